@@ -1,0 +1,94 @@
+# Shardproof: install, demo, test. `make help` lists the targets.
+#
+# Everything is installed into .venv from the locks under requirements/; stamp files in .venv make a
+# second run of any target skip what is already there.
+
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := build/demo
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+
+PYTHON ?= $(shell for p in python3.11 python3 python; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' \
+		>/dev/null 2>&1 && { echo $$p; break; }; done)
+
+# Two processes by default: what CI has. TESTS and PYTEST_ARGS narrow a run while working:
+#   make test TESTS=tests/engine PYTEST_ARGS='-k lineage -x'
+WORKERS ?= 2
+TESTS ?=
+PYTEST_ARGS ?=
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test test-all lint format lock clean
+
+help:
+	@echo 'make demo      prove a Llama-3 8B plan (dp2 tp2 pp2, 2 microbatches) with a fresh install'
+	@echo 'make test      lint, types and the tests CI runs'
+	@echo 'make test-all  the same with the slow tests'
+	@echo 'make lint      ruff and mypy only'
+	@echo 'make format    let ruff rewrite the sources'
+	@echo 'make venv      only install, into .venv'
+	@echo 'make lock      resolve the dependencies of pyproject.toml anew'
+	@echo 'make clean     remove .venv, build/ and caches'
+
+venv: $(VENV)/.runtime
+
+$(VENV)/.created:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo 'Shardproof needs Python 3.11 with the venv module; no python3.11, python3 or python' \
+			'on PATH is one. Install it (Debian, Ubuntu: python3.11-venv) or run make' \
+			'PYTHON=/path/to/python3.11.' >&2; exit 1; fi
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and \
+		"Shardproof needs Python 3.11; $(PYTHON) is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# The editable install only needs repeating when pyproject.toml changes: it points at this folder.
+$(VENV)/.runtime: $(VENV)/.created requirements/runtime.lock pyproject.toml
+	$(PIP) install --quiet -r requirements/runtime.lock
+	$(PIP) install --quiet --no-deps -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.runtime requirements/test.lock
+	$(PIP) install --quiet -r requirements/test.lock
+	@touch $@
+
+demo: venv
+	@mkdir -p $(DEMO)
+	$(BIN)/shardproof plan llama3-8b --dp 2 --tp 2 --pp 2 --microbatches 2 -o $(DEMO)/plan
+	$(BIN)/shardproof verify $(DEMO)/plan --out $(DEMO)/run
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(PYTEST) -m 'not slow' $(PYTEST_ARGS) $(TESTS)
+
+test-all: lint
+	$(PYTEST) $(PYTEST_ARGS) $(TESTS)
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Resolved in a venv of its own. torch loses its local label (+cpu): the registry has none.
+COMPILE := build/lock/bin/pip-compile --quiet --upgrade --strip-extras --allow-unsafe --no-header \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+lock: $(VENV)/.created
+	rm -rf build/lock
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet pip-tools==7.6.2
+	$(COMPILE) --annotation-style=line -o requirements/runtime.lock pyproject.toml
+	$(COMPILE) --no-annotate --extra test -c requirements/runtime.lock \
+		-o requirements/test.lock pyproject.toml
+	sed -i 's/^\(torch==[0-9.]*\)+.*/\1/' requirements/test.lock
+	for lock in runtime test; do \
+		sed -i "1i # Made by 'make lock' from pyproject.toml, for Python 3.11; do not edit." \
+			requirements/$$lock.lock; done
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

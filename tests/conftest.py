@@ -1,0 +1,40 @@
+"""What every test shares: where the plans are, the markers, and repeatable random search."""
+
+import os
+from pathlib import Path
+
+# Before anything imports NumPy, torch or Ray: the test processes already use every core, and a
+# machine without network must not wait for a usage report.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED_PLANS = ROOT.parent / "shared" / "plans"
+
+# Time limits on single examples only measure how busy the machine is.
+settings.register_profile("desk", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "desk")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes long; `make test` leaves it out")
+    config.addinivalue_line("markers", "ray: starts or joins a Ray cluster")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps the Ray tests on one process: two local clusters at once would not fit CI's memory."""
+    for item in items:
+        if item.get_closest_marker("ray"):
+            item.add_marker(pytest.mark.xdist_group("ray"))
+
+
+@pytest.fixture(scope="session")
+def shared_plans() -> Path:
+    """The folder of real nnScaler plans; it lies beside the repository, not in it."""
+    if not SHARED_PLANS.is_dir():
+        pytest.skip(f"no real plans here: the folder {SHARED_PLANS} is missing")
+    return SHARED_PLANS

@@ -1,0 +1,278 @@
+"""The floors of the house: what may import what, checked on the sources (DESIGN, section 2).
+
+Every import counts, also inside a function or under `TYPE_CHECKING`: hiding an upward import or a
+cycle there does not remove it. The second half of this file is the check's own test, on small
+trees that break one rule each.
+"""
+
+import ast
+import graphlib
+import itertools
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Each floor, and the floors it may import besides itself.
+FLOORS: dict[str, frozenset[str]] = {
+    "shardproof": frozenset(
+        {"cluster", "checker", "frontends", "partition", "solvers", "engine"},
+    ),
+    "cluster": frozenset({"partition", "solvers", "engine"}),
+    "checker": frozenset({"solvers", "engine"}),
+    "frontends": frozenset({"engine"}),
+    "partition": frozenset({"engine"}),
+    "solvers": frozenset({"engine"}),
+    "engine": frozenset(),
+}
+
+# Folders that use the product and that the product must not use.
+OUTSIDE = frozenset({"tests", "benchmarks", "examples", "docs"})
+
+# Libraries that only some floors may import: torch is the tests' reference, a local run has no Ray.
+RESTRICTED: dict[str, frozenset[str]] = {
+    "torch": frozenset(),
+    "ray": frozenset({"cluster"}),
+}
+
+
+def sources(root: Path) -> dict[str, Path]:
+    """Every module of every floor, by its dotted name; a package is its `__init__`."""
+    found = {}
+    for floor in FLOORS:
+        for path in sorted((root / floor).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(module: str, path: Path, modules: dict[str, Path]) -> Iterator[tuple[str, int]]:
+    """The (module, line) pairs that a file imports, ours and others'.
+
+    `from package import name` is an import of `package.name` where that is a module, and of the
+    package itself where it is not.
+    """
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield alias.name, node.lineno
+            case ast.ImportFrom(module=origin, names=names, level=level):
+                base = origin or ""
+                if level:
+                    above = package.split(".")[: len(package.split(".")) - level + 1]
+                    base = ".".join([*above, origin] if origin else above)
+                for alias in names:
+                    name = f"{base}.{alias.name}"
+                    yield (name if name in modules else base), node.lineno
+            case ast.Call(
+                func=ast.Attribute(attr="import_module")
+                | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield name, node.lineno
+
+
+def wrong_imports(root: Path) -> list[str]:
+    """Imports that run upward, out of the product, or to a library another floor keeps."""
+    modules = sources(root)
+    wrong = []
+    for module, path in modules.items():
+        floor = module.partition(".")[0]
+        for name, line in imports(module, path, modules):
+            top = name.partition(".")[0]
+            if top == floor:
+                continue
+            where = f"{path.relative_to(root)}:{line}"
+            if top in FLOORS and top not in FLOORS[floor]:
+                allowed = ", ".join(sorted(FLOORS[floor])) or "nothing of ours"
+                wrong.append(f"{where}: {floor} imports {name}; it may import {allowed}")
+            elif top in OUTSIDE:
+                wrong.append(f"{where}: {floor} imports {name}; {top}/ is not part of the product")
+            elif top in RESTRICTED and floor not in RESTRICTED[top]:
+                allowed = ", ".join(sorted(RESTRICTED[top])) or "only tests"
+                wrong.append(f"{where}: {floor} imports {name}; kept for {allowed}")
+    return wrong
+
+
+def import_cycle(root: Path) -> list[str]:
+    """One cycle of modules that import each other, closed (its first module is also its last)."""
+    modules = sources(root)
+    graph = {
+        module: {name for name, _ in imports(module, path, modules) if name in modules}
+        for module, path in modules.items()
+    }
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        cycle: list[str] = error.args[1]
+        return cycle[::-1]  # graphlib lists a module's predecessors, that is its imports, last
+    return []
+
+
+def undocumented_packages(root: Path) -> list[str]:
+    """Floors that are missing, and folders of code whose `__init__` does not say what they are."""
+    folders = {root / floor for floor in FLOORS}
+    folders |= {path.parent for path in sources(root).values()}
+    problems = []
+    for folder in sorted(folders):
+        init, name = folder / "__init__.py", folder.relative_to(root)
+        if not init.is_file():
+            problems.append(f"{name}/ has no __init__.py")
+        elif not ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))):
+            problems.append(f"{name}/__init__.py has no docstring")
+    return problems
+
+
+def test_no_import_runs_upward() -> None:
+    assert wrong_imports(ROOT) == []
+
+
+def test_no_two_files_import_each_other() -> None:
+    assert import_cycle(ROOT) == []
+
+
+def test_every_package_says_what_it_is_for() -> None:
+    assert undocumented_packages(ROOT) == []
+
+
+def test_every_package_is_a_floor_or_known_to_be_outside() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert packages - FLOORS.keys() - OUTSIDE == set()
+
+
+def test_every_floor_is_packaged_and_type_checked() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    packaged = set(config["setuptools"]["packages"]["find"]["include"])
+    assert {pattern for floor in FLOORS for pattern in (floor, f"{floor}.*")} <= packaged
+    assert set(config["mypy"]["files"]) == FLOORS.keys()
+    assert set(config["ruff"]["lint"]["isort"]["known-first-party"]) == FLOORS.keys()
+
+
+# The check's own test: a sound tree passes, and each broken twin of it is reported.
+
+
+def tree(root: Path, **changes: str) -> Path:
+    """A small sound house, with some files replaced or added (`engine__ir` is `engine/ir.py`)."""
+    files = {f"{floor}__": f'"""What {floor} is for."""' for floor in FLOORS}
+    files |= {
+        "engine__ir": "import numpy",
+        "engine__terms": "from engine import ir",
+        "solvers__smt": "import z3\nfrom engine.terms import Term",
+        "cluster__pool": "import ray\nfrom solvers import smt",
+        "shardproof__cli": "import cluster.pool\nfrom checker import verify",
+    }
+    for name, text in (files | changes).items():
+        folder, _, stem = name.rpartition("__")
+        path = root.joinpath(*folder.split("__"), f"{stem or '__init__'}.py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+def test_a_sound_tree_passes(tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    assert wrong_imports(root) == []
+    assert import_cycle(root) == []
+    assert undocumented_packages(root) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "engine__ir",
+            "import numpy\nimport solvers",
+            "engine/ir.py:2: engine imports solvers; it may import nothing of ours",
+        ),
+        (
+            "checker__verify",
+            "from partition.stages import cut",
+            "checker/verify.py:1: checker imports partition.stages; it may import engine, solvers",
+        ),
+        (
+            "frontends__zoo",
+            "def build():\n    from shardproof import cli",
+            "frontends/zoo.py:2: frontends imports shardproof.cli; it may import engine",
+        ),
+        (
+            "partition__stages",
+            "import importlib\nimportlib.import_module('solvers.smt')",
+            "partition/stages.py:2: partition imports solvers.smt; it may import engine",
+        ),
+        (
+            "solvers__smt",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import cluster.pool",
+            "solvers/smt.py:3: solvers imports cluster.pool; it may import engine",
+        ),
+        (
+            "engine__ops__matmul",
+            "import torch.nn",
+            "engine/ops/matmul.py:1: engine imports torch.nn; kept for only tests",
+        ),
+        (
+            "solvers__smt",
+            "import ray",
+            "solvers/smt.py:1: solvers imports ray; kept for cluster",
+        ),
+        (
+            "frontends__zoo",
+            "from tests import plans",
+            "frontends/zoo.py:1: frontends imports tests; tests/ is not part of the product",
+        ),
+    ],
+)
+def test_a_wrong_import_is_reported(tmp_path: Path, name: str, text: str, message: str) -> None:
+    assert wrong_imports(tree(tmp_path, **{name: text})) == [message]
+
+
+@pytest.mark.parametrize(
+    ("changes", "cycle"),
+    [
+        ({"engine__ir": "import engine.terms"}, {"engine.ir", "engine.terms"}),
+        ({"engine__ir": "from .terms import Term"}, {"engine.ir", "engine.terms"}),
+        ({"engine__ir": "def late():\n    from . import terms"}, {"engine.ir", "engine.terms"}),
+        (
+            {"engine__": '"""What."""\nfrom engine.ir import Plan', "engine__ir": "import engine"},
+            {"engine", "engine.ir"},
+        ),
+        (
+            {
+                "engine__ir": "from engine.ops.table import row",
+                "engine__ops__": '"""What."""',
+                "engine__ops__table": "from ..laws import law",
+                "engine__laws": "from engine.terms import Term",
+            },
+            {"engine.ir", "engine.ops.table", "engine.laws", "engine.terms"},
+        ),
+    ],
+)
+def test_a_cycle_is_reported(tmp_path: Path, changes: dict[str, str], cycle: set[str]) -> None:
+    found = import_cycle(tree(tmp_path, **changes))
+    assert set(found) == cycle
+    assert found[0] == found[-1]
+
+
+def test_a_cycle_reads_in_the_order_of_its_imports(tmp_path: Path) -> None:
+    root = tree(tmp_path, engine__ir="import engine.laws", engine__laws="import engine.terms")
+    found = import_cycle(root)
+    steps = set(itertools.pairwise(found))
+    assert steps == {
+        ("engine.ir", "engine.laws"),
+        ("engine.laws", "engine.terms"),
+        ("engine.terms", "engine.ir"),
+    }
+
+
+def test_a_folder_without_a_word_is_reported(tmp_path: Path) -> None:
+    root = tree(tmp_path, engine__="", engine__ops__matmul="")
+    (root / "checker" / "__init__.py").unlink()
+    assert undocumented_packages(root) == [
+        "checker/ has no __init__.py",
+        "engine/__init__.py has no docstring",
+        "engine/ops/ has no __init__.py",
+    ]
