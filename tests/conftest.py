@@ -22,14 +22,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes long; `make test` leaves it out")
-    config.addinivalue_line("markers", "ray: starts or joins a Ray cluster")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps the Ray tests on one process: two local clusters at once would not fit CI's memory."""
-    for item in items:
-        if item.get_closest_marker("ray"):
-            item.add_marker(pytest.mark.xdist_group("ray"))
+    config.addinivalue_line("markers", "ray: starts or joins a Ray cluster; `make test` runs these one by one")
 
 
 @pytest.fixture(scope="session")
