@@ -1,0 +1,214 @@
+"""The parent's end of a solver child: spawn, ask, read, kill. Never blocks on the pipes.
+
+A child is a process group of its own, started afresh (no fork of this process's memory), and is
+asked one question at a time. Whatever ends it becomes the answer to that question.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, cast
+
+import msgspec
+
+from solvers.answers import Answer, SolverName, SolverUnavailable, Verdict
+from solvers.smtlib import decode_name
+from solvers.worker import LENGTH, MIB, OUT_OF_MEMORY, Question, Reply, Settings
+
+START_SECONDS = 60.0
+"""Wall clock for a child to come up."""
+
+NEAR_LIMIT = 0.5
+"""A child that died with this share of its memory limit resident died of memory."""
+
+_WORKER = str(Path(__file__).resolve().with_name("worker.py"))
+_decode = msgspec.msgpack.Decoder(Reply).decode
+
+
+class Child:
+    """One warm process of one solver, from its start to its end.
+
+    ``reply_fd`` becomes readable when :meth:`receive` has something to do; ``wants_write`` says
+    when ``question_fd`` should be watched for :meth:`transmit`.
+    """
+
+    def __init__(self, solver: SolverName, seed: int, memory_limit_bytes: int) -> None:
+        self.solver = solver
+        self.version = ""
+        self.rss_bytes = 0
+        self.busy = False
+        self._memory_limit_bytes = memory_limit_bytes
+        self._timeout = 0.0
+        self._asked = self._started = time.perf_counter()
+        self._outgoing = memoryview(b"")
+        self._incoming = bytearray()
+        self._ended_reading = False
+        self._stderr = os.memfd_create(f"{solver}-stderr")
+        hold, self._lifeline = os.pipe()
+        settings = Settings(solver, seed, memory_limit_bytes, hold)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", _WORKER, msgspec.json.encode(settings).decode()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            pass_fds=(hold,),
+            start_new_session=True,
+            bufsize=0,
+        )
+        os.close(hold)
+        self.question_fd = cast("IO[bytes]", self._process.stdin).fileno()
+        self.reply_fd = cast("IO[bytes]", self._process.stdout).fileno()
+        os.set_blocking(self.question_fd, False)
+        os.set_blocking(self.reply_fd, False)
+
+    @property
+    def pid(self) -> int:
+        """The process (and process group) id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is still there to answer."""
+        if self._process.returncode is not None or self._ended_reading:
+            return False
+        try:
+            over = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        return over is None
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether a question is not yet wholly in the pipe of a warm child."""
+        return bool(self._outgoing and self.version)
+
+    @property
+    def deadline(self) -> float:
+        """When to kill it, on the clock of ``time.perf_counter``."""
+        if not self.version:
+            return self._started + START_SECONDS
+        return self._asked + self._timeout
+
+    def ask(self, text: str, resource_limit: int, timeout: float, want_model: bool) -> None:
+        """Begin a question; its wall clock of ``timeout`` seconds runs from the warm child."""
+        body = msgspec.msgpack.encode(Question(text, resource_limit, want_model))
+        self._outgoing = memoryview(LENGTH.pack(len(body)) + body)
+        self._asked, self._timeout, self.busy = time.perf_counter(), timeout, True
+        self.transmit()
+
+    def transmit(self) -> None:
+        """Put into the pipe what fits; nothing before the child is warm."""
+        try:
+            while self.wants_write:
+                sent = os.write(self.question_fd, self._outgoing)
+                self._outgoing = self._outgoing[sent:]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._outgoing = memoryview(b"")
+
+    def receive(self) -> Answer | None:
+        """Read what is there; the answer once it is whole, or the end of the child as one.
+
+        Raises SolverUnavailable when the child ends before it is warm.
+        """
+        try:
+            while chunk := os.read(self.reply_fd, 1 << 16):
+                self._incoming += chunk
+        except BlockingIOError:
+            return self._next_answer()
+        self._ended_reading = True
+        answer = self._next_answer()
+        return answer if answer is not None else self._ended()
+
+    def withdraw(self) -> bool:
+        """Take the question back if the child has not seen it; False if it is at work."""
+        if self.busy and not self.version:
+            self._outgoing, self.busy = memoryview(b""), False
+        return not self.busy
+
+    def expire(self) -> Answer:
+        """Kill it for its wall clock. Raises SolverUnavailable if it never came up."""
+        self.kill()
+        if not self.version:
+            raise SolverUnavailable(f"{self.solver} did not start in {START_SECONDS:g} s")
+        reason = f"wall clock of {self._timeout:g} s reached"
+        return self._answer("timeout", time.perf_counter() - self._asked, reason)
+
+    def kill(self) -> None:
+        """End the process group and reap it; harmless when it is over already."""
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._reap()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+            for stream in (self._process.stdin, self._process.stdout):
+                cast("IO[bytes]", stream).close()
+            os.close(self._stderr)
+
+    def _next_answer(self) -> Answer | None:
+        while len(self._incoming) >= LENGTH.size:
+            end = LENGTH.size + LENGTH.unpack_from(self._incoming)[0]
+            if len(self._incoming) < end:
+                break
+            reply = _decode(bytes(self._incoming[LENGTH.size : end]))
+            del self._incoming[:end]
+            self.rss_bytes = reply.rss_bytes
+            if not self.version:
+                self.version = reply.version
+                self._asked = time.perf_counter()
+                self.transmit()
+                continue
+            self.busy = False
+            return self._answer(
+                cast("Verdict", reply.verdict), reply.seconds, reply.reason, reply.model
+            )
+        return None
+
+    def _ended(self) -> Answer:
+        """What the death of the child says about its question."""
+        seconds = time.perf_counter() - self._asked
+        peak = self._reap()
+        self.rss_bytes = max(self.rss_bytes, peak)
+        size = os.fstat(self._stderr).st_size
+        said = os.pread(self._stderr, 2000, max(0, size - 2000)).decode(errors="replace").strip()
+        status = self._process.returncode
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        last = said.splitlines()[-1] if said else ""
+        reason = f"the {self.solver} process ended with {how}" + (f": {last}" if last else "")
+        if not self.version:
+            self.kill()
+            raise SolverUnavailable(
+                f"{self.solver} did not start under a memory limit of "
+                f"{self._memory_limit_bytes // MIB} MiB: {reason}"
+            )
+        full = peak > NEAR_LIMIT * self._memory_limit_bytes or status == -signal.SIGKILL
+        memory = full or any(sign in said.lower() for sign in OUT_OF_MEMORY)
+        return self._answer("memory" if memory else "crashed", seconds, reason)
+
+    def _reap(self) -> int:
+        """Wait for the process; its peak resident memory in bytes."""
+        self.busy = False
+        try:
+            _, status, usage = os.wait4(self._process.pid, 0)
+        except ChildProcessError:  # the host of this process reaps all children itself
+            self._process.returncode = -signal.SIGKILL
+            return self.rss_bytes
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return usage.ru_maxrss * 1024
+
+    def _answer(
+        self, verdict: Verdict, seconds: float, reason: str, model: dict[str, str] | None = None
+    ) -> Answer:
+        names = {decode_name(spelled): value for spelled, value in (model or {}).items()}
+        rss_mib = self.rss_bytes / MIB
+        return Answer(
+            verdict, self.solver, self.version, seconds, rss_mib, MappingProxyType(names), reason
+        )

@@ -1,0 +1,189 @@
+"""The portfolio: which solver is asked what, when, and what their answers amount to.
+
+The ladder asks the linear rung first, where products are uninterpreted: "unsat" there is a
+proof. Anything else goes on to the nonlinear rung, whose word is the last. Z3 answers alone as
+long as it is quick; a text that takes it longer than :data:`RACE_AFTER` seconds is given to cvc5
+as well, and the first decision wins.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Literal, Self, TypeAlias, get_args
+
+from solvers.answers import Answer, Query, Solved, SolverDisagreement, SolverName, Verdict
+from solvers.child import Child
+from solvers.smtlib import Rung
+
+Mode: TypeAlias = Literal["portfolio", "z3", "cvc5", "both"]
+
+RACE_AFTER = 0.05
+"""Seconds that Z3 has for itself before cvc5 is asked as well."""
+
+RESOURCES_PER_SECOND: dict[SolverName, int] = {"z3": 4_000_000, "cvc5": 400_000}
+"""The solver's own resource units for one second of ``timeout``: below what a machine of today
+gets through on most texts, so that the repeatable limit is reached before the wall clock."""
+
+RETIRE_SHARE = 0.5
+"""A child that keeps this share of its memory limit after an answer is replaced."""
+
+
+class Portfolio:
+    """Solver children behind one question: does this text have a model?
+
+    ``timeout`` is in seconds of wall clock per text and solver, and sets the resource limits in
+    proportion. ``memory_limit_bytes`` bounds each child's address space (at least some 300 MiB).
+    ``seed`` goes to every random source of the solvers. Children start when first needed and end
+    with the context. Not for use from several threads at once.
+    """
+
+    def __init__(
+        self,
+        mode: Mode = "portfolio",
+        timeout: float = 30.0,
+        memory_limit_bytes: int = 2 << 30,
+        seed: int = 1,
+    ) -> None:
+        if mode not in get_args(Mode):
+            raise ValueError(f"solver mode {mode!r} is none of {', '.join(get_args(Mode))}")
+        if timeout <= 0 or memory_limit_bytes <= 0:
+            raise ValueError(
+                f"limits must be positive: timeout {timeout} s, memory {memory_limit_bytes} bytes"
+            )
+        self.mode = mode
+        self.timeout = timeout
+        self.memory_limit_bytes = memory_limit_bytes
+        self.seed = seed
+        self._children: dict[SolverName, Child] = {}
+
+    def __enter__(self) -> Self:
+        self._child("cvc5" if self.mode == "cvc5" else "z3")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the children."""
+        while self._children:
+            self._children.popitem()[1].kill()
+
+    def solve_batch(self, queries: Iterable[Query]) -> dict[str, Solved]:
+        """The verdict on every query, by its key.
+
+        Raises ValueError for a key given twice, SolverDisagreement in mode "both", and
+        SolverUnavailable when a solver cannot be started.
+        """
+        solved: dict[str, Solved] = {}
+        for key, outcome in self.solve_each(queries):
+            if key in solved:
+                raise ValueError(f"two queries of one batch have the key {key!r}")
+            solved[key] = outcome
+        return solved
+
+    def solve_each(self, queries: Iterable[Query]) -> Iterator[tuple[str, Solved]]:
+        """Keys and verdicts in the order of the queries, each as soon as it is there."""
+        for query in queries:
+            yield query.key, self.solve(query)
+
+    def solve(self, query: Query) -> Solved:
+        """The verdict on one query; raises as :meth:`solve_batch` does."""
+        rungs: list[tuple[Rung, str]] = [("linear", query.linear_text)]
+        if query.nonlinear_text:
+            rungs.append(("nonlinear", query.nonlinear_text))
+        answers: list[Answer] = []
+        for rung, text in rungs:
+            fresh = self._solve_text(text, want_model=rung == rungs[-1][0])
+            answers += fresh
+            if {"unsat", "sat"} <= {a.verdict for a in fresh}:
+                raise SolverDisagreement(query.key, rung, fresh)
+            verdict = self._conclude(fresh)
+            if verdict == "unsat":
+                break
+        return Solved(verdict, rung, tuple(answers))
+
+    def _conclude(self, answers: list[Answer]) -> Verdict:
+        """What the answers to one text amount to; in mode "both", decided only if all decided."""
+        decided = [a for a in answers if a.decided]
+        open_ = [a for a in answers if not a.decided]
+        if decided and not (open_ and self.mode == "both"):
+            return decided[0].verdict
+        return open_[0].verdict
+
+    def _solve_text(self, text: str, want_model: bool) -> list[Answer]:
+        """Ask the solvers of this mode about one text until it is decided or all have spoken."""
+        first: SolverName = "cvc5" if self.mode == "cvc5" else "z3"
+        second: SolverName | None = "cvc5" if self.mode in ("portfolio", "both") else None
+        second_at = time.perf_counter() + (0.0 if self.mode == "both" else RACE_AFTER)
+        racing = [self._ask(first, text, want_model)]
+        answers: list[Answer] = []
+        while racing or second:
+            if second and (not racing or time.perf_counter() >= second_at):
+                racing.append(self._ask(second, text, want_model))
+                second = None
+            for child, answer in self._wait(racing, second_at if second else None):
+                racing.remove(child)
+                answers.append(answer)
+            if self.mode != "both" and any(a.decided for a in answers):
+                break
+        for loser in racing:
+            if not loser.withdraw():
+                self._discard(loser)
+        return sorted(answers, key=lambda answer: answer.solver != first)
+
+    def _ask(self, solver: SolverName, text: str, want_model: bool) -> Child:
+        child = self._child(solver)
+        limit = max(1, int(self.timeout * RESOURCES_PER_SECOND[solver]))
+        child.ask(text, limit, self.timeout, want_model)
+        return child
+
+    def _child(self, solver: SolverName) -> Child:
+        """A child that is free, in place of one that died or was left at work by an error."""
+        child = self._children.get(solver)
+        if child is not None and (child.busy or not child.alive):
+            self._discard(child)
+            child = None
+        if child is None:
+            child = self._children[solver] = Child(solver, self.seed, self.memory_limit_bytes)
+        return child
+
+    def _discard(self, child: Child) -> None:
+        child.kill()
+        if self._children.get(child.solver) is child:
+            del self._children[child.solver]
+
+    def _wait(self, racing: list[Child], until: float | None) -> list[tuple[Child, Answer]]:
+        """Move bytes until an answer is there, a child is over time, or ``until`` is reached."""
+        poll = select.poll()
+        for child in racing:
+            poll.register(child.reply_fd, select.POLLIN)
+            if child.wants_write:
+                poll.register(child.question_fd, select.POLLOUT)
+        deadlines = [child.deadline for child in racing]
+        pause = min(deadlines if until is None else [*deadlines, until]) - time.perf_counter()
+        ready = {fd for fd, _ in poll.poll(max(0.0, pause) * 1000)}
+        found: list[tuple[Child, Answer]] = []
+        for child in racing:
+            if child.question_fd in ready:
+                child.transmit()
+            answer = child.receive() if child.reply_fd in ready else None
+            if answer is None and time.perf_counter() >= child.deadline:
+                answer = child.expire()
+            if answer is not None:
+                found.append((child, answer))
+                self._retire(child, answer)
+        return found
+
+    def _retire(self, child: Child, answer: Answer) -> None:
+        """Replace a child that is dead, has run out of memory, or keeps too much of it."""
+        heavy = child.rss_bytes > RETIRE_SHARE * self.memory_limit_bytes
+        if heavy or not child.alive or answer.verdict == "memory":
+            self._discard(child)

@@ -1,0 +1,232 @@
+"""The child process that holds one solver: ``python solvers/worker.py '<settings as JSON>'``.
+
+Reads :class:`Question` messages from standard input and writes one :class:`Reply` for each to
+what was its standard output; the first reply, unasked, carries the solver's version once it is
+warm. Messages are MessagePack behind a length of four bytes, little endian.
+Run by path, it imports nothing of ours but itself, so that it is warm soon.
+
+The child bounds its own address space, and dies when its parent does: the parent holds the other
+end of the ``lifeline`` pipe, whose closing raises SIGIO here, even within a solver's code.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from struct import Struct
+from typing import BinaryIO
+
+import msgspec
+
+LENGTH = Struct("<I")
+STACK_BYTES = 96 << 20
+MIB = 1 << 20
+OUT_OF_MEMORY = ("bad_alloc", "out of memory", "memoryerror", "cannot allocate")
+
+_SYMBOLS = re.compile(r"^\(declare-fun (\|[^|]*\||\S+) \(\) Real\)$", re.MULTILINE)
+_LOGIC = re.compile(r"\A\(set-logic (\w+)\)$", re.MULTILINE)
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a child is started with; bytes of address space, solver-specific resource units."""
+
+    solver: str
+    seed: int
+    memory_limit_bytes: int
+    lifeline: int
+
+
+class Question(msgspec.Struct, frozen=True):
+    """An SMT-LIB text; ``resource_limit`` is in the solver's own units, 0 for none."""
+
+    text: str
+    resource_limit: int
+    want_model: bool
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A verdict as in :class:`solvers.answers.Answer`; spelled names in the model."""
+
+    verdict: str
+    version: str
+    seconds: float
+    rss_bytes: int
+    model: dict[str, str] = {}
+    reason: str = ""
+
+
+Outcome = tuple[str, dict[str, str], str]
+"""Verdict, model, reason."""
+
+
+def z3_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
+    """Z3's version and how to ask it. Raises ImportError without Z3."""
+    import z3
+
+    z3.set_param("smt.random_seed", settings.seed)
+    z3.set_param("sat.random_seed", settings.seed)
+    z3.set_param("nlsat.seed", settings.seed)
+
+    def ask(question: Question) -> Outcome:
+        try:
+            return decide(question)
+        except z3.Z3Exception as error:
+            said = error.args[0] if error.args else error
+            message = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+            kind = MemoryError if "out of memory" in message else RuntimeError
+            raise kind(message.strip()) from error
+
+    def decide(question: Question) -> Outcome:
+        solver = z3.SolverFor(_logic(question.text))
+        solver.set("random_seed", settings.seed)
+        solver.set("rlimit", question.resource_limit)
+        solver.from_string(question.text)
+        verdict = str(solver.check())
+        if verdict == "unknown":
+            return _undecided(solver.reason_unknown(), question)
+        model = {}
+        if verdict == "sat" and question.want_model:
+            found = solver.model()
+            for spelled in _SYMBOLS.findall(question.text):
+                value = found.eval(z3.Real(spelled.strip("|")), model_completion=True)
+                rational = z3.is_rational_value(value)
+                model[spelled] = str(value.as_fraction() if rational else value)
+        return verdict, model, ""
+
+    z3.SolverFor("QF_UFLRA").check()
+    return z3.get_version_string(), ask
+
+
+def cvc5_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
+    """cvc5's version and how to ask it. Raises ImportError without cvc5."""
+    import cvc5
+
+    def ask(question: Question) -> Outcome:
+        solver = cvc5.Solver(cvc5.TermManager())
+        solver.setOption("seed", str(settings.seed))
+        solver.setOption("sat-random-seed", str(settings.seed))
+        solver.setOption("produce-models", "true" if question.want_model else "false")
+        solver.setOption("rlimit-per", str(question.resource_limit))
+        parser = cvc5.InputParser(solver)
+        parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, question.text, "obligation")
+        symbols = parser.getSymbolManager()
+        verdict = ""
+        while True:
+            command = parser.nextCommand()
+            if command.isNull():
+                break
+            said = command.invoke(solver, symbols).strip()
+            if said.startswith("(error"):
+                raise RuntimeError(said)
+            verdict = said or verdict
+        if verdict == "unknown":
+            return _undecided(solver.getInfo("reason-unknown"), question)
+        model = {}
+        if verdict == "sat" and question.want_model:
+            for term in symbols.getDeclaredTerms():
+                if term.getSort().isReal():
+                    value = solver.getValue(term)
+                    exact = value.isRealValue()
+                    model[str(term)] = str(Fraction(value.getRealValue()) if exact else value)
+        return verdict, model, ""
+
+    ask(Question("(set-logic QF_UFLRA)\n(check-sat)\n", 0, False))
+    return cvc5.__version__, ask
+
+
+BACKENDS = {"z3": z3_backend, "cvc5": cvc5_backend}
+
+
+def _logic(text: str) -> str:
+    found = _LOGIC.match(text)
+    if found is None:
+        raise RuntimeError("the text does not begin with (set-logic ...)")
+    return found[1]
+
+
+def _undecided(said: str, question: Question) -> Outcome:
+    """Whether a solver that did not decide ran into a limit, and which."""
+    lowered = said.lower()
+    if "memout" in lowered or "memory" in lowered:
+        return "memory", {}, said
+    if "resource" in lowered:
+        return "timeout", {}, f"resource limit {question.resource_limit} reached ({said})"
+    if "timeout" in lowered or "canceled" in lowered:
+        return "timeout", {}, said
+    return "unknown", {}, said
+
+
+def answer(ask: Callable[[Question], Outcome], version: str, question: Question) -> Reply:
+    """Ask the solver and turn what it says, errors included, into a reply.
+
+    An error of the solver, as about a text that it cannot read, is a crash of that one query: the
+    next one meets a fresh solver object. Any other exception ends the child, which says the same.
+    """
+    start = time.perf_counter()
+    try:
+        _logic(question.text)
+        if question.text.count("\n(check-sat)") != 1:
+            raise RuntimeError("the text does not hold exactly one (check-sat) on its own line")
+        verdict, model, reason = ask(question)
+    except MemoryError as error:
+        verdict, model, reason = "memory", {}, f"out of memory: {error}"
+    except RuntimeError as error:
+        short = any(sign in str(error).lower() for sign in OUT_OF_MEMORY)
+        verdict, model, reason = "memory" if short else "crashed", {}, f"solver error: {error}"
+    seconds = time.perf_counter() - start
+    return Reply(verdict, version, seconds, resident_bytes(), model, reason)
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+def bind_to_parent(lifeline: int) -> None:
+    """Let the kernel end this process (SIGIO) when the parent's end of the pipe closes."""
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+
+
+def serve(settings: Settings, source: BinaryIO, sink: BinaryIO) -> None:
+    """Answer until the source ends."""
+
+    def send(reply: Reply) -> None:
+        body = msgspec.msgpack.encode(reply)
+        sink.write(LENGTH.pack(len(body)) + body)
+        sink.flush()
+
+    version, ask = BACKENDS[settings.solver](settings)
+    decode = msgspec.msgpack.Decoder(Question).decode
+    send(Reply("ready", version, 0.0, resident_bytes()))
+    while len(header := source.read(LENGTH.size)) == LENGTH.size:
+        question = decode(source.read(LENGTH.unpack(header)[0]))
+        send(answer(ask, version, question))
+
+
+def main() -> None:
+    """Bound this process, keep standard output for messages, serve."""
+    settings = msgspec.json.decode(sys.argv[1], type=Settings)
+    bind_to_parent(settings.lifeline)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (settings.memory_limit_bytes, settings.memory_limit_bytes)
+    )
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    stack = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(settings, sys.stdin.buffer, sink)
+
+
+if __name__ == "__main__":
+    main()
