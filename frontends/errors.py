@@ -1,0 +1,7 @@
+"""The error every reader raises."""
+
+from engine.errors import InvalidInput
+
+
+class UnreadablePlan(InvalidInput):
+    """A plan file that cannot be read, or whose records are not what a plan holds."""

@@ -1,0 +1,378 @@
+"""Typed, validated views of a plan and its cells: devices, uses, segments, operators, adapters.
+
+`plan` is the way in.  Cells are viewed when a device's sequence is asked for and kept on their
+records, so that a body shared by all microbatches is looked at once.  A view refers to others
+only downwards (a use to its body, a body to its operators, a backward operator to its forward
+one), so a file cannot make viewing run in circles.
+
+Errors are `UnreadablePlan`; ``where`` reads like ``device 3, use 1513, segment 217, cell 12,
+tensor 9``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from frontends.errors import UnreadablePlan
+from frontends.nnscaler.inert import Record, printable
+from frontends.nnscaler.records import (
+    Constant,
+    Tensor,
+    constant,
+    expect,
+    flag,
+    kind_of,
+    listed,
+    missing,
+    seen,
+    tensors,
+    text,
+    whole,
+    wholes,
+)
+
+MAX_RANKS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOp:
+    """A forward operator.  ``inputs``: tensors and constants by position.
+
+    ``module``: the path of the module it was traced in, innermost last; ``comment``: its source
+    position.  ``backward_id``: the cell that differentiates it, if any does.
+    """
+
+    id: int
+    name: str
+    signature: str
+    inputs: tuple[Constant, ...]
+    outputs: tuple[Constant, ...]
+    kwargs: dict[str, Constant]
+    module: tuple[str, ...]
+    comment: str
+    backward_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardOp:
+    """A backward operator: output gradients to the gradients of ``forward``'s inputs."""
+
+    id: int
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    forward: ForwardOp
+
+
+@dataclass(frozen=True, slots=True)
+class DataOp:
+    """The data loader; its outputs are the batch."""
+
+    id: int
+    inputs: tuple[Constant, ...]
+    outputs: tuple[Constant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prim:
+    """One communication or local primitive of an adapter; ``kwargs``: dim, ranks, src, dst, ..."""
+
+    kind: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    device: tuple[int, ...]
+    kwargs: dict[str, Constant]
+
+    def number(self, key: str) -> int:
+        """The integer attribute ``key``; raises `UnreadablePlan` without one."""
+        return whole(self.kwargs.get(key), f"{key} of {self.kind}", -MAX_RANKS, MAX_RANKS)
+
+    def ranks(self) -> tuple[int, ...]:
+        """The group; raises `UnreadablePlan` if it is not a list of different ranks."""
+        ranks = wholes(self.kwargs.get("ranks"), f"ranks of {self.kind}", MAX_RANKS)
+        if len(set(ranks)) != len(ranks):
+            raise UnreadablePlan(f"expected different ranks for {self.kind}, found {list(ranks)}")
+        return ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """Communication between operators.  ``mirror_id``: the adapter of the other direction."""
+
+    id: int
+    forward: bool
+    device: tuple[int, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    prims: tuple[Prim, ...]
+    mirror_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """Reduces the gradients of ``weights`` over data-parallel replicas and ``device``."""
+
+    id: int
+    device: tuple[int, ...]
+    weights: tuple[Tensor, ...]
+
+
+Node = ForwardOp | BackwardOp | DataOp | Adapter
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A straight-line body, shared by its uses."""
+
+    id: int
+    inputs: tuple[Constant, ...]
+    outputs: tuple[Constant, ...]
+    nodes: tuple[Node, ...]
+    mirror_id: int | None
+
+
+Cell = Segment | Node | Reducer
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One run of a shared body, on this use's own tensors."""
+
+    id: int
+    cell: Cell
+    inputs: tuple[Constant, ...]
+    outputs: tuple[Constant, ...]
+    mirror_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole plan.  ``devices``: of one replica; ``ranks``: of all replicas together.
+
+    ``microbatches``: what the planner's schedule says, where the plan has one; a cross-check,
+    since the uses decide.
+    """
+
+    devices: tuple[int, ...]
+    ranks: int
+    data_parallel: bool
+    groups: tuple[tuple[int, ...], ...]
+    microbatches: int | None
+    outputs: tuple[Constant, ...]
+    _sequences: dict[int, list[Any]]
+
+    def sequence(self, device: int) -> Iterator[Use | Cell]:
+        """What ``device`` runs, in order; raises `UnreadablePlan` naming the place."""
+        for record in self._sequences[device]:
+            try:
+                yield _use(record) if kind_of(record) == "ExeReuseCell" else _cell(record)
+            except UnreadablePlan as error:
+                raise error.within(f"device {device}") from None
+
+
+def plan(root: Record) -> Plan:
+    """The view of what `frontends.nnscaler.read.read_records` gives."""
+    code: Any = expect(root, "ModuleCodeGen")
+    try:
+        execution = expect(code.execplan, "ExecutionPlan")
+        devices = wholes(code.devices, "a device", MAX_RANKS)
+        ranks = whole(code.runtime_ndevs, "the number of ranks", 1, MAX_RANKS)
+        if not devices or len(set(devices)) != len(devices) or ranks % len(devices):
+            raise UnreadablePlan(
+                f"expected {ranks} ranks to be whole replicas of different devices, found "
+                f"{len(devices)} devices ({len(set(devices))} different)"
+            )
+        return Plan(
+            devices=devices,
+            ranks=ranks,
+            data_parallel=flag(code.enable_dp, "enable_dp"),
+            groups=tuple(
+                wholes(group, "a rank", ranks - 1) for group in listed(code.comm_groups, "groups")
+            ),
+            microbatches=_scheduled(execution._graph),
+            outputs=_constants(execution._outputs),
+            _sequences=_sequences(execution._seq, devices),
+        )
+    except AttributeError as error:
+        field = error.name or error.args[0]
+        raise UnreadablePlan(f"expected a field {field} of the plan") from None
+
+
+def _sequences(value: object, devices: tuple[int, ...]) -> dict[int, list[Any]]:
+    if type(value) is not dict or set(value) != set(devices):
+        raise UnreadablePlan(f"expected a sequence of cells for each of {len(devices)} devices")
+    for device, cells in value.items():
+        if type(cells) is not list:
+            raise UnreadablePlan("expected a list of cells", f"device {device}")
+    return value
+
+
+def _scheduled(graph: object) -> int | None:
+    schedule = getattr(expect(graph, "IRGraph"), "_sched", None)
+    if schedule is None:
+        return None
+    count = expect(schedule, "SchedulePlan")._num_microbatches
+    return whole(count, "the number of microbatches", 1, MAX_RANKS)
+
+
+def _constants(value: object) -> tuple[Constant, ...]:
+    return tuple([constant(item) for item in listed(value, "operands")])
+
+
+def _mirror_id(value: object) -> int | None:
+    """The id of a mirror cell; it is not viewed, since mirrors refer to each other."""
+    if value is None:
+        return None
+    if not isinstance(value, Record):
+        raise UnreadablePlan(f"expected a mirror cell, found {printable(kind_of(value))}")
+    return whole(getattr(value, "_id", None), "a mirror cell's id")
+
+
+def _kwargs(value: object) -> dict[str, Constant]:
+    found = constant(value)
+    if isinstance(found, dict):
+        return found
+    raise UnreadablePlan(f"expected a dictionary of attributes, found {printable(kind_of(value))}")
+
+
+def _module(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if type(value) is not dict:
+        raise UnreadablePlan(f"expected a module stack, found {printable(kind_of(value))}")
+    return tuple([text(key, "a module's path") for key in value])
+
+
+def _forward(record: Any) -> ForwardOp:
+    comment = record._comment
+    return ForwardOp(
+        id=record._id,
+        name=text(record.name, "an operator's name"),
+        signature=text(record.signature, "an operator's signature"),
+        inputs=_constants(record._inputs),
+        outputs=_constants(record._outputs),
+        kwargs=_kwargs(record._kwargs),
+        module=_module(record._module_stack),
+        comment="" if comment is None else text(comment, "a comment"),
+        backward_id=_mirror_id(record._mirror),
+    )
+
+
+def _backward(record: Any) -> BackwardOp:
+    mirror = expect(record._mirror, *_FORWARD)
+    return BackwardOp(
+        record._id, tensors(record._inputs), tensors(record._outputs), _viewed(mirror, _forward)
+    )
+
+
+def _data(record: Any) -> DataOp:
+    return DataOp(record._id, _constants(record._inputs), _constants(record._outputs))
+
+
+def _prim(value: object) -> Prim:
+    if not (isinstance(value, Record) and value.kind.endswith("Prim")):
+        raise UnreadablePlan(f"expected a primitive, found {printable(kind_of(value))}")
+    record: Any = value
+    try:
+        return Prim(
+            kind=record.kind,
+            inputs=tensors(record._inputs),
+            outputs=tensors(record._outputs),
+            device=wholes(record._device, "a device", MAX_RANKS),
+            kwargs=_kwargs(record.kwargs),
+        )
+    except AttributeError as error:
+        raise missing(record, error) from None
+    except UnreadablePlan as error:
+        raise error.within(record.kind) from None
+
+
+def _adapter(record: Any) -> Adapter:
+    return Adapter(
+        id=record._id,
+        forward=flag(record._forward, "_forward"),
+        device=wholes(record._device, "a device", MAX_RANKS),
+        inputs=tensors(record._inputs),
+        outputs=tensors(record._outputs),
+        prims=tuple([_prim(item) for item in listed(record._prims, "primitives")]),
+        mirror_id=_mirror_id(record._mirror),
+    )
+
+
+def _reducer(record: Any) -> Reducer:
+    device = wholes(record._device, "a device", MAX_RANKS)
+    return Reducer(record._id, device, tensors(record._inputs))
+
+
+def _segment(record: Any) -> Segment:
+    nodes = []
+    for item in listed(record._nodes, "operators"):
+        view = _NODES.get(kind_of(item))
+        if view is None:
+            raise UnreadablePlan(f"expected an operator, found {printable(kind_of(item))}")
+        nodes.append(_viewed(item, view))
+    return Segment(
+        id=record._id,
+        inputs=_constants(record._inputs),
+        outputs=_constants(record._outputs),
+        nodes=tuple(nodes),
+        mirror_id=_mirror_id(record._mirror),
+    )
+
+
+def _use_of(record: Any) -> Use:
+    return Use(
+        id=record._id,
+        cell=_cell(record._cell),
+        inputs=_constants(record._inputs),
+        outputs=_constants(record._outputs),
+        mirror_id=_mirror_id(record._mirror),
+    )
+
+
+_FORWARD = ("IRDimops", "IRPyFunc", "IRFwOperation")
+_NODES: dict[str, Callable[[Any], Node]] = {
+    **dict.fromkeys(_FORWARD, _forward),
+    "IRBpOperation": _backward,
+    "IRDataOperation": _data,
+    "IRAdapter": _adapter,
+}
+_CELLS: dict[str, Callable[[Any], Cell]] = {
+    **_NODES,
+    "IRSegment": _segment,
+    "IRWeightReducer": _reducer,
+}
+
+# What messages call them.
+_PLACES = {"ExeReuseCell": "use", "IRSegment": "segment", "IRAdapter": "adapter"}
+
+
+def _viewed(record: Any, view: Callable[[Any], Any]) -> Any:
+    """The view of a cell: what was made of it before, or ``view`` of it now."""
+    known = seen(record)
+    if known is not None:
+        return known
+    place = _PLACES.get(record.kind, "cell")
+    try:
+        ident = whole(record._id, "a cell's id")
+    except AttributeError as error:
+        raise missing(record, error).within(place) from None
+    try:
+        record.view = view(record)
+    except AttributeError as error:
+        raise missing(record, error).within(f"{place} {ident}") from None
+    except UnreadablePlan as error:
+        raise error.within(f"{place} {ident}") from None
+    return record.view
+
+
+def _cell(value: object) -> Cell:
+    view = _CELLS.get(kind_of(value))
+    if view is None:
+        raise UnreadablePlan(f"expected a cell, found {printable(kind_of(value))}")
+    return _viewed(value, view)  # type: ignore[no-any-return]
+
+
+def _use(value: object) -> Use:
+    return _viewed(value, _use_of)  # type: ignore[no-any-return]

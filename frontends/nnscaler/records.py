@@ -1,0 +1,335 @@
+"""Typed, validated views of a plan's records.
+
+A view is made once per record and kept on it, so that looking again costs nothing.  What a view
+says about shapes, index maps and value maps is what the file claims: fields are checked to be
+there, of their type and within bounds, not to agree with each other (a disagreement is a finding
+about the plan, not about the file).  `frontends.nnscaler.cells` views what tensors flow through.
+
+All functions here raise `UnreadablePlan`; ``where`` names the tensor, and callers add the cell
+and the device around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from frontends.errors import UnreadablePlan
+from frontends.nnscaler.inert import DType, Record, TypeName, printable
+
+MAX_RANK: Final = 16
+MAX_EXTENT: Final = 1 << 48
+MAX_ID: Final = 1 << 62
+MAX_TEXT: Final = 1 << 16
+_MAX_DEPTH: Final = 8
+_MAX_ITEMS: Final = 1 << 14
+
+T = TypeVar("T")
+Box = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FullTensor:
+    """The single-device tensor that a sub-tensor is a part of."""
+
+    id: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    is_attr: bool
+    is_grad: bool
+    is_loss: bool
+    requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of one device, as its record claims it to be.
+
+    ``box``: per dimension of ``full`` the (start, end) it covers; ``addend``: (i, n) for the i-th
+    of n addends of a partial sum, (0, 1) for a full value.  ``is_attr``: a parameter, a buffer or
+    (with ``is_grad``) a parameter's gradient.
+    """
+
+    id: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    is_attr: bool
+    is_grad: bool
+    box: Box
+    addend: tuple[int, int]
+    full: FullTensor
+    _grad: Record | None = field(repr=False, compare=False)
+
+    def grad(self) -> Tensor | None:
+        """The gradient tensor that belongs to this one, if it has one."""
+        if self._grad is None:
+            return None
+        try:
+            return tensor(self._grad)
+        except UnreadablePlan as error:
+            raise error.within(f"gradient of tensor {self.id}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    """A value that is no tensor and known only at run time (the data loader)."""
+
+    id: int
+    name: str
+
+
+Constant = (
+    None | bool | int | float | complex | str | DType | slice
+    | tuple["Constant", ...] | dict[str, "Constant"] | Tensor | ObjectRef
+)  # fmt: skip
+
+
+def kind_of(value: object) -> str:
+    """What nnScaler calls a value's class."""
+    kind = getattr(type(value), "kind", None)
+    return kind if type(kind) is str else type(value).__name__
+
+
+def expect(value: object, *kinds: str) -> Any:
+    """``value``, a record of one of ``kinds``.
+
+    Typed Any: a record's fields are those of the allow-list, and reading one that the file did
+    not give is an AttributeError that `missing` explains.
+    """
+    if isinstance(value, Record) and value.kind in kinds:
+        return value
+    raise UnreadablePlan(f"expected {' or '.join(kinds)}, found {printable(kind_of(value))}")
+
+
+def missing(record: Record, error: AttributeError) -> UnreadablePlan:
+    """The error for a field that the file does not give."""
+    return UnreadablePlan(f"expected a field {error.name or error.args[0]} of {record.kind}")
+
+
+def seen(record: Record) -> Any:
+    """The view made of a record before, or None."""
+    try:
+        return record.view
+    except AttributeError:
+        return None
+
+
+def whole(value: object, what: str, least: int = 0, most: int = MAX_ID) -> int:
+    """An integer (never a bool) within bounds."""
+    if type(value) is int and least <= value <= most:
+        return value
+    # Not printed as it is: an integer of the file may have a million digits.
+    found = f"{value:#x}"[:40] if type(value) is int else printable(kind_of(value))
+    raise UnreadablePlan(f"expected {what} from {least} to {most}, found {found}")
+
+
+def flag(value: object, what: str) -> bool:
+    """A bool."""
+    if type(value) is bool:
+        return value
+    raise UnreadablePlan(f"expected {what} to be true or false, found {printable(kind_of(value))}")
+
+
+def text(value: object, what: str) -> str:
+    """A string of bounded length."""
+    if type(value) is str and len(value) <= MAX_TEXT:
+        return value
+    found = "a longer one" if type(value) is str else printable(kind_of(value))
+    raise UnreadablePlan(f"expected {what}, a text of at most {MAX_TEXT} characters, found {found}")
+
+
+def listed(value: object, what: str) -> Sequence[Any]:
+    """A list or a tuple."""
+    if type(value) is list or type(value) is tuple:
+        return value
+    raise UnreadablePlan(f"expected a list of {what}, found {printable(kind_of(value))}")
+
+
+def wholes(value: object, what: str, most: int = MAX_ID) -> tuple[int, ...]:
+    """A list of integers."""
+    return tuple(whole(item, what, 0, most) for item in listed(value, what))
+
+
+def _shape(value: object) -> tuple[int, ...]:
+    sizes = wholes(value, "sizes", MAX_EXTENT)
+    if len(sizes) > MAX_RANK:
+        raise UnreadablePlan(f"expected at most {MAX_RANK} dimensions, found {len(sizes)}")
+    elements = 1
+    for size in sizes:
+        elements *= size
+    if elements > MAX_ID:
+        raise UnreadablePlan(f"expected at most {MAX_ID} elements, found shape {list(sizes)}")
+    return sizes
+
+
+def _dtype(value: object) -> str:
+    if type(value) is DType:
+        return value.name
+    raise UnreadablePlan(f"expected a torch dtype, found {printable(kind_of(value))}")
+
+
+def _named(record: Any, kind: str) -> str:
+    """``tensor 12`` for messages, whatever the record's id is."""
+    ident = getattr(record, "_id", None)
+    return f"{kind} {ident}" if type(ident) is int and 0 <= ident <= MAX_ID else kind
+
+
+def full_tensor(value: object) -> FullTensor:
+    """The view of an IRFullTensor."""
+    record = expect(value, "IRFullTensor")
+    known = seen(record)
+    if known is not None:
+        return known  # type: ignore[no-any-return]
+    try:
+        record.view = FullTensor(
+            id=whole(record._id, "a tensor id"),
+            name=text(record.name, "a tensor's name"),
+            shape=_shape(record._shape),
+            dtype=_dtype(record._dtype),
+            is_attr=flag(record._is_attr, "_is_attr"),
+            is_grad=flag(record._is_grad, "_is_grad"),
+            is_loss=flag(record._is_loss, "_is_loss"),
+            requires_grad=flag(record._requires_grad, "_requires_grad"),
+        )
+    except AttributeError as error:
+        raise missing(record, error).within(_named(record, "full tensor")) from None
+    except UnreadablePlan as error:
+        raise error.within(_named(record, "full tensor")) from None
+    return record.view  # type: ignore[no-any-return]
+
+
+def _indices(value: object) -> Box:
+    """The ranges of an IndexMap, not yet compared with a shape."""
+    record = expect(value, "IndexMap")
+    known = seen(record)
+    if known is not None:
+        return known  # type: ignore[no-any-return]
+    ranges = []
+    for item in listed(record._indices, "index ranges"):
+        start, end = pair(item, "an index range")
+        if start > end:
+            raise UnreadablePlan(f"expected an index range, found {start} to {end}")
+        ranges.append((start, end))
+    record.view = tuple(ranges)
+    return record.view  # type: ignore[no-any-return]
+
+
+def pair(value: object, what: str) -> tuple[int, int]:
+    """Two integers."""
+    found = wholes(value, what, MAX_EXTENT)
+    if len(found) != 2:
+        raise UnreadablePlan(f"expected two numbers for {what}, found {len(found)}")
+    return found[0], found[1]
+
+
+def _box(value: object, full: FullTensor) -> Box:
+    box = _indices(value)
+    if len(box) != len(full.shape):
+        raise UnreadablePlan(
+            f"expected index ranges for {len(full.shape)} dimensions of full tensor {full.id}, "
+            f"found {len(box)}"
+        )
+    for dimension, ((start, end), size) in enumerate(zip(box, full.shape, strict=True)):
+        if end > size:
+            raise UnreadablePlan(
+                f"expected indices within dimension {dimension} of size {size} of full tensor "
+                f"{full.id}, found {start} to {end}"
+            )
+    return box
+
+
+def _addend(value: object) -> tuple[int, int]:
+    record = expect(value, "ValueMap")
+    known = seen(record)
+    if known is not None:
+        return known  # type: ignore[no-any-return]
+    position, count = pair(record._weight, "a value map")
+    if position >= count:
+        raise UnreadablePlan(f"expected addend i of n with i < n, found {position} of {count}")
+    record.view = (position, count)
+    return record.view  # type: ignore[no-any-return]
+
+
+def tensor(value: object) -> Tensor:
+    """The view of an IRSubTensor."""
+    record = expect(value, "IRSubTensor")
+    known = seen(record)
+    if known is not None:
+        return known  # type: ignore[no-any-return]
+    try:
+        full = full_tensor(record._full_tensor)
+        grad = record._grad
+        record.view = Tensor(
+            id=whole(record._id, "a tensor id"),
+            name=text(record.name, "a tensor's name"),
+            shape=_shape(record._shape),
+            dtype=_dtype(record._dtype),
+            is_attr=flag(record._is_attr, "_is_attr"),
+            is_grad=flag(record._is_grad, "_is_grad"),
+            box=_box(record._indmap, full),
+            addend=_addend(record._valmap),
+            full=full,
+            _grad=None if grad is None else expect(grad, "IRSubTensor"),
+        )
+    except AttributeError as error:
+        raise missing(record, error).within(_named(record, "tensor")) from None
+    except UnreadablePlan as error:
+        raise error.within(_named(record, "tensor")) from None
+    return record.view  # type: ignore[no-any-return]
+
+
+def tensors(value: object) -> tuple[Tensor, ...]:
+    """A list of IRSubTensors."""
+    return tuple([tensor(item) for item in listed(value, "tensors")])
+
+
+def object_ref(value: object) -> ObjectRef:
+    """The view of an IRObject."""
+    record = expect(value, "IRObject")
+    try:
+        return ObjectRef(whole(record._id, "an object's id"), text(record.name, "a name"))
+    except AttributeError as error:
+        raise missing(record, error) from None
+
+
+def constant(value: object) -> Constant:
+    """An operand or attribute: a tensor, a run-time object or immutable data of bounded size.
+
+    Lists become tuples; the numbers, texts and containers are those of `Constant`.
+    """
+    return _constant(value, [_MAX_ITEMS], 0)
+
+
+def _constant(value: object, left: list[int], depth: int) -> Constant:
+    # Lists may share their items, so that a small file can spell a tree of any size: the items
+    # are counted as they are met.
+    left[0] -= 1
+    if left[0] < 0 or depth > _MAX_DEPTH:
+        raise UnreadablePlan(
+            f"expected an attribute of at most {_MAX_ITEMS} items nested {_MAX_DEPTH} deep"
+        )
+    kind = type(value)
+    if isinstance(value, Record):
+        return object_ref(value) if value.kind == "IRObject" else tensor(value)
+    if kind is int:
+        return whole(value, "a constant", -MAX_ID)
+    if kind is str:
+        return text(value, "a constant")
+    if value is None or kind in (bool, float, complex, DType):
+        return value  # type: ignore[return-value]
+    if isinstance(value, (list, tuple)):
+        return tuple([_constant(item, left, depth + 1) for item in value])
+    if isinstance(value, dict):
+        return {
+            text(key, "an attribute's name"): _constant(item, left, depth + 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, slice):
+        parts = (value.start, value.stop, value.step)
+        start, stop, step = (_constant(part, left, depth + 1) for part in parts)
+        return slice(start, stop, step)
+    found = value.name if isinstance(value, TypeName) else kind_of(value)
+    raise UnreadablePlan(f"expected a constant or a tensor, found {printable(found)}")
