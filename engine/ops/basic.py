@@ -1,0 +1,203 @@
+"""Elementwise, shape and reduction operators, as in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from engine.affine import affine
+from engine.errors import ShapeMismatch, Unsupported
+from engine.ir import Affine
+from engine.ops.declare import Attrs, dimension, integer, integers, number, operator
+from engine.reading import Reading, expand_as, labels, multiply, scale, sum_dims
+
+R = Reading[Any]
+ONE = Fraction(1)
+
+
+def _identity(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    return [inputs[0]]
+
+
+for _name in ("identity", "contiguous", "float", "to"):
+    operator(_name, "... -> ...")(_identity)
+
+
+def _multiref_backward(
+    r: R, inputs: Sequence[Any], gradients: Sequence[Any], attrs: Attrs
+) -> list[Any]:
+    present = [g for g in gradients if g is not None]
+    return [r.combine(present, [ONE] * len(present), Fraction(0))]
+
+
+@operator("multiref", "... -> ..., ...", backward=_multiref_backward)
+def _multiref(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    return [inputs[0]] * integer(attrs, "times")
+
+
+def broadcast(r: R, x: Any, y: Any) -> tuple[Any, Any]:
+    """Both operands at their common shape, by NumPy's rules."""
+    a, b = r.shape(x), r.shape(y)
+    rank = max(len(a), len(b))
+    padded = [(1,) * (rank - len(s)) + s for s in (a, b)]
+    common = tuple(n if m == 1 else m for m, n in zip(*padded, strict=True))
+    return expand_as(r, x, common), expand_as(r, y, common)
+
+
+@operator("add", "..., ... -> ...")
+def _add(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    alpha = number(attrs, "alpha") if "alpha" in attrs else ONE
+    if len(inputs) == 1:
+        return [r.combine([inputs[0]], [ONE], alpha * number(attrs, "other"))]
+    x, y = broadcast(r, inputs[0], inputs[1])
+    return [r.combine([x, y], [ONE, alpha], Fraction(0))]
+
+
+@operator("sub", "..., ... -> ...")
+def _sub(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    if len(inputs) == 1:
+        return [r.combine([inputs[0]], [ONE], -number(attrs, "other"))]
+    x, y = broadcast(r, inputs[0], inputs[1])
+    return [r.combine([x, y], [ONE, -ONE], Fraction(0))]
+
+
+@operator("add_n", "..., ..., ... -> ...")
+def _add_n(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    return [r.combine(list(inputs), [ONE] * len(inputs), Fraction(0))]
+
+
+@operator("mul", "..., ... -> ...")
+def _mul(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    if len(inputs) == 1:
+        return [scale(r, number(attrs, "other"), inputs[0])]
+    return [multiply(r, *broadcast(r, inputs[0], inputs[1]))]
+
+
+@operator("div", "..., ... -> ...")
+def _div(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    if attrs.get("rounding_mode") is not None:
+        raise Unsupported(f"div with rounding_mode {attrs['rounding_mode']!r}")
+    if len(inputs) == 1:
+        divisor = number(attrs, "other")
+        if divisor == 0:
+            raise Unsupported("division by the constant zero")
+        return [scale(r, 1 / divisor, inputs[0])]
+    x, y = broadcast(r, inputs[0], inputs[1])
+    return [multiply(r, x, r.unary("inv", y))]
+
+
+@operator("pow", "... -> ...")
+def _pow(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    exponent = number(attrs, "exponent")
+    if exponent.denominator == 1 and 1 <= exponent <= 8:
+        return [multiply(r, *([inputs[0]] * int(exponent))) if exponent > 1 else inputs[0]]
+    return [r.unary(f"pow:{exponent}", inputs[0])]
+
+
+def _elementwise(function: str) -> None:
+    @operator(function, "... -> ...")
+    def forward(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+        return [r.unary(function, inputs[0])]
+
+
+for _name in ("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh"):
+    _elementwise(_name)
+
+
+@operator("silu", "... -> ...")
+def _silu(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    return [multiply(r, inputs[0], r.unary("sigmoid", inputs[0]))]
+
+
+@operator("gelu", "... -> ...")
+def _gelu(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """x * Phi(x), Phi the normal distribution function (1 / sqrt 2 is no rational number)."""
+    return [multiply(r, inputs[0], r.unary("normal_cdf", inputs[0]))]
+
+
+@operator("transpose", "a b -> b a")
+def _transpose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    rank = len(r.shape(inputs[0]))
+    order = list(labels(rank))
+    i, j = (dimension(integer(attrs, key), rank) for key in ("dim0", "dim1"))
+    order[i], order[j] = order[j], order[i]
+    return [r.einsum(labels(rank) + "->" + "".join(order), inputs[0])]
+
+
+@operator("permute", "a b c -> c a b")
+def _permute(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    names = labels(len(r.shape(inputs[0])))
+    order = integers(attrs, "dims")
+    if sorted(order) != list(range(len(names))):
+        raise ShapeMismatch(f"permutation {list(order)} of {len(names)} dimensions")
+    return [r.einsum(names + "->" + "".join(names[i] for i in order), inputs[0])]
+
+
+def view_shape(shape: tuple[int, ...], size: Sequence[int]) -> tuple[int, ...]:
+    """The target of a view, with at most one -1 inferred; raises `ShapeMismatch`."""
+    known = prod(n for n in size if n != -1)
+    total = prod(shape)
+    if list(size).count(-1) > 1 or (-1 in size and (known == 0 or total % known)):
+        raise ShapeMismatch(f"view of {list(shape)} as {list(size)}")
+    result = tuple(total // known if n == -1 else n for n in size)
+    if prod(result) != total or any(n < 0 for n in result):
+        raise ShapeMismatch(f"view of {list(shape)} as {list(size)}")
+    return result
+
+
+@operator("view", "b (h d) -> b h d")
+def _view(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    shape = r.shape(inputs[0])
+    return [r.reshape(inputs[0], view_shape(shape, integers(attrs, "size")))]
+
+
+def _reduced(r: R, x: Any, attrs: Attrs) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The reduced dimensions, and the shape afterwards (a full reduction keeps ``[1]``)."""
+    shape = r.shape(x)
+    if attrs.get("dim") is None:
+        return tuple(range(len(shape))), (1,)
+    dims = tuple(dimension(d, len(shape)) for d in integers(attrs, "dim"))
+    if attrs.get("keepdim"):
+        return dims, tuple(1 if i in dims else n for i, n in enumerate(shape))
+    return dims, tuple(n for i, n in enumerate(shape) if i not in dims)
+
+
+@operator("sum", "a k+ -> a")
+def _sum(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    dims, after = _reduced(r, inputs[0], attrs)
+    return [r.reshape(sum_dims(r, inputs[0], dims), after)]
+
+
+@operator("mean", "a k+ -> a")
+def _mean(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    dims, after = _reduced(r, inputs[0], attrs)
+    count = number(attrs, "count") if "count" in attrs else Fraction(
+        prod(r.shape(inputs[0])[i] for i in dims)
+    )
+    return [scale(r, 1 / count, r.reshape(sum_dims(r, inputs[0], dims), after))]
+
+
+@operator("amax", "a k^ -> a")
+def _amax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    dims, after = _reduced(r, inputs[0], attrs)
+    result = inputs[0]
+    for dim in sorted(dims, reverse=True):
+        result = r.amax(result, dim)
+    return [r.reshape(result, after)]
+
+
+@operator("slice", "a k# -> a k#")
+def _slice(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    shape = r.shape(inputs[0])
+    dim = dimension(integer(attrs, "dim"), len(shape))
+    start = attrs.get("start")
+    offset = start if isinstance(start, Affine) else affine(integer(attrs, "start"))
+    return [r.slice(inputs[0], dim, offset, integer(attrs, "size"))]
+
+
+@operator("concat", "a k#, a k# -> a k#")
+def _concat(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    rank = len(r.shape(inputs[0]))
+    return [r.concat(list(inputs), dimension(integer(attrs, "dim"), rank))]

@@ -1,0 +1,79 @@
+"""Operators of mixture-of-experts layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from engine.affine import affine
+from engine.errors import ShapeMismatch, Unsupported
+from engine.ir import Affine
+from engine.ops.basic import ONE
+from engine.ops.declare import Attrs, integer, number, operator
+from engine.ops.model import keep_dim, softmax
+from engine.reading import Reading, Selection, expand_as, multiply, scale, sum_dims
+
+R = Reading[Any]
+
+
+@operator("gate_fw", "a h+, e! h+ -> a k!, a k!")
+def _gate(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """x [a, h], weight [e, h][, bias [e]] -> weights [a, k], indices [a, k].
+
+    Selection is on scores + bias: the best groups (by their maximum, or by the sum of their two
+    best where a bias exists), then the best experts inside them.  The weights are the unbiased
+    scores of the chosen, normalised to sum 1 where the function is a sigmoid, times route_scale.
+    """
+    x, weight = inputs[0], inputs[1]
+    logits = r.einsum("ah,eh->ae", x, weight)
+    function = attrs.get("score_func")
+    if function == "sigmoid":
+        scores = r.unary("sigmoid", logits)
+    elif function == "softmax":
+        scores = softmax(r, logits, 1)
+    else:
+        raise Unsupported(f"gate_fw with score_func {function!r}")
+    ranked = scores
+    if len(inputs) == 3:
+        bias = expand_as(r, inputs[2], r.shape(scores))
+        ranked = r.combine([scores, bias], [ONE, ONE], Fraction(0))
+    indices = r.select(
+        ranked,
+        Selection(
+            topk=integer(attrs, "topk"),
+            groups=integer(attrs, "n_groups"),
+            topk_groups=integer(attrs, "topk_groups"),
+            group_score="top2" if len(inputs) == 3 else "max",
+        ),
+    )
+    experts = r.shape(scores)[1]
+    weights = r.einsum("ae,ake->ak", scores, r.onehot(indices, Affine(), experts))
+    if function == "sigmoid":
+        total = r.unary("inv", sum_dims(r, weights, [1]))
+        weights = multiply(r, weights, keep_dim(r, total, r.shape(weights), 1))
+    return [scale(r, number(attrs, "route_scale"), weights), indices]
+
+
+@operator("nnscaler_moe_gmm", "a h+, a k+, a k+, e+ d+ h+, e+ d+ h+, e+ h d+ -> a h", data=(1,))
+def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """y[t] = sum over chosen experts e in [start, end) of weight * down(silu(gate x) * up x).
+
+    x [a, h], indices [a, k], weights [a, k], gate_proj and up_proj [E, d, h], down_proj [E, h, d];
+    a rank holds experts [local_expert_start, local_expert_end).
+    """
+    x, indices, weights, gate, up, down = inputs
+    held = r.shape(gate)[0]
+    start = attrs.get("local_expert_start")
+    offset = start if isinstance(start, Affine) else affine(integer(attrs, "local_expert_start"))
+    if "local_expert_end" in attrs and not isinstance(start, Affine):
+        count = integer(attrs, "local_expert_end") - integer(attrs, "local_expert_start")
+        if count != held:
+            raise ShapeMismatch(f"{count} local experts with projections of {held}")
+    chosen = r.onehot(indices, offset, held)
+    share = r.einsum("ak,ake->ae", weights, chosen)
+    gated = r.einsum("ah,edh->aed", x, gate)
+    hidden = multiply(
+        r, gated, r.unary("sigmoid", gated), r.einsum("ah,edh->aed", x, up)
+    )
+    return [r.einsum("ae,aed,ehd->ah", share, hidden, down)]

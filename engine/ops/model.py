@@ -1,0 +1,228 @@
+"""Operators of transformer models: projections, attention, normalisation, losses, embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from engine.affine import affine
+from engine.errors import ShapeMismatch, Unsupported
+from engine.ir import Affine
+from engine.ops.basic import ONE
+from engine.ops.declare import Attrs, dimension, integer, number, operator
+from engine.reading import Reading, expand_as, labels, multiply, scale, sum_dims
+
+R = Reading[Any]
+
+
+@operator("linear", "... k+, n k+ -> ... n")
+def _linear(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """x w^T + bias."""
+    x, w = inputs[0], inputs[1]
+    rank = len(r.shape(x))
+    if len(r.shape(w)) != 2 or r.shape(x)[-1] != r.shape(w)[1]:
+        raise ShapeMismatch(f"linear of {list(r.shape(x))} with weight {list(r.shape(w))}")
+    lead = labels(rank - 1)
+    y = r.einsum(f"{lead}y,zy->{lead}z", x, w)
+    if len(inputs) == 3:
+        y = r.combine([y, expand_as(r, inputs[2], r.shape(y))], [ONE, ONE], Fraction(0))
+    return [y]
+
+
+@operator("matmul", "... m k+, ... k+ n -> ... m n")
+def _matmul(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    x, y = inputs
+    a, b = r.shape(x), r.shape(y)
+    if len(a) < 2 or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
+        raise ShapeMismatch(f"matmul of {list(a)} and {list(b)}")
+    lead = labels(len(a) - 2)
+    return [r.einsum(f"{lead}xy,{lead}yz->{lead}xz", x, y)]
+
+
+@operator("create_mask", "b s#, b s# h -> s# s#", data=(0, 1))
+def _create_mask(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """ids, h -> [1, 1, s, s]: minus infinity above the diagonal."""
+    length = r.shape(inputs[0])[1]
+    return [r.reshape(r.causal(length, length), (1, 1, length, length))]
+
+
+def _apply_mask_backward(
+    r: R, inputs: Sequence[Any], gradients: Sequence[Any], attrs: Attrs
+) -> list[Any]:
+    return [gradients[0], None]
+
+
+@operator("apply_mask", "b h q k, q k -> b h q k", backward=_apply_mask_backward, data=(1,))
+def _apply_mask(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """x + mask, where the mask is 0 or minus infinity."""
+    x, mask = inputs
+    return [r.combine([x, expand_as(r, mask, r.shape(x))], [ONE, ONE], Fraction(0))]
+
+
+def keep_dim(r: R, reduced: Any, shape: tuple[int, ...], dim: int) -> Any:
+    """A tensor reduced over ``dim``, broadcast back to ``shape``."""
+    axes = labels(len(shape))
+    kept = axes[:dim] + axes[dim + 1 :]
+    return r.einsum(kept + "->" + axes, reduced, sizes={axes[dim]: shape[dim]})
+
+
+def softmax(r: R, x: Any, dim: int) -> Any:
+    """exp(x - max) / sum exp(x - max): the maximum cancels, it is what the framework subtracts."""
+    shape = r.shape(x)
+    shifted = r.combine([x, keep_dim(r, r.amax(x, dim), shape, dim)], [ONE, -ONE], Fraction(0))
+    e = r.unary("exp", shifted)
+    total = r.unary("inv", sum_dims(r, e, [dim]))
+    return multiply(r, e, keep_dim(r, total, shape, dim))
+
+
+def softmax_pullback(r: R, y: Any, gradient: Any, dim: int) -> Any:
+    """y * (g - sum(g * y)): the derivative of softmax at its output ``y``."""
+    shape = r.shape(y)
+    weighted = multiply(r, gradient, y)
+    total = keep_dim(r, sum_dims(r, weighted, [dim]), shape, dim)
+    return r.combine([weighted, multiply(r, y, total)], [ONE, -ONE], Fraction(0))
+
+
+def _softmax_dim(r: R, x: Any, attrs: Attrs) -> int:
+    if attrs.get("dtype") is not None:
+        raise Unsupported(f"softmax with dtype {attrs['dtype']!r}")
+    return dimension(integer(attrs, "dim"), len(r.shape(x)))
+
+
+def _softmax_backward(
+    r: R, inputs: Sequence[Any], gradients: Sequence[Any], attrs: Attrs
+) -> list[Any]:
+    dim = _softmax_dim(r, inputs[0], attrs)
+    return [softmax_pullback(r, softmax(r, inputs[0], dim), gradients[0], dim)]
+
+
+@operator("softmax", "a k! -> a k!", backward=_softmax_backward)
+def _softmax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    return [softmax(r, inputs[0], _softmax_dim(r, inputs[0], attrs))]
+
+
+@operator("apply_rotary_emb", "b s h (p c!), b s h (p c!), s p c! -> b s h (p c!)", data=(2,))
+def _apply_rotary_emb(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """Consecutive pairs (x[2i], x[2i+1]) as complex numbers, times ``freqs[position, i]``.
+
+    The frequencies are stored as [s, d/2, 2]: real and imaginary part.
+    """
+    frequencies = inputs[-1]
+    return [_rotate(r, x, frequencies) for x in inputs[:-1]]
+
+
+def _rotate(r: R, x: Any, frequencies: Any) -> Any:
+    b, s, h, d = r.shape(x)
+    if r.shape(frequencies) != (s, d // 2, 2) or d % 2:
+        raise ShapeMismatch(
+            f"rotary embedding of {[b, s, h, d]} by frequencies {list(r.shape(frequencies))}"
+        )
+    pairs = r.reshape(x, (b, s, h, d // 2, 2))
+    table = r.constant("complex_product")
+    turned = r.einsum("bshpf,spe,ecf->bshpc", pairs, frequencies, table)
+    return r.reshape(turned, (b, s, h, d))
+
+
+@operator("embedding", "b s, v+ h -> b s h", data=(0,))
+def _embedding(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """Rows of a table whose row 0 is id ``start``; other ids give zero rows."""
+    ids, table = inputs
+    if attrs.get("padding_idx") is not None:
+        raise Unsupported(f"embedding with padding_idx {attrs['padding_idx']!r}")
+    rows, _ = r.shape(table)
+    start = attrs.get("start", 0)
+    offset = start if isinstance(start, Affine) else affine(integer(attrs, "start"))
+    stop = attrs.get("stop")
+    if stop is not None and stop != offset + rows and affine(integer(attrs, "stop")) != offset + rows:
+        raise ShapeMismatch(f"embedding of ids {offset} to {stop} in a table of {rows} rows")
+    axes = labels(len(r.shape(ids)))
+    return [r.einsum(f"{axes}y,yz->{axes}z", r.onehot(ids, offset, rows), table)]
+
+
+@operator("pick", "b s v+, b s -> b s", data=(1,))
+def _pick(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """``x[..., id - start]``, or 0 where the id is not in this part of the vocabulary."""
+    x, ids = inputs
+    start = attrs.get("start", 0)
+    offset = start if isinstance(start, Affine) else affine(integer(attrs, "start"))
+    axes = labels(len(r.shape(ids)))
+    chosen = r.onehot(ids, offset, r.shape(x)[-1])
+    return [r.einsum(f"{axes}y,{axes}y->{axes}", x, chosen)]
+
+
+def _shifted_exponentials(r: R, logits: Any) -> tuple[Any, Any, Any]:
+    """logits - max, their exponentials, the sum of those over the vocabulary."""
+    shape = r.shape(logits)
+    last = len(shape) - 1
+    top = keep_dim(r, r.amax(logits, last), shape, last)
+    shifted = r.combine([logits, top], [ONE, -ONE], Fraction(0))
+    e = r.unary("exp", shifted)
+    return shifted, e, sum_dims(r, e, [last])
+
+
+def cross_entropy_gradient(r: R, e: Any, total: Any, ids: Any, gradient: Any, start: Affine) -> Any:
+    """(softmax - onehot) * g, from exponentials and their sum."""
+    shape = r.shape(e)
+    last = len(shape) - 1
+    y = multiply(r, e, keep_dim(r, r.unary("inv", total), shape, last))
+    g = keep_dim(r, gradient, shape, last)
+    chosen = r.onehot(ids, start, shape[last])
+    return r.combine([multiply(r, y, g), multiply(r, chosen, g)], [ONE, -ONE], Fraction(0))
+
+
+def _cross_entropy_backward(
+    r: R, inputs: Sequence[Any], gradients: Sequence[Any], attrs: Attrs
+) -> list[Any]:
+    _, e, total = _shifted_exponentials(r, inputs[0])
+    return [cross_entropy_gradient(r, e, total, inputs[1], gradients[0], Affine()), None]
+
+
+@operator("cross_entropy", "b s v!, b s -> b s", backward=_cross_entropy_backward, data=(1,))
+def _cross_entropy(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """Per-token loss: log sum exp(x - max) - (x[id] - max)."""
+    shifted, _, total = _shifted_exponentials(r, inputs[0])
+    axes = labels(len(r.shape(inputs[1])))
+    chosen = r.onehot(inputs[1], Affine(), r.shape(inputs[0])[-1])
+    picked = r.einsum(f"{axes}y,{axes}y->{axes}", shifted, chosen)
+    return [r.combine([r.unary("log", total), picked], [ONE, -ONE], Fraction(0))]
+
+
+@operator("cross_entropy_grad", "b s v, b s, b s, b s -> b s v", data=(2,))
+def _cross_entropy_grad(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """Gradient of the logits of a vocabulary shard, from exponentials e, their sum over the whole
+    vocabulary, ids and the gradient of the per-token loss."""
+    e, total, ids, gradient = inputs
+    start = attrs.get("start", 0)
+    offset = start if isinstance(start, Affine) else affine(integer(attrs, "start"))
+    return [cross_entropy_gradient(r, e, total, ids, gradient, offset)]
+
+
+@operator("rms_norm", "... k+, k -> ... k")
+def _rms_norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """x * rsqrt(mean(x^2) + eps) * weight over the last dimension."""
+    x = inputs[0]
+    shape = r.shape(x)
+    last = len(shape) - 1
+    square = sum_dims(r, multiply(r, x, x), [last])
+    variance = r.combine([square], [Fraction(1, shape[last])], number(attrs, "eps"))
+    y = multiply(r, x, keep_dim(r, r.unary("rsqrt", variance), shape, last))
+    return [multiply(r, y, expand_as(r, inputs[1], shape))]
+
+
+@operator("layernorm", "... k+, k, k -> ... k")
+def _layernorm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """(x - mean) * rsqrt(var + eps) * weight + bias over the last dimension."""
+    x = inputs[0]
+    shape = r.shape(x)
+    last = len(shape) - 1
+    count = Fraction(1, shape[last])
+    mean = keep_dim(r, scale(r, count, sum_dims(r, x, [last])), shape, last)
+    centred = r.combine([x, mean], [ONE, -ONE], Fraction(0))
+    square = sum_dims(r, multiply(r, centred, centred), [last])
+    variance = r.combine([square], [count], number(attrs, "eps"))
+    y = multiply(r, centred, keep_dim(r, r.unary("rsqrt", variance), shape, last))
+    scaled = multiply(r, y, expand_as(r, inputs[1], shape))
+    if len(inputs) < 3:
+        return [scaled]
+    return [r.combine([scaled, expand_as(r, inputs[2], shape)], [ONE, ONE], Fraction(0))]

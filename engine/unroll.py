@@ -1,0 +1,597 @@
+"""From programs to one order of operator instances: values by version, messages matched.
+
+The parallel program means what its runtime does.  A slot is a name: its reader sees the last write
+before it in issue order.  Calls are labelled with the microbatch whose data flows through them;
+where all microbatches flow alike, one instance stands for all of them (the coordinate ``mb``),
+otherwise each is unrolled.  The result, `Unrolled`, lists rows in an order in which everything is
+written before it is read: operators of one program, and communication that joins the programs of a
+group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from engine.affine import Affine, affine
+from engine.findings import Finding
+from engine.ir import MICROBATCH, Attr, Body, Group, Op, Plan, Program, Source
+from engine.rendezvous import COLLECTIVES, Event, Matching, communication, deadlock, match
+
+class Row(NamedTuple):
+    """One operator instance (a family over the coordinates of its programs).
+
+    ``kind``: "op" (a declared operator), "slice" (a chunk at its position), "shard", "load",
+    "seed" (values that are assumptions), "accumulate" (sum of inputs, and over ``mb`` if
+    ``over`` has it), or a collective; ``over``: (axis, extent) pairs that it reduces or gathers
+    along.  ``microbatch``: -1 where it stands for all, or for none.
+    """
+
+    kind: str
+    name: str
+    programs: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: Mapping[str, Attr]
+    source: Source
+    backward: bool = False
+    over: tuple[tuple[str, int], ...] = ()
+    microbatch: int = -1
+
+
+class Tensor(NamedTuple):
+    """A value: its program, true local shape, printed name, whether it is one per microbatch."""
+
+    program: int
+    shape: tuple[int, ...]
+    name: str
+    batched: bool
+
+
+@dataclass(slots=True)
+class Unrolled:
+    """``losses``: (program, value); ``gradients``: (program, shard, value) after everything ran.
+
+    ``symbolic``: microbatches are the coordinate ``mb``.  ``instances``: operators over all ranks
+    and microbatches.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    losses: list[tuple[int, int]] = field(default_factory=list)
+    gradients: list[tuple[int, int, int]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    symbolic: bool = True
+    instances: int = 0
+
+
+class Structure(Exception):
+    """The program contradicts itself; carries the finding."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+#: Where an input of a call comes from: ("call", call, output position), ("seed", loss slot's call,
+#: output position) or ("saved", call, value).
+Origin = tuple[str, int, int]
+
+
+@dataclass(slots=True)
+class _Flow:
+    """Data flow between the calls of one program.
+
+    ``inputs[c]``: the origin of each input of call c; ``paired[c]``: the forward call whose saved
+    contexts a backward call reads (-1: none); ``final``: the last write of each slot.
+    """
+
+    inputs: list[tuple[Origin, ...]]
+    paired: list[int]
+    final: dict[int, tuple[int, int]]
+
+
+def flow(program: Program) -> _Flow:
+    """Resolve slots to the calls that last wrote them; raises `Structure` where a slot is read
+    before it is written."""
+    written: dict[int, tuple[int, int]] = {}
+    seeds = dict(program.seeds)
+    forward_calls: dict[int, list[int]] = {}
+    backward_count: dict[int, int] = {}
+    result = _Flow([], [], written)
+    for c, call in enumerate(program.calls):
+        body = program.bodies[call.body]
+        origins: list[Origin] = []
+        for position, slot in enumerate(call.inputs):
+            if slot in written:
+                origins.append(("call", *written[slot]))
+            elif slot in seeds and seeds[slot] in written:
+                origins.append(("seed", *written[seeds[slot]]))
+            else:
+                name = body.values[body.inputs[position]].name or f"slot {slot}"
+                raise Structure(Finding(
+                    "read before write",
+                    f"rank {program.base}: {body.name} reads {name}, which nothing has written",
+                    operator=body.name, ranks=(program.base,),
+                ))
+        result.inputs.append(tuple(origins))
+        result.paired.append(_pair(program, c, body, forward_calls, backward_count))
+        forward_calls.setdefault(call.body, []).append(c)
+        for position, slot in enumerate(call.outputs):
+            written[slot] = (c, position)
+    return result
+
+
+def _pair(
+    program: Program,
+    c: int,
+    body: Body,
+    forward_calls: Mapping[int, list[int]],
+    backward_count: dict[int, int],
+) -> int:
+    if body.mirror < 0:
+        return -1
+    number = program.calls[c].body
+    k = backward_count.get(number, 0)
+    backward_count[number] = k + 1
+    earlier = forward_calls.get(body.mirror, [])
+    if k >= len(earlier):
+        raise Structure(Finding(
+            "read before write",
+            f"rank {program.base}: {body.name} runs backward for the {k + 1}. time, its forward "
+            f"has run {len(earlier)} times",
+            operator=body.name, ranks=(program.base,),
+        ))
+    return earlier[k]
+
+
+def label(
+    programs: Sequence[Program], flows: Sequence[_Flow], matching: Matching
+) -> list[list[int]] | None:
+    """The microbatch of every call (-1: of none); None if a call mixes microbatches."""
+    labels = [[call.microbatch for call in program.calls] for program in programs]
+    incoming: list[list[list[tuple[int, int]]]] = [
+        [[] for _ in program.calls] for program in programs
+    ]
+    for p, data in enumerate(flows):
+        for c, origins in enumerate(data.inputs):
+            incoming[p][c].extend((p, source) for _, source, _ in origins)
+            if data.paired[c] >= 0:
+                incoming[p][c].append((p, data.paired[c]))
+    for (p, c, _), (q, d, _) in matching.partner.items():
+        incoming[p][c].append((q, d))
+    changed = True
+    while changed:
+        changed = False
+        for p, program in enumerate(programs):
+            for c in range(len(program.calls)):
+                for q, d in incoming[p][c]:
+                    found = labels[q][d]
+                    if found < 0 or found == labels[p][c]:
+                        continue
+                    if labels[p][c] >= 0:
+                        return None
+                    labels[p][c] = found
+                    changed = True
+    return labels
+
+
+def is_symbolic(
+    programs: Sequence[Program],
+    flows: Sequence[_Flow],
+    matching: Matching,
+    labels: Sequence[Sequence[int]],
+    microbatches: int,
+) -> bool:
+    """Whether all microbatches flow alike, so that one instance stands for all."""
+    for p, program in enumerate(programs):
+        by_body: dict[int, dict[int, int]] = {}
+        for c, call in enumerate(program.calls):
+            m = labels[p][c]
+            if m < 0:
+                continue
+            if m in by_body.setdefault(call.body, {}):
+                return False
+            by_body[call.body][m] = c
+        signatures: dict[int, object] = {}
+        for number, calls in by_body.items():
+            if sorted(calls) != list(range(microbatches)):
+                return False
+            for m, c in calls.items():
+                found = _signature(programs, flows, matching, labels, p, c, m)
+                if found is None or signatures.setdefault(number, found) != found:
+                    return False
+        if not _gradients_complete(program):
+            return False
+    return True
+
+
+def _signature(
+    programs: Sequence[Program],
+    flows: Sequence[_Flow],
+    matching: Matching,
+    labels: Sequence[Sequence[int]],
+    p: int,
+    c: int,
+    m: int,
+) -> object:
+    """What call c reads and whom it meets, with the microbatch taken out (None: another one's)."""
+    program = programs[p]
+    parts: list[object] = []
+    sources = [(kind, d, i) for kind, d, i in flows[p].inputs[c]]
+    if flows[p].paired[c] >= 0:
+        sources.append(("saved", flows[p].paired[c], 0))
+    for kind, d, i in sources:
+        if labels[p][d] != m:
+            return None
+        parts.append((kind, program.calls[d].body, i))
+    for o in communication(program.bodies[program.calls[c].body]):
+        event = (p, c, o)
+        number = matching.groups.get(event)
+        met = matching.members[number] if number is not None else ()
+        if event in matching.partner:
+            met = (matching.partner[event],)
+        for q, d, i in met:
+            if labels[q][d] != m:
+                return None
+            parts.append((q, programs[q].calls[d].body, i))
+    return tuple(parts)
+
+
+def _gradients_complete(program: Program) -> bool:
+    """Whether every reducer runs after all contributions to what it reduces."""
+    reduced: set[int] = set()
+    for call in program.calls:
+        body = program.bodies[call.body]
+        if any(shard in reduced for _, shard in body.gradients):
+            return False
+        reduced.update(shard for _, _, shard in body.reduced)
+    return True
+
+
+class _Emitter:
+    """Replays calls in issue order and writes rows; see `unroll`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        programs: Sequence[Program],
+        flows: Sequence[_Flow],
+        matching: Matching,
+        labels: Sequence[Sequence[int]],
+        symbolic: bool,
+    ) -> None:
+        self.plan = plan
+        self.programs = programs
+        self.flows = flows
+        self.matching = matching
+        self.labels = labels
+        self.symbolic = symbolic
+        self.out = Unrolled(symbolic=symbolic)
+        self.values: dict[tuple[int, int], dict[int, int]] = {}
+        self.shards: dict[tuple[int, int], int] = {}
+        self.seeds: dict[tuple[int, int, int], int] = {}
+        self.pending: dict[tuple[int, int], list[int]] = {}
+        self.settled: dict[tuple[int, int], int] = {}
+        self.sent: dict[Event, int] = {}
+        self.arrived: dict[int, dict[int, tuple[int, ...]]] = {}
+
+    def tensor(self, program: int, shape: tuple[int, ...], name: str, batched: bool) -> int:
+        self.out.tensors.append(Tensor(program, shape, name, batched))
+        return len(self.out.tensors) - 1
+
+    def row(
+        self,
+        kind: str,
+        name: str,
+        programs: tuple[int, ...],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        attrs: Mapping[str, Attr] | None = None,
+        *,
+        source: Source = Source(),
+        backward: bool = False,
+        over: tuple[tuple[str, int], ...] = (),
+        microbatch: int = -1,
+    ) -> None:
+        self.out.rows.append(Row(
+            kind, name, programs, tuple(inputs), tuple(outputs), attrs or {}, source, backward,
+            over, microbatch,
+        ))
+
+    def label(self, p: int, c: int) -> int:
+        """The microbatch that rows of this call are written for (-1: all, or none)."""
+        return -1 if self.symbolic else self.labels[p][c]
+
+    # -- binding a call ---------------------------------------------------------------------
+
+    def bind(self, p: int, c: int) -> None:
+        """Give the inputs, shards and saved contexts of a call their values."""
+        program = self.programs[p]
+        call = program.calls[c]
+        body = program.bodies[call.body]
+        values: dict[int, int] = {}
+        self.values[p, c] = values
+        for value, (kind, d, i) in zip(body.inputs, self.flows[p].inputs[c], strict=True):
+            if kind == "seed":
+                values[value] = self.seed(p, c, d, i, body.values[value].shape)
+            else:
+                other = program.bodies[program.calls[d].body]
+                values[value] = self.values[p, d][other.outputs[i]]
+        for value, shard in body.shards:
+            values[value] = self.shard(p, shard)
+        paired = self.flows[p].paired[c]
+        for value, there in body.saved:
+            values[value] = self.values[p, paired][there]
+        for value, _, shard in body.reduced:
+            values[value] = self.settle(p, shard)
+
+    def seed(self, p: int, c: int, d: int, i: int, shape: tuple[int, ...]) -> int:
+        if (p, d, i) not in self.seeds:
+            value = self.tensor(p, shape, "loss gradient", True)
+            self.seeds[p, d, i] = value
+            self.row("seed", "loss gradient", (p,), (), (value,), microbatch=self.label(p, c))
+        return self.seeds[p, d, i]
+
+    def shard(self, p: int, number: int) -> int:
+        if (p, number) not in self.shards:
+            shard = self.programs[p].shards[number]
+            value = self.tensor(p, shard.shape, shard.name, False)
+            self.shards[p, number] = value
+            self.row("shard", shard.name, (p,), (), (value,), {"shard": number})
+        return self.shards[p, number]
+
+    def settle(self, p: int, shard: int) -> int:
+        """The gradient of a shard so far: what was accumulated since the last reduction, and it."""
+        inputs = self.pending.pop((p, shard), [])
+        before = self.settled.get((p, shard))
+        if not inputs:
+            if before is None:
+                name = self.programs[p].shards[shard].name
+                raise Structure(Finding(
+                    "read before write",
+                    f"rank {self.programs[p].base}: the gradient of {name} is reduced before "
+                    "anything was accumulated", ranks=(self.programs[p].base,),
+                    operator="reducer", layer=name,
+                ))
+            return before
+        over = ()
+        if self.symbolic and self.out.tensors[inputs[0]].batched:
+            over = ((MICROBATCH, self.plan.microbatches),)
+        if before is not None:
+            inputs = [before, *inputs]
+        held = self.programs[p].shards[shard]
+        value = self.tensor(p, held.shape, f"gradient of {held.name}", False)
+        self.row("accumulate", held.name, (p,), inputs, (value,), over=over)
+        self.settled[p, shard] = value
+        return value
+
+    # -- operators --------------------------------------------------------------------------
+
+    def step(self, p: int, c: int, o: int) -> bool:
+        """Emit operator o of call c; False if it waits for other programs."""
+        program = self.programs[p]
+        body = program.bodies[program.calls[c].body]
+        op = body.ops[o]
+        values = self.values[p, c]
+        if op.name == "send":
+            self.sent[p, c, o] = values[op.inputs[0]]
+            return True
+        if op.name == "recv":
+            return self.receive(p, c, o, op, values)
+        if op.name in COLLECTIVES:
+            return self.collective(p, c, o)
+        inputs = [values[v] if v >= 0 else -1 for v in op.inputs]
+        batched = self.labels[p][c] >= 0
+        outputs = [self.fresh(p, body, v, values, batched) for v in op.outputs]
+        kind, name, attrs = "op", op.name, op.attrs
+        if op.name == "load_batch":
+            self.row("load", name, (p,), inputs, outputs, attrs, source=op.source,
+                     microbatch=-1 if self.symbolic else self.programs[p].calls[c].microbatch)
+            return True
+        elif op.name == "chunk":
+            kind, name, attrs = "slice", "slice", self.chunk(p, op, self.shape(inputs[0]))
+        self.row(
+            kind, name, (p,), inputs, outputs, attrs, source=op.source, backward=op.backward,
+            microbatch=self.label(p, c),
+        )
+        return True
+
+    def fresh(
+        self, p: int, body: Body, value: int, values: dict[int, int], batched: bool
+    ) -> int:
+        declared = body.values[value]
+        values[value] = self.tensor(p, declared.shape, declared.name, batched)
+        return values[value]
+
+    def shape(self, value: int) -> tuple[int, ...]:
+        return self.out.tensors[value].shape
+
+    def chunk(self, p: int, op: Op, shape: tuple[int, ...]) -> dict[str, Attr]:
+        """A chunk is the slice at this rank's position in its group, as torch.chunk cuts it."""
+        group = op.attrs.get("group")
+        dim = op.attrs.get("dim")
+        program = self.programs[p]
+        if not isinstance(group, Group) or not isinstance(dim, int):
+            raise Structure(Finding("chunk", f"rank {program.base}: a chunk without its group "
+                                    "or dimension", operator="chunk", ranks=(program.base,)))
+        extents = program.extents
+        axis_size = 1
+        position: Affine = affine(0)
+        for axis in group.axes:
+            axis_size *= extents[axis]
+            position = position * extents[axis] + affine(0, {axis: 1})
+        ranks = sorted(group.ranks) or [program.base]
+        if program.base not in ranks or not -len(shape) <= dim < len(shape):
+            raise Structure(Finding(
+                "group", f"rank {program.base} takes a chunk of dimension {dim} over ranks "
+                f"{ranks}, shape {list(shape)}", operator="chunk", ranks=(program.base,),
+                layer=op.source.module, source=op.source.location or op.source.cell,
+            ))
+        size = shape[dim]
+        count = axis_size * len(ranks)
+        step = -(-size // count)
+        if axis_size > 1 and (size % count or len(ranks) > 1):
+            raise Structure(Finding(
+                "shape", f"rank {program.base}: {count} ranks cannot share {size} evenly",
+                operator="chunk", ranks=(program.base,),
+            ))
+        start = position * step + ranks.index(program.base) * step
+        last = size - start.const if not start.terms else step
+        return {"dim": dim, "start": start, "size": max(0, min(step, last))}
+
+    def receive(self, p: int, c: int, o: int, op: Op, values: dict[int, int]) -> bool:
+        partner = self.matching.partner.get((p, c, o))
+        if partner is None or partner not in self.sent:
+            return False
+        sent = self.sent[partner]
+        declared = self.programs[p].bodies[self.programs[p].calls[c].body].values[op.outputs[0]]
+        if declared.shape != self.shape(sent):
+            raise Structure(Finding(
+                "shape", f"rank {self.programs[p].base} receives shape {list(declared.shape)}, "
+                f"rank {self.programs[partner[0]].base} sends {list(self.shape(sent))}",
+                operator="recv", ranks=(self.programs[p].base, self.programs[partner[0]].base),
+                source=op.source.location or op.source.cell,
+            ))
+        value = self.tensor(p, declared.shape, declared.name, self.labels[p][c] >= 0)
+        values[op.outputs[0]] = value
+        self.row("recv", "recv", (partner[0], p), (sent,), (value,), source=op.source,
+                 microbatch=self.label(p, c))
+        return True
+
+    def collective(self, p: int, c: int, o: int) -> bool:
+        """Join a collective; the last member to arrive writes the row for all."""
+        event = (p, c, o)
+        number = self.matching.groups.get(event)
+        if number is None:
+            return False
+        arrived = self.arrived.setdefault(number, {})
+        if p in arrived:
+            return len(arrived) == len(self.matching.members[number])
+        op = self._op(event)
+        arrived[p] = tuple(self.values[p, c][v] for v in op.inputs)
+        members = self.matching.members[number]
+        if len(arrived) < len(members):
+            return False
+        inputs = [v for q, _, _ in members for v in arrived[q]]
+        outputs: list[int] = []
+        for q, d, i in members:
+            other = self._op((q, d, i))
+            body = self.programs[q].bodies[self.programs[q].calls[d].body]
+            batched = self.labels[q][d] >= 0
+            outputs += [
+                self.fresh(q, body, v, self.values[q, d], batched) for v in other.outputs
+            ]
+        group = op.attrs.get("group")
+        extents = self.programs[p].extents
+        axes = group.axes if isinstance(group, Group) else ()
+        self.row(
+            op.name, op.name, tuple(q for q, _, _ in members), inputs, outputs, op.attrs,
+            source=op.source, over=tuple((axis, extents[axis]) for axis in axes),
+            microbatch=self.label(p, c),
+        )
+        return True
+
+    def _op(self, event: Event) -> Op:
+        p, c, o = event
+        return self.programs[p].bodies[self.programs[p].calls[c].body].ops[o]
+
+    # -- the replay ---------------------------------------------------------------------------
+
+    def finish(self, p: int, c: int) -> None:
+        """After a call: losses, gradients to accumulate, reduced gradients."""
+        program = self.programs[p]
+        body = program.bodies[program.calls[c].body]
+        values = self.values[p, c]
+        for value in body.losses:
+            self.out.losses.append((p, values[value]))
+        for value, shard in body.gradients:
+            self.pending.setdefault((p, shard), []).append(values[value])
+        for _, value, shard in body.reduced:
+            self.settled[p, shard] = values[value]
+
+    def run(self) -> Unrolled:
+        """Replay every call (or those of one microbatch, if it stands for all)."""
+        todo = [
+            [c for c in range(len(program.calls)) if not self.symbolic or self.labels[p][c] < 1]
+            for p, program in enumerate(self.programs)
+        ]
+        place = [(0, -1)] * len(self.programs)
+        progress = True
+        while progress:
+            progress = False
+            for p in range(len(self.programs)):
+                moved = self.advance(p, todo[p], place)
+                progress = progress or moved
+        for p, (k, _) in enumerate(place):
+            if k < len(todo[p]):
+                raise Structure(Finding(
+                    "deadlock", f"rank {self.programs[p].base} waits for a message that does not "
+                    "come", ranks=(self.programs[p].base,),
+                ))
+        for p, program in enumerate(self.programs):
+            for number, shard in enumerate(program.shards):
+                held = (p, number) in self.pending or (p, number) in self.settled
+                if shard.trainable and held:
+                    self.out.gradients.append((p, number, self.settle(p, number)))
+        return self.out
+
+    def advance(self, p: int, todo: Sequence[int], place: list[tuple[int, int]]) -> bool:
+        """Run program p until it waits; whether it moved."""
+        moved = False
+        k, o = place[p]
+        while k < len(todo):
+            c = todo[k]
+            ops = self.programs[p].bodies[self.programs[p].calls[c].body].ops
+            if o < 0:
+                self.bind(p, c)
+                o = 0
+            while o < len(ops):
+                if not self.step(p, c, o):
+                    place[p] = (k, o)
+                    return moved
+                o += 1
+                moved = True
+            self.finish(p, c)
+            k, o = k + 1, -1
+            moved = True
+        place[p] = (k, o)
+        return moved
+
+
+def count_instances(programs: Sequence[Program]) -> int:
+    """Operators over all ranks and microbatches."""
+    return sum(
+        program.ranks * len(program.bodies[call.body].ops)
+        for program in programs
+        for call in program.calls
+    )
+
+
+def unroll(plan: Plan, programs: Sequence[Program], microbatches: int) -> Unrolled:
+    """All operator instances of one side of a plan, in an order that respects data flow.
+
+    Structural faults (unmatched messages, deadlock, reads before writes, groups without their
+    rank) are returned as findings; rows are then incomplete.
+    """
+    matching = match(programs)
+    findings = list(matching.findings)
+    if not findings:
+        stuck = deadlock(programs, matching)
+        findings += [stuck] if stuck else []
+    if findings:
+        return Unrolled(findings=findings, instances=count_instances(programs))
+    try:
+        flows = [flow(program) for program in programs]
+        labels = label(programs, flows, matching)
+        symbolic = labels is not None and is_symbolic(
+            programs, flows, matching, labels, microbatches
+        )
+        if labels is None:
+            labels = [[0] * len(program.calls) for program in programs]
+        result = _Emitter(plan, programs, flows, matching, labels, symbolic).run()
+    except Structure as error:
+        result = Unrolled(findings=[error.finding])
+    result.instances = count_instances(programs)
+    return result

@@ -1,0 +1,560 @@
+"""Lineage inference: operators read over lineages.
+
+`LineageReading` is the reading of an operator's declaration in which a tensor is its lineage: an
+operator applied to views of reference nodes gives a view of the node that the same operator defines
+on the whole tensors.  Every step is exact at true size.  Where a result is no view of such a node
+(operands that do not line up, a non-linear function of a partial sum), the operands are taken as
+they are: `LineageReading.piece` makes nodes of them, which the single-device program does not have.
+Inference therefore never fails for a declared operator, and never claims more than it knows; what
+it claims is checked by the solvers at each operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import product
+from math import prod
+
+from engine.affine import ZERO, Affine
+from engine.errors import ShapeMismatch
+from engine.layout import Misaligned, adjoin, align, constant_atom, merge, narrow, regroup
+from engine.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Atom,
+    Dim,
+    Layout,
+    Lineage,
+    NodeTable,
+    Part,
+    Term,
+    Token,
+)
+from engine.reading import CONSTANTS, Selection
+from partition.canonical import Draft, canonical
+
+#: Sums of more partial terms than this are taken as they are.
+MOST_TERMS = 32
+
+
+def lineage_axes(lineage: Lineage, table: NodeTable) -> frozenset[str]:
+    """The mesh coordinates on which the values of a lineage may depend."""
+    axes: set[str] = set()
+    for term in lineage.terms:
+        axes |= table[term.node].coordinates
+        for dim in term.layout.dims:
+            for atom in dim:
+                axes.update(atom.start.axes)
+        for atom in term.layout.fixed:
+            axes.update(atom.start.axes)
+        for part in term.parts:
+            axes.update(part.start.axes)
+    return frozenset(axes)
+
+
+class LineageReading:
+    """A `engine.reading.Reading` over lineages; all nodes go to ``table``."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.table = table
+
+    def shape(self, x: Lineage) -> tuple[int, ...]:
+        return x.shape
+
+    # -- sums -----------------------------------------------------------------------------------
+
+    def combine(
+        self, xs: Sequence[Lineage], factors: Sequence[Fraction], constant: Fraction
+    ) -> Lineage:
+        shape = xs[0].shape
+        if any(x.shape != shape for x in xs):
+            raise ShapeMismatch(f"sum of shapes {[list(x.shape) for x in xs]}")
+        terms = [
+            term._replace(factor=term.factor * factor)
+            for x, factor in zip(xs, factors, strict=True)
+            for term in x.terms
+        ]
+        if constant:
+            terms.append(Term(constant, self.table.one, constant_layout(shape)))
+        return self.fold(Lineage(shape, tuple(terms)))
+
+    def fold(self, x: Lineage) -> Lineage:
+        """Collect equal terms; a complete sum of several becomes a node."""
+        collected: dict[tuple[int, Layout, tuple[Part, ...]], Fraction] = {}
+        for term in x.terms:
+            key = (term.node, term.layout, term.parts)
+            collected[key] = collected.get(key, Fraction(0)) + term.factor
+        terms = [Term(f, *key) for key, f in collected.items() if f]
+        if len(terms) < 2:
+            return Lineage(x.shape, tuple(terms))
+        if any(term.parts for term in terms):
+            if len(terms) > MOST_TERMS:
+                return self.piece(Lineage(x.shape, tuple(terms)))
+            return Lineage(x.shape, tuple(terms))
+        try:
+            return self._sum_node(x.shape, terms)
+        except Misaligned:
+            apart = [self.piece(Lineage(x.shape, (t._replace(factor=Fraction(1)),))) for t in terms]
+            taken = [
+                p.terms[0]._replace(factor=t.factor) for p, t in zip(apart, terms, strict=True)
+            ]
+            return self._sum_node(x.shape, taken)
+
+    def _sum_node(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
+        outputs: set[int] = set()
+        extents: dict[int, int] = {}
+        intervals: dict[int, Atom] = {}
+        dims: list[list[int | Atom]] = []
+        atoms: list[list[tuple[Atom, int]]] = [[] for _ in terms]
+        for i in range(len(shape)):
+            dim: list[int | Atom] = []
+            for position in align([t.layout.dims[i] for t in terms]):
+                joined = join(position)
+                if joined.axis == BROADCAST:
+                    dim.append(joined)
+                    continue
+                label = len(extents)
+                extents[label] = joined.extent
+                intervals[label] = joined
+                outputs.add(label)
+                dim.append(label)
+                for k, atom in enumerate(position):
+                    if atom is not None and atom.axis != BROADCAST:
+                        atoms[k].append((atom._replace(extent=joined.extent), label))
+            dims.append(dim)
+        drafts: list[Draft] = [
+            (t.node if t.node != self.table.one else -1, tuple(a), t.layout.fixed, (t.factor,))
+            for t, a in zip(terms, atoms, strict=True)
+        ]
+        form = canonical(drafts, frozenset(outputs), extents)
+        factors = [terms[i].factor for i in form.order]
+        lead = factors[-1]
+        operands = tuple(
+            o._replace(node=self.table.one) if o.node == -1 else o for o in form.operands
+        )
+        payload = (tuple(f / lead for f in factors), operands, form.outputs)
+        node = self._definition("combine", payload, form.outputs, form.extents, terms)
+        layout = self._result_layout(dims, form.labels, form.outputs, intervals)
+        return Lineage(shape, (Term(lead, node, layout),))
+
+    def _definition(
+        self,
+        kind: str,
+        payload: tuple[object, ...],
+        outputs: Sequence[int],
+        extents: Mapping[int, int],
+        terms: Sequence[Term],
+    ) -> int:
+        coordinates: set[str] = set()
+        for term in terms:
+            coordinates |= self.table[term.node].coordinates
+            for atom in term.layout.fixed:
+                coordinates.update(atom.start.axes)
+        return self.table.node(
+            kind, payload, tuple(extents[x] for x in outputs), frozenset(coordinates)
+        )
+
+    @staticmethod
+    def _result_layout(
+        dims: Sequence[Sequence[int | Atom]],
+        labels: Mapping[int, tuple[int, int, int]],
+        outputs: Sequence[int],
+        intervals: Mapping[int, Atom],
+    ) -> Layout:
+        result: list[Dim] = []
+        for dim in dims:
+            atoms: list[Atom] = []
+            for item in dim:
+                if isinstance(item, Atom):
+                    atoms.append(item)
+                else:
+                    number, stride, extent = labels[item]
+                    interval = intervals[item]
+                    atoms.append(
+                        Atom(outputs.index(number), stride, extent, interval.start, interval.size)
+                    )
+            result.append(merge(atoms))
+        return Layout(tuple(result))
+
+    # -- products -------------------------------------------------------------------------------
+
+    def einsum(
+        self, spec: str, *xs: Lineage, sizes: Mapping[str, int] | None = None
+    ) -> Lineage:
+        left, output = spec.split("->")
+        operands = left.split(",")
+        extents = dict(sizes or {})
+        for names, x in zip(operands, xs, strict=True):
+            if len(names) != len(x.shape):
+                raise ShapeMismatch(f"operand {names} of shape {list(x.shape)}")
+            for name, size in zip(names, x.shape, strict=True):
+                if extents.setdefault(name, size) != size:
+                    raise ShapeMismatch(f"axis of size {size} against {extents[name]} in {spec}")
+        shape = tuple(extents[name] for name in output)
+        if any(not x.terms for x in xs):
+            return Lineage(shape, ())
+        if prod(len(x.terms) for x in xs) > MOST_TERMS:
+            xs = tuple(self.piece(x) if len(x.terms) > 1 else x for x in xs)
+        terms: list[Term] = []
+        for chosen in product(*(x.terms for x in xs)):
+            try:
+                terms.append(self._product(operands, output, chosen, extents))
+            except Misaligned:
+                taken = [
+                    self.piece(Lineage(x.shape, (t,))).terms[0]
+                    for x, t in zip(xs, chosen, strict=True)
+                ]
+                terms.append(self._product(operands, output, taken, extents))
+        if len(terms) == 1:
+            return Lineage(shape, (terms[0],))
+        return self.fold(Lineage(shape, tuple(terms)))
+
+    def _product(
+        self,
+        names: Sequence[str],
+        output: str,
+        terms: Sequence[Term],
+        sizes: Mapping[str, int],
+    ) -> Term:
+        factor = Fraction(1)
+        for term in terms:
+            factor *= term.factor
+        extents: dict[int, int] = {}
+        intervals: dict[int, Atom] = {}
+        atoms: list[list[tuple[Atom, int]]] = [[] for _ in terms]
+        dims: dict[str, list[int | Atom]] = {}
+        for name in dict.fromkeys("".join(names) + output):
+            holders = [(k, x.index(name)) for k, x in enumerate(names) if name in x]
+            dim: list[int | Atom] = []
+            if not holders:
+                dim.append(constant_atom(sizes[name]))
+            for position in align([terms[k].layout.dims[i] for k, i in holders]):
+                joined = join(position)
+                if joined.axis == BROADCAST:
+                    if name not in output:
+                        factor *= joined.size
+                    dim.append(joined)
+                    continue
+                label = len(extents)
+                extents[label] = joined.extent
+                intervals[label] = joined
+                dim.append(label)
+                for (k, _), atom in zip(holders, position, strict=True):
+                    if atom is not None and atom.axis != BROADCAST:
+                        atoms[k].append((atom._replace(extent=joined.extent), label))
+            dims[name] = dim
+        outputs = frozenset(
+            x for name in output for x in dims[name] if not isinstance(x, Atom)
+        )
+        return self._product_term(factor, terms, atoms, [dims[n] for n in output], outputs,
+                                  extents, intervals)
+
+    def _product_term(
+        self,
+        factor: Fraction,
+        terms: Sequence[Term],
+        atoms: Sequence[Sequence[tuple[Atom, int]]],
+        dims: Sequence[Sequence[int | Atom]],
+        outputs: frozenset[int],
+        extents: Mapping[int, int],
+        intervals: Mapping[int, Atom],
+    ) -> Term:
+        real = [k for k, t in enumerate(terms) if t.node != self.table.one]
+        if not real:
+            return Term(factor, self.table.one, Layout(tuple(
+                merge([a for a in dim if isinstance(a, Atom)]) for dim in dims
+            )))
+        if len(real) == 1 and len(outputs) == len(extents):
+            only = terms[real[0]]
+            held = {label: atom for atom, label in atoms[real[0]]}
+            moved = tuple(
+                merge([a if isinstance(a, Atom) else held[a] for a in dim]) for dim in dims
+            )
+            return Term(factor, only.node, Layout(moved, only.layout.fixed), only.parts)
+        chosen = [terms[k] for k in real]
+        drafts: list[Draft] = [
+            (t.node, tuple(atoms[k]), t.layout.fixed, ())
+            for k, t in zip(real, chosen, strict=True)
+        ]
+        form = canonical(drafts, outputs, dict(extents))
+        payload = (form.operands, form.outputs)
+        node = self._definition("einsum", payload, form.outputs, form.extents, chosen)
+        parts = self._inherited(node, [chosen[i] for i in form.order])
+        parts += self._partial_sums(node, form.labels, outputs, intervals)
+        layout = self._result_layout(dims, form.labels, form.outputs, intervals)
+        return Term(factor, node, layout, tuple(sorted(parts, key=lambda p: p.token)))
+
+    def _inherited(self, node: int, terms: Sequence[Term]) -> list[Part]:
+        """Partial operands of a product make the product partial, each on its own."""
+        return [
+            part._replace(token=self.table.token(Token("via", node, position, part.token)))
+            for position, term in enumerate(terms)
+            for part in term.parts
+        ]
+
+    def _partial_sums(
+        self,
+        node: int,
+        labels: Mapping[int, tuple[int, int, int]],
+        outputs: frozenset[int],
+        intervals: Mapping[int, Atom],
+    ) -> list[Part]:
+        summed: dict[int, list[Atom]] = {}
+        for old, (number, stride, extent) in labels.items():
+            if old not in outputs:
+                atom = intervals[old]
+                summed.setdefault(number, []).append(
+                    Atom(0, stride, extent, atom.start, atom.size)
+                )
+        parts = []
+        for number, atoms in summed.items():
+            joined = merge(sorted(atoms, key=lambda a: -a.stride))
+            if len(joined) != 1 or joined[0].extent == ABSOLUTE:
+                raise Misaligned
+            atom = joined[0]
+            if not atom.full:
+                token = self.table.token(Token("sum", node, number))
+                parts.append(Part(token, atom.start, atom.size, atom.extent))
+        return parts
+
+    # -- other primitives -----------------------------------------------------------------------
+
+    def _single(self, x: Lineage) -> Term:
+        """The one complete term of ``x``; taken as it is if there is no such term."""
+        if len(x.terms) == 1 and not x.terms[0].parts:
+            return x.terms[0]
+        return self.piece(x).terms[0]
+
+    def unary(self, function: str, x: Lineage) -> Lineage:
+        term = self._single(x)
+        operand = self.table[term.node]
+        node = self.table.node(
+            "unary", (function, term.factor, term.node), operand.extents, operand.coordinates
+        )
+        return Lineage(x.shape, (Term(Fraction(1), node, term.layout),))
+
+    def reshape(self, x: Lineage, shape: tuple[int, ...]) -> Lineage:
+        if prod(shape) != prod(x.shape):
+            raise ShapeMismatch(f"view of {list(x.shape)} as {list(shape)}")
+        if shape == x.shape:
+            return x
+        try:
+            terms = tuple(t._replace(layout=regroup(t.layout, shape)) for t in x.terms)
+        except Misaligned:
+            taken = self.piece(x).terms[0]
+            terms = (taken._replace(layout=regroup(taken.layout, shape)),)
+        return Lineage(shape, terms)
+
+    def slice(self, x: Lineage, dim: int, start: Affine, size: int) -> Lineage:
+        shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
+        if size > x.shape[dim] or (not start.terms and not 0 <= start.const <= x.shape[dim] - size):
+            raise ShapeMismatch(f"slice [{start}, +{size}) of a dimension of {x.shape[dim]}")
+
+        def cut(term: Term) -> Term:
+            dims = list(term.layout.dims)
+            dims[dim] = narrow(dims[dim], start, size)
+            return term._replace(layout=term.layout._replace(dims=tuple(dims)))
+
+        try:
+            return Lineage(shape, tuple(cut(t) for t in x.terms))
+        except Misaligned:
+            return Lineage(shape, tuple(cut(t) for t in self.piece(x).terms))
+
+    def concat(self, xs: Sequence[Lineage], dim: int) -> Lineage:
+        shape = list(xs[0].shape)
+        for x in xs[1:]:
+            if x.shape[:dim] != xs[0].shape[:dim] or x.shape[dim + 1 :] != xs[0].shape[dim + 1 :]:
+                raise ShapeMismatch(f"concatenation of {[list(x.shape) for x in xs]}")
+        shape[dim] = sum(x.shape[dim] for x in xs)
+        try:
+            return Lineage(tuple(shape), tuple(_adjoin_terms(xs, dim)))
+        except Misaligned:
+            taken = tuple(self.piece(x).terms[0] for x in xs)
+            node = self.local_node("stack", (dim, taken), tuple(shape), taken)
+            return local_view(node, tuple(shape))
+
+    def amax(self, x: Lineage, dim: int) -> Lineage:
+        term = self._single(x)
+        try:
+            return self._amax(x.shape, term, dim)
+        except Misaligned:
+            return self._amax(x.shape, self.piece(x).terms[0], dim)
+
+    def _amax(self, shape: tuple[int, ...], term: Term, dim: int) -> Lineage:
+        reduced = shape[:dim] + shape[dim + 1 :]
+        factor = abs(term.factor)
+        if any(a.axis != BROADCAST for a in term.layout.dims[dim]):
+            kept: list[list[int | Atom]] = []
+            drafts: list[tuple[Atom, int]] = []
+            extents: dict[int, int] = {}
+            intervals: dict[int, Atom] = {}
+            outputs: set[int] = set()
+            for i, atoms in enumerate(term.layout.dims):
+                items: list[int | Atom] = []
+                for atom in atoms:
+                    if atom.axis == BROADCAST:
+                        items.append(atom)
+                        continue
+                    label = len(extents)
+                    extents[label], intervals[label] = atom.extent, atom
+                    drafts.append((atom, label))
+                    items.append(label)
+                    if i != dim:
+                        outputs.add(label)
+                if i != dim:
+                    kept.append(items)
+            draft: Draft = (term.node, tuple(drafts), term.layout.fixed, ())
+            form = canonical([draft], frozenset(outputs), extents)
+            sign = 1 if term.factor > 0 else -1
+            payload = (sign, form.operands[0], form.outputs)
+            node = self._definition("amax", payload, form.outputs, form.extents, [term])
+            parts = [
+                p._replace(token=self.table.token(
+                    self.table.tokens[p.token]._replace(kind="max")))
+                for p in self._partial_sums(node, form.labels, frozenset(outputs), intervals)
+            ]
+            layout = self._result_layout(kept, form.labels, form.outputs, intervals)
+            return Lineage(reduced, (Term(factor, node, layout, tuple(parts)),))
+        dims = term.layout.dims[:dim] + term.layout.dims[dim + 1 :]
+        return Lineage(reduced, (term._replace(layout=term.layout._replace(dims=dims)),))
+
+    def onehot(self, ids: Lineage, start: Affine, size: int) -> Lineage:
+        term = self._single(ids)
+        operand = self.table[term.node]
+        node = self.table.node(
+            "onehot", (term.factor, term.node), (*operand.extents, ABSOLUTE), operand.coordinates
+        )
+        classes = Atom(len(operand.extents), 1, ABSOLUTE, start, size)
+        layout = Layout((*term.layout.dims, (classes,)), term.layout.fixed)
+        return Lineage((*ids.shape, size), (Term(Fraction(1), node, layout),))
+
+    def causal(self, queries: int, keys: int) -> Lineage:
+        node = self.table.node("causal", (), (ABSOLUTE, ABSOLUTE))
+        dims = tuple(
+            (Atom(axis, 1, ABSOLUTE, ZERO, size),) for axis, size in enumerate((queries, keys))
+        )
+        return Lineage((queries, keys), (Term(Fraction(1), node, Layout(dims)),))
+
+    def select(self, scores: Lineage, selection: Selection) -> Lineage:
+        term = self._single(scores)
+        row = term.layout.dims[-1]
+        if len(row) != 1 or not row[0].full or row[0].axis == BROADCAST:
+            term = self.piece(scores).terms[0]
+            row = term.layout.dims[-1]
+        tokens = [a for dim in term.layout.dims[:-1] for a in dim if a.axis != BROADCAST]
+        atoms = [(a, i) for i, a in enumerate([row[0], *tokens])]
+        outputs = frozenset(range(1, len(atoms)))
+        extents = {i: a.extent for a, i in atoms}
+        intervals = {i: a for a, i in atoms}
+        form = canonical([(term.node, tuple(atoms), term.layout.fixed, ())], outputs, extents)
+        payload = (term.factor, form.operands[0], form.labels[0][0], selection, form.outputs)
+        axes = tuple(form.extents[x] for x in form.outputs)
+        node = self.table.node(
+            "select", payload, (*axes, selection.topk), self.table[term.node].coordinates
+        )
+        label = iter(range(1, len(atoms)))
+        dims = [
+            [a if a.axis == BROADCAST else next(label) for a in dim]
+            for dim in term.layout.dims[:-1]
+        ]
+        layout = self._result_layout(dims, form.labels, form.outputs, intervals)
+        chosen: Dim = (Atom(len(axes), 1, selection.topk, ZERO, selection.topk),)
+        shape = (*scores.shape[:-1], selection.topk)
+        return Lineage(
+            shape, (Term(Fraction(1), node, Layout((*layout.dims, chosen), layout.fixed)),)
+        )
+
+    def constant(self, name: str) -> Lineage:
+        array = CONSTANTS[name]
+        shape = (len(array), len(array[0]), len(array[0][0]))
+        return local_view(self.table.node("constant", (name,), shape), shape)
+
+    # -- tensors taken as they are --------------------------------------------------------------
+
+    def piece(self, x: Lineage) -> Lineage:
+        """The tensor as a node of its own (a value that only the parallel program has)."""
+        if not x.terms:
+            return Lineage(
+                x.shape, (Term(Fraction(0), self.table.one, constant_layout(x.shape)),)
+            )
+        ranked = tuple(sorted(x.terms, key=repr))
+        node = self.local_node("piece", (ranked,), x.shape, ranked)
+        return local_view(node, x.shape)
+
+    def local_node(
+        self,
+        kind: str,
+        payload: tuple[object, ...],
+        shape: tuple[int, ...],
+        terms: Sequence[Term],
+    ) -> int:
+        axes = lineage_axes(Lineage(shape, tuple(terms)), self.table)
+        return self.table.node(kind, payload, tuple(n for n in shape if n != 1), axes)
+
+
+def constant_layout(shape: tuple[int, ...]) -> Layout:
+    """The view of a scalar as a tensor of ``shape``."""
+    return Layout(tuple(() if n == 1 else (constant_atom(n),) for n in shape))
+
+
+def local_view(node: int, shape: tuple[int, ...]) -> Lineage:
+    """All of a node whose axes are the dimensions of ``shape`` that exceed 1."""
+    dims: list[Dim] = []
+    axis = 0
+    for size in shape:
+        if size == 1:
+            dims.append(())
+        else:
+            dims.append((Atom(axis, 1, size, ZERO, size),))
+            axis += 1
+    return Lineage(shape, (Term(Fraction(1), node, Layout(tuple(dims))),))
+
+
+def join(position: Sequence[Atom | None]) -> Atom:
+    """The common interval of aligned atoms: all that vary must agree on it."""
+    found: Atom | None = None
+    broadcast: Atom | None = None
+    for atom in position:
+        if atom is None or atom.axis == BROADCAST:
+            broadcast = broadcast or atom
+        elif found is None:
+            found = atom
+        else:
+            if atom.start != found.start or atom.size != found.size:
+                raise Misaligned
+            if found.extent == ABSOLUTE:
+                found = atom
+            elif atom.extent not in (found.extent, ABSOLUTE):
+                raise Misaligned
+    if found is not None:
+        return found
+    return broadcast if broadcast is not None else constant_atom(1)
+
+
+def _adjoin_terms(xs: Sequence[Lineage], dim: int) -> list[Term]:
+    """The terms of a concatenation whose parts are consecutive in one view."""
+    first = xs[0]
+    if any(len(x.terms) != len(first.terms) for x in xs):
+        raise Misaligned
+    result = []
+    for column in zip(*(x.terms for x in xs), strict=True):
+        head = column[0]
+        for term in column[1:]:
+            same = (
+                term.factor == head.factor
+                and term.node == head.node
+                and term.parts == head.parts
+                and term.layout.fixed == head.layout.fixed
+            )
+            others = [
+                a == b
+                for i, (a, b) in enumerate(zip(term.layout.dims, head.layout.dims, strict=True))
+                if i != dim
+            ]
+            if not same or not all(others):
+                raise Misaligned
+        dims = list(head.layout.dims)
+        dims[dim] = adjoin([t.layout.dims[dim] for t in column])
+        result.append(head._replace(layout=head.layout._replace(dims=tuple(dims))))
+    return result
