@@ -356,14 +356,12 @@ def _viewed(record: Any, view: Callable[[Any], Any]) -> Any:
     place = _PLACES.get(record.kind, "cell")
     try:
         ident = whole(record._id, "a cell's id")
-    except AttributeError as error:
-        raise missing(record, error).within(place) from None
-    try:
+        place = f"{place} {ident}"
         record.view = view(record)
     except AttributeError as error:
-        raise missing(record, error).within(f"{place} {ident}") from None
+        raise missing(record, error).within(place) from None
     except UnreadablePlan as error:
-        raise error.within(f"{place} {ident}") from None
+        raise error.within(place) from None
     return record.view
 
 

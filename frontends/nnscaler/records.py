@@ -207,8 +207,12 @@ def _indices(value: object) -> Box:
     known = seen(record)
     if known is not None:
         return known  # type: ignore[no-any-return]
+    try:
+        indices = record._indices
+    except AttributeError as error:
+        raise missing(record, error) from None
     ranges = []
-    for item in listed(record._indices, "index ranges"):
+    for item in listed(indices, "index ranges"):
         start, end = pair(item, "an index range")
         if start > end:
             raise UnreadablePlan(f"expected an index range, found {start} to {end}")
@@ -246,7 +250,10 @@ def _addend(value: object) -> tuple[int, int]:
     known = seen(record)
     if known is not None:
         return known  # type: ignore[no-any-return]
-    position, count = pair(record._weight, "a value map")
+    try:
+        position, count = pair(record._weight, "a value map")
+    except AttributeError as error:
+        raise missing(record, error) from None
     if position >= count:
         raise UnreadablePlan(f"expected addend i of n with i < n, found {position} of {count}")
     record.view = (position, count)

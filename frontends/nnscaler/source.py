@@ -61,23 +61,26 @@ def open_source(path: str, limit: int = MAX_PLAN_BYTES) -> Iterator[Source]:
     Raises `UnreadablePlan` if the file cannot be opened, is not a regular file or is too large;
     damaged gzip data raises from the reads.
     """
+    name = printable(path, 400)
     try:
         # Non-blocking: opening a named pipe must not wait for a writer.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        message = f"expected a readable file, found: {reason}"
-        raise UnreadablePlan(message, printable(path, 400)) from None
+        raise UnreadablePlan(f"expected a readable file, found: {reason}", name) from None
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(handle)
+        raise UnreadablePlan("expected a regular file", name)
     with open(handle, "rb", buffering=1 << 18) as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise UnreadablePlan("expected a regular file", printable(path, 400))
         if status.st_size > MAX_FILE_BYTES:
             raise UnreadablePlan(
                 f"expected a file of at most {MAX_FILE_BYTES} bytes, found {status.st_size}",
-                printable(path, 400),
+                name,
             )
-        if file.peek(2)[:2] != _GZIP_MAGIC:
+        magic = file.read(2)
+        file.seek(0)
+        if magic != _GZIP_MAGIC:
             yield Source(file, limit)
             return
         import gzip  # only where it is needed: it is a tenth of the child's start

@@ -81,6 +81,10 @@ def load(source: Source) -> Record:
     with _no_collection():
         try:
             root = PlanUnpickler(source).load()
+            end = source.position
+            # Reading on also makes gzip compare its checksum.
+            if source.read(1):
+                raise UnreadablePlan("expected the end of the file after the plan", f"byte {end}")
         except UnreadablePlan as error:
             raise error if error.where else UnreadablePlan(error.message, _span(source)) from None
         except MemoryError as error:
@@ -95,9 +99,6 @@ def load(source: Source) -> Record:
             raise UnreadablePlan(
                 f"expected a pickled nnScaler plan, found {reason}", _span(source)
             ) from error
-        end = source.position
-        if source.read(1):
-            raise UnreadablePlan("expected the end of the file after the plan", f"byte {end}")
     if not isinstance(root, Record) or root.kind != "ModuleCodeGen":
         raise UnreadablePlan(
             f"expected a plan (ModuleCodeGen) as the file's content, found {type(root).__name__}"
