@@ -43,7 +43,8 @@ class Answer:
     memory limit, "crashed" an error of the solver or a text it cannot read, "unknown" a solver
     that gave up; ``reason`` says more about these four. ``model`` holds, when sat on the last
     rung, the values of the symbols as rationals ("-3/2"), or as the solver writes an irrational.
-    ``seconds`` is the time in the solver, parsing included; ``rss_mib`` its child's memory then.
+    ``seconds`` is the time in the solver, parsing included; ``rss_mib`` the most its child held
+    resident meanwhile.
     """
 
     verdict: Verdict

@@ -6,6 +6,7 @@ asked one question at a time. Whatever ends it becomes the answer to that questi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,13 +20,16 @@ import msgspec
 
 from solvers.answers import Answer, SolverName, SolverUnavailable, Verdict
 from solvers.smtlib import decode_name
-from solvers.worker import LENGTH, MIB, OUT_OF_MEMORY, Question, Reply, Settings
+from solvers.worker import LENGTH, MIB, OUT_OF_MEMORY, Question, Reply, Settings, resident_bytes
 
 START_SECONDS = 60.0
 """Wall clock for a child to come up."""
 
 NEAR_LIMIT = 0.5
-"""A child that died with this share of its memory limit resident died of memory."""
+"""A child last seen with this share of its memory limit resident that died, died of memory."""
+
+Z3_OUT_OF_MEMORY = 101
+"""The exit status with which Z3 ends a process that has no more memory."""
 
 _WORKER = str(Path(__file__).resolve().with_name("worker.py"))
 _decode = msgspec.msgpack.Decoder(Reply).decode
@@ -42,6 +46,7 @@ class Child:
         self.solver = solver
         self.version = ""
         self.rss_bytes = 0
+        self.peak_bytes = 0
         self.busy = False
         self._memory_limit_bytes = memory_limit_bytes
         self._timeout = 0.0
@@ -135,11 +140,17 @@ class Child:
 
     def expire(self) -> Answer:
         """Kill it for its wall clock. Raises SolverUnavailable if it never came up."""
+        self.sample()
         self.kill()
         if not self.version:
             raise SolverUnavailable(f"{self.solver} did not start in {START_SECONDS:g} s")
         reason = f"wall clock of {self._timeout:g} s reached"
         return self._answer("timeout", time.perf_counter() - self._asked, reason)
+
+    def sample(self) -> None:
+        """Measure its memory from outside, while it is there."""
+        with contextlib.suppress(OSError):
+            self.rss_bytes, self.peak_bytes = resident_bytes(self.pid)
 
     def kill(self) -> None:
         """End the process group and reap it; harmless when it is over already."""
@@ -160,7 +171,7 @@ class Child:
                 break
             reply = _decode(bytes(self._incoming[LENGTH.size : end]))
             del self._incoming[:end]
-            self.rss_bytes = reply.rss_bytes
+            self.rss_bytes, self.peak_bytes = reply.rss_bytes, reply.peak_bytes
             if not self.version:
                 self.version = reply.version
                 self._asked = time.perf_counter()
@@ -175,8 +186,7 @@ class Child:
     def _ended(self) -> Answer:
         """What the death of the child says about its question."""
         seconds = time.perf_counter() - self._asked
-        peak = self._reap()
-        self.rss_bytes = max(self.rss_bytes, peak)
+        self._reap()
         size = os.fstat(self._stderr).st_size
         said = os.pread(self._stderr, 2000, max(0, size - 2000)).decode(errors="replace").strip()
         status = self._process.returncode
@@ -189,26 +199,23 @@ class Child:
                 f"{self.solver} did not start under a memory limit of "
                 f"{self._memory_limit_bytes // MIB} MiB: {reason}"
             )
-        full = peak > NEAR_LIMIT * self._memory_limit_bytes or status == -signal.SIGKILL
-        memory = full or any(sign in said.lower() for sign in OUT_OF_MEMORY)
+        memory = (
+            self.peak_bytes > NEAR_LIMIT * self._memory_limit_bytes
+            or status in (-signal.SIGKILL, Z3_OUT_OF_MEMORY)
+            or any(sign in said.lower() for sign in OUT_OF_MEMORY)
+        )
         return self._answer("memory" if memory else "crashed", seconds, reason)
 
-    def _reap(self) -> int:
-        """Wait for the process; its peak resident memory in bytes."""
+    def _reap(self) -> None:
+        """Wait for the end of the process and take its status."""
+        self._process.wait()
         self.busy = False
-        try:
-            _, status, usage = os.wait4(self._process.pid, 0)
-        except ChildProcessError:  # the host of this process reaps all children itself
-            self._process.returncode = -signal.SIGKILL
-            return self.rss_bytes
-        self._process.returncode = os.waitstatus_to_exitcode(status)
-        return usage.ru_maxrss * 1024
 
     def _answer(
         self, verdict: Verdict, seconds: float, reason: str, model: dict[str, str] | None = None
     ) -> Answer:
         names = {decode_name(spelled): value for spelled, value in (model or {}).items()}
-        rss_mib = self.rss_bytes / MIB
+        rss_mib = self.peak_bytes / MIB
         return Answer(
             verdict, self.solver, self.version, seconds, rss_mib, MappingProxyType(names), reason
         )

@@ -27,6 +27,9 @@ RESOURCES_PER_SECOND: dict[SolverName, int] = {"z3": 4_000_000, "cvc5": 400_000}
 """The solver's own resource units for one second of ``timeout``: below what a machine of today
 gets through on most texts, so that the repeatable limit is reached before the wall clock."""
 
+SAMPLE_EVERY = 0.1
+"""Seconds between two looks at the memory of a child at work."""
+
 RETIRE_SHARE = 0.5
 """A child that keeps this share of its memory limit after an answer is replaced."""
 
@@ -168,13 +171,16 @@ class Portfolio:
             if child.wants_write:
                 poll.register(child.question_fd, select.POLLOUT)
         deadlines = [child.deadline for child in racing]
-        pause = min(deadlines if until is None else [*deadlines, until]) - time.perf_counter()
+        now = time.perf_counter()
+        pause = min([*deadlines, now + SAMPLE_EVERY, *([] if until is None else [until])]) - now
         ready = {fd for fd, _ in poll.poll(max(0.0, pause) * 1000)}
         found: list[tuple[Child, Answer]] = []
         for child in racing:
             if child.question_fd in ready:
                 child.transmit()
             answer = child.receive() if child.reply_fd in ready else None
+            if not ready:
+                child.sample()
             if answer is None and time.perf_counter() >= child.deadline:
                 answer = child.expire()
             if answer is not None:

@@ -50,9 +50,7 @@ _RESERVED = frozenset(
 _SIMPLE = re.compile(r"[A-Za-z~!$%^&*_+=<>.?/-][A-Za-z0-9~!@$%^&*_+=<>.?/-]*")
 _UNQUOTABLE = re.compile(r"[^ -~]|[%|\\]")
 _ESCAPED = re.compile(r"%([0-9a-f]+);")
-_OPERATORS = frozenset(
-    ["+", "-", "*", "/", "^", "=", "<", ">", "<=", ">=", "=>", "!=", "**", "~", "!"]
-)
+_OPERATORS = frozenset({*"+-*/^=<>~!", "<=", ">=", "=>", "!=", "**"})
 
 
 def emit(goals: Sequence[Equality], hypotheses: Sequence[Equality], rung: Rung) -> str:

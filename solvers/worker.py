@@ -11,6 +11,7 @@ end of the ``lifeline`` pipe, whose closing raises SIGIO here, even within a sol
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -19,14 +20,16 @@ import sys
 import time
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from struct import Struct
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import msgspec
 
 LENGTH = Struct("<I")
 STACK_BYTES = 96 << 20
 MIB = 1 << 20
+VERDICTS = ("unsat", "sat", "unknown", "timeout", "memory")
 OUT_OF_MEMORY = ("bad_alloc", "out of memory", "memoryerror", "cannot allocate")
 
 _SYMBOLS = re.compile(r"^\(declare-fun (\|[^|]*\||\S+) \(\) Real\)$", re.MULTILINE)
@@ -51,12 +54,16 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A verdict as in :class:`solvers.answers.Answer`; spelled names in the model."""
+    """A verdict as in :class:`solvers.answers.Answer`, with the names of the model as spelled.
+
+    ``rss_bytes`` is what the child keeps, ``peak_bytes`` what it held at most for this question.
+    """
 
     verdict: str
     version: str
     seconds: float
     rss_bytes: int
+    peak_bytes: int
     model: dict[str, str] = {}
     reason: str = ""
 
@@ -124,9 +131,9 @@ def cvc5_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]
             said = command.invoke(solver, symbols).strip()
             if said.startswith("(error"):
                 raise RuntimeError(said)
-            verdict = said or verdict
+            verdict = said.split(" ", 1)[0] or verdict  # "unknown (RESOURCEOUT)"
         if verdict == "unknown":
-            return _undecided(solver.getInfo("reason-unknown"), question)
+            return _undecided(solver.getInfo("reason-unknown").decode(), question)
         model = {}
         if verdict == "sat" and question.want_model:
             for term in symbols.getDeclaredTerms():
@@ -168,25 +175,38 @@ def answer(ask: Callable[[Question], Outcome], version: str, question: Question)
     An error of the solver, as about a text that it cannot read, is a crash of that one query: the
     next one meets a fresh solver object. Any other exception ends the child, which says the same.
     """
+    reset_peak()
     start = time.perf_counter()
     try:
         _logic(question.text)
         if question.text.count("\n(check-sat)") != 1:
             raise RuntimeError("the text does not hold exactly one (check-sat) on its own line")
         verdict, model, reason = ask(question)
+        if verdict not in VERDICTS:
+            raise RuntimeError(f"not a verdict: {verdict!r}")
     except MemoryError as error:
         verdict, model, reason = "memory", {}, f"out of memory: {error}"
     except RuntimeError as error:
         short = any(sign in str(error).lower() for sign in OUT_OF_MEMORY)
         verdict, model, reason = "memory" if short else "crashed", {}, f"solver error: {error}"
     seconds = time.perf_counter() - start
-    return Reply(verdict, version, seconds, resident_bytes(), model, reason)
+    rss, peak = resident_bytes()
+    return Reply(verdict, version, seconds, rss, peak, model, reason)
 
 
-def resident_bytes() -> int:
-    """Resident memory of this process."""
-    with open("/proc/self/statm", "rb") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize()
+def resident_bytes(process: int | Literal["self"] = "self") -> tuple[int, int]:
+    """Resident memory of a process, now and at its peak. Raises OSError if it is gone."""
+    status = Path(f"/proc/{process}/status").read_text()
+    lines = dict(line.split(":", 1) for line in status.splitlines())
+    if "VmRSS" not in lines:
+        raise ProcessLookupError(f"process {process} has ended")
+    return int(lines["VmRSS"].split()[0]) * 1024, int(lines["VmHWM"].split()[0]) * 1024
+
+
+def reset_peak() -> None:
+    """Begin a new peak of this process, where the kernel lets it; else the peak is lifelong."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def bind_to_parent(lifeline: int) -> None:
@@ -206,7 +226,7 @@ def serve(settings: Settings, source: BinaryIO, sink: BinaryIO) -> None:
 
     version, ask = BACKENDS[settings.solver](settings)
     decode = msgspec.msgpack.Decoder(Question).decode
-    send(Reply("ready", version, 0.0, resident_bytes()))
+    send(Reply("ready", version, 0.0, *resident_bytes()))
     while len(header := source.read(LENGTH.size)) == LENGTH.size:
         question = decode(source.read(LENGTH.unpack(header)[0]))
         send(answer(ask, version, question))

@@ -1,0 +1,190 @@
+"""What the portfolio concludes: detections and their proved twins, the ladder, agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.terms import Term, TermTable
+from solvers import portfolio as module
+from solvers.answers import Answer, Query, SolverDisagreement
+from solvers.portfolio import Mode, Portfolio
+
+
+def symbols(table: TermTable, name: str, *shape: int) -> np.ndarray[Any, Any]:
+    array = np.empty(shape, dtype=object)
+    for index in np.ndindex(*shape):
+        array[index] = table.symbol(name + "".join(map(str, index)))
+    return array
+
+
+def row_parallel(ranks: int, addends: int) -> list[tuple[Term, Term]]:
+    """A linear layer over ``ranks`` shards of its input axis, of which ``addends`` are summed."""
+    table = TermTable()
+    x, w = symbols(table, "x", 2, 2 * ranks), symbols(table, "w", 3, 2 * ranks)
+    whole = np.einsum("bk,nk->bn", x, w)
+    shards = zip(np.split(x, ranks, axis=1), np.split(w, ranks, axis=1), strict=True)
+    partial = [np.einsum("nk,bk->bn", w_i, x_i) for x_i, w_i in shards]
+    return list(zip(whole.flat, sum(partial[:addends]).flat, strict=True))
+
+
+def distributed() -> list[tuple[Term, Term]]:
+    """An identity that needs products to be products."""
+    x, y, z = three()
+    return [((x + y) * z, x * z + y * z)]
+
+
+def three() -> list[Term]:
+    table = TermTable()
+    return [table.symbol(name) for name in "xyz"]
+
+
+@pytest.fixture(scope="module")
+def solver() -> Iterator[Portfolio]:
+    with Portfolio(timeout=10) as portfolio:
+        yield portfolio
+
+
+@pytest.mark.parametrize("mode", ["portfolio", "z3", "cvc5", "both"])
+def test_a_missing_addend_is_found_and_its_repair_is_proved(mode: Mode) -> None:
+    with Portfolio(mode, timeout=10) as portfolio:
+        solved = portfolio.solve_batch(
+            [
+                Query.of("all addends", row_parallel(4, 4)),
+                Query.of("last addend missing", row_parallel(4, 3)),
+            ]
+        )
+    proved, found = solved["all addends"], solved["last addend missing"]
+    assert (proved.verdict, proved.rung) == ("unsat", "linear")
+    assert (found.verdict, found.rung) == ("sat", "nonlinear")
+    model = {name: Fraction(value) for name, value in found.model.items()}
+    missing = [
+        sum(model[f"x{b}{k}"] * model[f"w{n}{k}"] for k in (6, 7))
+        for b in (0, 1)
+        for n in (0, 1, 2)
+    ]
+    assert any(missing), "the counterexample must make the missing addend visible"
+    solvers = {"both": ["z3", "cvc5"], "cvc5": ["cvc5"]}.get(mode, ["z3"])
+    assert [a.solver for a in proved.answers][: len(solvers)] == solvers
+    assert all(a.version and a.seconds > 0 and a.rss_mib > 1 for a in proved.answers)
+
+
+def test_the_ladder_goes_on_when_products_must_be_products(solver: Portfolio) -> None:
+    solved = solver.solve(Query.of("distribution", distributed()))
+    assert (solved.verdict, solved.rung) == ("unsat", "nonlinear")
+    assert [a.verdict for a in solved.answers] == ["sat", "unsat"]
+
+
+def test_without_products_the_linear_rung_is_the_last(solver: Portfolio) -> None:
+    x, y, _ = three()
+    query = Query.of("linear", [(x + y, x + 2 * y)])
+    assert query.nonlinear_text == ""
+    solved = solver.solve(query)
+    assert (solved.verdict, solved.rung) == ("sat", "linear")
+    assert Fraction(solved.model["y"]) != 0
+
+
+def test_hypotheses_are_used(solver: Portfolio) -> None:
+    x, y, z = three()
+    goal = [(x * z, y * z)]
+    assert solver.solve(Query.of("without", goal)).verdict == "sat"
+    assert solver.solve(Query.of("with", goal, [(x, y)])).verdict == "unsat"
+
+
+def test_models_name_the_symbols_and_stay_exact() -> None:
+    table = TermTable()
+    w, y = table.symbol("layers.0/w|q"), table.symbol("y")
+    goal = [(table.app("f", w), table.app("f", w) + y * y - 2)]
+    for mode in ("z3", "cvc5"):
+        with Portfolio(mode) as portfolio:  # type: ignore[arg-type]
+            given_w = Query.of("third", goal, [(3 * w, table.const(1)), (2 * y, table.const(-3))])
+            solved = portfolio.solve(given_w)
+            irrational = portfolio.solve(Query.of("root", [(w, w + 1)], [(y * y, table.const(2))]))
+        assert dict(solved.model) == {"layers.0/w|q": "1/3", "y": "-3/2"}
+        assert irrational.verdict == "sat"
+        assert irrational.model["y"]
+
+
+def test_verdicts_come_one_by_one_in_order(solver: Portfolio) -> None:
+    queries = [Query.of(f"layer {i}", row_parallel(2, 2 - i % 2)) for i in range(6)]
+    keys = [key for key, _ in solver.solve_each(iter(queries))]
+    assert keys == [q.key for q in queries]
+    with pytest.raises(ValueError, match="'layer 0'"):
+        solver.solve_batch([queries[0], queries[0]])
+
+
+def test_repeated_runs_agree_to_the_last_value() -> None:
+    def models() -> list[dict[str, str]]:
+        with Portfolio("z3", seed=7) as portfolio:
+            solved = portfolio.solve_batch([Query.of(str(i), row_parallel(3, i)) for i in (1, 2)])
+        return [dict(s.model) for s in solved.values()]
+
+    assert models() == models()
+
+
+def answer(solver: Any, verdict: Any) -> Answer:
+    return Answer(verdict, solver, "1.0", 0.001, 50.0)
+
+
+def test_a_disagreement_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [answer("z3", "unsat"), answer("cvc5", "sat")]
+    portfolio = Portfolio("both")
+    monkeypatch.setattr(portfolio, "_solve_text", lambda text, want_model: said)
+    with pytest.raises(SolverDisagreement) as caught:
+        portfolio.solve_batch([Query("layers.0.attention.wq", "text", "")])
+    assert str(caught.value) == (
+        "the solvers disagree on layers.0.attention.wq (linear rung): "
+        "z3 1.0 says unsat, cvc5 1.0 says sat"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "first", "second", "expected"),
+    [
+        ("both", "unsat", "unsat", "unsat"),
+        ("both", "unsat", "timeout", "timeout"),
+        ("both", "unknown", "unsat", "unknown"),
+        ("both", "sat", "sat", "sat"),
+        ("portfolio", "unknown", "unsat", "unsat"),
+        ("portfolio", "timeout", "memory", "timeout"),
+    ],
+)
+def test_both_decides_only_what_both_decide(
+    monkeypatch: pytest.MonkeyPatch, mode: Mode, first: str, second: str, expected: str
+) -> None:
+    portfolio = Portfolio(mode)
+    said = [answer("z3", first), answer("cvc5", second)]
+    monkeypatch.setattr(portfolio, "_solve_text", lambda text, want_model: said)
+    assert portfolio.solve(Query("q", "text", "")).verdict == expected
+
+
+def test_slow_texts_are_raced_and_the_loser_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RACE_AFTER", 0.0)
+    with Portfolio(timeout=10) as portfolio:
+        for i in range(4):
+            solved = portfolio.solve(Query.of(str(i), row_parallel(2, 2)))
+            assert solved.verdict == "unsat"
+
+
+def test_cvc5_answers_where_z3_takes_long() -> None:
+    table = TermTable()
+    power = table.symbol("x")
+    for _ in range(30):
+        power = power * power
+    query = Query.of("x to the 2**30", [(power, power)])
+    with Portfolio(timeout=20) as portfolio:
+        solved = portfolio.solve(Query(query.key, query.nonlinear_text, ""))
+        assert solved.verdict == "unsat"
+        assert [a.solver for a in solved.answers] == ["cvc5"]
+        assert portfolio.solve(Query.of("next", row_parallel(2, 2))).verdict == "unsat"
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ValueError, match="'yices' is none of portfolio, z3, cvc5, both"):
+        Portfolio("yices")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="limits must be positive"):
+        Portfolio(timeout=0)
