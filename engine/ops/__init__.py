@@ -1,11 +1,11 @@
 """Operator declarations: one place per operator, read over terms, numbers and reference values.
 
 Importing this package fills `OPERATORS`.  To add an operator, declare it in the module of its kind
-(`basic`, `model`, `experts`); the generic tests then cover it.  Communication operators are
-declared in `engine.collectives`: they are defined over a group, not over one rank's tensors.
+(`basic`, `shape`, `model`, `experts`); the generic tests then cover it.  Communication operators
+are declared in `engine.collectives`: they are defined over a group, not over one rank's tensors.
 """
 
-from engine.ops import basic, experts, model
+from engine.ops import basic, experts, model, shape
 from engine.ops.declare import OPERATORS, Operator, apply_backward, apply_forward, lookup
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "experts",
     "lookup",
     "model",
+    "shape",
 ]
