@@ -7,18 +7,12 @@ from __future__ import annotations
 
 from typing import Self
 
-# RESTORED: this file was emptied by accident by the author of frontends/nnscaler before it was
-# ever committed.  `Unsupported` and `ShapeMismatch` below were rebuilt from their uses alone
-# (raised with one message); their owner (engine/ops) should put back what was there and delete
-# this note.
-
-
 class Unsupported(Exception):
-    """Something that is not declared or not handled; it makes a verdict inconclusive."""
+    """A construct whose meaning is not declared: the verdict is inconclusive, by name."""
 
 
 class ShapeMismatch(Exception):
-    """An operator was given operands whose shapes or attributes do not fit together."""
+    """Tensors whose true sizes or attributes do not fit the operator: a structural finding."""
 
 
 class InvalidInput(Exception):

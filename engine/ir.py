@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TypeAlias
 
 from engine.affine import ZERO, Affine
 
 #: The name of the microbatch coordinate, beside the rank axes of a program.
 MICROBATCH = "mb"
 
-Attr = int | bool | str | Fraction | Affine | None | tuple["Attr", ...] | "Group"
+Attr: TypeAlias = "int | bool | str | Fraction | Affine | Group | tuple[Attr, ...] | None"
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def _pair_collectives(
 
 
 def _collective_kind(op: Op) -> str:
-    attrs = {k: v for k, v in op.attrs.items() if k != "group"}
+    attrs = {k: v for k, v in op.attrs.items() if k not in ("group", "position")}
     return op.name + "".join(f" {k}={v}" for k, v in sorted(attrs.items(), key=lambda i: i[0]))
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from engine.affine import Affine, affine
 from engine.findings import Finding
-from engine.ir import MICROBATCH, Attr, Body, Group, Op, Plan, Program, Source
+from engine.ir import MICROBATCH, Attr, Body, Group, Op, Program, Source
 from engine.rendezvous import COLLECTIVES, Event, Matching, communication, deadlock, match
 
 class Row(NamedTuple):
@@ -61,6 +61,7 @@ class Unrolled:
     tensors: list[Tensor] = field(default_factory=list)
     losses: list[tuple[int, int]] = field(default_factory=list)
     gradients: list[tuple[int, int, int]] = field(default_factory=list)
+    faults: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     symbolic: bool = True
     instances: int = 0
@@ -164,6 +165,13 @@ def label(
     changed = True
     while changed:
         changed = False
+        for members in matching.members:
+            # Who only receives in a collective belongs to the microbatch that it receives.
+            known = [labels[q][d] for q, d, _ in members if labels[q][d] >= 0]
+            for q, d, _ in members if known else ():
+                if labels[q][d] < 0:
+                    labels[q][d] = known[0]
+                    changed = True
         for p, program in enumerate(programs):
             for c in range(len(program.calls)):
                 for q, d in incoming[p][c]:
@@ -255,14 +263,14 @@ class _Emitter:
 
     def __init__(
         self,
-        plan: Plan,
         programs: Sequence[Program],
+        microbatches: int,
         flows: Sequence[_Flow],
         matching: Matching,
         labels: Sequence[Sequence[int]],
         symbolic: bool,
     ) -> None:
-        self.plan = plan
+        self.microbatches = microbatches
         self.programs = programs
         self.flows = flows
         self.matching = matching
@@ -318,12 +326,13 @@ class _Emitter:
                 values[value] = self.seed(p, c, d, i, body.values[value].shape)
             else:
                 other = program.bodies[program.calls[d].body]
-                values[value] = self.values[p, d][other.outputs[i]]
+                values[value] = self.held(p, other, other.outputs[i], self.values[p, d], None)
         for value, shard in body.shards:
             values[value] = self.shard(p, shard)
         paired = self.flows[p].paired[c]
         for value, there in body.saved:
-            values[value] = self.values[p, paired][there]
+            other = program.bodies[body.mirror]
+            values[value] = self.held(p, other, there, self.values[p, paired], None)
         for value, _, shard in body.reduced:
             values[value] = self.settle(p, shard)
 
@@ -358,7 +367,7 @@ class _Emitter:
             return before
         over = ()
         if self.symbolic and self.out.tensors[inputs[0]].batched:
-            over = ((MICROBATCH, self.plan.microbatches),)
+            over = ((MICROBATCH, self.microbatches),)
         if before is not None:
             inputs = [before, *inputs]
         held = self.programs[p].shards[shard]
@@ -376,13 +385,13 @@ class _Emitter:
         op = body.ops[o]
         values = self.values[p, c]
         if op.name == "send":
-            self.sent[p, c, o] = values[op.inputs[0]]
+            self.sent[p, c, o] = self.held(p, body, op.inputs[0], values, op)
             return True
         if op.name == "recv":
             return self.receive(p, c, o, op, values)
         if op.name in COLLECTIVES:
             return self.collective(p, c, o)
-        inputs = [values[v] if v >= 0 else -1 for v in op.inputs]
+        inputs = [self.held(p, body, v, values, op) if v >= 0 else -1 for v in op.inputs]
         batched = self.labels[p][c] >= 0
         outputs = [self.fresh(p, body, v, values, batched) for v in op.outputs]
         kind, name, attrs = "op", op.name, op.attrs
@@ -397,6 +406,20 @@ class _Emitter:
             microbatch=self.label(p, c),
         )
         return True
+
+    def held(self, p: int, body: Body, value: int, values: Mapping[int, int], op: Op | None) -> int:
+        """What a value of the body holds; raises `Structure` if nothing has written it."""
+        if value in values:
+            return values[value]
+        reader = op.name if op is not None else body.name
+        raise Structure(Finding(
+            "read before write",
+            f"rank {self.programs[p].base}: {reader} reads {body.values[value].name}, which "
+            "nothing has written",
+            operator=reader, layer=op.source.module if op else "",
+            source=(op.source.location or op.source.cell) if op else "",
+            ranks=(self.programs[p].base,),
+        ))
 
     def fresh(
         self, p: int, body: Body, value: int, values: dict[int, int], batched: bool
@@ -439,7 +462,19 @@ class _Emitter:
             ))
         start = position * step + ranks.index(program.base) * step
         last = size - start.const if not start.terms else step
-        return {"dim": dim, "start": start, "size": max(0, min(step, last))}
+        kept = max(0, min(step, last))
+        claimed = op.attrs.get("claimed")
+        if claimed is not None and not start.terms and claimed != start.const:
+            self.out.findings.append(Finding(
+                "chunk position",
+                f"rank {program.base} takes positions {start.const} to {start.const + kept} of "
+                f"dimension {dim} (it is number {ranks.index(program.base)} of ranks {ranks}); the "
+                f"plan records that it takes them from {claimed} on",
+                operator="chunk", layer=op.source.module,
+                source=op.source.location or op.source.cell, ranks=(program.base,),
+                expected=str(claimed), actual=str(start.const),
+            ))
+        return {"dim": dim, "start": start, "size": kept}
 
     def receive(self, p: int, c: int, o: int, op: Op, values: dict[int, int]) -> bool:
         partner = self.matching.partner.get((p, c, o))
@@ -470,11 +505,12 @@ class _Emitter:
         if p in arrived:
             return len(arrived) == len(self.matching.members[number])
         op = self._op(event)
-        arrived[p] = tuple(self.values[p, c][v] for v in op.inputs)
+        body = self.programs[p].bodies[self.programs[p].calls[c].body]
+        arrived[p] = tuple(self.held(p, body, v, self.values[p, c], op) for v in op.inputs)
         members = self.matching.members[number]
         if len(arrived) < len(members):
             return False
-        inputs = [v for q, _, _ in members for v in arrived[q]]
+        inputs = [v for q, _, _ in self.in_order(members) for v in arrived[q]]
         outputs: list[int] = []
         for q, d, i in members:
             other = self._op((q, d, i))
@@ -493,6 +529,14 @@ class _Emitter:
         )
         return True
 
+    def in_order(self, members: Sequence[Event]) -> list[Event]:
+        """The members of a group: by rank, or by their stated ``position`` if all have one."""
+        places = [self._op(event).attrs.get("position") for event in members]
+        known = [p for p in places if isinstance(p, int)]
+        if len(known) < len(members):
+            return list(members)
+        return [event for _, event in sorted(zip(known, members, strict=True))]
+
     def _op(self, event: Event) -> Op:
         p, c, o = event
         return self.programs[p].bodies[self.programs[p].calls[c].body].ops[o]
@@ -505,11 +549,12 @@ class _Emitter:
         body = program.bodies[program.calls[c].body]
         values = self.values[p, c]
         for value in body.losses:
-            self.out.losses.append((p, values[value]))
+            self.out.losses.append((p, self.held(p, body, value, values, None)))
         for value, shard in body.gradients:
-            self.pending.setdefault((p, shard), []).append(values[value])
+            held = self.held(p, body, value, values, None)
+            self.pending.setdefault((p, shard), []).append(held)
         for _, value, shard in body.reduced:
-            self.settled[p, shard] = values[value]
+            self.settled[p, shard] = self.held(p, body, value, values, None)
 
     def run(self) -> Unrolled:
         """Replay every call (or those of one microbatch, if it stands for all)."""
@@ -569,11 +614,12 @@ def count_instances(programs: Sequence[Program]) -> int:
     )
 
 
-def unroll(plan: Plan, programs: Sequence[Program], microbatches: int) -> Unrolled:
+def unroll(programs: Sequence[Program], microbatches: int) -> Unrolled:
     """All operator instances of one side of a plan, in an order that respects data flow.
 
     Structural faults (unmatched messages, deadlock, reads before writes, groups without their
-    rank) are returned as findings; rows are then incomplete.
+    rank) are returned in ``faults``; rows are then incomplete.  ``findings`` are contradictions
+    between what the plan records and what it does, which are no fault by themselves.
     """
     matching = match(programs)
     findings = list(matching.findings)
@@ -581,7 +627,7 @@ def unroll(plan: Plan, programs: Sequence[Program], microbatches: int) -> Unroll
         stuck = deadlock(programs, matching)
         findings += [stuck] if stuck else []
     if findings:
-        return Unrolled(findings=findings, instances=count_instances(programs))
+        return Unrolled(faults=findings, instances=count_instances(programs))
     try:
         flows = [flow(program) for program in programs]
         labels = label(programs, flows, matching)
@@ -590,8 +636,8 @@ def unroll(plan: Plan, programs: Sequence[Program], microbatches: int) -> Unroll
         )
         if labels is None:
             labels = [[0] * len(program.calls) for program in programs]
-        result = _Emitter(plan, programs, flows, matching, labels, symbolic).run()
+        result = _Emitter(programs, microbatches, flows, matching, labels, symbolic).run()
     except Structure as error:
-        result = Unrolled(findings=[error.finding])
+        result = Unrolled(faults=[error.finding])
     result.instances = count_instances(programs)
     return result

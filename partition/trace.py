@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import NamedTuple
 
 from engine.affine import ZERO, Affine, affine
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.findings import Finding
 from engine.ir import MICROBATCH, Plan, Program
-from engine.lineage import Lineage, NodeTable, Term, box_view
+from engine.lineage import Lineage, NodeTable, box_view
 from engine.ops import apply_backward, apply_forward
 from engine.unroll import Row, Unrolled
 from partition.communicate import gather, own_slice, total
@@ -53,13 +52,18 @@ class Tracer:
     """Reads rows over lineages; ``table`` is shared by both sides of a plan."""
 
     def __init__(
-        self, plan: Plan, programs: Sequence[Program], table: NodeTable, known: Reference
+        self,
+        plan: Plan,
+        programs: Sequence[Program],
+        table: NodeTable,
+        known: Reference,
+        reference_size: int | None = None,
     ) -> None:
         self.plan = plan
         self.programs = programs
         self.table = table
         self.known = known
-        self.reading = LineageReading(table)
+        self.reading = LineageReading(table, reference_size)
 
     def run(self, unrolled: Unrolled) -> Trace:
         trace = Trace([None] * len(unrolled.tensors))
@@ -269,9 +273,3 @@ class Tracer:
             raise ShapeMismatch(f"{key} {value} of a tensor of shape {list(x.shape)}")
         return value % len(x.shape)
 
-
-def scaled(lineage: Lineage, factor: Fraction) -> Lineage:
-    terms: tuple[Term, ...] = tuple(
-        t._replace(factor=t.factor * factor) for t in lineage.terms
-    )
-    return Lineage(lineage.shape, terms)
