@@ -329,3 +329,11 @@ class Tape(Generic[T]):
         for index in list(arriving):
             settle(index)
         return total
+
+
+def held_constant(r: Reading[T], x: T) -> T:
+    """``x``, which reverse differentiation shall not look into.
+
+    For what cancels in the result, such as the maximum that a softmax subtracts.
+    """
+    return r.track(x.value) if isinstance(r, Tape) else x

@@ -7,9 +7,8 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from engine.affine import affine
+from engine.affine import Affine, affine
 from engine.errors import ShapeMismatch, Unsupported
-from engine.ir import Affine
 from engine.ops.declare import Attrs, dimension, integer, integers, number, operator
 from engine.reading import Reading, expand_as, labels, multiply, scale, sum_dims
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from engine.affine import Affine, affine
 from engine.errors import ShapeMismatch, Unsupported
 from engine.ir import Attr
 from engine.reading import Reading, Tape
@@ -113,6 +114,14 @@ def integer(attrs: Attrs, key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise Unsupported(f"attribute {key} should be an integer, found {value!r}")
     return value
+
+
+def position(attrs: Attrs, key: str) -> Affine:
+    """A position, which may depend on where the program runs; 0 if it is not given."""
+    value = attrs.get(key)
+    if isinstance(value, Affine):
+        return value
+    return Affine() if value is None else affine(integer(attrs, key))
 
 
 def number(attrs: Attrs, key: str) -> Fraction:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from engine.affine import affine
+from engine.affine import Affine, affine
 from engine.errors import ShapeMismatch, Unsupported
-from engine.ir import Affine
 from engine.ops.basic import ONE
 from engine.ops.declare import Attrs, integer, number, operator
 from engine.ops.model import keep_dim, softmax
@@ -17,7 +16,7 @@ from engine.reading import Reading, Selection, expand_as, multiply, scale, sum_d
 R = Reading[Any]
 
 
-@operator("gate_fw", "a h+, e! h+ -> a k!, a k!")
+@operator("gate_fw", "a h!, e! h! -> a k!, a k!")
 def _gate(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x [a, h], weight [e, h][, bias [e]] -> weights [a, k], indices [a, k].
 
@@ -55,7 +54,10 @@ def _gate(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [scale(r, number(attrs, "route_scale"), weights), indices]
 
 
-@operator("nnscaler_moe_gmm", "a h+, a k+, a k+, e+ d+ h+, e+ d+ h+, e+ h d+ -> a h", data=(1,))
+@operator("nnscaler_moe_gmm",
+    "a h!, a k+, a k+, e+ d+ h!, e+ d+ h!, e+ o d+ -> a o",
+    data=(1,),
+)
 def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """y[t] = sum over chosen experts e in [start, end) of weight * down(silu(gate x) * up x).
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from engine.affine import affine
+from engine.affine import Affine
 from engine.errors import ShapeMismatch, Unsupported
-from engine.ir import Affine
 from engine.ops.basic import ONE
-from engine.ops.declare import Attrs, dimension, integer, number, operator
-from engine.reading import Reading, expand_as, labels, multiply, scale, sum_dims
+from engine.ops.declare import Attrs, dimension, integer, number, operator, position
+from engine.reading import Reading, expand_as, held_constant, labels, multiply, scale, sum_dims
 
 R = Reading[Any]
 
@@ -40,7 +39,7 @@ def _matmul(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum(f"{lead}xy,{lead}yz->{lead}xz", x, y)]
 
 
-@operator("create_mask", "b s#, b s# h -> s# s#", data=(0, 1))
+@operator("create_mask", "b s#, b s# h -> 1 1 s# s#", data=(0, 1))
 def _create_mask(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """ids, h -> [1, 1, s, s]: minus infinity above the diagonal."""
     length = r.shape(inputs[0])[1]
@@ -70,7 +69,8 @@ def keep_dim(r: R, reduced: Any, shape: tuple[int, ...], dim: int) -> Any:
 def softmax(r: R, x: Any, dim: int) -> Any:
     """exp(x - max) / sum exp(x - max): the maximum cancels, it is what the framework subtracts."""
     shape = r.shape(x)
-    shifted = r.combine([x, keep_dim(r, r.amax(x, dim), shape, dim)], [ONE, -ONE], Fraction(0))
+    top = held_constant(r, r.amax(x, dim))
+    shifted = r.combine([x, keep_dim(r, top, shape, dim)], [ONE, -ONE], Fraction(0))
     e = r.unary("exp", shifted)
     total = r.unary("inv", sum_dims(r, e, [dim]))
     return multiply(r, e, keep_dim(r, total, shape, dim))
@@ -131,10 +131,9 @@ def _embedding(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     if attrs.get("padding_idx") is not None:
         raise Unsupported(f"embedding with padding_idx {attrs['padding_idx']!r}")
     rows, _ = r.shape(table)
-    start = attrs.get("start", 0)
-    offset = start if isinstance(start, Affine) else affine(integer(attrs, "start"))
+    offset = position(attrs, "start")
     stop = attrs.get("stop")
-    if stop is not None and stop != offset + rows and affine(integer(attrs, "stop")) != offset + rows:
+    if stop is not None and position(attrs, "stop") != offset + rows:
         raise ShapeMismatch(f"embedding of ids {offset} to {stop} in a table of {rows} rows")
     axes = labels(len(r.shape(ids)))
     return [r.einsum(f"{axes}y,yz->{axes}z", r.onehot(ids, offset, rows), table)]
@@ -144,8 +143,7 @@ def _embedding(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 def _pick(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """``x[..., id - start]``, or 0 where the id is not in this part of the vocabulary."""
     x, ids = inputs
-    start = attrs.get("start", 0)
-    offset = start if isinstance(start, Affine) else affine(integer(attrs, "start"))
+    offset = position(attrs, "start")
     axes = labels(len(r.shape(ids)))
     chosen = r.onehot(ids, offset, r.shape(x)[-1])
     return [r.einsum(f"{axes}y,{axes}y->{axes}", x, chosen)]
@@ -188,17 +186,16 @@ def _cross_entropy(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine([r.unary("log", total), picked], [ONE, -ONE], Fraction(0))]
 
 
-@operator("cross_entropy_grad", "b s v, b s, b s, b s -> b s v", data=(2,))
+@operator("cross_entropy_grad", "b s v#, b s, b s, b s -> b s v#", data=(2,))
 def _cross_entropy_grad(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Gradient of the logits of a vocabulary shard, from exponentials e, their sum over the whole
     vocabulary, ids and the gradient of the per-token loss."""
     e, total, ids, gradient = inputs
-    start = attrs.get("start", 0)
-    offset = start if isinstance(start, Affine) else affine(integer(attrs, "start"))
+    offset = position(attrs, "start")
     return [cross_entropy_gradient(r, e, total, ids, gradient, offset)]
 
 
-@operator("rms_norm", "... k+, k -> ... k")
+@operator("rms_norm", "... k!, k! -> ... k!")
 def _rms_norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x * rsqrt(mean(x^2) + eps) * weight over the last dimension."""
     x = inputs[0]
@@ -210,7 +207,7 @@ def _rms_norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [multiply(r, y, expand_as(r, inputs[1], shape))]
 
 
-@operator("layernorm", "... k+, k, k -> ... k")
+@operator("layernorm", "... k!, k!, k! -> ... k!")
 def _layernorm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """(x - mean) * rsqrt(var + eps) * weight + bias over the last dimension."""
     x = inputs[0]
