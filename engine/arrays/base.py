@@ -224,4 +224,5 @@ def check_selection(experts: int, selection: Selection) -> None:
 def aligned(array: Array, names: str, order: str) -> Array:
     """The array with its axes in ``order``, of length 1 where ``names`` lacks them."""
     moved = array.transpose([names.index(name) for name in order if name in names])
-    return moved[tuple(slice(None) if name in names else None for name in order)]
+    # The leading ellipsis keeps an array an array where it has no axes.
+    return moved[(..., *(slice(None) if name in names else None for name in order))]
