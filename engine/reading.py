@@ -222,6 +222,7 @@ class Tape(Generic[T]):
     def einsum(
         self, spec: str, *xs: _Tracked[T], sizes: Mapping[str, int] | None = None
     ) -> _Tracked[T]:
+        value = self.base.einsum(spec, *(x.value for x in xs), sizes=sizes)
         left, output = spec.split("->")
         operands = left.split(",")
         extents = dict(sizes or {})
@@ -232,7 +233,6 @@ class Tape(Generic[T]):
             return [self._einsum_pullback(i, operands, output, xs, gradient, extents)
                     for i in range(len(xs))]
 
-        value = self.base.einsum(spec, *(x.value for x in xs), sizes=sizes)
         return self._record(value, xs, pullback)
 
     def _einsum_pullback(

@@ -184,7 +184,18 @@ def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
 def adjoin(dims: Sequence[Dim]) -> Dim:
     """Dimensions one after the other; raises `Unsupported` if their inner factors differ."""
     parts = [dim or ((1,),) for dim in dims if Extent(dim)]
-    if any(part[1:] != parts[0][1:] for part in parts):
-        raise Unsupported(f"concatenation of dimensions represented differently: {parts}")
-    head = tuple(weight for part in parts for weight in part[0])
-    return normal((head, *(parts[0][1:] if parts else ())))
+    rest = max((part[1:] for part in parts), key=len, default=())
+    heads = [_outermost(part, rest) for part in parts]
+    return normal((tuple(weight for head in heads for weight in head), *rest))
+
+
+def _outermost(dim: Dim, rest: Dim) -> Factor:
+    """The one factor that stands before the inner factors ``rest``."""
+    inner = Extent(rest)
+    if dim[1:] == rest:
+        return dim[0]
+    if Extent(dim) % inner == 0:
+        outer, tail = regroup([dim], (Extent(dim) // inner, inner))
+        if tail == rest and len(outer) < 2:
+            return outer[0] if outer else (1,)
+    raise Unsupported(f"concatenation of {dim} with what has the inner factors {rest}")

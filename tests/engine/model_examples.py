@@ -22,7 +22,7 @@ def shift(axis: str, attribute: str, *dropped: str) -> Resize:
         if changed != axis:
             return attrs
         kept = {key: value for key, value in attrs.items() if key not in dropped}
-        return kept | {attribute: int(attrs.get(attribute, 0)) + start}  # type: ignore[call-overload]
+        return kept | {attribute: attrs.get(attribute, 0) + start}
 
     return resize
 
@@ -132,7 +132,7 @@ def _whole_embedding(d: Draw) -> Call:
 
 
 def _looked_up(attrs: Attrs, ids: Any, table: Any) -> Any:
-    local = ids.long() - int(attrs.get("start", 0))  # type: ignore[call-overload]
+    local = ids.long() - attrs.get("start", 0)
     inside = (local >= 0) & (local < len(table))
     rows = functional.embedding(torch.where(inside, local, 0), table)
     return torch.where(inside[..., None], rows, 0.0)
@@ -204,7 +204,7 @@ for _weights in (1, 2):
     example(
         "layernorm",
         _normed(_weights),
-        lambda a, x, *w: functional.layer_norm(x, x.shape[-1:], *w, eps=float(a["eps"])),
+        lambda a, x, w, b=None: functional.layer_norm(x, x.shape[-1:], w, b, float(a["eps"])),
         conforms=_weights == 2,
     )
 

@@ -19,7 +19,7 @@ from engine.arrays.field import MASK
 from engine.errors import ShapeMismatch, Unsupported
 from engine.ops import OPERATORS, Operator, apply_backward, apply_forward, lookup
 from engine.ops.basic import R
-from engine.reading import Selection
+from engine.reading import Reading, Selection
 from engine.terms import Term, TermTable
 from tests.engine.model_examples import EXAMPLES
 from tests.engine.operator_examples import Attrs, Draw, Example
@@ -141,7 +141,7 @@ class Evaluator:
         values: dict[str, Any],
         choices: dict[str, tuple[Selection, int]],
     ) -> None:
-        self.reading: Any = reading
+        self.reading: Reading[Weighted] = reading
         self.values = values
         self.choices = choices
         self.known: dict[Term, Weighted] = {}
