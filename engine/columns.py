@@ -8,9 +8,10 @@ referred to.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
+
+import msgspec
 
 from engine.affine import Affine
 from engine.attributes import Encoder, decode
@@ -62,11 +63,18 @@ class Columns:
         self.tables = tables
 
     def digest(self) -> str:
-        """SHA-256 of the contents, whatever they are stored in."""
-        found = hashlib.sha256(json.dumps(self.header, sort_keys=True).encode())
-        for name, declared in TABLES.items():
-            rows = [self.tables[name][column] for column in declared]
-            found.update(json.dumps([name, rows], separators=(",", ":")).encode())
+        """SHA-256 of the contents, whatever they are stored in.
+
+        Raises `InvalidInput` for text that is no Unicode.
+        """
+        encode = msgspec.json.Encoder(order="sorted").encode
+        found = hashlib.sha256()
+        try:
+            found.update(encode(self.header))
+            for name, declared in TABLES.items():
+                found.update(encode([name, *(self.tables[name][column] for column in declared)]))
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"cannot be stored: {error}") from error
         return found.hexdigest()
 
 

@@ -103,35 +103,38 @@ def _shard(shard: Shard, extents: Mapping[str, int]) -> None:
 
 def _body(program: Program, body: Body) -> None:
     count = len(body.values)
-    for number, value in enumerate(body.values):
-        if any(n < 0 for n in value.shape):
+    shapes = {value.shape for value in body.values}
+    negative = {shape for shape in shapes if min(shape, default=0) < 0}
+    for number, value in enumerate(body.values if negative else ()):
+        if value.shape in negative:
             raise InvalidInput(f"shape {list(value.shape)}", f"value {number} ({value.name})")
-    defined = [False] * count
+    defined: set[int] = set()
 
     def define(values: Iterable[int], what: str) -> None:
         for v in values:
-            if not 0 <= v < count or defined[v]:
+            if not 0 <= v < count or v in defined:
                 raise InvalidInput(
                     f"{what} is value {v}, expected one of {count} that is not yet defined"
                 )
-            defined[v] = True
+            defined.add(v)
 
     define(body.inputs, "an input")
     define((v for v, _ in body.shards), "a shard")
     define((v for v, _ in body.saved), "a saved context")
     define((v for v, _, _ in body.reduced), "a gradient to reduce")
     for index, op in enumerate(body.ops):
-        for v in op.inputs:
-            if not ((0 <= v < count and defined[v]) or (v == -1 and op.backward)):
+        if not defined.issuperset(op.inputs):
+            missing = [v for v in op.inputs if v not in defined and not (v == -1 and op.backward)]
+            if missing:
                 raise InvalidInput(
-                    f"reads value {v}, which nothing before it defines",
+                    f"reads value {missing[0]}, which nothing before it defines",
                     f"operator {index} ({op.name})",
                 )
         define(op.outputs, f"an output of operator {index} ({op.name})")
     read = [*body.outputs, *body.losses, *(v for v, _ in body.gradients),
             *(v for _, v, _ in body.reduced)]
     for v in read:
-        if not (0 <= v < count and defined[v]):
+        if v not in defined:
             raise InvalidInput(f"gives out value {v}, which nothing defines")
     _references(program, body)
 

@@ -162,19 +162,23 @@ def test_sequence_parallel_norm_gradients_are_reduced_over_tp() -> None:
     assert unequal_gradients(broken) == ["norm.weight"]
 
 
-def test_a_wrong_loss_factor_changes_every_gradient() -> None:
-    def scale(body: Body) -> Body:
+@pytest.mark.parametrize(("body", "backward"), [(0, False), (1, True)])
+def test_a_wrong_loss_factor_changes_the_loss_or_every_gradient(body: int, backward: bool) -> None:
+    def halve(body: Body) -> Body:
         ops = [
-            dataclasses.replace(op, attrs={"other": op.attrs["other"] / 2})  # type: ignore[operator]
+            dataclasses.replace(op, attrs={**op.attrs, "other": op.attrs["other"] / 2})  # type: ignore[operator]
             if op.name == "mul" and "other" in op.attrs else op
             for op in body.ops
         ]
         return dataclasses.replace(body, ops=tuple(ops))
 
-    plan = tiny(dp=2)
-    wrong = edit(plan, 0, 0, scale)
-    _, reference_trace, parallel, trace = lineages(wrong)
-    assert not same_value(trace.lineages[parallel.losses[0][1]], reference_trace.lineages[0])
+    plan = edit(tiny(dp=2), 0, body, halve)
+    single, reference_trace, parallel, trace = lineages(plan)
+    found = trace.lineages[parallel.losses[0][1]]
+    expected = reference_trace.lineages[single.losses[0][1]]
+    assert same_value(found, expected) is backward
+    trainable = [s.name for s in plan.single.shards if s.trainable]
+    assert sorted(unequal_gradients(plan)) == (sorted(trainable) if backward else [])
 
 
 # -- what is in the plans --------------------------------------------------------------------------
