@@ -1,0 +1,118 @@
+"""Decisions kept across runs: one small file per verdict, named by what it depends on.
+
+A file is the SHA-256 of its second line, and that line: the verdict as JSON with its own name.
+Files appear by an atomic rename, so concurrent runs see a whole entry or none, whatever ends a
+run. An entry that is not what was written is a miss, and is written anew. Only "unsat" and "sat"
+are kept: anything else may go better next time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from cluster.settings import Options
+from solvers import Solved
+
+FORMAT = "shardproof verdict 1"
+STALE_SECONDS = 3600.0
+"""The age at which a half-written file has surely lost its writer."""
+
+
+def default_folder() -> Path:
+    """Where verdicts are kept unless the user says otherwise (XDG base directories)."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    return root / "shardproof" / "verdicts"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: str
+    solved: Solved
+
+
+_decode = msgspec.json.Decoder(_Entry).decode
+
+
+class VerdictCache:
+    """Decisions by text and options. ``damaged`` counts the entries that were no longer sound.
+
+    A folder that cannot be written is a cache that keeps nothing: :attr:`failure` says why.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = default_folder() if folder is None else folder
+        self.damaged = 0
+        self.failure = ""
+        self._writer = uuid.uuid4().hex
+        self._drafts = self.folder / "drafts"
+        try:
+            self._drafts.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+        except OSError as error:
+            self.failure = str(error)
+
+    def get(self, key: str, options: Options) -> Solved | None:
+        """The decision on the texts of :func:`cluster.ledger.text_key`, if there is a sound one."""
+        name = _name(key, options)
+        try:
+            seal, _, body = self._path(name).read_bytes().partition(b"\n")
+        except OSError:
+            return None
+        if hashlib.sha256(body).hexdigest().encode() == seal:
+            with contextlib.suppress(msgspec.DecodeError):
+                entry = _decode(body)
+                if entry.name == name and entry.solved.verdict in ("unsat", "sat"):
+                    return entry.solved
+        self.damaged += 1
+        return None
+
+    def put(self, solved: Mapping[str, Solved], options: Options) -> None:
+        """Keep those verdicts that are decisions."""
+        for key, one in solved.items():
+            if one.verdict in ("unsat", "sat") and not self.failure:
+                try:
+                    self._write(_name(key, options), one)
+                except OSError as error:
+                    self.failure = str(error)
+
+    def _write(self, name: str, solved: Solved) -> None:
+        body = msgspec.json.encode(_Entry(name, solved), enc_hook=dict)
+        seal = hashlib.sha256(body).hexdigest().encode()
+        path = self._path(name)
+        draft = self._drafts / f"{self._writer}-{name}"
+        draft.write_bytes(seal + b"\n" + body)
+        try:
+            draft.rename(path)
+        except FileNotFoundError:
+            path.parent.mkdir(exist_ok=True)
+            draft.rename(path)
+
+    def _path(self, name: str) -> Path:
+        return self.folder / name[:2] / name[2:]
+
+    def _sweep(self) -> None:
+        """Remove what killed runs left half-written."""
+        for draft in self._drafts.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - draft.stat().st_mtime > STALE_SECONDS:
+                    draft.unlink()
+
+
+def _name(key: str, options: Options) -> str:
+    return hashlib.sha256(f"{key}\n{_salt(options)}".encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=8)
+def _salt(options: Options) -> str:
+    return f"{options.text()}\n{FORMAT}"

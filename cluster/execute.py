@@ -1,0 +1,179 @@
+"""From queries to verdicts on record: what is known is not asked, what is asked is recorded.
+
+A query is identified by its texts. Its verdict comes from the ledger of this run (a killed run
+resumes), else from the cache of earlier runs, else from the solvers; in every case it is in the
+ledger before it counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from cluster.cache import VerdictCache
+from cluster.ledger import Ledger, text_key
+from cluster.local import LocalExecutor, Peaks
+from cluster.settings import Options, Settings
+from solvers import Query, Solved
+
+LARGE = 5_000
+"""From this many queries on, "auto" takes Ray even without a cluster."""
+
+
+class Executor(Protocol):
+    """Whatever solves queries; it may be used for several rounds before it is closed."""
+
+    peaks: Peaks
+
+    def __enter__(self) -> Self:
+        """Start what takes time to start."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+
+    def solve(self, queries: Sequence[Query], on_solved: Callable[[str, Solved], None]) -> None:
+        """Report the verdict on each query once, by its key, from the calling thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Distinct texts, and where the verdicts on them came from so far."""
+
+    total: int = 0
+    solved: int = 0
+    cached: int = 0
+    resumed: int = 0
+
+    @property
+    def done(self) -> int:
+        """Texts with a verdict."""
+        return self.solved + self.cached + self.resumed
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The verdict on every query, by the query's own key, and what it took.
+
+    ``solver_peak_mib`` is the most that one solver child held resident, ``solvers_peak_mib`` the
+    sum of such peaks over all workers and solvers.
+    """
+
+    solved: dict[str, Solved]
+    counts: Counts
+    solver_peak_mib: float
+    solvers_peak_mib: float
+
+
+def execute(
+    queries: Iterable[Query],
+    settings: Settings,
+    ledger: Ledger,
+    cache: VerdictCache | None = None,
+    progress: Callable[[Counts], None] = lambda counts: None,
+    executor: Executor | None = None,
+) -> Execution:
+    """Find the verdict on every query. ``executor`` is one that is open already, to be reused.
+
+    Raises ValueError for two queries of one key with different texts, SolverDisagreement (in mode
+    "both"), SolverUnavailable, and the errors of the executor; verdicts that were there by then
+    are in the ledger.
+    """
+    names, texts = _distinct(queries)
+    round_ = _Round(settings.options, ledger, cache, progress, len(texts))
+    missing = round_.recall(texts)
+    peaks: Peaks = {}
+    if missing:
+        opened: AbstractContextManager[Executor]
+        opened = nullcontext(executor) if executor else choose_executor(settings, len(missing))
+        with opened as chosen:
+            chosen.solve(missing, round_.record)
+            peaks = dict(chosen.peaks)
+    solved = {name: round_.solved[key] for name, key in names.items()}
+    return Execution(
+        solved, round_.counts, max(peaks.values(), default=0.0), sum(peaks.values(), start=0.0)
+    )
+
+
+def choose_executor(settings: Settings, queries: int) -> Executor:
+    """The executor for this much work, not yet open. Ray is imported only if it is the one."""
+    name = settings.executor
+    if name == "auto":
+        cluster = settings.address is not None or bool(os.environ.get("RAY_ADDRESS"))
+        name = "ray" if cluster or queries > LARGE else "local"
+    if name == "local":
+        return LocalExecutor(settings)
+    from cluster.ray_executor import RayExecutor
+
+    return RayExecutor(settings)
+
+
+def _distinct(queries: Iterable[Query]) -> tuple[dict[str, str], dict[str, Query]]:
+    """The text key of every query's own key, and one query per text, under the text's key."""
+    names: dict[str, str] = {}
+    texts: dict[str, Query] = {}
+    for query in queries:
+        key = text_key(query)
+        if names.setdefault(query.key, key) != key:
+            raise ValueError(f"two queries with different texts have the key {query.key!r}")
+        if key not in texts:
+            texts[key] = Query(key, query.linear_text, query.nonlinear_text)
+    return names, texts
+
+
+class _Round:
+    """One call of :func:`execute`: verdicts as they come, on record before they count."""
+
+    def __init__(
+        self,
+        options: Options,
+        ledger: Ledger,
+        cache: VerdictCache | None,
+        progress: Callable[[Counts], None],
+        total: int,
+    ) -> None:
+        self.solved: dict[str, Solved] = {}
+        self.counts = Counts(total)
+        self._options = options
+        self._ledger = ledger
+        self._cache = cache
+        self._progress = progress
+
+    def recall(self, texts: dict[str, Query]) -> list[Query]:
+        """Take what the ledger and the cache know; returns what nobody knows."""
+        cached: dict[str, Solved] = {}
+        missing: list[Query] = []
+        for key, query in texts.items():
+            known = self._ledger.get(key, self._options)
+            if known is not None:
+                self.solved[key] = known
+            elif self._cache and (found := self._cache.get(key, self._options)):
+                cached[key] = found
+            else:
+                missing.append(query)
+        resumed = len(self.solved)
+        self._ledger.append(cached, self._options, cached=True)
+        self.solved.update(cached)
+        self.counts = Counts(len(texts), cached=len(cached), resumed=resumed)
+        self._progress(self.counts)
+        return missing
+
+    def record(self, key: str, solved: Solved) -> None:
+        """Put a new verdict on record, keep it for later runs, and count it."""
+        self._ledger.append({key: solved}, self._options)
+        if self._cache:
+            self._cache.put({key: solved}, self._options)
+        self.solved[key] = solved
+        so_far = self.counts
+        self.counts = Counts(
+            so_far.total, so_far.solved + 1, cached=so_far.cached, resumed=so_far.resumed
+        )
+        self._progress(self.counts)

@@ -1,0 +1,172 @@
+"""The executor in this process: threads that each talk to solver children of their own.
+
+Solving happens in the children, so threads suffice; Ray is not imported on this path.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from cluster.settings import Options, Settings
+from solvers import Answer, Portfolio, Query, Solved
+
+SMALL = 50
+"""Below this many queries a second worker takes longer to start than it saves."""
+
+Peaks = dict[tuple[int, str], float]
+"""The most memory, in MiB, that a worker's children of one solver held resident."""
+
+
+def solve_each(portfolio: Portfolio, queries: Iterable[Query]) -> Iterator[tuple[str, Solved]]:
+    """Keys and verdicts in order. A solver that was killed or ended by itself is asked once more:
+    its death says nothing about the query unless it repeats, and the next child starts empty.
+    """
+    for query in queries:
+        solved = portfolio.solve(query)
+        if solved.verdict in ("memory", "crashed"):
+            solved = portfolio.solve(query)
+        yield query.key, solved
+
+
+def note_peaks(peaks: Peaks, worker: int, answers: Sequence[Answer]) -> None:
+    """Raise the peaks of a worker to what its answers report."""
+    for answer in answers:
+        slot = (worker, answer.solver)
+        peaks[slot] = max(peaks.get(slot, 0.0), answer.rss_mib)
+
+
+class LocalExecutor:
+    """Workers in this process, one portfolio each; children stay warm until :meth:`close`.
+
+    ``peaks`` is what solver children needed so far. Opening it starts the first worker's child,
+    so that it warms up while the caller prepares queries. For one caller at a time.
+    """
+
+    def __init__(
+        self, settings: Settings, portfolio: Callable[[Options], Portfolio] = Options.portfolio
+    ) -> None:
+        self.peaks: Peaks = {}
+        self._workers = settings.local_workers()
+        self._options = settings.options
+        self._open_portfolio = portfolio
+        self._portfolios: list[Portfolio] = []
+
+    def __enter__(self) -> Self:
+        self._start(1)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the solver children."""
+        while self._portfolios:
+            self._portfolios.pop().close()
+
+    def solve(self, queries: Sequence[Query], on_solved: Callable[[str, Solved], None]) -> None:
+        """Report every query's verdict, from this thread, in the order in which they come.
+
+        Raises what the portfolio raises, and what ``on_solved`` does; queries that others are at
+        work on are then given up.
+        """
+        workers = 1 if len(queries) < SMALL else min(self._workers, len(queries))
+        self._start(workers)
+        if workers == 1:
+            for key, solved in solve_each(self._portfolios[0], queries):
+                note_peaks(self.peaks, 0, solved.answers)
+                on_solved(key, solved)
+        else:
+            self._solve_threaded(queries, workers, on_solved)
+
+    def _start(self, workers: int) -> None:
+        while len(self._portfolios) < workers:
+            portfolio = self._open_portfolio(self._options)
+            self._portfolios.append(portfolio.__enter__())
+
+    def _solve_threaded(
+        self, queries: Sequence[Query], workers: int, on_solved: Callable[[str, Solved], None]
+    ) -> None:
+        results: queue.SimpleQueue[_Report] = queue.SimpleQueue()
+        pending = _Pending(queries)
+        threads = [
+            threading.Thread(
+                target=_work,
+                args=(number, self._portfolios[number], pending, results),
+                name=f"solver worker {number}",
+                daemon=True,
+            )
+            for number in range(workers)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in queries:
+                report = results.get()
+                if isinstance(report, BaseException):
+                    raise report
+                worker, key, solved = report
+                note_peaks(self.peaks, worker, solved.answers)
+                on_solved(key, solved)
+        except BaseException:
+            pending.give_up()
+            self._abandon(threads)
+            raise
+        for thread in threads:
+            thread.join()
+
+    def _abandon(self, threads: list[threading.Thread]) -> None:
+        """Let threads that are at work close what they use, instead of waiting for them."""
+        portfolios, self._portfolios = self._portfolios, []
+
+        def close() -> None:
+            for thread in threads:
+                thread.join()
+            for portfolio in portfolios:
+                portfolio.close()
+
+        threading.Thread(target=close, name="solver closer", daemon=True).start()
+
+
+_Report = tuple[int, str, Solved] | Exception
+
+
+class _Pending:
+    """The queries nobody has taken yet, for several threads."""
+
+    def __init__(self, queries: Sequence[Query]) -> None:
+        self._left = iter(queries)
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[Query]:
+        while True:
+            with self._lock:
+                query = next(self._left, None)
+            if query is None:
+                return
+            yield query
+
+    def give_up(self) -> None:
+        with self._lock:
+            self._left = iter(())
+
+
+def _work(
+    number: int,
+    portfolio: Portfolio,
+    pending: _Pending,
+    results: queue.SimpleQueue[_Report],
+) -> None:
+    try:
+        for key, solved in solve_each(portfolio, pending):
+            results.put((number, key, solved))
+    except Exception as error:  # noqa: BLE001 - raised again where the results are awaited
+        results.put(error)

@@ -1,0 +1,123 @@
+"""How a run executes: where, with how many workers, which solvers, under which limits."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from typing import Literal, TypeAlias, get_args
+
+from solvers import Mode, Portfolio
+
+ExecutorName: TypeAlias = Literal["auto", "local", "ray"]
+
+UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+UNITS |= {f"{prefix}iB": UNITS[prefix] for prefix in "KMGT"}
+UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
+"""Bytes per unit; a bare letter is binary, as container runtimes have it."""
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)\s*", re.ASCII)
+_SPELLED = {unit.lower(): size for unit, size in UNITS.items()}
+_PACKAGES = {"z3": "z3-solver", "cvc5": "cvc5"}
+
+
+def parse_size(text: str) -> int:
+    """The bytes in "2GiB", "512 MB", "1.5g" or "1000000". Raises ValueError for anything else."""
+    match = _SIZE.fullmatch(text)
+    unit = None if match is None else _SPELLED.get(match[2].lower())
+    if match is None or unit is None:
+        raise ValueError(f"{text!r} is not a size: write a number and a unit, as in 512MiB or 2GiB")
+    size = int(float(match[1]) * unit)
+    if size <= 0:
+        raise ValueError(f"a size must be at least one byte, not {text!r}")
+    return size
+
+
+@functools.cache
+def installed_version(solver: str) -> str:
+    """The version of the installed package of a solver, without loading it; empty if missing."""
+    try:
+        return importlib.metadata.version(_PACKAGES[solver])
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a verdict may depend on besides its text; equal options make verdicts comparable.
+
+    The version of a solver that the mode does not use is empty.
+    """
+
+    mode: Mode
+    seed: int
+    timeout: float
+    memory_limit_bytes: int
+    z3: str
+    cvc5: str
+
+    def text(self) -> str:
+        """The one spelling of these options, as keys hold it."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    def portfolio(self) -> Portfolio:
+        """Solvers with these options, none started yet."""
+        return Portfolio(self.mode, self.timeout, self.memory_limit_bytes, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to execute. ``timeout`` is in seconds per query, the memory limit holds per solver.
+
+    ``workers`` None means one per CPU: of this process (local), of the cluster (Ray). An
+    ``address`` is that of a running Ray cluster. Raises ValueError for what cannot be.
+    """
+
+    executor: ExecutorName = "auto"
+    address: str | None = None
+    workers: int | None = None
+    mode: Mode = "portfolio"
+    timeout: float = 30.0
+    memory_limit_bytes: int = 2 << 30
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.executor not in get_args(ExecutorName):
+            names = ", ".join(get_args(ExecutorName))
+            raise ValueError(f"executor {self.executor!r} is none of {names}")
+        if self.mode not in get_args(Mode):
+            raise ValueError(f"solver {self.mode!r} is none of {', '.join(get_args(Mode))}")
+        if self.executor == "local" and self.address is not None:
+            raise ValueError(f"the local executor has no use for the address {self.address!r}")
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"at least one worker is needed, not {self.workers}")
+        if not 0 < self.timeout < float("inf"):
+            raise ValueError(f"the timeout must be a positive number of seconds: {self.timeout}")
+        if self.memory_limit_bytes <= 0:
+            raise ValueError(f"the memory limit must be positive: {self.memory_limit_bytes} bytes")
+        if not 0 <= self.seed < 1 << 31:
+            raise ValueError(f"the seed must be at least 0 and below 2^31, not {self.seed}")
+
+    @property
+    def options(self) -> Options:
+        """What verdicts depend on, with the versions installed here."""
+        return Options(
+            self.mode,
+            self.seed,
+            float(self.timeout),
+            self.memory_limit_bytes,
+            "" if self.mode == "cvc5" else installed_version("z3"),
+            "" if self.mode == "z3" else installed_version("cvc5"),
+        )
+
+    @property
+    def solvers_per_worker(self) -> int:
+        """How many solver children one worker may hold at once."""
+        return 2 if self.mode in ("portfolio", "both") else 1
+
+    def local_workers(self) -> int:
+        """The number of workers for this machine."""
+        return self.workers or len(os.sched_getaffinity(0))
