@@ -14,7 +14,7 @@ the same nodes.  (Nodes that only the parallel program has are what it computes 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engine.affine import ZERO, Affine
 
@@ -126,6 +126,24 @@ class Node(NamedTuple):
     payload: tuple[object, ...]
     extents: tuple[int, ...]
     coordinates: frozenset[str] = frozenset()
+
+    def payload_items(self) -> list[tuple[str, Any]]:
+        """The payload with what each item is: "node", "operand", "operands" or "value"."""
+        kinds = PAYLOAD.get(self.kind, ())
+        return [
+            (kinds[i] if i < len(kinds) else "value", item) for i, item in enumerate(self.payload)
+        ]
+
+
+#: Where definitions name other nodes.
+PAYLOAD: dict[str, tuple[str, ...]] = {
+    "einsum": ("operands",),
+    "combine": ("value", "operands"),
+    "unary": ("value", "value", "node"),
+    "amax": ("value", "operand"),
+    "onehot": ("value", "node"),
+    "select": ("value", "operand"),
+}
 
 
 class NodeTable:

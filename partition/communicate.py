@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from engine.affine import ZERO, Affine, affine
+from engine.affine import Affine, affine
 from engine.layout import Misaligned, merge
-from engine.lineage import BROADCAST, Atom, Layout, Lineage, Part, Term
+from engine.lineage import BROADCAST, Atom, Layout, Lineage, Term
+from engine.sums import Over, merge_parts, root_kinds, term_over_axis
 from partition.infer import LineageReading, lineage_axes, local_view
-
-Over = tuple[tuple[str, int], ...]
-
 
 def total(
     reading: LineageReading, members: Sequence[Lineage], over: Over, kind: str = "sum"
@@ -27,18 +25,8 @@ def total(
     shape = joined[0].shape
     if kind == "max":
         return _maximum(reading, joined)
-    terms = _merge_parts([term for x in joined for term in x.terms])
+    terms = merge_parts([term for x in joined for term in x.terms])
     return reading.fold(Lineage(shape, tuple(terms)))
-
-
-def _kinds(reading: LineageReading, parts: Sequence[Part]) -> set[str]:
-    found = set()
-    for part in parts:
-        token = reading.table.tokens[part.token]
-        while token.kind == "via":
-            token = reading.table.tokens[token.inner]
-        found.add(token.kind)
-    return found
 
 
 def _maximum(reading: LineageReading, members: Sequence[Lineage]) -> Lineage:
@@ -47,10 +35,10 @@ def _maximum(reading: LineageReading, members: Sequence[Lineage]) -> Lineage:
     if all(m == first for m in members):
         return first
     if all(
-        len(m.terms) == 1 and m.terms[0].factor > 0 and _kinds(reading, m.terms[0].parts) == {"max"}
+        len(m.terms) == 1 and m.terms[0].factor > 0 and root_kinds(reading.table, m.terms[0].parts) == {"max"}
         for m in members
     ):
-        terms = _merge_parts([m.terms[0] for m in members], add=False)
+        terms = merge_parts([m.terms[0] for m in members], add=False)
         if len(terms) == 1:
             return Lineage(first.shape, tuple(terms))
     taken = tuple(reading.piece(m).terms[0] for m in members)
@@ -58,101 +46,21 @@ def _maximum(reading: LineageReading, members: Sequence[Lineage]) -> Lineage:
     return local_view(node, first.shape)
 
 
-def _merge_parts(terms: Sequence[Term], *, add: bool = True) -> list[Term]:
-    """Join partial sums of one view over consecutive intervals.
-
-    Terms are grouped by everything but the interval of one part; within a group every interval
-    must occur equally often (``add``: that count multiplies the factor; a maximum ignores it).
-    """
-    groups: dict[tuple[object, ...], list[Term]] = {}
-    for term in terms:
-        key = (term.factor, term.node, term.layout, tuple(p.token for p in term.parts))
-        groups.setdefault(key, []).append(term)
-    result: list[Term] = []
-    for group in groups.values():
-        result += _merge_group(group, add) if group[0].parts and len(group) > 1 else group
-    return result
-
-
-def _merge_group(group: list[Term], add: bool) -> list[Term]:
-    width = len(group[0].parts)
-    varying = [i for i in range(width) if len({t.parts[i] for t in group}) > 1]
-    if not varying:
-        factor = group[0].factor * (len(group) if add else 1)
-        return [group[0]._replace(factor=factor)]
-    if len(varying) > 1:
-        return group
-    which = varying[0]
-    counts: dict[Part, int] = {}
-    for term in group:
-        counts[term.parts[which]] = counts.get(term.parts[which], 0) + 1
-    if len(set(counts.values())) != 1:
-        return group
-    union = _union(list(counts))
-    if union is None:
-        return group
-    kept = [p for i, p in enumerate(group[0].parts) if i != which]
-    if not (union.start == ZERO and union.size == union.extent):
-        kept.append(union)
-    factor = group[0].factor * (next(iter(counts.values())) if add else 1)
-    return [group[0]._replace(factor=factor, parts=tuple(sorted(kept, key=lambda p: p.token)))]
-
-
-def _union(parts: Sequence[Part]) -> Part | None:
-    """The interval that the parts tile, if they do."""
-    origin = parts[0].start
-    offsets = [part.start - origin for part in parts]
-    if any(offset.terms for offset in offsets):
-        return None
-    ranked = sorted(zip((o.const for o in offsets), parts, strict=True), key=lambda p: p[0])
-    end = ranked[0][0]
-    for offset, part in ranked:
-        if offset != end:
-            return None
-        end += part.size
-    return ranked[0][1]._replace(size=end - ranked[0][0])
-
-
 def _over_axis(
     reading: LineageReading, x: Lineage, axis: str, extent: int, kind: str
 ) -> Lineage:
     """The sum (maximum) of a family of tensors along one mesh axis."""
-    terms: list[Term] = []
-    for term in x.terms:
-        joined = _term_over_axis(reading, term, axis, extent, kind)
-        if joined is None:
-            taken = reading.piece(x)
-            node = reading.table.node(
-                "over", (axis, extent, kind, taken.terms[0].node),
-                tuple(n for n in x.shape if n != 1),
-                lineage_axes(x, reading.table) - {axis},
-            )
-            return local_view(node, x.shape)
-        terms.append(joined)
+    try:
+        terms = [term_over_axis(reading.table, t, axis, extent, kind) for t in x.terms]
+    except Misaligned:
+        taken = reading.piece(x)
+        node = reading.table.node(
+            "over", (axis, extent, kind, taken.terms[0].node),
+            tuple(n for n in x.shape if n != 1),
+            lineage_axes(x, reading.table) - {axis},
+        )
+        return local_view(node, x.shape)
     return Lineage(x.shape, tuple(terms))
-
-
-def _term_over_axis(
-    reading: LineageReading, term: Term, axis: str, extent: int, kind: str
-) -> Term | None:
-    if axis in reading.table[term.node].coordinates:
-        return None
-    atoms = [a for dim in term.layout.dims for a in dim] + list(term.layout.fixed)
-    if any(a.start.coefficient(axis) for a in atoms):
-        return None
-    moving = [p for p in term.parts if p.start.coefficient(axis)]
-    if not moving:
-        return term if kind == "max" else term._replace(factor=term.factor * extent)
-    if kind == "max" and (term.factor < 0 or _kinds(reading, term.parts) != {"max"}):
-        return None
-    if len(moving) > 1 or moving[0].start.coefficient(axis) != moving[0].size:
-        return None
-    part = moving[0]
-    union = part._replace(start=part.start.fix(axis, 0), size=part.size * extent)
-    kept = [p for p in term.parts if p is not part]
-    if not (union.start == ZERO and union.size == union.extent):
-        kept.append(union)
-    return term._replace(parts=tuple(sorted(kept, key=lambda p: p.token)))
 
 
 def gather(

@@ -17,6 +17,7 @@ from itertools import product
 from math import prod
 
 from engine.affine import ZERO, Affine
+from engine.cone import is_masked
 from engine.errors import ShapeMismatch
 from engine.layout import Misaligned, adjoin, align, constant_atom, merge, narrow, regroup
 from engine.lineage import (
@@ -32,6 +33,7 @@ from engine.lineage import (
     Token,
 )
 from engine.reading import CONSTANTS, Selection
+from engine.sums import collect
 from partition.canonical import Draft, canonical
 
 #: Sums of more partial terms than this are taken as they are.
@@ -87,7 +89,7 @@ class LineageReading:
 
     def fold(self, x: Lineage) -> Lineage:
         """Collect equal terms; a complete sum of several becomes a node."""
-        terms = self._merged(x.terms)
+        terms = collect(x.terms)
         if len(terms) < 2:
             return Lineage(x.shape, tuple(terms))
         if any(term.parts for term in terms):
@@ -109,7 +111,7 @@ class LineageReading:
         result = self._sum_node(shape, terms)
         if self.reference_size is None or result.terms[0].node < before:
             return result
-        flat = self._merged(
+        flat = collect(
             [u for t in terms for u in (unfold(self.table, t) if self._is_new_sum(t) else [t])]
         )
         known = self._regrouped(shape, flat) if len(flat) > 1 else None
@@ -121,14 +123,6 @@ class LineageReading:
             and term.node >= self.reference_size
             and self.table[term.node].kind == "combine"
         )
-
-    @staticmethod
-    def _merged(terms: Sequence[Term]) -> list[Term]:
-        collected: dict[tuple[int, Layout, tuple[Part, ...]], Fraction] = {}
-        for term in terms:
-            key = (term.node, term.layout, term.parts)
-            collected[key] = collected.get(key, Fraction(0)) + term.factor
-        return [Term(f, *key) for key, f in collected.items() if f]
 
     def _regrouped(self, shape: tuple[int, ...], flat: Sequence[Term]) -> Lineage | None:
         """The reference node that is the sum of these terms, if there is one."""
@@ -171,7 +165,7 @@ class LineageReading:
         inner = unfold(self.table, view.terms[0])
         if not any(self.table[t.node].kind == "combine" for t in inner):
             return
-        flat = self._merged([
+        flat = collect([
             u for t in inner
             for u in (unfold(self.table, t) if self.table[t.node].kind == "combine" else [t])
         ])
@@ -212,7 +206,11 @@ class LineageReading:
         ]
         form = canonical(drafts, frozenset(outputs), extents)
         factors = [terms[i].factor for i in form.order]
-        lead = factors[-1]
+        # The largest factor is taken out, so that factors do not pile up from sum to sum.  A masked
+        # sum keeps its sign: minus infinity has no negative.
+        lead = max(reversed(factors), key=abs)
+        if any(is_masked(self.table, t.node) for t in terms):
+            lead = abs(lead)
         operands = tuple(
             o._replace(node=self.table.one) if o.node == -1 else o for o in form.operands
         )

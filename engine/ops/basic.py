@@ -146,7 +146,13 @@ def view_shape(shape: tuple[int, ...], size: Sequence[int]) -> tuple[int, ...]:
     return result
 
 
-@operator("view", "b (h d) -> b h d")
+def _view_backward(
+    r: R, inputs: Sequence[Any], gradients: Sequence[Any], attrs: Attrs
+) -> list[Any]:
+    return [r.reshape(gradients[0], r.shape(inputs[0]))]
+
+
+@operator("view", "b (h d) -> b h d", backward=_view_backward)
 def _view(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     shape = r.shape(inputs[0])
     return [r.reshape(inputs[0], view_shape(shape, integers(attrs, "size")))]

@@ -1,0 +1,321 @@
+"""Which positions of a claim's axes represent the others.
+
+An axis of a reference node is read at several strides (a view splits it, a shard strides over it).
+The grid writes its positions in mixed radix, one digit per stride that the claim uses, and cuts the
+range of each digit at every interval boundary that the claim mentions.  Every piece between cuts
+keeps ``units`` positions: single ones, and a last one that stands for the rest of the piece.
+Digits of equal extent are cut alike, which relates the axes that an operator identifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+
+from engine.affine import Affine
+from engine.arrays.dims import Dim, Factor
+from engine.cone import operands
+from engine.errors import Unsupported
+from engine.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, NodeTable
+
+Axis = tuple[int, int]  # node and axis; axis -1 - l: reduced label l of the node's definition
+Interval = tuple[int, int]
+Over = tuple[tuple[str, int], ...]
+
+
+def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
+    """The member of a family at the given coordinates."""
+
+    def at(value: Affine) -> Affine:
+        for axis, position in here.items():
+            value = value.fix(axis, position)
+        return value
+
+    def atoms(dim: Iterable[Atom]) -> tuple[Atom, ...]:
+        return tuple(a._replace(start=at(a.start)) for a in dim)
+
+    terms = tuple(
+        t._replace(
+            layout=Layout(tuple(atoms(d) for d in t.layout.dims), atoms(t.layout.fixed)),
+            parts=tuple(p._replace(start=at(p.start)) for p in t.parts),
+        )
+        for t in lineage.terms
+    )
+    return Lineage(lineage.shape, terms)
+
+
+class Grid:
+    """The represented positions of one claim.  Raises `Unsupported` where boundaries cut through
+    the digits of an axis.
+
+    ``extents``: of the mesh coordinates.  Coordinates in ``over`` are summed or gathered by the
+    operator and are represented like a digit; any other takes one value.
+    """
+
+    def __init__(
+        self,
+        nodes: NodeTable,
+        lineages: Sequence[Lineage],
+        defined: Iterable[int],
+        extents: Mapping[str, int],
+        over: Over,
+        units: int,
+    ) -> None:
+        self.nodes = nodes
+        self.units = units
+        summed = {axis for axis, _ in over}
+        self.generic = {
+            axis: 0 if axis in summed or extent == 1 else 1 for axis, extent in extents.items()
+        }
+        self.coordinates = dict(self.generic)
+        self.strides: dict[Axis, set[int]] = {}
+        self.full: dict[Axis, int] = {}
+        self.cuts: dict[int, set[int]] = {}
+        self.radix: dict[Axis, tuple[tuple[int, int], ...]] = {}
+        self.local: dict[int, Dim] = {}
+        self._note_strides(lineages, extents)
+        self._note_views(lineages)
+        self._relate(defined)
+        for axis, extent in over:
+            self.cuts.setdefault(extent, set()).update((0, extent))
+        self._note_cuts(lineages)
+        self._note_local(lineages)
+
+    def reset(self) -> None:
+        """Put all coordinates back to their one value."""
+        self.coordinates.update(self.generic)
+
+    def at(self, value: Affine) -> int:
+        return value.at(self.coordinates)
+
+    # -- strides ----------------------------------------------------------------------------
+
+    def _note_strides(self, lineages: Sequence[Lineage], extents: Mapping[str, int]) -> None:
+        for lineage in lineages:
+            for term in lineage.terms:
+                for atom in (*(a for d in term.layout.dims for a in d), *term.layout.fixed):
+                    if atom.axis != BROADCAST:
+                        key = (term.node, atom.axis)
+                        self._stride(key, atom.stride, atom.extent)
+                        self._family_strides(key, atom.stride, atom.start, extents)
+                for part in term.parts:
+                    token = self.nodes.tokens[part.token]
+                    while token.kind == "via":
+                        token = self.nodes.tokens[token.inner]
+                    key = (token.node, -1 - token.where)
+                    self._stride(key, 1, part.extent)
+                    self._family_strides(key, 1, part.start, extents)
+
+    def _stride(self, key: Axis, stride: int, extent: int) -> None:
+        held = self.strides.setdefault(key, {1})
+        held.add(stride)
+        if extent != ABSOLUTE:
+            held.add(stride * extent)
+            self.full[key] = max(self.full.get(key, 0), stride * extent)
+
+    def _family_strides(
+        self, key: Axis, stride: int, start: Affine, extents: Mapping[str, int]
+    ) -> None:
+        for axis, coefficient in start.terms:
+            self.strides[key].add(stride * abs(coefficient))
+            self.strides[key].add(stride * abs(coefficient) * extents[axis])
+
+    def _note_views(self, lineages: Sequence[Lineage]) -> None:
+        """Local dimensions of one size are split alike: an operator may join and split them."""
+        splits: dict[int, set[int]] = {}
+        sized = [
+            (size, term.node, dim)
+            for lineage in lineages
+            for term in lineage.terms
+            for size, dim in zip(lineage.shape, term.layout.dims, strict=True)
+        ]
+        for size, _, dim in sized:
+            inner = 1
+            for atom in reversed(dim):
+                inner *= atom.size
+                splits.setdefault(size, set()).add(inner)
+        for size, node, dim in sized:
+            inner = 1
+            for atom in reversed(dim):
+                for split in splits[size] if atom.axis != BROADCAST else ():
+                    if inner < split < inner * atom.size and split % inner == 0:
+                        self.strides[node, atom.axis].add(atom.stride * (split // inner))
+                inner *= atom.size
+
+    def _relate(self, numbers: Iterable[int]) -> None:
+        """Carry strides between the axes that a definition identifies, until nothing changes."""
+        relations: list[tuple[Axis, Axis, int, int]] = []
+        for number in sorted(numbers):
+            relations += self._relations(number)
+        for label, axis, stride, extent in relations:
+            self._stride(axis, stride, extent)
+            self._stride(label, 1, extent)
+        changed = True
+        while changed:
+            changed = False
+            for label, axis, stride, extent in relations:
+                down = {s * stride for s in self.strides[label] if extent == 0 or s <= extent}
+                up = {
+                    s // stride for s in self.strides[axis]
+                    if s % stride == 0 and (extent == 0 or s <= stride * extent)
+                }
+                if not down <= self.strides[axis] or not up <= self.strides[label]:
+                    self.strides[axis] |= down
+                    self.strides[label] |= up
+                    changed = True
+
+    def _relations(self, number: int) -> list[tuple[Axis, Axis, int, int]]:
+        node = self.nodes[number]
+        if node.kind in ("unary", "onehot"):
+            operand = node.payload[2] if node.kind == "unary" else node.payload[1]
+            axes = self.nodes[operand].extents  # type: ignore[index]
+            return [((number, i), (operand, i), 1, n) for i, n in enumerate(axes)]  # type: ignore[misc]
+        reads = operands(self.nodes, number)
+        outputs: Sequence[int] = node.payload[-1] if reads else ()  # type: ignore[assignment]
+        place = {label: i for i, label in enumerate(outputs)}
+        return [
+            ((number, place.get(label, -1 - label)), (o.node, axis), stride, extent)
+            for o in reads
+            for axis, stride, extent, label in o.atoms
+        ]
+
+    def _digits(self, key: Axis) -> tuple[tuple[int, int], ...]:
+        """(stride, extent) of the digits of an axis, innermost first; extent 0: unbounded."""
+        if key not in self.radix:
+            bounds = sorted(self.strides.get(key, {1}))
+            full = self.full.get(key, 0)
+            result = []
+            for low, high in zip(bounds, bounds[1:], strict=False):
+                if high % low:
+                    raise Unsupported(f"an axis read at strides {low} and {high}")
+                result.append((low, high // low))
+            if not full:
+                result.append((bounds[-1], 0))
+            self.radix[key] = tuple(result)
+        return self.radix[key]
+
+    def _within(self, key: Axis, stride: int, extent: int) -> list[tuple[int, int]]:
+        """The digits of an axis from ``stride`` up to ``stride * extent``."""
+        return [
+            (s, e) for s, e in self._digits(key)
+            if s >= stride and (extent == ABSOLUTE or s < stride * extent)
+        ]
+
+    def _intervals(
+        self, digits: Sequence[tuple[int, int]], start: int, size: int
+    ) -> list[Interval]:
+        """The interval of each digit, innermost first, that [start, start + size) is made of."""
+        low, high = start, start + size
+        result: list[Interval] = []
+        single = False
+        for _, extent in digits:
+            if single:
+                value = low % extent if extent else low
+                result.append((value, value + 1))
+                low = low // extent if extent else 0
+            elif extent and low % extent == 0 and high % extent == 0:
+                result.append((0, extent))
+                low, high = low // extent, high // extent
+            elif not extent or low // extent == (high - 1) // extent:
+                first = low % extent if extent else low
+                result.append((first, first + high - low))
+                low = low // extent if extent else 0
+                single = True
+            else:
+                raise Unsupported(f"positions {start} to {start + size} cut through a block")
+        return result
+
+    # -- cuts -------------------------------------------------------------------------------
+
+    def _note_cuts(self, lineages: Sequence[Lineage]) -> None:
+        for lineage in lineages:
+            for term in lineage.terms:
+                for atom in (*(a for d in term.layout.dims for a in d), *term.layout.fixed):
+                    if atom.axis == BROADCAST:
+                        continue
+                    self._cut((term.node, atom.axis), atom.stride, atom.extent,
+                              self.at(atom.start), atom.size)
+                for part in term.parts:
+                    token = self.nodes.tokens[part.token]
+                    while token.kind == "via":
+                        token = self.nodes.tokens[token.inner]
+                    self._cut((token.node, -1 - token.where), 1, part.extent,
+                              self.at(part.start), part.size)
+
+    def _cut(self, key: Axis, stride: int, extent: int, start: int, size: int) -> None:
+        digits = self._within(key, stride, extent)
+        for (_, e), (low, high) in zip(digits, self._intervals(digits, start, size), strict=True):
+            self.cuts.setdefault(e, set()).update((low, high))
+
+    def _blocks(self, extent: int) -> list[tuple[int, int]]:
+        """(first position, length) of the blocks of a digit's range."""
+        bounds = sorted(self.cuts.get(extent, set()) | ({0, extent} if extent else set()))
+        blocks: list[tuple[int, int]] = []
+        for low, high in zip(bounds, bounds[1:], strict=False):
+            singles = min(self.units - 1, high - low - 1)
+            blocks += [(low + i, 1) for i in range(singles)]
+            blocks.append((low + singles, high - low - singles))
+        return blocks
+
+    def _kept(self, extent: int, interval: Interval) -> list[tuple[int, int]]:
+        """(position, multiplicity) of the represented positions of a digit in an interval."""
+        result = []
+        for first, length in self._blocks(extent):
+            begin, end = max(first, interval[0]), min(first + length, interval[1])
+            if begin < end:
+                result.append((begin, end - begin))
+        return result
+
+    # -- what claims ask for ----------------------------------------------------------------
+
+    def positions(
+        self, key: Axis, stride: int, extent: int, start: int, size: int
+    ) -> list[tuple[int, int]]:
+        """(position, multiplicity) that represent [start, start + size) of a label's range."""
+        if key not in self.strides:
+            self._stride(key, stride, extent)
+        digits = self._within(key, stride, extent)
+        places = [
+            [(p * s // stride, w) for p, w in self._kept(e, interval)]
+            for (s, e), interval in zip(digits, self._intervals(digits, start, size), strict=True)
+        ]
+        places.reverse()
+        result = []
+        for chosen in product(*places):
+            weight = 1
+            for _, w in chosen:
+                weight *= w
+            result.append((sum(p for p, _ in chosen), weight))
+        return result
+
+    def digits(self, key: Axis, atom: Atom) -> list[tuple[Factor, list[int]]]:
+        """For each digit of an atom, outermost first: multiplicities, and the places along the
+        node's axis of its represented positions (the places of all digits add up)."""
+        digits = self._within(key, atom.stride, atom.extent)
+        intervals = self._intervals(digits, self.at(atom.start), atom.size)
+        result = []
+        for (s, e), interval in zip(digits, intervals, strict=True):
+            kept = self._kept(e, interval)
+            result.append((tuple(w for _, w in kept), [p * s for p, _ in kept]))
+        result.reverse()
+        return result
+
+    def _note_local(self, lineages: Sequence[Lineage]) -> None:
+        """How local dimensions are represented, for tensors that are constant along them."""
+        for lineage in lineages:
+            for term in lineage.terms:
+                for dim, size in zip(term.layout.dims, lineage.shape, strict=True):
+                    if any(a.axis == BROADCAST for a in dim) or size in self.local:
+                        continue
+                    factors = [f for a in dim for f, _ in self.digits((term.node, a.axis), a)]
+                    self.local[size] = tuple(factors)
+
+    def constant_dim(self, size: int) -> Dim:
+        """A dimension of ``size`` along which a tensor is constant, represented like any other
+        of its size."""
+        known = self.local.get(size)
+        return known if known is not None else (tuple(w for _, w in self._blocks(size)),)
+
+    def coordinate(self, axis: str, extent: int) -> list[tuple[int, int]]:
+        """(position, multiplicity) of the represented coordinates along a mesh axis."""
+        return self._blocks(extent)

@@ -1,0 +1,127 @@
+"""Sums of views: joining partial sums over ranks and microbatches, by arithmetic on intervals.
+
+Partial sums of one view over consecutive intervals are the sum over their union; complete copies
+add up to a multiple.  These are exact statements at true size; everything else is left apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from engine.affine import ZERO
+from engine.layout import Misaligned
+from engine.lineage import Layout, Lineage, NodeTable, Part, Term
+
+Over = tuple[tuple[str, int], ...]
+
+
+def collect(terms: Sequence[Term]) -> list[Term]:
+    """Equal views as one term with the sum of their factors; zero terms are dropped."""
+    collected: dict[tuple[int, Layout, tuple[Part, ...]], Fraction] = {}
+    for term in terms:
+        key = (term.node, term.layout, term.parts)
+        collected[key] = collected.get(key, Fraction(0)) + term.factor
+    return [Term(f, *key) for key, f in collected.items() if f]
+
+
+def root_kinds(nodes: NodeTable, parts: Sequence[Part]) -> set[str]:
+    """Whether parts are of sums or of maxima."""
+    found = set()
+    for part in parts:
+        token = nodes.tokens[part.token]
+        while token.kind == "via":
+            token = nodes.tokens[token.inner]
+        found.add(token.kind)
+    return found
+
+
+def _sorted_parts(parts: Sequence[Part], union: Part) -> tuple[Part, ...]:
+    """The parts with one more, which is dropped if it is the whole range."""
+    whole = union.start == ZERO and union.size == union.extent
+    return tuple(sorted([*parts, *(() if whole else (union,))], key=lambda p: p.token))
+
+
+def merge_parts(terms: Sequence[Term], *, add: bool = True) -> list[Term]:
+    """Join partial sums (``add``) or maxima of one view over consecutive intervals.
+
+    Terms are grouped by everything but the interval of one part; within a group every interval
+    must occur equally often (``add``: that count multiplies the factor; a maximum ignores it).
+    """
+    groups: dict[tuple[object, ...], list[Term]] = {}
+    for term in terms:
+        key = (term.factor, term.node, term.layout, tuple(p.token for p in term.parts))
+        groups.setdefault(key, []).append(term)
+    result: list[Term] = []
+    for group in groups.values():
+        result += _merge_group(group, add) if group[0].parts and len(group) > 1 else group
+    return result
+
+
+def _merge_group(group: list[Term], add: bool) -> list[Term]:
+    width = len(group[0].parts)
+    varying = [i for i in range(width) if len({t.parts[i] for t in group}) > 1]
+    if not varying:
+        factor = group[0].factor * (len(group) if add else 1)
+        return [group[0]._replace(factor=factor)]
+    if len(varying) > 1:
+        return group
+    which = varying[0]
+    counts: dict[Part, int] = {}
+    for term in group:
+        counts[term.parts[which]] = counts.get(term.parts[which], 0) + 1
+    if len(set(counts.values())) != 1:
+        return group
+    union = _union(list(counts))
+    if union is None:
+        return group
+    kept = [p for i, p in enumerate(group[0].parts) if i != which]
+    factor = group[0].factor * (next(iter(counts.values())) if add else 1)
+    return [group[0]._replace(factor=factor, parts=_sorted_parts(kept, union))]
+
+
+def _union(parts: Sequence[Part]) -> Part | None:
+    """The interval that the parts tile, if they do."""
+    origin = parts[0].start
+    offsets = [part.start - origin for part in parts]
+    if any(offset.terms for offset in offsets):
+        return None
+    ranked = sorted(zip((o.const for o in offsets), parts, strict=True), key=lambda p: p[0])
+    end = ranked[0][0]
+    for offset, part in ranked:
+        if offset != end:
+            return None
+        end += part.size
+    return ranked[0][1]._replace(size=end - ranked[0][0])
+
+
+def term_over_axis(nodes: NodeTable, term: Term, axis: str, extent: int, kind: str) -> Term:
+    """The sum (``kind`` "max": maximum) of a family of views along one mesh axis, as one view.
+
+    Raises `Misaligned` if the views differ in anything but the interval of one partial sum, or if
+    those intervals do not tile.
+    """
+    if axis in nodes[term.node].coordinates:
+        raise Misaligned
+    atoms = [a for dim in term.layout.dims for a in dim] + list(term.layout.fixed)
+    if any(a.start.coefficient(axis) for a in atoms):
+        raise Misaligned
+    moving = [p for p in term.parts if p.start.coefficient(axis)]
+    if not moving:
+        return term if kind == "max" else term._replace(factor=term.factor * extent)
+    if kind == "max" and (term.factor < 0 or root_kinds(nodes, term.parts) != {"max"}):
+        raise Misaligned
+    if len(moving) > 1 or moving[0].start.coefficient(axis) != moving[0].size:
+        raise Misaligned
+    part = moving[0]
+    union = part._replace(start=part.start.fix(axis, 0), size=part.size * extent)
+    kept = [p for p in term.parts if p is not part]
+    return term._replace(parts=_sorted_parts(kept, union))
+
+
+def family_sum(nodes: NodeTable, x: Lineage, over: Over) -> Lineage:
+    """The sum of a family along mesh axes; raises `Misaligned` where it is no sum of views."""
+    terms = list(x.terms)
+    for axis, extent in over:
+        terms = [term_over_axis(nodes, term, axis, extent, "sum") for term in terms]
+    return Lineage(x.shape, tuple(collect(merge_parts(terms))))
