@@ -1,0 +1,118 @@
+"""Random inputs of a plan at its small sizes: parameters, batch, incoming loss gradient.
+
+Every parameter and batch tensor exists once, for both sides; ranks read their part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.arrays import Weighted
+from engine.arrays.dims import Dim, count, weights
+from engine.errors import ShapeMismatch
+from engine.shrink import Sizes, slice_axes
+from engine.unroll import Unrolled
+
+#: Keeps attention scores and gates away from saturation.
+MATRIX_SCALE = 0.5
+
+
+def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
+    """Names of what an operator reads at one position of its inputs."""
+    read = {row.inputs[position] for row in unrolled.rows
+            if row.name == operator and not row.backward}
+    return frozenset(unrolled.tensors[v].name for v in read)
+
+
+@dataclass(slots=True)
+class Inputs:
+    """``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings."""
+
+    sizes: Sizes
+    rotary: frozenset[str]
+    tables: frozenset[str]
+    random: np.random.Generator
+    _parameters: dict[str, Weighted] = field(default_factory=dict)
+    _batch: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    _gradient: float = 0.0
+
+    def loss_gradient(self, shape: tuple[int, ...], *, whole: bool) -> Weighted:
+        """The incoming gradient of the loss, or of a slice's loss that is averaged into it."""
+        if not self._gradient:
+            self._gradient = float(self.random.uniform(0.5, 2.0))
+        mean = self.sizes.plan.loss == "mean" and not whole
+        share = 1 / prod(n for _, n in slice_axes(self.sizes.plan)) if mean else 1.0
+        return Weighted(np.full(shape, self._gradient * share), tuple(() for _ in shape))
+
+    def parameter(self, name: str) -> Weighted:
+        """The full parameter."""
+        if name not in self._parameters:
+            dims = tuple(self.sizes.dim(dim) for dim in self.sizes.recorder.parameters[name])
+            self._parameters[name] = Weighted(self._values(name, dims), dims)
+        return self._parameters[name]
+
+    def _values(self, name: str, dims: tuple[Dim, ...]) -> NDArray[np.float64]:
+        shape = [count(dim) for dim in dims]
+        if name in self.rotary:
+            angles = self.random.uniform(0, 2 * np.pi, shape[:-1])
+            turned: NDArray[np.float64] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+            return turned
+        values: NDArray[np.float64] = self.random.standard_normal(shape)
+        if len(dims) < 2:
+            return 1 + 0.2 * values
+        if name in self.tables:
+            return values
+        fan_in = sum(weight * weight for weight in weights(dims[-1]))
+        return values * (MATRIX_SCALE / fan_in**0.5)
+
+    def batch(self, number: int, at: Mapping[str, int] | None) -> Weighted:
+        """A batch tensor: the slice at coordinates, or (None) the whole."""
+        tensor = self.sizes.recorder.batch[number]
+        if at is None:
+            data = self._drawn(number)
+            dims = self.sizes.dims(tensor.full)
+            return Weighted(data.reshape([count(dim) for dim in dims]), dims)
+        dims = self.sizes.dims(tensor.local)
+        picks: list[int | slice] = []
+        for axes in self._divided(number):
+            picks += [self._pick(axis, n, at.get(axis, 0)) for axis, n in axes]
+            picks.append(slice(None))
+        return Weighted(self._drawn(number)[tuple(picks)], dims)
+
+    def _pick(self, axis: str, held: int, position: int) -> int:
+        extent = dict(slice_axes(self.sizes.plan))[axis]
+        if not 0 <= position < extent:
+            raise ShapeMismatch(f"slice {position} along {axis}, the batch has {extent}")
+        return position if held > 1 else 0
+
+    def _divided(self, number: int) -> list[list[tuple[str, int]]]:
+        """For each dimension: the slice axes that divide it, with their representatives."""
+        tensor = self.sizes.recorder.batch[number]
+        return [
+            [] if full == local else [
+                (axis, count(self.sizes.dim(self.sizes.recorder.slices[axis])))
+                for axis, n in slice_axes(self.sizes.plan)
+            ]
+            for full, local in zip(tensor.full, tensor.local, strict=True)
+        ]
+
+    def _drawn(self, number: int) -> NDArray[np.float64]:
+        """The whole tensor: for each dimension its slice axes, then the slice's positions."""
+        if number not in self._batch:
+            tensor = self.sizes.recorder.batch[number]
+            drawn: list[int] = []
+            held: list[int] = []
+            for axes, local in zip(self._divided(number), tensor.local, strict=True):
+                size = count(self.sizes.dim(local))
+                drawn += [*(n if a in self.sizes.expanded else 1 for a, n in axes), size]
+                held += [*(n for _, n in axes), size]
+            classes = self.sizes.classes(tensor.domain)
+            values = (self.random.integers(0, classes, drawn).astype(float) if classes
+                      else self.random.standard_normal(drawn))
+            self._batch[number] = np.broadcast_to(values, held)
+        return self._batch[number]
