@@ -49,7 +49,8 @@ class Grid:
     the digits of an axis.
 
     ``extents``: of the mesh coordinates.  Coordinates in ``over`` are summed or gathered by the
-    operator and are represented like a digit; any other takes one value.
+    operator and are represented like a digit; any other takes one value.  ``boundaries``: (size of
+    a local dimension, place) where the operator itself cuts or joins it.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Grid:
         extents: Mapping[str, int],
         over: Over,
         units: int,
+        boundaries: Iterable[tuple[int, int]] = (),
     ) -> None:
         self.nodes = nodes
         self.units = units
@@ -78,6 +80,8 @@ class Grid:
         self._relate(defined)
         for axis, extent in over:
             self.cuts.setdefault(extent, set()).update((0, extent))
+        for extent, place in boundaries:
+            self.cuts.setdefault(extent, {0, extent}).add(place)
         self._note_cuts(lineages)
         self._note_local(lineages)
 

@@ -37,6 +37,17 @@ def split(atom: Atom, inner: int) -> tuple[Atom, Atom]:
     return outer, Atom(atom.axis, atom.stride, inner, ZERO, inner)
 
 
+def is_block(atom: Atom) -> bool:
+    """Whether an atom is one of several equal blocks of its axis, not all of it."""
+    return (
+        atom.axis != BROADCAST
+        and atom.extent != ABSOLUTE
+        and not atom.full
+        and atom.extent % atom.size == 0
+        and atom.start.divisible(atom.size)
+    )
+
+
 def merge(atoms: Sequence[Atom]) -> Dim:
     """Adjacent atoms of one dimension joined where the outer one strides over the whole inner."""
     if len(atoms) < 2:
@@ -101,9 +112,19 @@ def align(dims: Sequence[Dim]) -> list[list[Atom | None]]:
                     outer, atom = split(atom, smallest)
                     stack.append(outer)
                 position.append(atom)
+            _split_blocks(stacks, position)
         positions.append(position)
     positions.reverse()
     return positions
+
+
+def _split_blocks(stacks: Sequence[list[Atom]], position: list[Atom | None]) -> None:
+    """Where one view says which block it is (an atom of size 1 outside), make the others say so."""
+    says = any(s and s[-1].size == 1 and s[-1].axis != BROADCAST and not s[-1].full for s in stacks)
+    for k, (stack, atom) in enumerate(zip(stacks, position, strict=True)):
+        if says and not stack and atom is not None and is_block(atom):
+            outer, position[k] = split(atom, atom.size)
+            stack.append(outer)
 
 
 def regroup(layout: Layout, shape: tuple[int, ...]) -> Layout:
@@ -114,8 +135,14 @@ def regroup(layout: Layout, shape: tuple[int, ...]) -> Layout:
     for size in shape:
         taken: list[Atom] = []
         have = 1
-        if size == 1 and atoms and atoms[-1].size == 1:
-            taken.append(atoms.pop())
+        if size == 1 and atoms:
+            if atoms[-1].size == 1:
+                taken.append(atoms.pop())
+            elif is_block(atoms[-1]):
+                # One block of a larger axis: the new dimension is which block it is.
+                outer, inner = split(atoms[-1], atoms[-1].size)
+                taken.append(outer)
+                atoms[-1] = inner
         while have < size:
             if not atoms:
                 raise Misaligned

@@ -323,6 +323,29 @@ class Obligation(NamedTuple):
     symbols: dict[str, tuple[object, ...]]
 
 
+def boundaries(claim: Claim) -> list[tuple[int, int]]:
+    """Where the operator of a claim cuts or joins local dimensions: (size, place)."""
+    given = [x for x in claim.inputs if x is not None]
+    if claim.kind == "slice" or claim.name in ("slice", "concat"):
+        kind = "slice" if claim.name == "slice" else "all_gather"
+    else:
+        kind = claim.kind
+    keys = {"slice": ["dim"], "all_gather": ["dim"], "reduce_scatter": ["dim"],
+            "all_to_all": ["split_dim", "concat_dim"]}.get(kind, [])
+    found = []
+    for dim in (claim.attrs.get(key) for key in keys):
+        for whole in (*given, *claim.outputs) if isinstance(dim, int) else ():
+            for part in (*given, *claim.outputs):
+                large, small = whole.shape[dim], part.shape[dim]
+                if small and large > small:
+                    found += [(large, place) for place in range(small, large, small)][:64]
+    start = claim.attrs.get("start")
+    if kind == "slice" and isinstance(start, int) and given and isinstance(claim.attrs["dim"], int):
+        size = given[0].shape[claim.attrs["dim"]]
+        found += [(size, start), (size, start + claim.outputs[0].shape[claim.attrs["dim"]])]
+    return found
+
+
 #: Kinds of rows that add their inputs up.
 SUMS = frozenset({"all_reduce", "reduce", "reduce_scatter", "accumulate"})
 
@@ -336,7 +359,8 @@ def build(nodes: NodeTable, claim: Claim, units: int = 2, widened: int = 0) -> O
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.kind in SUMS, widened=widened)
     lineages = [*inputs, *claim.outputs]
-    grid = Grid(nodes, lineages, sorted(here.defined), claim.extents, claim.over, units)
+    grid = Grid(nodes, lineages, sorted(here.defined), claim.extents, claim.over, units,
+                boundaries(claim))
     terms = TermTable()
     meaning = Meaning(nodes, grid, here.opaque, terms)
     actual = _Semantics(meaning, claim).outputs()

@@ -51,7 +51,8 @@ class Tensor(NamedTuple):
 
 @dataclass(slots=True)
 class Unrolled:
-    """``losses``: (program, value); ``gradients``: (program, shard, value) after everything ran.
+    """``losses``: (program, which of its losses, value), one value per microbatch unless
+    ``symbolic``; ``gradients``: (program, shard, value) after everything ran.
 
     ``symbolic``: microbatches are the coordinate ``mb``.  ``instances``: operators over all ranks
     and microbatches.
@@ -59,7 +60,7 @@ class Unrolled:
 
     rows: list[Row] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
-    losses: list[tuple[int, int]] = field(default_factory=list)
+    losses: list[tuple[int, str, int]] = field(default_factory=list)
     gradients: list[tuple[int, int, int]] = field(default_factory=list)
     faults: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -549,7 +550,8 @@ class _Emitter:
         body = program.bodies[program.calls[c].body]
         values = self.values[p, c]
         for value in body.losses:
-            self.out.losses.append((p, self.held(p, body, value, values, None)))
+            which = f"{body.name}: {body.values[value].name}"
+            self.out.losses.append((p, which, self.held(p, body, value, values, None)))
         for value, shard in body.gradients:
             held = self.held(p, body, value, values, None)
             self.pending.setdefault((p, shard), []).append(held)

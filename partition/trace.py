@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import NamedTuple
 
 from engine.affine import ZERO, Affine, affine
+from engine.conclusions import scaled
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.findings import Finding
 from engine.ir import MICROBATCH, Plan, Program
@@ -124,7 +126,7 @@ class Tracer:
             return [self.batch(n, unrolled.tensors[v].shape, row)
                     for n, v in zip(batch_names(row), row.outputs, strict=True)]
         if row.kind == "seed":
-            return [self.seed(unrolled.tensors[row.outputs[0]].shape)]
+            return [self.seed(unrolled.tensors[row.outputs[0]].shape, row)]
         present = [x for x in inputs if x is not None]
         if row.kind == "recv":
             return present
@@ -216,12 +218,15 @@ class Tracer:
                 )
         return box_view(self.input_node(name, full), full, shape, tuple(offset))
 
-    def seed(self, shape: tuple[int, ...]) -> Lineage:
+    def seed(self, shape: tuple[int, ...], row: Row) -> Lineage:
         node = self.input_node("loss gradient", ())
         if any(n != 1 for n in shape):
             raise ShapeMismatch(f"the loss has shape {list(shape)}, expected one element")
         lineage = box_view(node, shape, shape, tuple(ZERO for _ in shape))
-        return lineage
+        if self.plan.loss != "mean":
+            return lineage
+        _, count = self.slice_number(row)
+        return scaled(lineage, Fraction(1, count))
 
     # -- communication --------------------------------------------------------------------------
 

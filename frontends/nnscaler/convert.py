@@ -134,6 +134,14 @@ class _BodyWriter:
     ) -> None:
         """``contexts``: of the forward body, by forward cell."""
         name, tensors, attrs = declared(op.forward)
+        source = source_of(op.forward, op.id)
+        if name in ("multiref", "identity") and len(op.outputs) == 1 and op.inputs:
+            # Needs no context: the sum of whatever gradients it is given.
+            given = [self.read(x) for x in op.inputs]
+            outputs, joins = self.arriving(op.outputs, set())
+            self.emit("add_n", given, outputs, {}, source)
+            self.join(joins, source)
+            return
         held = contexts.get(op.forward.id)
         if held is None:
             raise UnreadablePlan(
@@ -156,7 +164,6 @@ class _BodyWriter:
                 f"expected {len(wrt)} input gradients, found {len(op.outputs)}"
             )
         attrs = {**attrs, "wrt": tuple(wrt), "arity": len(inputs)}
-        source = source_of(op.forward, op.id)
         outputs, joins = self.arriving(op.outputs, set())
         self.emit(name, [*inputs, *gradients], outputs, attrs, source, backward=True)
         self.join(joins, source)
@@ -201,6 +208,10 @@ class _BodyWriter:
             self.emit(name, inputs, outputs, attrs, source)
             self.join(joins, source)
             return
+        alone = (
+            len(adapter.prims) == len(adapter.inputs) == len(adapter.outputs) == 1
+            and adapter.prims[0].kind in PLAIN
+        )
         for prim in adapter.prims:
             if prim.kind in ONE_SIDED:
                 name, attrs = one_sided_step(prim, self.device.number)
@@ -212,8 +223,10 @@ class _BodyWriter:
                     attrs["position"] = prim.inputs[0].box[prim.number("dim")][0]
             else:
                 name, attrs = prim.kind, {}
-            inputs = [self.read(x) for x in prim.inputs]
-            self.emit(name, inputs, [self.write(x) for x in prim.outputs], attrs, source)
+            # The data flow of an adapter is its own; a lone primitive is the adapter.
+            into, out = (adapter if alone else prim).inputs, (adapter if alone else prim).outputs
+            inputs = [self.read(x) for x in into]
+            self.emit(name, inputs, [self.write(x) for x in out], attrs, source)
 
     def body(
         self, inputs: Sequence[int], outputs: Sequence[int], mirror: int = -1

@@ -1,0 +1,242 @@
+"""What a proof has to conclude, and whether lineages say so.
+
+Conclusions come from the single-device program alone: its loss, and for every parameter and every
+rank that holds a shard of it, the gradient with coefficient 1 after the last reduction.  Whether a
+lineage is the expected one is exact comparison at true size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import product
+from typing import NamedTuple
+
+from engine.derive import Derived
+from engine.ir import MICROBATCH, Plan, Program, Shard
+from engine.layout import Misaligned, narrow
+from engine.lineage import Lineage, NodeTable
+from engine.sums import collect, family_sum, merge_parts
+from engine.unroll import Unrolled
+
+Lineages = Sequence[Lineage | None]
+
+
+class Conclusion(NamedTuple):
+    """``kind``: "loss", "gradient", "coverage" or "single-device gradient"; ``value``: the tensor
+    of the side that it is about (-1: none)."""
+
+    kind: str
+    name: str
+    ranks: tuple[int, ...]
+    holds: bool
+    message: str
+    program: int = -1
+    value: int = -1
+
+
+def scaled(lineage: Lineage, factor: Fraction) -> Lineage:
+    return Lineage(
+        lineage.shape, tuple(t._replace(factor=t.factor * factor) for t in lineage.terms)
+    )
+
+
+def box_of(lineage: Lineage, shard: Shard) -> Lineage:
+    """The box of a full tensor that a shard holds; raises `Misaligned` if it is no view."""
+    terms = []
+    for term in lineage.terms:
+        dims = list(term.layout.dims)
+        for i, (size, full) in enumerate(zip(shard.shape, shard.full_shape, strict=True)):
+            if size != full:
+                dims[i] = narrow(dims[i], shard.offset[i], size)
+        terms.append(term._replace(layout=term.layout._replace(dims=tuple(dims))))
+    return Lineage(shard.shape, tuple(terms))
+
+
+def slices(plan: Plan, program: Program) -> int:
+    """Into how many slices replicas and microbatches divide the batch."""
+    count = plan.microbatches
+    for axis in plan.replica_axes:
+        count *= program.extents.get(axis, 1)
+    return count
+
+
+def conclude(
+    plan: Plan,
+    nodes: NodeTable,
+    single: Derived,
+    single_lineages: Lineages,
+    parallel: Unrolled,
+    lineages: Lineages,
+) -> list[Conclusion]:
+    """All conclusions, in a fixed order, each with whether it holds."""
+    result = _single_gradients(plan, single, single_lineages)
+    expected_loss = single_lineages[single.loss]
+    result += _losses(plan, nodes, parallel, lineages, expected_loss)
+    wanted = {name: single_lineages[v] for name, v in single.gradients.items()}
+    result += _gradients(plan, parallel, lineages, wanted)
+    result += [_coverage(plan, name) for name in sorted(wanted)]
+    return result
+
+
+def _single_gradients(plan: Plan, single: Derived, lineages: Lineages) -> list[Conclusion]:
+    """The single-device plan's own backward must be the derivative of its forward."""
+    result = []
+    for program, number, value in single.unrolled.gradients:
+        name = plan.single.shards[number].name
+        derived = single.gradients.get(name)
+        want = lineages[derived] if derived is not None else None
+        have = lineages[value]
+        holds = want is not None and have == want
+        message = "" if holds else (
+            f"the single-device plan's gradient of {name} is not the derivative of its forward"
+        )
+        result.append(Conclusion(
+            "single-device gradient", name, (0,), holds, message, program, value
+        ))
+    return result
+
+
+def _losses(
+    plan: Plan,
+    nodes: NodeTable,
+    parallel: Unrolled,
+    lineages: Lineages,
+    expected: Lineage | None,
+) -> list[Conclusion]:
+    groups: dict[tuple[int, str], list[int]] = {}
+    for program, which, value in parallel.losses:
+        groups.setdefault((program, which), []).append(value)
+    result = []
+    for (program, which), values in groups.items():
+        held = plan.programs[program]
+        # Innermost first: microbatches divide what a replica reads.
+        over = [(MICROBATCH, plan.microbatches)] if parallel.symbolic else []
+        over += [(a, held.extents[a]) for a in reversed(plan.replica_axes) if a in held.extents]
+        factor = Fraction(1, slices(plan, held)) if plan.loss == "mean" else Fraction(1)
+        found = _total([lineages[v] for v in values], nodes, tuple(over))
+        holds = found is not None and expected is not None and scaled(found, factor) == expected
+        message = "" if holds else (
+            f"rank {held.base}: the {plan.loss} of the losses over {slices(plan, held)} slices of "
+            "the batch is not the single-device loss"
+        )
+        result.append(Conclusion(
+            "loss", which, (held.base,), holds, message, program, values[0]
+        ))
+    if not result:
+        result.append(Conclusion("loss", "loss", (), False, "no rank computes a loss"))
+    return result
+
+
+def _total(
+    members: Sequence[Lineage | None], nodes: NodeTable, over: tuple[tuple[str, int], ...]
+) -> Lineage | None:
+    present = [m for m in members if m is not None]
+    if len(present) < len(members) or not present:
+        return None
+    try:
+        summed = [family_sum(nodes, m, over) for m in present]
+    except Misaligned:
+        return None
+    terms = collect(merge_parts([t for m in summed for t in m.terms]))
+    return Lineage(present[0].shape, tuple(terms))
+
+
+def _gradients(
+    plan: Plan,
+    parallel: Unrolled,
+    lineages: Lineages,
+    wanted: Mapping[str, Lineage | None],
+) -> list[Conclusion]:
+    found = {(p, n): v for p, n, v in parallel.gradients}
+    result = []
+    for p, program in enumerate(plan.programs):
+        for number, shard in enumerate(program.shards):
+            if shard.name not in wanted:
+                continue
+            value = found.get((p, number), -1)
+            have = lineages[value] if value >= 0 else None
+            message = _gradient_fault(program, shard, have, wanted[shard.name], value)
+            result.append(Conclusion(
+                "gradient", shard.name, (program.base,), not message, message, p, value
+            ))
+    return result
+
+
+def _gradient_fault(
+    program: Program, shard: Shard, have: Lineage | None, want: Lineage | None, value: int
+) -> str:
+    """Why a gradient is not the expected one ("" if it is)."""
+    where = f"rank {program.base}: the gradient of {shard.name}"
+    if value < 0:
+        return f"{where} is never computed"
+    if have is None or want is None:
+        return f"{where} depends on an operator that is not supported"
+    try:
+        expected = box_of(want, shard)
+    except Misaligned:
+        return f"{where} is held as a box that is no view of it"
+    if have == expected:
+        return ""
+    if len(have.terms) == 1 and len(expected.terms) == 1:
+        a, b = have.terms[0], expected.terms[0]
+        if a.node == b.node and a.parts:
+            intervals = ", ".join(f"[{p.start}, +{p.size}) of {p.extent}" for p in a.parts)
+            return f"{where} is a partial sum (over {intervals}): a reduction is missing"
+        if a.node == b.node and a.layout == b.layout:
+            return f"{where} is {a.factor / b.factor} times the single-device gradient"
+        if a.node == b.node:
+            return f"{where} is another part of it than the shard"
+    return f"{where} is not the single-device gradient"
+
+
+def _coverage(plan: Plan, name: str) -> Conclusion:
+    """The shards of a parameter, over all ranks, must cover it."""
+    boxes: set[tuple[tuple[int, int], ...]] = set()
+    full: tuple[int, ...] = ()
+    for program in plan.programs:
+        for shard in program.shards:
+            if shard.name == name:
+                full = shard.full_shape
+                boxes |= set(_boxes(program, shard))
+    holds = _tiles(boxes, full)
+    message = "" if holds else f"the shards of {name} do not tile its {list(full)} elements"
+    return Conclusion("coverage", name, (), holds, message)
+
+
+def _boxes(program: Program, shard: Shard) -> list[tuple[tuple[int, int], ...]]:
+    axes = sorted({a for start in shard.offset for a in start.axes})
+    result = []
+    for chosen in product(*(range(program.extents[a]) for a in axes)):
+        here = dict(zip(axes, chosen, strict=True))
+        result.append(tuple(
+            (start.at(here), start.at(here) + size)
+            for start, size in zip(shard.offset, shard.shape, strict=True)
+        ))
+    return result
+
+
+def _tiles(boxes: set[tuple[tuple[int, int], ...]], full: tuple[int, ...]) -> bool:
+    """Whether different boxes are disjoint, inside, and of the full volume."""
+    if not boxes:
+        return False
+    volume = 0
+    for box in boxes:
+        if any(not 0 <= low <= high <= n for (low, high), n in zip(box, full, strict=True)):
+            return False
+        size = 1
+        for low, high in box:
+            size *= high - low
+        volume += size
+    total = 1
+    for n in full:
+        total *= n
+    if volume != total:
+        return False
+    ranked = sorted(boxes)
+    return not any(
+        all(a[0] < b[1] and b[0] < a[1] for a, b in zip(x, y, strict=True))
+        for i, x in enumerate(ranked)
+        for y in ranked[i + 1 :]
+    )
+

@@ -1,0 +1,218 @@
+"""The partition of a plan: stages, claims, templates and what they have to conclude.
+
+A *stage* is one operator instance (a family over coordinates) between the lineages of its inputs
+and outputs.  Its claim is an *obligation*; obligations that are the same up to names and places
+share a *template*.  Messages, loads and parameters have nothing to solve: their lineage is their
+source's, or an assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from engine.conclusions import Conclusion, conclude
+from engine.derive import Derived, derive
+from engine.errors import ShapeMismatch, Unsupported
+from engine.findings import Finding
+from engine.ir import MICROBATCH, Plan, Program
+from engine.lineage import Lineage, NodeTable
+from engine.obligation import Claim, Obligation, build
+from engine.reading import is_partial
+from engine.unroll import Row, Unrolled, unroll
+from partition.templates import key
+from partition.trace import Tracer, reference
+
+#: Rows that claim nothing beyond their source or an assumption.
+UNCLAIMED = frozenset({"shard", "load", "seed", "recv", "broadcast"})
+
+#: The two sides of a plan, in reports and tables.
+SINGLE, PARALLEL = "single", "parallel"
+
+
+class Stage(NamedTuple):
+    """``side``, ``row``: which row; ``template``: -1 where nothing is to solve; ``live``: whether a
+    conclusion depends on it; ``problem``: why no obligation could be stated."""
+
+    side: str
+    row: int
+    template: int
+    live: bool
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Side:
+    """One side of a plan, unrolled, with a lineage per tensor."""
+
+    programs: Sequence[Program]
+    unrolled: Unrolled
+    lineages: list[Lineage | None]
+    microbatches: int
+
+    def claim(self, row: Row) -> Claim | None:
+        """The claim of a row; None if a lineage is missing."""
+        inputs = tuple(self.lineages[v] if v >= 0 else None for v in row.inputs)
+        outputs = [self.lineages[v] for v in row.outputs]
+        present = tuple(x for x in outputs if x is not None)
+        missing = any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True))
+        if missing or len(present) < len(outputs):
+            return None
+        extents = {**self.programs[row.programs[0]].extents, MICROBATCH: self.microbatches}
+        batched = tuple(self.unrolled.tensors[v].batched for v in row.inputs if v >= 0)
+        return Claim(row.kind, row.name, row.attrs, row.backward, row.over, len(row.programs),
+                     inputs, present, extents, batched)
+
+
+@dataclass(slots=True)
+class Partition:
+    """Everything that is claimed about a plan.
+
+    ``templates``: one obligation per distinct claim; ``examples``: for each template the (side,
+    row) that it was built from; ``reference_size``: nodes below are the single-device program's.
+    ``faults``: the plan contradicts itself; ``unsupported``: operators without a meaning here.
+    """
+
+    plan: Plan
+    nodes: NodeTable
+    single: Side
+    derived: Derived
+    parallel: Side
+    reference_size: int
+    stages: list[Stage] = field(default_factory=list)
+    templates: list[Obligation] = field(default_factory=list)
+    examples: list[tuple[str, int]] = field(default_factory=list)
+    conclusions: list[Conclusion] = field(default_factory=list)
+    faults: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    unsupported: list[Finding] = field(default_factory=list)
+
+    def side(self, name: str) -> Side:
+        return self.single if name == SINGLE else self.parallel
+
+
+def partition(plan: Plan) -> Partition:
+    """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model, and
+    `Unsupported` if the single-device side has no loss to hold anything against."""
+    single = unroll([plan.single], 1)
+    parallel = unroll(plan.programs, plan.microbatches)
+    nodes = NodeTable()
+    if single.faults:
+        empty = Side((plan.single,), single, [], 1)
+        return Partition(plan, nodes, empty, Derived(single, {}, -1, -1),
+                         Side(plan.programs, parallel, [], plan.microbatches), 0,
+                         faults=single.faults)
+    known = reference(plan.single, single)
+    derived = derive(plan.single, single)
+    alone = replace(plan, microbatches=1, replica_axes=())
+    first = Tracer(alone, [plan.single], nodes, known).run(derived.unrolled)
+    size = len(nodes)
+    second = Tracer(plan, plan.programs, nodes, known, size).run(parallel)
+    result = Partition(
+        plan, nodes,
+        Side((plan.single,), derived.unrolled, first.lineages, 1), derived,
+        Side(plan.programs, parallel, second.lineages, plan.microbatches), size,
+        faults=list(parallel.faults), findings=list(parallel.findings),
+    )
+    for finding in (*first.findings, *second.findings):
+        kind = result.unsupported if finding.kind == "unsupported operator" else result.faults
+        kind.append(finding)
+    result.findings += _new_partial_functions(result)
+    if not parallel.faults:
+        result.conclusions = conclude(
+            plan, nodes, derived, first.lineages, parallel, second.lineages
+        )
+        _stage(result)
+    return result
+
+
+def _stage(result: Partition) -> None:
+    """Give every row its template; claims of one key share it."""
+    known: dict[tuple[object, ...], tuple[int, str]] = {}
+    for name in (SINGLE, PARALLEL):
+        side = result.side(name)
+        live = _live(result, name)
+        for number, row in enumerate(side.unrolled.rows):
+            used = any(v in live for v in row.outputs)
+            if row.kind in UNCLAIMED:
+                result.stages.append(Stage(name, number, -1, used))
+                continue
+            template, problem = _template(result, name, number, known)
+            result.stages.append(Stage(name, number, template, used, problem))
+
+
+def _template(
+    result: Partition,
+    name: str,
+    number: int,
+    known: dict[tuple[object, ...], tuple[int, str]],
+) -> tuple[int, str]:
+    claim = result.side(name).claim(result.side(name).unrolled.rows[number])
+    if claim is None:
+        return -1, "a tensor without a lineage"
+    try:
+        form = key(result.nodes, claim)
+    except Unsupported as error:
+        return -1, str(error)
+    found = known.get(form)
+    if found is None:
+        try:
+            obligation = build(result.nodes, claim)
+        except (Unsupported, ShapeMismatch) as error:
+            found = -1, str(error)
+        else:
+            found = len(result.templates), ""
+            result.templates.append(obligation)
+            result.examples.append((name, number))
+        known[form] = found
+    return found
+
+
+def _live(result: Partition, name: str) -> set[int]:
+    """Values that some conclusion depends on."""
+    side = result.side(name)
+    roots = {c.value for c in result.conclusions
+             if (c.kind == "single-device gradient") == (name == SINGLE) and c.value >= 0}
+    if name == SINGLE:
+        roots |= {*result.derived.gradients.values(), result.derived.loss}
+    else:
+        roots |= {v for _, _, v in side.unrolled.losses}
+    live = set(roots)
+    for row in reversed(side.unrolled.rows):
+        if any(v in live for v in row.outputs):
+            live.update(v for v in row.inputs if v >= 0)
+    return live
+
+
+def _new_partial_functions(result: Partition) -> list[Finding]:
+    """Functions that are undefined somewhere, of values that the single-device program has not:
+    the parallel program might be undefined where the other one is not."""
+    found = []
+    for number in range(result.reference_size, len(result.nodes)):
+        node = result.nodes[number]
+        if node.kind == "unary" and is_partial(str(node.payload[0])):
+            found.append(Finding(
+                "definedness",
+                f"the parallel program takes {node.payload[0]} of a value that the single-device "
+                "program does not compute", operator=str(node.payload[0]),
+            ))
+    return found
+
+
+def widened(result: Partition, stage: Stage, steps: int) -> Obligation:
+    """The obligation of a stage with its cut moved away by ``steps`` definitions; raises
+    `Unsupported` if it becomes too large."""
+    side = result.side(stage.side)
+    claim = side.claim(side.unrolled.rows[stage.row])
+    if claim is None:
+        raise Unsupported("a tensor without a lineage")
+    return build(result.nodes, claim, widened=steps)
+
+
+def rows(result: Partition) -> Iterator[tuple[Stage, Row, Mapping[str, int]]]:
+    """All stages with their rows and the extents of their coordinates."""
+    for stage in result.stages:
+        side = result.side(stage.side)
+        row = side.unrolled.rows[stage.row]
+        yield stage, row, side.programs[row.programs[0]].extents
