@@ -137,7 +137,13 @@ class _BodyWriter:
         source = source_of(op.forward, op.id)
         if name in ("multiref", "identity") and len(op.outputs) == 1 and op.inputs:
             # Needs no context: the sum of whatever gradients it is given.
-            given = [self.read(x) for x in op.inputs]
+            copies = tensors_of(op.forward.outputs)
+            given = [
+                self.read(x) for i, x in enumerate(op.inputs)
+                if x.id in self.environment
+                or i >= len(copies)
+                or not self.unused(copies[i], forward)
+            ]
             outputs, joins = self.arriving(op.outputs, set())
             self.emit("add_n", given, outputs, {}, source)
             self.join(joins, source)
