@@ -5,9 +5,9 @@ Every parameter and batch tensor exists once, for both sides; ranks read their p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class Inputs:
         if not self._gradient:
             self._gradient = float(self.random.uniform(0.5, 2.0))
         mean = self.sizes.plan.loss == "mean" and not whole
-        share = 1 / prod(n for _, n in slice_axes(self.sizes.plan)) if mean else 1.0
+        share = 1 / math.prod(n for _, n in slice_axes(self.sizes.plan)) if mean else 1.0
         return Weighted(np.full(shape, self._gradient * share), tuple(() for _ in shape))
 
     def parameter(self, name: str) -> Weighted:
@@ -60,15 +60,14 @@ class Inputs:
         shape = [count(dim) for dim in dims]
         if name in self.rotary:
             angles = self.random.uniform(0, 2 * np.pi, shape[:-1])
-            turned: NDArray[np.float64] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
-            return turned
+            return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
         values: NDArray[np.float64] = self.random.standard_normal(shape)
         if len(dims) < 2:
-            return 1 + 0.2 * values
+            return values * 0.2 + 1
         if name in self.tables:
             return values
         fan_in = sum(weight * weight for weight in weights(dims[-1]))
-        return values * (MATRIX_SCALE / fan_in**0.5)
+        return values * (MATRIX_SCALE / math.sqrt(fan_in))
 
     def batch(self, number: int, at: Mapping[str, int] | None) -> Weighted:
         """A batch tensor: the slice at coordinates, or (None) the whole."""
