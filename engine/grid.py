@@ -50,7 +50,8 @@ class Grid:
 
     ``extents``: of the mesh coordinates.  Coordinates in ``over`` are summed or gathered by the
     operator and are represented like a digit; any other takes one value.  ``boundaries``: (size of
-    a local dimension, place) where the operator itself cuts or joins it.
+    a local dimension, place) where the operator itself cuts or joins it.  ``alike``: local dimensions
+    of one size are split alike, because the operator joins or splits them.
     """
 
     def __init__(
@@ -62,6 +63,8 @@ class Grid:
         over: Over,
         units: int,
         boundaries: Iterable[tuple[int, int]] = (),
+        *,
+        alike: bool = False,
     ) -> None:
         self.nodes = nodes
         self.units = units
@@ -76,7 +79,8 @@ class Grid:
         self.radix: dict[Axis, tuple[tuple[int, int], ...]] = {}
         self.local: dict[int, Dim] = {}
         self._note_strides(lineages, extents)
-        self._note_views(lineages)
+        if alike:
+            self._note_views(lineages)
         self._relate(defined)
         for axis, extent in over:
             self.cuts.setdefault(extent, set()).update((0, extent))

@@ -67,6 +67,8 @@ class SmallReading(TermReading):
     """Terms of an obligation: positions follow from multiplicities, and a choice reads the
     represented entries of its row."""
 
+    grid: Grid
+
     def absolute(self, start: int, size: int) -> tuple[Dim, tuple[int, ...]]:
         dim = self.dim(size)
         places = [0]
@@ -78,11 +80,12 @@ class SmallReading(TermReading):
 
     def select(self, scores: Weighted, selection: Selection) -> Weighted:
         size = int(scores.shape[1])
-        entries = np.empty((scores.data.shape[0], selection.topk), dtype=object)
+        chosen = self.grid.positions((-1, 0), 1, selection.topk, 0, selection.topk)
+        entries = np.empty((scores.data.shape[0], len(chosen)), dtype=object)
         for i, row in enumerate(scores.data):
-            for j in range(selection.topk):
-                entries[i, j] = self.table.app(f"select:{size}:{selection}:{j}", *row)
-        return Weighted(entries, (scores.dims[0], ((1,) * selection.topk,)))
+            for k, (j, _) in enumerate(chosen):
+                entries[i, k] = self.table.app(f"select:{size}:{selection}:{j}", *row)
+        return Weighted(entries, (scores.dims[0], (tuple(w for _, w in chosen),)))
 
 
     def _maximum(self, row: Array) -> Term:
@@ -116,7 +119,7 @@ class Meaning:
         self.terms = terms
         self.symbols: dict[tuple[object, ...], Term] = {}
         self.memo: dict[tuple[int, Index, tuple[Part, ...]], Entry] = {}
-        self.reading = SmallReading(terms)
+        self.reading = SmallReading(terms, grid)
 
     def symbol(self, key: tuple[object, ...]) -> Term:
         found = self.symbols.get(key)
@@ -356,11 +359,21 @@ def build(nodes: NodeTable, claim: Claim, units: int = 2, widened: int = 0) -> O
 
     ``units``: representatives of each piece of an axis; ``widened``: see `engine.cone.cone`.
     """
+    try:
+        return _build(nodes, claim, units, widened, alike=False)
+    except Unsupported:
+        # Splitting dimensions of one size alike costs positions; it is done where it is needed.
+        return _build(nodes, claim, units, widened, alike=True)
+
+
+def _build(
+    nodes: NodeTable, claim: Claim, units: int, widened: int, *, alike: bool
+) -> Obligation:
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.kind in SUMS, widened=widened)
     lineages = [*inputs, *claim.outputs]
     grid = Grid(nodes, lineages, sorted(here.defined), claim.extents, claim.over, units,
-                boundaries(claim))
+                boundaries(claim), alike=alike)
     terms = TermTable()
     meaning = Meaning(nodes, grid, here.opaque, terms)
     actual = _Semantics(meaning, claim).outputs()
@@ -392,7 +405,7 @@ class _Semantics:
         self.claim = claim
         self.grid = meaning.grid
         self.reading = SmallReading(
-            meaning.terms, coordinates=self.grid.coordinates
+            meaning.terms, self.grid, coordinates=self.grid.coordinates
         )
 
     def outputs(self) -> list[Weighted]:
