@@ -3,3 +3,72 @@
 The face of the project: the Python API, the command line and the reports. Everything that decides
 lives in the floors below: `cluster`, `checker`, `frontends`, `partition`, `solvers`, `engine`.
 """
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardproof.result import Conclusion, Counts, Result, Seconds
+
+if TYPE_CHECKING:
+    from shardproof.progress import Progress
+
+__all__ = ["Conclusion", "Counts", "Result", "Seconds", "check", "verify"]
+
+
+def verify(
+    single: str | os.PathLike[str],
+    parallel: str | os.PathLike[str] | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    executor: str = "auto",
+    address: str | None = None,
+    workers: int | None = None,
+    solver: str = "portfolio",
+    timeout: float = 30.0,
+    memory_limit: int | str = "2GiB",
+    exhaustive: bool = False,
+    cache: bool = True,
+    seed: int = 1,
+    assume: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Whether the parallel plan computes what the single-device plan computes, for every input.
+
+    ``single`` and ``parallel`` are two nnScaler plans (.pkl, .pkl.gz); alone, ``single`` is a
+    folder with both sides.  The options are those of ``shardproof verify``: ``out`` is the run
+    directory, which must be new or empty; ``timeout`` is in seconds per query, ``memory_limit``
+    per solver, in bytes or as text ("2GiB"); ``assume`` a file as in docs/assumptions.md.
+
+    Input that cannot be read is a result too (verdict "invalid input").  Raises ``ValueError``
+    for options that cannot be; any other error is a fault of Shardproof's or of the machine.
+    """
+    from shardproof import api
+
+    options = api.Options(
+        out=None if out is None else Path(out),
+        executor=executor,
+        address=address,
+        workers=workers,
+        solver=solver,
+        timeout=timeout,
+        memory_limit=memory_limit,
+        exhaustive=exhaustive,
+        cache=cache,
+        seed=seed,
+        assume=None if assume is None else Path(assume),
+    )
+    return api.run(Path(single), None if parallel is None else Path(parallel), options, progress)
+
+
+def check(run_dir: str | os.PathLike[str]) -> Any:
+    """The second eye over a finished run: builds and solves it again.
+
+    The result has ``ok`` and ``problems``.  Raises `engine.errors.InvalidInput` if ``run_dir`` is
+    not the directory of a run.
+    """
+    from shardproof import api
+
+    return api.check(Path(run_dir))

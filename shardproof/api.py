@@ -1,0 +1,141 @@
+"""A run, from what the user names to the result: what the command line and Python share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import InvalidInput
+from shardproof import rundir
+from shardproof.progress import Progress
+from shardproof.result import Result
+
+if TYPE_CHECKING:
+    from cluster.settings import Settings
+    from shardproof.assume import Assumptions
+
+#: The kind of the conclusions about gradients of parameters.
+GRADIENT = "gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of ``verify``, by the names of the command line; see `shardproof.verify`."""
+
+    out: Path | None = None
+    executor: str = "auto"
+    address: str | None = None
+    workers: int | None = None
+    solver: str = "portfolio"
+    timeout: float = 30.0
+    memory_limit: int | str = "2GiB"
+    exhaustive: bool = False
+    cache: bool = True
+    seed: int = 1
+    assume: Path | None = None
+
+    def settings(self) -> Settings:
+        """How to execute; raises ``ValueError`` for what cannot be."""
+        from cluster.settings import Settings, parse_size
+
+        limit = self.memory_limit
+        return Settings(
+            executor=self.executor,  # type: ignore[arg-type]  # it checks
+            address=self.address,
+            workers=self.workers,
+            mode=self.solver,  # type: ignore[arg-type]  # it checks
+            timeout=self.timeout,
+            memory_limit_bytes=parse_size(limit) if isinstance(limit, str) else limit,
+            seed=self.seed,
+        )
+
+
+def run(
+    single: Path, parallel: Path | None, options: Options, progress: Progress | None = None
+) -> Result:
+    """Verify; what is wrong with the input is a result too.
+
+    Raises ``ValueError`` for options that cannot be; any other error is a fault of ours, or of
+    the machine.
+    """
+    settings = options.settings()
+    progress = Progress() if progress is None else progress
+    from cluster.memory import MemorySampler
+
+    start = time.perf_counter()
+    with MemorySampler() as sampler:
+        progress.memory = lambda: sampler.peak_mib
+        try:
+            result = _run(single, parallel, options, settings, progress)
+        except InvalidInput as error:
+            where = "" if progress.run_dir is None else str(progress.run_dir)
+            result = Result("invalid input", reason=str(error), run_dir=where)
+    result = replace(
+        result,
+        seconds=replace(result.seconds, total=time.perf_counter() - start),
+        peak_rss_mib=max(result.peak_rss_mib, sampler.peak_mib),
+    )
+    if result.run_dir:
+        rundir.keep(Path(result.run_dir), rundir.RESULT, result.to_json() + "\n")
+    return result
+
+
+def check(run_dir: Path) -> Any:
+    """The second eye over a finished run: its ``ok`` and ``problems``; raises `InvalidInput`."""
+    import importlib
+
+    if not run_dir.is_dir() or not rundir.is_run(run_dir):
+        raise InvalidInput("expected the directory of a run", str(run_dir))
+    return importlib.import_module("checker").check(run_dir)
+
+
+def _run(
+    single: Path,
+    parallel: Path | None,
+    options: Options,
+    settings: Settings,
+    progress: Progress,
+) -> Result:
+    from shardproof import assume
+    from shardproof.load import load_plan
+
+    start = time.perf_counter()
+    progress.phase("load")
+    if options.out is not None:
+        rundir.refuse_used(options.out)
+    assumptions = assume.Assumptions() if options.assume is None else assume.read(options.assume)
+    plan = load_plan(single, parallel, assumptions)
+    out = rundir.create(options.out, plan.name, datetime.now())
+    progress.run_dir = out
+    seconds = time.perf_counter() - start
+
+    from shardproof import pipeline
+
+    result = pipeline.run(
+        plan,
+        settings=settings,
+        out=out,
+        exhaustive=options.exhaustive,
+        use_cache=options.cache,
+        assumptions=assumptions,
+        load_seconds=seconds,
+        progress=progress,
+    )
+    return _held_to(replace(result, run_dir=str(out)), assumptions)
+
+
+def _held_to(result: Result, assumptions: Assumptions) -> Result:
+    """A proof that lacks an expected conclusion is none."""
+    gradients = (c.name for c in result.conclusions if c.kind == GRADIENT and c.holds)
+    unmet = assumptions.unmet(gradients)
+    if result.verdict != "proved" or not unmet:
+        return result
+    named = ", ".join(unmet)
+    return replace(
+        result,
+        verdict="inconclusive",
+        reason=f"not among the conclusions, though expected (--assume): the gradient of {named}",
+    )

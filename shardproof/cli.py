@@ -1,0 +1,302 @@
+"""The command line.
+
+Exit codes: 0 proved, 1 refuted, 2 inconclusive, 3 invalid input (a wrong use of the command line
+too), 4 internal error; 130 when interrupted.  With ``--json`` one JSON document goes to stdout,
+and everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from shardproof.progress import Progress
+
+INVALID: Final = 3
+INTERNAL: Final = 4
+INTERRUPTED: Final = 130
+NOBODY_READS: Final = 141
+
+EXECUTORS: Final = ("auto", "local", "ray")
+SOLVERS: Final = ("portfolio", "z3", "cvc5", "both")
+
+_PATH: Final = click.Path(path_type=Path)
+
+
+class _Face(click.Group):
+    """A group whose commands return exit codes, and whose errors are one line each."""
+
+    #: The run that is under way, to say where it is if it ends badly.
+    progress: Progress | None = None
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run a command, and exit."""
+        del standalone_mode
+        self.progress = None
+        sys.exit(
+            self._code(
+                lambda: click.Group.main(
+                    self, args, prog_name, complete_var, standalone_mode=False, **extra
+                )
+            )
+        )
+
+    def _code(self, command: Callable[[], Any]) -> int:
+        """The exit code of a command; nothing that goes wrong leaves a traceback."""
+        from engine.errors import InvalidInput
+
+        try:
+            code = command()
+            sys.stdout.flush()
+            return code if isinstance(code, int) else 0
+        except click.ClickException as error:
+            error.show(sys.stderr)
+            return INVALID
+        except InvalidInput as error:
+            _complain(str(error))
+            return INVALID
+        except (click.Abort, KeyboardInterrupt):
+            _complain("interrupted")
+            return INTERRUPTED
+        except BrokenPipeError:
+            _forget_stdout()
+            return NOBODY_READS
+        except Exception as error:  # noqa: BLE001 - said in one line, kept in a file
+            _complain(self._internal(error))
+            return INTERNAL
+
+    def _internal(self, error: Exception) -> str:
+        """Keep the traceback of a fault of ours; what to say of it."""
+        said = "".join(traceback.format_exception_only(error)).strip()
+        text = "".join(traceback.format_exception(error))
+        try:
+            place = f"; the traceback is in {_kept(text, self.progress)}"
+        except OSError as failure:
+            place = f"; its traceback could not be kept: {failure}"
+        return f"internal error: {said}{place}"
+
+
+def _kept(text: str, progress: Progress | None) -> Path:
+    """Where ``text`` now is: in the run directory if there is one, else in a temporary file."""
+    if progress is not None and progress.run_dir is not None and progress.run_dir.is_dir():
+        path = progress.run_dir / "internal-error.txt"
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return path
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(
+        "w",
+        prefix="shardproof-error-",
+        suffix=".txt",
+        delete=False,
+        encoding="utf-8",
+        errors="backslashreplace",
+    ) as file:
+        file.write(text)
+    return Path(file.name)
+
+
+def _complain(message: str) -> None:
+    from shardproof.report import plain
+
+    click.echo(f"shardproof: {plain(message)}", err=True)
+
+
+def _forget_stdout() -> None:
+    """Nobody reads stdout any more: let nothing complain about that at exit."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(cls=_Face, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="shardproof", message="shardproof %(version)s")
+def main() -> None:
+    """Prove that a parallel training plan computes what the single-device model computes.
+
+    Exit codes: 0 proved, 1 refuted, 2 inconclusive, 3 invalid input, 4 internal error.
+    """
+
+
+@main.command(short_help="Prove or refute a parallel plan.")
+@click.argument("single", type=_PATH)
+@click.argument("parallel", type=_PATH, required=False)
+@click.option(
+    "--out",
+    type=_PATH,
+    metavar="RUN_DIR",
+    help="Where the run keeps its tables, texts, verdicts and certificate; new or empty."
+    "  [default: shardproof-runs/TIME-PLAN]",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option(
+    "--executor",
+    type=click.Choice(EXECUTORS),
+    default="auto",
+    show_default=True,
+    help="Solve in this process, on a Ray cluster, or wherever suits the work.",
+)
+@click.option(
+    "--address", metavar="ADDR", help="The Ray cluster to join; without it a local one is started."
+)
+@click.option("--workers", type=int, metavar="N", help="How many solve.  [default: one per CPU]")
+@click.option(
+    "--solver",
+    type=click.Choice(SOLVERS),
+    default="portfolio",
+    show_default=True,
+    help="'both' requires that Z3 and cvc5 agree.",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For one query.",
+)
+@click.option(
+    "--memory-limit", default="2GiB", show_default=True, metavar="SIZE", help="For one solver."
+)
+@click.option(
+    "--exhaustive",
+    is_flag=True,
+    help="Symmetry off: every rank and microbatch is looked at on its own.",
+)
+@click.option("--no-cache", is_flag=True, help="Solve again what earlier runs have solved.")
+@click.option("--seed", type=int, default=1, show_default=True, help="For the random parts.")
+@click.option(
+    "--assume",
+    type=_PATH,
+    metavar="FILE",
+    help="Your own assumptions and expectations (docs/assumptions.md).",
+)
+def verify(
+    single: Path, parallel: Path | None, as_json: bool, no_cache: bool, **options: Any
+) -> int:
+    """Verify two nnScaler plans (SINGLE PARALLEL), or a folder that holds both sides (SINGLE)."""
+    from shardproof import api
+    from shardproof.progress import on_stderr
+
+    chosen = api.Options(cache=not no_cache, **options)
+    try:
+        chosen.settings()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    with on_stderr() as progress:
+        main.progress = progress
+        result = api.run(single, parallel, chosen, progress)
+    if as_json:
+        click.echo(result.to_json())
+    if result.verdict == "invalid input":
+        _complain(result.reason)
+    elif not as_json:
+        from shardproof import report
+
+        report.show(lambda to: report.write(result, to), sys.stdout)
+    return result.exit_code
+
+
+@main.command(short_help="Write the plan of a model from the zoo.")
+@click.argument("model")
+@click.option("--dp", type=int, default=1, show_default=True, help="Data-parallel replicas.")
+@click.option("--tp", type=int, default=1, show_default=True, help="Tensor-parallel ranks.")
+@click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
+@click.option("--microbatches", type=int, default=1, show_default=True, help="Per replica.")
+@click.option("--layers", type=int, metavar="N", help="Another number of layers than the model's.")
+@click.option(
+    "--sequence-parallel",
+    is_flag=True,
+    help="Divide the sequence among tensor-parallel ranks outside of their blocks.",
+)
+@click.option(
+    "-o",
+    "--out",
+    type=_PATH,
+    required=True,
+    metavar="PLAN_DIR",
+    help="The folder to write; a plan in it is replaced.",
+)
+def plan(
+    model: str,
+    dp: int,
+    tp: int,
+    pp: int,
+    microbatches: int,
+    layers: int | None,
+    sequence_parallel: bool,
+    out: Path,
+) -> int:
+    """Write both sides of a plan for MODEL from the zoo: llama3-8b, llama3-70b, llama3-405b."""
+    from engine import store
+    from frontends import zoo
+
+    made = zoo.build(
+        model,
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        microbatches=microbatches,
+        layers=layers,
+        sequence_parallel=sequence_parallel,
+    )
+    store.save(made, out)
+    click.echo(f"{made.name}: {made.ranks} ranks, in {out}")
+    return 0
+
+
+@main.command(short_help="Show what is in a plan or a run.")
+@click.argument("path", type=_PATH, metavar="PLAN_OR_RUN")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def inspect(path: Path, as_json: bool) -> int:
+    """Show what is in a plan folder, an nnScaler plan or the directory of a run, as tables."""
+    from shardproof import views
+
+    data = views.look(path)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(data, indent=2))
+    else:
+        from shardproof import report
+
+        report.show(lambda to: views.write(data, to), sys.stdout)
+    return 0
+
+
+@main.command(short_help="Check a finished run anew.")
+@click.argument("run_dir", type=_PATH)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def check(run_dir: Path, as_json: bool) -> int:
+    """Check a finished run with the second eye: build and solve again what it claims.
+
+    Exit codes: 0 it holds, 1 it does not, 3 this is no run, 4 internal error.
+    """
+    from shardproof import api
+    from shardproof.report import plain
+
+    found = api.check(run_dir)
+    problems = [str(problem) for problem in found.problems]
+    if as_json:
+        import json
+
+        document = {"ok": bool(found.ok), "problems": problems, "run_dir": str(run_dir.resolve())}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        for problem in problems:
+            click.echo(plain(problem))
+        click.echo("the run holds" if found.ok else "the run does not hold")
+    return 0 if found.ok else 1

@@ -1,0 +1,104 @@
+"""One line on stderr while a run works: phase, templates, memory, time.
+
+On a terminal the line is rewritten in place; elsewhere a line appears now and then, and none for a
+run that is over soon.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+#: Where nobody can rewrite a line: seconds until the first one, and between two.
+FIRST_SECONDS: Final = 3.0
+EVERY_SECONDS: Final = 10.0
+
+
+class Progress:
+    """What a run says of its progress while it works; this one tells nobody.
+
+    ``run_dir``: where the run keeps its things, once it has a place; ``memory``: how much memory
+    the run takes, in MiB.
+    """
+
+    def __init__(self) -> None:
+        self.run_dir: Path | None = None
+        self.memory: Callable[[], float] = lambda: 0.0
+        self._started = time.monotonic()
+        self._phase = ""
+        self._done = 0
+        self._total = 0
+        self._detail = ""
+
+    def phase(self, name: str) -> None:
+        """A new phase begins."""
+        self._phase, self._done, self._total, self._detail = name, 0, 0, ""
+        self.show()
+
+    def update(self, done: int, total: int, detail: str = "") -> None:
+        """So much of the phase is done; ``detail`` says more ("300 of 1200 obligations")."""
+        self._done, self._total, self._detail = done, total, detail
+        self.show()
+
+    def show(self) -> None:
+        """Something has changed."""
+
+    def line(self) -> str:
+        """The state in one line."""
+        parts = [self._phase or "start"]
+        if self._total:
+            parts.append(f"{self._done} of {self._total}")
+        if self._detail:
+            parts.append(self._detail)
+        if memory := self.memory():
+            parts.append(f"{memory:.0f} MiB")
+        parts.append(f"{time.monotonic() - self._started:.0f} s")
+        return ", ".join(parts)
+
+
+class Sparse(Progress):
+    """Plain lines to ``stream``, few of them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._next = self._started + FIRST_SECONDS
+
+    def show(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + EVERY_SECONDS
+            self._stream.write(f"shardproof: {self.line()}\n")
+            self._stream.flush()
+
+
+class _Live(Progress):
+    """The state as something that rich draws anew a few times a second."""
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text(self.line(), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+@contextmanager
+def on_stderr() -> Iterator[Progress]:
+    """Progress for whoever looks at stderr, while the context is open."""
+    stream = sys.stderr
+    if not stream.isatty():
+        yield Sparse(stream)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    progress = _Live()
+    console = Console(file=stream)
+    with Live(progress, console=console, refresh_per_second=8, transient=True):
+        yield progress

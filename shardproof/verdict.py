@@ -1,0 +1,147 @@
+"""The verdict, as a function of what was found; nothing here acts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from engine.findings import Finding
+from engine.simulate import Comparison, Simulation
+from partition.diagnose import Culprit, explain
+from partition.partition import Partition, Stage
+from shardproof.result import Verdict
+from shardproof.solve import Answers
+
+#: Findings that are listed one by one; more of a kind are counted.
+MOST = 20
+
+
+class Decision(NamedTuple):
+    verdict: Verdict
+    reason: str
+    findings: tuple[Finding, ...]
+
+
+def unproved(result: Partition, answers: Answers) -> list[tuple[Stage, str]]:
+    """Live stages whose obligation is not proved, each with why."""
+    found = []
+    for stage in result.stages:
+        if not stage.live:
+            continue
+        if stage.problem:
+            found.append((stage, stage.problem))
+        elif stage.template >= 0 and not answers.proved(stage.template):
+            solved = answers.of(stage.template)
+            found.append(
+                (stage, f"{solved.verdict}" + (f": {solved.reason}" if solved.reason else ""))
+            )
+    return found
+
+
+def name_stage(result: Partition, stage: Stage) -> str:
+    """A stage in words: operator, layer, rank."""
+    side = result.side(stage.side)
+    row = side.unrolled.rows[stage.row]
+    name = f"backward of {row.name}" if row.backward else row.name
+    layer = f" in {row.source.module}" if row.source.module else ""
+    if stage.side == "single":
+        return f"{name}{layer} of the single-device plan"
+    return f"{name}{layer} on rank {side.programs[row.programs[0]].base}"
+
+
+def is_proved(
+    result: Partition, open_stages: list[tuple[Stage, str]], unmet: tuple[str, ...]
+) -> bool:
+    """Whether everything that a proof needs is there."""
+    return (
+        not result.faults
+        and not result.unsupported
+        and not open_stages
+        and not unmet
+        and bool(result.conclusions)
+        and all(c.holds for c in result.conclusions)
+        and not any(f.kind == "definedness" for f in result.findings)
+    )
+
+
+def decide(
+    result: Partition,
+    open_stages: list[tuple[Stage, str]],
+    culprits: list[Culprit],
+    simulation: Simulation | None,
+    unmet: tuple[str, ...],
+) -> Decision:
+    """The verdict and its findings.  ``simulation``: of a plan that is not proved, if it was run;
+    ``unmet``: expectations of the user that no conclusion meets."""
+    notes = tuple(result.findings[:MOST])
+    if is_proved(result, open_stages, unmet):
+        return Decision("proved", "", notes)
+    if result.faults:
+        return Decision("refuted", "", (*result.faults[:MOST], *notes))
+    if simulation is not None and simulation.differs:
+        return Decision("refuted", "", (*confirmed(result, culprits, simulation), *notes))
+    return Decision(
+        "inconclusive",
+        why(result, open_stages, simulation, unmet),
+        (*result.unsupported[:MOST], *notes),
+    )
+
+
+def why(
+    result: Partition,
+    open_stages: list[tuple[Stage, str]],
+    simulation: Simulation | None,
+    unmet: tuple[str, ...],
+) -> str:
+    """Why a plan is neither proved nor refuted."""
+    if result.unsupported:
+        return result.unsupported[0].message
+    failed = [c for c in result.conclusions if not c.holds]
+    if failed:
+        found = failed[0].message
+        if simulation is not None and simulation.failure:
+            return f"local mismatch that could not be confirmed ({simulation.failure}): {found}"
+        return f"local mismatch that no conclusion confirms: {found}"
+    if open_stages:
+        stage, problem = open_stages[0]
+        return f"{name_stage(result, stage)} is not proved ({problem})"
+    if unmet:
+        return f"no conclusion about {unmet[0]}, which --assume expects"
+    if any(f.kind == "definedness" for f in result.findings):
+        return next(f.message for f in result.findings if f.kind == "definedness")
+    return "there is nothing to conclude"
+
+
+def confirmed(
+    result: Partition, culprits: list[Culprit], simulation: Simulation
+) -> tuple[Finding, ...]:
+    """Where the difference begins, with the values of the conclusion that shows it most."""
+    worst = simulation.worst
+    expected = actual = ""
+    if worst is not None:
+        place = list(worst.worst.index)
+        what = f"{'loss' if worst.shard < 0 else 'gradient of ' + worst.name}{place or ''}"
+        expected = f"{what} = {worst.worst.expected:.9g}"
+        actual = f"{what} = {worst.worst.actual:.9g}"
+    located = [explain(result, c, expected, actual) for c in culprits[:MOST]]
+    if located:
+        return tuple(located)
+    return tuple(_conclusion(result, c) for c in simulation.comparisons if c.differs)[:MOST]
+
+
+def _conclusion(result: Partition, found: Comparison) -> Finding:
+    program = result.plan.programs[found.program]
+    name = "loss" if found.shard < 0 else f"gradient of {found.name}"
+    messages = [
+        c.message
+        for c in result.conclusions
+        if not c.holds and c.program == found.program and c.name == found.name
+    ]
+    return Finding(
+        "conclusion",
+        messages[0] if messages else f"rank {program.base}: {name} differs",
+        operator=name,
+        layer=found.name,
+        ranks=(program.base,),
+        expected=f"{found.worst.expected:.9g}",
+        actual=f"{found.worst.actual:.9g}",
+    )
