@@ -123,19 +123,18 @@ def _body(program: Program, body: Body) -> None:
     define((v for v, _ in body.saved), "a saved context")
     define((v for v, _, _ in body.reduced), "a gradient to reduce")
     for index, op in enumerate(body.ops):
-        if not defined.issuperset(op.inputs):
-            missing = [v for v in op.inputs if v not in defined and not (v == -1 and op.backward)]
-            if missing:
+        # A read of what nothing has written is a fault of the program, which unrolling finds.
+        for v in op.inputs:
+            if not 0 <= v < count and not (v == -1 and op.backward):
                 raise InvalidInput(
-                    f"reads value {missing[0]}, which nothing before it defines",
-                    f"operator {index} ({op.name})",
+                    f"reads value {v}, expected one of {count}", f"operator {index} ({op.name})"
                 )
         define(op.outputs, f"an output of operator {index} ({op.name})")
     read = [*body.outputs, *body.losses, *(v for v, _ in body.gradients),
             *(v for _, v, _ in body.reduced)]
     for v in read:
-        if v not in defined:
-            raise InvalidInput(f"gives out value {v}, which nothing defines")
+        if not 0 <= v < count:
+            raise InvalidInput(f"gives out value {v}, expected one of {count}")
     _references(program, body)
 
 

@@ -49,14 +49,13 @@ def name_stage(result: Partition, stage: Stage) -> str:
 
 
 def is_proved(
-    result: Partition, open_stages: list[tuple[Stage, str]], unmet: tuple[str, ...]
+    result: Partition, open_stages: list[tuple[Stage, str]]
 ) -> bool:
     """Whether everything that a proof needs is there."""
     return (
         not result.faults
         and not result.unsupported
         and not open_stages
-        and not unmet
         and bool(result.conclusions)
         and all(c.holds for c in result.conclusions)
         and not any(f.kind == "definedness" for f in result.findings)
@@ -68,12 +67,10 @@ def decide(
     open_stages: list[tuple[Stage, str]],
     culprits: list[Culprit],
     simulation: Simulation | None,
-    unmet: tuple[str, ...],
 ) -> Decision:
-    """The verdict and its findings.  ``simulation``: of a plan that is not proved, if it was run;
-    ``unmet``: expectations of the user that no conclusion meets."""
+    """The verdict and its findings.  ``simulation``: of a plan that is not proved, if it was run."""
     notes = tuple(result.findings[:MOST])
-    if is_proved(result, open_stages, unmet):
+    if is_proved(result, open_stages):
         return Decision("proved", "", notes)
     if result.faults:
         return Decision("refuted", "", (*result.faults[:MOST], *notes))
@@ -81,7 +78,7 @@ def decide(
         return Decision("refuted", "", (*confirmed(result, culprits, simulation), *notes))
     return Decision(
         "inconclusive",
-        why(result, open_stages, simulation, unmet),
+        why(result, open_stages, simulation),
         (*result.unsupported[:MOST], *notes),
     )
 
@@ -90,7 +87,6 @@ def why(
     result: Partition,
     open_stages: list[tuple[Stage, str]],
     simulation: Simulation | None,
-    unmet: tuple[str, ...],
 ) -> str:
     """Why a plan is neither proved nor refuted."""
     if result.unsupported:
@@ -104,8 +100,6 @@ def why(
     if open_stages:
         stage, problem = open_stages[0]
         return f"{name_stage(result, stage)} is not proved ({problem})"
-    if unmet:
-        return f"no conclusion about {unmet[0]}, which --assume expects"
     if any(f.kind == "definedness" for f in result.findings):
         return next(f.message for f in result.findings if f.kind == "definedness")
     return "there is nothing to conclude"

@@ -1,0 +1,141 @@
+"""Where a parallel program first does something else than the single-device program.
+
+Operators of the two sides are aligned by what they are and where they come from in the model's
+source, never by their numbers in the plan.  An aligned operator whose result is no view of its
+counterpart's result, although nothing that it reads is already wrong, is where a fault begins.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from engine.findings import Finding
+from engine.lineage import Lineage
+from engine.unroll import Row
+from partition.partition import Partition
+
+#: What an operator's result is a view of: (factor, node) of each term.
+Essence = frozenset[tuple[Fraction, int]]
+Place = tuple[str, bool, str, str, int]
+
+
+class Culprit(NamedTuple):
+    """``rows``: of the parallel side, one per program that has the fault; ``counterpart``: the
+    aligned row of the single-device side (-1: none); ``cause``: what is wrong, in words."""
+
+    rows: tuple[int, ...]
+    counterpart: int
+    cause: str
+
+
+def essence(lineage: Lineage | None) -> Essence | None:
+    if lineage is None:
+        return None
+    return frozenset((t.factor, t.node) for t in lineage.terms)
+
+
+def places(rows: list[Row]) -> list[Place | None]:
+    """What each row is aligned by: name, direction, module, source and which of its program's and
+    microbatch's operators of that kind it is."""
+    counts: dict[tuple[object, ...], int] = {}
+    result: list[Place | None] = []
+    for row in rows:
+        if row.kind != "op" or not (row.source.module or row.source.location):
+            result.append(None)
+            continue
+        key = (row.name, row.backward, row.source.module, row.source.location)
+        held = (*key, row.programs, row.microbatch)
+        counts[held] = counts.get(held, -1) + 1
+        result.append((*key, counts[held]))
+    return result
+
+
+def culprits(result: Partition) -> list[Culprit]:
+    """Where faults begin, in the order of the program; the same operator on several ranks is one
+    culprit."""
+    counterparts = {
+        place: number
+        for number, place in enumerate(places(result.single.unrolled.rows))
+        if place is not None
+    }
+    side = result.parallel
+    wrong: set[int] = set()
+    found: dict[tuple[object, ...], list[int]] = {}
+    about: dict[tuple[object, ...], tuple[int, str]] = {}
+    aligned = places(side.unrolled.rows)
+    for number, row in enumerate(side.unrolled.rows):
+        place = aligned[number]
+        counterpart = counterparts.get(place, -1) if place is not None else -1
+        cause = _fault(result, row, counterpart)
+        tainted = any(v in wrong for v in row.inputs)
+        if cause or tainted:
+            wrong.update(row.outputs)
+        if cause and not tainted:
+            key = (place, cause) if place is not None else (row.kind, row.source, cause)
+            found.setdefault(key, []).append(number)
+            about[key] = (counterpart, cause)
+    return [Culprit(tuple(rows), *about[key]) for key, rows in found.items()]
+
+
+def _fault(result: Partition, row: Row, counterpart: int) -> str:
+    """What is wrong with a row's own doing ("" if nothing can be said)."""
+    outputs = [result.parallel.lineages[v] for v in row.outputs]
+    if any(x is None for x in outputs):
+        return ""
+    if counterpart >= 0:
+        expected = result.single.unrolled.rows[counterpart]
+        for mine, theirs in zip(row.outputs, expected.outputs, strict=False):
+            a, b = essence(result.parallel.lineages[mine]), essence(
+                result.single.lineages[theirs])
+            if a != b:
+                return _cause(result, row, a, b)
+        return ""
+    new = [
+        t.node for x in outputs if x is not None for t in x.terms
+        if t.node >= result.reference_size
+    ]
+    old = [
+        t.node for v in row.inputs if v >= 0 for t in _terms(result, v)
+        if t.node >= result.reference_size
+    ]
+    if new and not old:
+        return "its result is no part of any single-device value"
+    return ""
+
+
+def _terms(result: Partition, value: int) -> tuple[object, ...] | list[object]:
+    lineage = result.parallel.lineages[value]
+    return list(lineage.terms) if lineage is not None else []
+
+
+def _cause(result: Partition, row: Row, mine: Essence | None, theirs: Essence | None) -> str:
+    partial = [
+        result.parallel.unrolled.tensors[v].name
+        for v in row.inputs
+        if v >= 0 and any(getattr(t, "parts", ()) for t in _terms(result, v))
+    ]
+    if partial:
+        return f"its input {partial[0]} is still a partial sum: a reduction before it is missing"
+    if mine is not None and theirs is not None and len(mine) == len(theirs) == 1:
+        (a, m), (b, n) = *mine, *theirs
+        if m == n and b:
+            return f"its result is {a / b} times the single-device operator's"
+    return "its result is not the single-device operator's"
+
+
+def explain(result: Partition, culprit: Culprit, expected: str, actual: str) -> Finding:
+    """A culprit as a finding: operator, layer, source, ranks and microbatches, in words."""
+    rows = [result.parallel.unrolled.rows[n] for n in culprit.rows]
+    row = rows[0]
+    programs = result.parallel.programs
+    ranks = tuple(sorted({programs[p].base for r in rows for p in r.programs}))
+    microbatches = tuple(sorted({r.microbatch for r in rows if r.microbatch >= 0}))
+    name = f"backward of {row.name}" if row.backward else row.name
+    layer = row.source.module
+    what = f"{name} in {layer}" if layer else name
+    message = f"{what} on ranks {list(ranks)} of the first replica: {culprit.cause}"
+    return Finding(
+        "mismatch", message, name, layer, row.source.location or row.source.cell, ranks,
+        microbatches, expected, actual,
+    )

@@ -1,0 +1,4 @@
+"""stub"""
+from pathlib import Path
+from typing import Any
+def write(*a: Any) -> None: ...

@@ -1,0 +1,114 @@
+"""From a plan in memory to a result: partition, solve, compose, confirm, write down."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from cluster.cache import VerdictCache
+from cluster.ledger import Ledger
+from cluster.settings import Settings
+from engine.findings import Finding
+from engine.ir import Plan
+from engine.simulate import Simulation, simulate
+from partition.diagnose import Culprit, culprits
+from partition.exhaustive import audit
+from partition.partition import Partition, partition
+from shardproof import certificate
+from shardproof.assume import Assumptions
+from shardproof.progress import Progress
+from shardproof.result import Conclusion, Counts, Result, Seconds
+from shardproof.solve import Answers, Solving
+from shardproof.verdict import Decision, decide, is_proved, name_stage, unproved
+from solvers import emit
+
+#: The instances of an exhaustive run, in its directory.
+INSTANCES = "instances.arrow"
+
+
+def run(
+    plan: Plan,
+    *,
+    settings: Settings,
+    out: Path,
+    exhaustive: bool,
+    use_cache: bool,
+    assumptions: Assumptions,
+    load_seconds: float,
+    progress: Progress,
+) -> Result:
+    """Verify a plan; everything that the verdict rests on is written to ``out``.
+
+    Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
+    `cluster.execute.execute`.
+    """
+    start = time.perf_counter()
+    progress.phase("partition")
+    result = partition(plan)
+    partitioned = time.perf_counter()
+    progress.phase("solve")
+    with Ledger(out) as ledger:
+        cache = VerdictCache() if use_cache else None
+        answers = Solving(result, settings, ledger, cache, progress.update).run()
+    solved = time.perf_counter()
+    progress.phase("compose")
+    if exhaustive:
+        _audit(result, answers, out)
+    decision = _decide(result, answers)
+    composed = time.perf_counter()
+    certificate.write(out, result, answers, decision, assumptions.describe(plan), settings)
+    return Result(
+        verdict=decision.verdict,
+        reason=decision.reason,
+        counts=counts(result, answers),
+        seconds=Seconds(
+            load=load_seconds,
+            partition=partitioned - start,
+            solve=solved - partitioned,
+            compose=composed - solved,
+            total=load_seconds + time.perf_counter() - start,
+        ),
+        assumptions=(*assumptions.describe(plan), *plan.notes),
+        conclusions=tuple(
+            Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
+        ),
+        findings=decision.findings,
+        run_dir=str(out),
+    )
+
+
+def counts(result: Partition, answers: Answers) -> Counts:
+    """What there was, and how much of it was distinct."""
+    return Counts(
+        single_operators=result.single.unrolled.instances,
+        parallel_operators=result.parallel.unrolled.instances,
+        ranks=result.plan.ranks,
+        stages=len(result.stages),
+        obligations=sum(1 for s in result.stages if s.template >= 0 or s.problem),
+        templates=len(answers.texts),
+        cached=answers.cached,
+    )
+
+
+def _decide(result: Partition, answers: Answers) -> Decision:
+    open_stages = unproved(result, answers)
+    simulation: Simulation | None = None
+    found: list[Culprit] = []
+    if not is_proved(result, open_stages) and not result.faults:
+        simulation = simulate(result.plan, result.single.unrolled, result.parallel.unrolled)
+        if simulation.differs:
+            found = culprits(result)
+    return decide(result, open_stages, found, simulation)
+
+
+def _audit(result: Partition, answers: Answers, out: Path) -> None:
+    """Look up every instance; one that is no template of the symmetric run is a fault of ours."""
+    known = {text: number for number, text in enumerate(answers.texts)}
+    found = audit(result, out / INSTANCES, lambda o: emit(o.goals, (), "linear"), known)
+    for number in found.strange:
+        stage = result.stages[number]
+        result.unsupported.append(Finding(
+            "symmetry",
+            f"{name_stage(result, stage)}: an instance of it has another template than the "
+            "family it was taken to belong to",
+        ))
