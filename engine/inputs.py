@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from engine.arrays import Weighted
 from engine.arrays.dims import Dim, count, weights
 from engine.errors import ShapeMismatch
-from engine.shrink import Sizes, slice_axes
+from engine.recorder import slice_axes
+from engine.shrink import Sizes
 from engine.unroll import Unrolled
 
 #: Keeps attention scores and gates away from saturation.

@@ -23,7 +23,8 @@ from engine.factors import Factors
 from engine.inputs import Inputs
 from engine.ir import MICROBATCH, Attr, Program, Shard
 from engine.ops import apply_backward, apply_forward
-from engine.shrink import Recording, Sizes, attribute_dim, backward_attrs, located
+from engine.recorder import Recording, attribute_dim, backward_attrs, located
+from engine.shrink import Sizes
 from engine.unroll import Row, Unrolled
 
 #: Where a member of a family is: (axis, position) along expanded axes.
@@ -78,7 +79,7 @@ class Replay:
         """Evaluate every row; raises `Unsupported` or `ShapeMismatch`."""
         self.values = [{} for _ in self.unrolled.tensors]
         for number, row in enumerate(self.unrolled.rows):
-            with located(row, self.programs):
+            with located(row, self.programs), np.errstate(all="ignore"):
                 self.row(number, row)
 
     def row(self, number: int, row: Row) -> None:

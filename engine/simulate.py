@@ -20,8 +20,9 @@ from engine.arrays import Weighted
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.inputs import Inputs, read_by
 from engine.ir import MICROBATCH, Plan, Program
+from engine.recorder import slice_axes
 from engine.replay import Coordinates, Replay, instances, needed_axes
-from engine.shrink import Sizes, shrink, slice_axes
+from engine.shrink import Sizes, shrink
 from engine.unroll import Unrolled
 
 Floats = NDArray[np.float64]

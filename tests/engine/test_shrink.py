@@ -15,6 +15,7 @@ from engine.reading import Selection
 from engine.recording import Recorded, RecordingReading
 from engine.shrink import Sizes, shrink
 from frontends.zoo import build
+from tests.engine.real_plans import LLAMA, real
 from tests.engine.small_plans import INNER, replicas, row_parallel, sides
 
 
@@ -159,8 +160,6 @@ def test_a_mean_divides_by_the_true_number() -> None:
 
 
 def test_real_plans_become_small(shared_plans: Path) -> None:
-    from tests.engine.test_simulate import LLAMA, real
-
     found = shrink(*real(
         shared_plans, LLAMA, "llama3_default_dp2_pp4_tp8_nm8_gbs512_ly2_h32_hi4096_sq128"
     ))
