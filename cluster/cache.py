@@ -51,9 +51,9 @@ class VerdictCache:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = default_folder() if folder is None else folder
         self.damaged = 0
         self.failure = ""
+        self.folder = default_folder() if folder is None else folder
         self._writer = uuid.uuid4().hex
         self._drafts = self.folder / "drafts"
         try:

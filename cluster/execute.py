@@ -27,6 +27,7 @@ LARGE = 5_000
 class Executor(Protocol):
     """Whatever solves queries; it may be used for several rounds before it is closed."""
 
+    options: Options
     peaks: Peaks
 
     def __enter__(self) -> Self:
@@ -83,17 +84,22 @@ def execute(
 ) -> Execution:
     """Find the verdict on every query. ``executor`` is one that is open already, to be reused.
 
-    Raises ValueError for two queries of one key with different texts, SolverDisagreement (in mode
-    "both"), SolverUnavailable, and the errors of the executor; verdicts that were there by then
-    are in the ledger.
+    Raises ValueError for two queries of one key with different texts and for an executor with
+    other options than the settings, SolverDisagreement (in mode "both"), SolverUnavailable, and
+    the errors of the executor; verdicts that were there by then are in the ledger.
     """
+    if executor is not None and executor.options != settings.options:
+        raise ValueError(f"the executor has {executor.options}, the settings {settings.options}")
     names, texts = _distinct(queries)
     round_ = _Round(settings.options, ledger, cache, progress, len(texts))
     missing = round_.recall(texts)
     peaks: Peaks = {}
     if missing:
         opened: AbstractContextManager[Executor]
-        opened = nullcontext(executor) if executor else choose_executor(settings, len(missing))
+        if executor is not None:
+            opened = nullcontext(executor)
+        else:
+            opened = choose_executor(settings, len(missing))
         with opened as chosen:
             chosen.solve(missing, round_.record)
             peaks = dict(chosen.peaks)

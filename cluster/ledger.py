@@ -289,13 +289,16 @@ def _lock(path: Path) -> int:
     held = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        os.ftruncate(held, 0)
+        os.pwrite(held, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    except BlockingIOError as error:
         holder = os.pread(held, 200, 0).decode(errors="replace").strip() or "another process"
         os.close(held)
         raise LedgerError(
             f"{path} is being written by {holder}; a ledger has one writer: wait for that run, "
             "or give this one a directory of its own"
         ) from error
-    os.ftruncate(held, 0)
-    os.pwrite(held, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    except OSError:
+        os.close(held)
+        raise
     return held

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from cluster.settings import Options, Settings
-from solvers import Answer, Portfolio, Query, Solved
+from solvers import Answer, Portfolio, Query, Solved, SolverUnavailable
 
 SMALL = 50
 """Below this many queries a second worker takes longer to start than it saves."""
@@ -22,14 +22,16 @@ Peaks = dict[tuple[int, str], float]
 
 
 def solve_each(portfolio: Portfolio, queries: Iterable[Query]) -> Iterator[tuple[str, Solved]]:
-    """Keys and verdicts in order. A solver that was killed or ended by itself is asked once more:
-    its death says nothing about the query unless it repeats, and the next child starts empty.
+    """Keys and verdicts in order. A solver's death, at work or while starting, is only believed
+    when it repeats: whatever killed it may not have been the query, and the next child is empty.
     """
     for query in queries:
-        solved = portfolio.solve(query)
-        if solved.verdict in ("memory", "crashed"):
+        try:
             solved = portfolio.solve(query)
-        yield query.key, solved
+            again = solved.verdict in ("memory", "crashed")
+        except SolverUnavailable:
+            again = True
+        yield query.key, portfolio.solve(query) if again else solved
 
 
 def note_peaks(peaks: Peaks, worker: int, answers: Sequence[Answer]) -> None:
@@ -51,7 +53,7 @@ class LocalExecutor:
     ) -> None:
         self.peaks: Peaks = {}
         self._workers = settings.local_workers()
-        self._options = settings.options
+        self.options = settings.options
         self._open_portfolio = portfolio
         self._portfolios: list[Portfolio] = []
 
@@ -89,7 +91,7 @@ class LocalExecutor:
 
     def _start(self, workers: int) -> None:
         while len(self._portfolios) < workers:
-            portfolio = self._open_portfolio(self._options)
+            portfolio = self._open_portfolio(self.options)
             self._portfolios.append(portfolio.__enter__())
 
     def _solve_threaded(

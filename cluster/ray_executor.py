@@ -13,6 +13,7 @@ import functools
 import itertools
 import logging
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import ray
 
@@ -38,6 +40,9 @@ FIRST_BATCH = 4
 WINDOW = 2
 START_SECONDS = 120.0
 """How long to wait for the first worker of a pool."""
+
+KNOCK_SECONDS = 10.0
+"""How long to wait for somebody to answer at an address."""
 
 OBJECT_STORE_BYTES = 256 << 20
 """Of a Ray that is started here: batches are small and short-lived."""
@@ -108,6 +113,7 @@ class _Worker:
     number: int
     actor: Any
     greeting: Any
+    began: float
     ready: bool = False
     sent: dict[Any, list[Query]] = field(default_factory=dict)
 
@@ -127,9 +133,8 @@ class RayExecutor:
     def __init__(self, settings: Settings) -> None:
         self.peaks: Peaks = {}
         self._settings = settings
-        self._options = settings.options
+        self.options = settings.options
         self._workers: list[_Worker] = []
-        self._opened = 0.0
         self._numbers = itertools.count()
         self._failed_starts = 0
         self._began_ray = False
@@ -153,7 +158,7 @@ class RayExecutor:
 
     def close(self) -> None:
         """End the workers, and the use of Ray if it began here."""
-        self._end_workers()
+        self.close_workers()
         if self._began_ray:
             ray.shutdown()
             self._began_ray = False
@@ -175,13 +180,12 @@ class RayExecutor:
                         note_peaks(self.peaks, worker.number, solved.answers)
                         on_solved(key, solved)
         except BaseException:
-            self._end_workers()
+            self.close_workers()
             raise
 
     def _open(self) -> None:
         if not self._workers:
             self._connect()
-            self._opened = time.perf_counter()
             self._workers = [self._new_worker() for _ in range(self._pool_size())]
 
     def _connect(self) -> None:
@@ -200,6 +204,7 @@ class RayExecutor:
                         object_store_memory=OBJECT_STORE_BYTES,
                     )
             else:
+                _knock(address)
                 init()
         except (OSError, RuntimeError, ValueError) as error:
             raise ClusterError(f"Ray cannot be used at {address!r}: {error}") from error
@@ -229,10 +234,12 @@ class RayExecutor:
         remote = ray.remote(
             num_cpus=1, memory=self._reservation, max_restarts=0, max_task_retries=0
         )(SolverActor)
-        actor: Any = remote.remote(self._options)
-        return _Worker(next(self._numbers), actor, actor.versions.remote())
+        actor: Any = remote.remote(self.options)
+        greeting = actor.versions.remote()
+        return _Worker(next(self._numbers), actor, greeting, time.perf_counter())
 
-    def _end_workers(self) -> None:
+    def close_workers(self) -> None:
+        """End the workers; the next :meth:`solve` begins others."""
         while self._workers:
             _kill(self._workers.pop())
 
@@ -253,8 +260,8 @@ class RayExecutor:
         spoken, _ = ray.wait(list(waiting), num_returns=1, timeout=1.0)
         if spoken:
             return waiting[spoken[0]]
-        late = time.perf_counter() - self._opened > START_SECONDS
-        if late and not any(worker.ready for worker in self._workers):
+        since = time.perf_counter() - START_SECONDS
+        if all(not worker.ready and worker.began < since for worker in self._workers):
             free = ray.available_resources()  # type: ignore[no-untyped-call]
             raise ClusterError(
                 f"none of {len(self._workers)} workers, of 1 CPU and "
@@ -274,7 +281,7 @@ class RayExecutor:
                 yield query.key, self._crashed(worker, death)
             return
         except ray.exceptions.RayError as error:
-            raise ClusterError(f"worker {worker.number} failed: {error}") from error
+            raise ClusterError(f"worker {worker.number} failed: {_last_line(error)}") from error
         if not worker.ready:
             self._greet(worker, said)
             return
@@ -313,7 +320,7 @@ class RayExecutor:
         self._workers[self._workers.index(worker)] = self._new_worker()
 
     def _crashed(self, worker: _Worker, death: Exception) -> Solved:
-        solver: SolverName = "cvc5" if self._options.mode == "cvc5" else "z3"
+        solver: SolverName = "cvc5" if self.options.mode == "cvc5" else "z3"
         reason = f"two workers died of it; the last, worker {worker.number}: {_last_line(death)}"
         answer = Answer("crashed", solver, installed_version(solver), 0.0, 0.0, reason=reason)
         return Solved("crashed", "linear", (answer,))
@@ -333,6 +340,13 @@ def _environment_of_nodes() -> Iterator[None]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
+
+
+def _knock(address: str) -> None:
+    """Raise OSError if nobody listens at host:port; Ray itself takes minutes to say so."""
+    place = urlsplit(address if "://" in address else f"//{address}")
+    if place.hostname and place.port:
+        socket.create_connection((place.hostname, place.port), KNOCK_SECONDS).close()
 
 
 def _last_line(error: Exception) -> str:

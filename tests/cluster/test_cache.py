@@ -1,0 +1,156 @@
+"""The cache gives back what was decided and nothing else, whoever else uses it meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.cache import STALE_SECONDS, VerdictCache, default_folder
+from cluster.settings import Settings
+from tests.cluster.work import said
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = Settings().options
+KEY = hashlib.sha256(b"texts").hexdigest()
+
+
+def entries(cache: VerdictCache) -> list[Path]:
+    return sorted(path for path in cache.folder.glob("??/*") if path.is_file())
+
+
+def test_decisions_are_kept_across_runs(tmp_path: Path) -> None:
+    VerdictCache(tmp_path).put({KEY: said("sat", {"x": "1/2"})}, OPTIONS)
+    assert VerdictCache(tmp_path).get(KEY, OPTIONS) == said("sat", {"x": "1/2"})
+
+
+@pytest.mark.parametrize("verdict", ["unknown", "timeout", "memory", "crashed"])
+def test_what_was_not_decided_is_not_kept(tmp_path: Path, verdict: str) -> None:
+    cache = VerdictCache(tmp_path)
+    cache.put({KEY: said(verdict)}, OPTIONS)
+    assert cache.get(KEY, OPTIONS) is None
+    assert entries(cache) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"mode": "z3"},
+        {"seed": 2},
+        {"timeout": 31.0},
+        {"memory_limit_bytes": 1 << 30},
+        {"z3": "0"},
+        {"cvc5": "0"},
+    ],
+)
+def test_other_options_are_another_question(tmp_path: Path, other: dict[str, object]) -> None:
+    cache = VerdictCache(tmp_path)
+    cache.put({KEY: said("unsat")}, OPTIONS)
+    assert cache.get(KEY, dataclasses.replace(OPTIONS, **other)) is None  # type: ignore[arg-type]
+    assert cache.get("0" * 64, OPTIONS) is None
+    assert cache.damaged == 0
+
+
+def test_every_damaged_byte_is_a_miss_and_is_repaired(tmp_path: Path) -> None:
+    cache = VerdictCache(tmp_path)
+    cache.put({KEY: said("unsat")}, OPTIONS)
+    (path,) = entries(cache)
+    sound = path.read_bytes()
+    for position in range(len(sound)):
+        changed = bytearray(sound)
+        changed[position] ^= 1
+        for damaged in (bytes(changed), sound[:position]):
+            path.write_bytes(damaged)
+            assert cache.get(KEY, OPTIONS) is None
+    assert cache.damaged == 2 * len(sound)
+    cache.put({KEY: said("unsat")}, OPTIONS)
+    assert path.read_bytes() == sound
+
+
+def test_an_entry_under_another_name_is_a_miss(tmp_path: Path) -> None:
+    cache = VerdictCache(tmp_path)
+    cache.put({KEY: said("unsat")}, OPTIONS)
+    (proved,) = entries(cache)
+    cache.put({"0" * 64: said("sat")}, OPTIONS)
+    (refuted,) = set(entries(cache)) - {proved}
+    refuted.write_bytes(proved.read_bytes())
+    assert cache.get("0" * 64, OPTIONS) is None
+    assert cache.damaged == 1
+
+
+def test_an_undecided_entry_with_a_right_checksum_is_a_miss(tmp_path: Path) -> None:
+    cache = VerdictCache(tmp_path)
+    cache.put({KEY: said("unsat")}, OPTIONS)
+    (path,) = entries(cache)
+    body = path.read_bytes().partition(b"\n")[2].replace(b"unsat", b"timeout")
+    path.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    assert cache.get(KEY, OPTIONS) is None
+
+
+FILL = """
+import sys
+from pathlib import Path
+from cluster.cache import VerdictCache
+from tests.cluster.test_cache import OPTIONS, said
+cache = VerdictCache(Path(sys.argv[1]))
+for i in range(400):
+    cache.put({f"{i:064}": said("unsat")}, OPTIONS)
+    found = cache.get(f"{399 - i:064}", OPTIONS)
+    assert found in (None, said("unsat"))
+assert cache.damaged == 0 and not cache.failure, (cache.damaged, cache.failure)
+"""
+
+
+def test_two_runs_fill_one_cache(tmp_path: Path) -> None:
+    runs = [
+        subprocess.Popen([sys.executable, "-c", FILL, str(tmp_path)], cwd=ROOT) for _ in range(2)
+    ]
+    assert [run.wait() for run in runs] == [0, 0]
+    cache = VerdictCache(tmp_path)
+    assert all(cache.get(f"{i:064}", OPTIONS) == said("unsat") for i in range(400))
+    assert list((tmp_path / "drafts").iterdir()) == []
+
+
+def test_a_killed_run_leaves_whole_entries(tmp_path: Path) -> None:
+    run = subprocess.Popen([sys.executable, "-c", FILL, str(tmp_path)], cwd=ROOT)
+    cache = VerdictCache(tmp_path)
+    while run.poll() is None and len(entries(cache)) < 20:
+        time.sleep(0.001)
+    run.kill()
+    run.wait()
+    found = [cache.get(f"{i:064}", OPTIONS) for i in range(400)]
+    assert len([one for one in found if one == said("unsat")]) == len(entries(cache))
+    assert cache.damaged == 0
+
+
+def test_only_old_drafts_are_swept(tmp_path: Path) -> None:
+    drafts = VerdictCache(tmp_path).folder / "drafts"
+    for name in ("old", "new"):
+        (drafts / name).write_bytes(b"half")
+    past = time.time() - STALE_SECONDS - 1
+    os.utime(drafts / "old", (past, past))
+    VerdictCache(tmp_path)
+    assert [draft.name for draft in drafts.iterdir()] == ["new"]
+
+
+def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cache = VerdictCache(tmp_path / "file")
+    cache.put({KEY: said("unsat")}, OPTIONS)
+    assert cache.get(KEY, OPTIONS) is None
+    assert "Not a directory" in cache.failure or "File exists" in cache.failure
+
+
+def test_the_default_is_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "shardproof" / "verdicts"
+    monkeypatch.setenv("HOME", "/home/ada")
+    for unusable in ("", "relative/path"):
+        monkeypatch.setenv("XDG_CACHE_HOME", unusable)
+        assert default_folder() == Path("/home/ada/.cache/shardproof/verdicts")
