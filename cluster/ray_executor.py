@@ -222,7 +222,8 @@ class RayExecutor:
                 f"no node of the Ray cluster has room for a worker: each reserves 1 CPU and "
                 f"{share / MIB:.0f} MiB ({self._settings.solvers_per_worker} solver(s) under a "
                 f"limit of {self._settings.memory_limit_bytes / MIB:.0f} MiB), and of "
-                f"{len(nodes)} node(s) none offers more than {roomiest:.0f} MiB"
+                f"{len(nodes)} node(s) none offers more than {roomiest:.0f} MiB; lower the "
+                "memory limit"
             )
         return min(fit, self._settings.workers or fit)
 

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    with RayExecutor(Settings(executor="ray", workers=2)) as running:
+    with pool() as running:
         running.close_workers()
         yield
 
@@ -51,8 +51,9 @@ def verdicts(found: dict[str, Solved]) -> dict[str, str]:
     return {key: solved.verdict for key, solved in found.items()}
 
 
-def pool(**settings: Any) -> RayExecutor:
-    return RayExecutor(Settings(**{"executor": "ray", "workers": 2} | settings))
+def pool(**changes: Any) -> RayExecutor:
+    settings: dict[str, Any] = {"executor": "ray", "workers": 2, "memory_limit_bytes": 512 << 20}
+    return RayExecutor(Settings(**settings | changes))
 
 
 @pytest.mark.ray
@@ -180,7 +181,7 @@ from cluster.ledger import Ledger
 from cluster.settings import Settings
 from tests.cluster.work import expected, mixed
 address = sys.argv[2] or None
-settings = Settings(executor="ray", address=address, workers=1)
+settings = Settings(executor="ray", address=address, workers=1, memory_limit_bytes=512 << 20)
 with Ledger(Path(sys.argv[1])) as ledger:
     done = execute(mixed(9), settings, ledger)
 assert {key: one.verdict for key, one in done.solved.items()} == expected(9)
