@@ -29,6 +29,10 @@ SOLVERS: Final = ("portfolio", "z3", "cvc5", "both")
 _PATH: Final = click.Path(path_type=Path)
 
 
+class _NobodyReads(Exception):
+    """Whoever read stdout has gone; click would exit with 1, which is a verdict."""
+
+
 class _Face(click.Group):
     """A group whose commands return exit codes, and whose errors are one line each."""
 
@@ -54,6 +58,13 @@ class _Face(click.Group):
             )
         )
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _NobodyReads from error
+
     def _code(self, command: Callable[[], Any]) -> int:
         """The exit code of a command; nothing that goes wrong leaves a traceback."""
         from engine.errors import InvalidInput
@@ -71,7 +82,7 @@ class _Face(click.Group):
         except (click.Abort, KeyboardInterrupt):
             _complain("interrupted")
             return INTERRUPTED
-        except BrokenPipeError:
+        except (BrokenPipeError, _NobodyReads):
             _forget_stdout()
             return NOBODY_READS
         except Exception as error:  # noqa: BLE001 - said in one line, kept in a file

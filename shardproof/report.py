@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import StringIO
 from itertools import chain, repeat
@@ -18,8 +17,9 @@ from shardproof.result import Conclusion, Result, Verdict
 
 #: Where the width of the reader's screen is not known.
 WIDTH: Final = 100
-#: So many findings, and conclusions that do not hold, are shown; the rest is counted.
+#: So many findings are shown, and conclusions that do not hold; the rest is counted.
 MOST: Final = 5
+FEW: Final = 3
 
 _SAYS: Final[dict[Verdict, str]] = {
     "proved": "the parallel plan computes what the single-device plan computes, for every input",
@@ -67,9 +67,13 @@ def numbers(values: Sequence[int], most: int = 12) -> str:
             spans[-1] = (spans[-1][0], value)
         else:
             spans.append((value, value))
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans[:most]]
+    texts = [_span(first, last) for first, last in spans[:most]]
     more = f", ... ({len(set(values))} in all)" if len(spans) > most else ""
     return ", ".join(texts) + more
+
+
+def _span(first: int, last: int) -> str:
+    return {0: f"{first}", 1: f"{first}, {last}"}.get(last - first, f"{first}-{last}")
 
 
 def write(result: Result, to: Console) -> None:
@@ -78,16 +82,27 @@ def write(result: Result, to: Console) -> None:
     to.print(Text(f"{verdict}: {_SAYS[verdict]}", style=_STYLES[verdict]))
     if result.reason:
         to.print(Padding(Text(plain(result.reason)), (0, 0, 0, 2)))
-    for finding in result.findings[:MOST]:
-        _finding(finding, to)
-    if len(result.findings) > MOST:
-        to.print(Text(f"\n... and {len(result.findings) - MOST} more findings, all with --json"))
-    to.print(_summary(result))
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for finding in result.findings:
+        alike.setdefault((finding.kind, finding.message), []).append(finding)
+    for findings in list(alike.values())[:MOST]:
+        _finding(findings[0], len(findings), to)
+    rest = sum(len(findings) for findings in list(alike.values())[MOST:])
+    if rest:
+        to.print(Text(f"\n... and {_many(rest, 'more finding')}, all with --json"))
+    rows = _summary(result)
+    to.print(Padding(_grid(rows), (1, 0, 0, 0)))
+    if result.run_dir:
+        # Whatever its length, a path stays in one piece.
+        width = max(len(name) for name, _ in rows)
+        to.print(Text(f"{'run':<{width}}  {plain(result.run_dir)}"), soft_wrap=True)
 
 
-def _finding(finding: Finding, to: Console) -> None:
+def _finding(finding: Finding, times: int, to: Console) -> None:
+    """The first of some findings that say the same."""
+    again = "" if times == 1 else f" ({times} times; this is the first)"
     to.print()
-    to.print(Text(f"{plain(finding.kind)}: {plain(finding.message)}", style="bold"))
+    to.print(Text(f"{plain(finding.kind)}: {plain(finding.message)}{again}", style="bold"))
     values = {
         **{name: plain(str(getattr(finding, name))) for name in _FIELDS},
         "ranks": numbers(finding.ranks),
@@ -107,46 +122,46 @@ def _grid(rows: Iterable[tuple[str, str]]) -> Table:
     return grid
 
 
-def _summary(result: Result) -> Padding:
+def _summary(result: Result) -> list[tuple[str, str]]:
     sections = {
         "assumed": map(plain, result.assumptions),
         "proved" if result.verdict == "proved" else "concluded": _conclusions(result),
         "covered": _covered(result),
         "distinct": _distinct(result),
         "took": _took(result),
-        "run": [plain(result.run_dir)] if result.run_dir else [],
     }
-    rows = [
+    return [
         (name if first else "", line)
         for name, lines in sections.items()
         for first, line in zip(chain([True], repeat(False)), lines, strict=False)
     ]
-    return Padding(_grid(rows), (1, 0, 0, 0))
 
 
 def _conclusions(result: Result) -> Iterator[str]:
-    held: Counter[str] = Counter()
-    names: dict[str, set[str]] = {}
+    held: dict[str, list[str]] = {}
     failed: list[Conclusion] = []
     for conclusion in result.conclusions:
         if conclusion.holds:
-            held[conclusion.kind] += 1
-            names.setdefault(conclusion.kind, set()).add(conclusion.name)
+            held.setdefault(conclusion.kind, []).append(conclusion.name)
         else:
             failed.append(conclusion)
-    for kind, count in held.items():
-        distinct = len(names[kind])
-        if kind == next(iter(names[kind])):
-            yield plain(kind)
-        else:
-            places = f", in {_many(count, 'place')}" if count > distinct else ""
-            yield plain(f"{kind} of {_many(distinct, 'parameter')}{places}")
-    for conclusion in failed[:MOST]:
-        where = f" on ranks {numbers(conclusion.ranks)}" if conclusion.ranks else ""
-        why = f": {conclusion.message}" if conclusion.message else ""
-        yield plain(f"NOT {conclusion.kind} {conclusion.name}{where}{why}")
-    if len(failed) > MOST:
-        yield f"NOT {len(failed) - MOST} more"
+    for kind, names in held.items():
+        distinct = len(set(names))
+        of = "" if kind == "loss" else f" of {_many(distinct, 'parameter')}"
+        places = f", in {_many(len(names), 'place')}" if of == "" or len(names) > distinct else ""
+        yield plain(f"{kind}{of}{places}")
+    for conclusion in failed[:FEW]:
+        yield plain(f"NOT {_failed(conclusion)}")
+    if len(failed) > FEW:
+        yield f"NOT {len(failed) - FEW:,} more, all with --json"
+
+
+def _failed(conclusion: Conclusion) -> str:
+    """A conclusion that does not hold: its own words, if it has any."""
+    if conclusion.message:
+        return conclusion.message
+    where = f" on ranks {numbers(conclusion.ranks)}" if conclusion.ranks else ""
+    return f"{conclusion.kind} of {conclusion.name}{where}"
 
 
 def _covered(result: Result) -> Iterator[str]:

@@ -290,7 +290,8 @@ def _write_plan(data: Data, to: Console) -> None:
 
 def _write_run(data: Data, to: Console) -> None:
     if data["result"] is None:
-        to.print(Text(f"run {plain(data['run_dir'])}: has not ended, or was interrupted"))
+        where = plain(data["run_dir"])
+        to.print(Text(f"run {where}: has not ended, or was interrupted"), soft_wrap=True)
     else:
         write_result(Result.from_json(json.dumps(data["result"])), to)
     if data["verdicts"]:

@@ -1,0 +1,412 @@
+"""The command line: options, exit codes, one document on stdout, one line for what is wrong."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, get_args
+
+import click
+import pytest
+from click.testing import CliRunner
+from click.testing import Result as Outcome
+
+import shardproof
+from cluster.settings import ExecutorName, Settings
+from engine import store
+from shardproof import api, cli
+from shardproof.assume import Assumptions
+from shardproof.result import Conclusion, Result
+from solvers import Mode
+from tests.shardproof.faces import proved, refuted, stub_pipeline, tiny
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs ``shardproof ARGS`` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *args: CliRunner().invoke(cli.main, [str(arg) for arg in args])
+
+
+@pytest.fixture
+def plan_dir(tmp_path: Path) -> Path:
+    store.save(tiny(), tmp_path / "plan")
+    return tmp_path / "plan"
+
+
+def only_document(outcome: Outcome) -> dict[str, Any]:
+    """The one JSON document of stdout."""
+    document: dict[str, Any] = json.loads(outcome.stdout)
+    return document
+
+
+# -- verify: verdicts ----------------------------------------------------------------------------
+
+INCONCLUSIVE = Result("inconclusive", reason="no declaration of operator gate_fw")
+
+
+@pytest.mark.parametrize(("result", "code"), [(proved(), 0), (refuted(), 1), (INCONCLUSIVE, 2)])
+def test_a_verdict_is_an_exit_code(
+    run: Run, plan_dir: Path, monkeypatch: pytest.MonkeyPatch, result: Result, code: int
+) -> None:
+    stub_pipeline(monkeypatch, result)
+    outcome = run("verify", plan_dir)
+    assert (outcome.exit_code, outcome.stderr) == (code, "")
+    assert outcome.stdout.startswith(f"{result.verdict}: ")
+    outcome = run("verify", plan_dir, "--json")
+    assert (outcome.exit_code, outcome.stderr) == (code, "")
+    document = only_document(outcome)
+    expected = result.to_dict()
+    for measured in ("seconds", "peak_rss_mib", "run_dir"):
+        assert document.pop(measured)
+        del expected[measured]
+    assert document == expected
+
+
+def test_the_whole_run_is_measured_and_kept(
+    run: Run, plan_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = stub_pipeline(monkeypatch, Result("proved"))
+    outcome = run("verify", plan_dir, "--json", "--out", tmp_path / "run")
+    document = only_document(outcome)
+    assert document["run_dir"] == str(tmp_path / "run")
+    assert document["seconds"]["total"] >= stub.calls[0][1]["load_seconds"] > 0
+    assert document["peak_rss_mib"] > 20
+    assert (tmp_path / "run" / "result.json").read_text() == outcome.stdout
+
+
+def test_options_reach_the_pipeline(
+    run: Run, plan_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = stub_pipeline(monkeypatch, proved())
+    (tmp_path / "a.toml").write_text("[loss]\ncombine = 'mean'\n")
+    outcome = run(
+        "verify",
+        plan_dir,
+        "--out",
+        "out",
+        "--executor",
+        "ray",
+        "--address",
+        "10.0.0.1:6379",
+        "--workers",
+        "3",
+        "--solver",
+        "both",
+        "--timeout",
+        "2.5",
+        "--memory-limit",
+        "512MiB",
+        "--exhaustive",
+        "--no-cache",
+        "--seed",
+        "7",
+        "--assume",
+        "a.toml",
+    )
+    assert outcome.exit_code == 0
+    plan, options = stub.calls[0]
+    assert plan == replace(tiny(), loss="mean")
+    assert options["settings"] == Settings(
+        executor="ray",
+        address="10.0.0.1:6379",
+        workers=3,
+        mode="both",
+        timeout=2.5,
+        memory_limit_bytes=512 << 20,
+        seed=7,
+    )
+    assert options["out"] == tmp_path / "out"
+    assert (options["exhaustive"], options["use_cache"]) == (True, False)
+    assert options["assumptions"] == Assumptions(loss="mean")
+
+
+def test_defaults_reach_the_pipeline(
+    run: Run, plan_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = stub_pipeline(monkeypatch, proved())
+    run("verify", plan_dir)
+    shardproof.verify(plan_dir)
+    for plan, options in stub.calls:
+        assert plan == tiny()
+        assert options["settings"] == Settings()
+        assert options["out"].parent == tmp_path / "shardproof-runs"
+        assert (options["exhaustive"], options["use_cache"]) == (False, True)
+        assert options["assumptions"] == Assumptions()
+
+
+def test_the_command_line_and_python_have_the_same_options() -> None:
+    command = cli.main.commands["verify"]
+    given = {**command.make_context("verify", ["plan"]).params}
+    shown = {
+        p.name: given[p.name] for p in command.params if isinstance(p, click.Option) and p.name
+    }
+    del shown["as_json"]
+    shown["cache"] = not shown.pop("no_cache")
+    python = inspect.signature(shardproof.verify).parameters
+    keywords = {n: p.default for n, p in python.items() if p.kind is p.KEYWORD_ONLY}
+    del keywords["progress"]
+    assert keywords.keys() == shown.keys()
+    options = api.Options()
+    for name, default in keywords.items():
+        assert getattr(options, name) == default
+        assert shown[name] == default, name
+    assert get_args(ExecutorName) == cli.EXECUTORS
+    assert get_args(Mode) == cli.SOLVERS
+
+
+def test_an_expected_gradient_that_is_not_concluded_is_no_proof(
+    run: Run, plan_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    concluded = Result("proved", conclusions=(Conclusion("gradient", "norm.weight", (0,)),))
+    stub_pipeline(monkeypatch, concluded)
+    (tmp_path / "a.toml").write_text("[expect]\nparameters = ['norm.weight']\n")
+    assert run("verify", plan_dir, "--assume", "a.toml").exit_code == 0
+    (tmp_path / "a.toml").write_text("[expect]\nparameters = ['norm.weight', 'output.weight']\n")
+    outcome = run("verify", plan_dir, "--assume", "a.toml", "--json")
+    assert outcome.exit_code == 2
+    assert only_document(outcome)["reason"] == (
+        "not among the conclusions, though expected (--assume): the gradient of output.weight"
+    )
+
+
+# -- verify: input -------------------------------------------------------------------------------
+
+
+def invalid(run: Run, message: str, *args: object) -> None:
+    """``shardproof verify ARGS`` is refused with ``message``, with and without ``--json``."""
+    outcome = run("verify", *args)
+    assert (outcome.exit_code, outcome.stdout) == (3, "")
+    assert outcome.stderr == f"shardproof: {message}\n"
+    outcome = run("verify", *args, "--json")
+    assert (outcome.exit_code, outcome.stderr) == (3, f"shardproof: {message}\n")
+    document = only_document(outcome)
+    assert (document["verdict"], document["reason"]) == ("invalid input", message)
+    assert document["run_dir"] == ""
+
+
+def test_garbage(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.pkl").write_bytes(b"# no pickle")
+    invalid(
+        run,
+        "'a.pkl', byte 0: expected a pickled nnScaler plan, found "
+        "\"UnpicklingError: invalid load key, '#'.\"",
+        "a.pkl",
+        "a.pkl",
+    )
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "a.pkl"]
+
+
+def test_missing_files(run: Run) -> None:
+    invalid(run, "none: expected a plan folder, found nothing", "none")
+    found = "expected a readable file, found: No such file or directory"
+    invalid(run, f"'none': {found}", "none", "none")
+
+
+def test_names_that_could_steer_a_terminal(run: Run) -> None:
+    name = "a\x1b[31m\nb"
+    outcome = run("verify", name)
+    assert outcome.exit_code == 3
+    assert outcome.stderr == "shardproof: a\\x1b[31m b: expected a plan folder, found nothing\n"
+
+
+def test_a_used_run_directory(run: Run, plan_dir: Path) -> None:
+    message = (
+        f"{plan_dir}: expected a new or empty directory for the run, found one with files in it"
+    )
+    outcome = run("verify", plan_dir, "--out", plan_dir)
+    assert (outcome.exit_code, outcome.stdout) == (3, "")
+    assert outcome.stderr == f"shardproof: {message}\n"
+
+
+def test_a_wrong_file_of_assumptions(run: Run, plan_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[loss]\nmode = 'sum'\n")
+    message = "a.toml, [loss]: unknown key 'mode'; allowed are 'combine'"
+    invalid(run, message, plan_dir, "--assume", "a.toml")
+
+
+# -- verify: wrong use, and faults ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "Missing argument 'SINGLE'."),
+        (["a", "b", "c"], "Got unexpected extra argument (c)"),
+        (["a", "--solver", "yices"], "Invalid value for '--solver': 'yices' is not one of "),
+        (["a", "--workers", "0"], "at least one worker is needed, not 0"),
+        (["a", "--timeout", "0"], "the timeout must be a positive number of seconds: 0.0"),
+        (["a", "--timeout", "nan"], "the timeout must be a positive number of seconds: nan"),
+        (["a", "--memory-limit", "2 apples"], "'2 apples' is not a size: "),
+        (["a", "--seed", "-1"], "the seed must be at least 0 and below 2^31, not -1"),
+        (
+            ["a", "--executor", "local", "--address", "b"],
+            "the local executor has no use for the address 'b'",
+        ),
+    ],
+)
+def test_a_wrong_use_is_no_verdict(run: Run, args: list[str], message: str) -> None:
+    for more in ([], ["--json"]):
+        outcome = run("verify", *args, *more)
+        assert (outcome.exit_code, outcome.stdout) == (3, "")
+        assert outcome.stderr.startswith("Usage: ")
+        assert f"\n\nError: {message}" in outcome.stderr
+
+
+def test_python_says_what_cannot_be() -> None:
+    with pytest.raises(ValueError, match=r"^executor 'cloud' is none of auto, local, ray$"):
+        shardproof.verify("a", executor="cloud")
+
+
+@pytest.mark.parametrize("json_", [[], ["--json"]])
+def test_a_fault_of_ours_is_one_line_and_a_file(
+    run: Run, plan_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, json_: list[str]
+) -> None:
+    stub_pipeline(monkeypatch, RuntimeError("two\nlines"))
+    outcome = run("verify", plan_dir, "--out", "run", *json_)
+    kept = tmp_path / "run" / "internal-error.txt"
+    assert (outcome.exit_code, outcome.stdout) == (4, "")
+    assert outcome.stderr == (
+        f"shardproof: internal error: RuntimeError: two lines; the traceback is in {kept}\n"
+    )
+    assert kept.read_text().startswith("Traceback (most recent call last):\n")
+
+
+def test_a_fault_without_a_run_directory(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardproof.views.look", lambda path: {}["kind"])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    outcome = run("inspect", "plan")
+    (kept,) = tmp_path.glob("shardproof-error-*.txt")
+    assert (outcome.exit_code, outcome.stdout) == (4, "")
+    assert outcome.stderr == (
+        f"shardproof: internal error: KeyError: 'kind'; the traceback is in {kept}\n"
+    )
+
+
+def test_an_interrupt_is_no_verdict(
+    run: Run, plan_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_pipeline(monkeypatch, KeyboardInterrupt())
+    outcome = run("verify", plan_dir, "--json")
+    assert (outcome.exit_code, outcome.stdout) == (130, "")
+    assert outcome.stderr.strip() == "shardproof: interrupted"
+
+
+def test_nobody_reads(run: Run, plan_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub_pipeline(monkeypatch, BrokenPipeError())
+    monkeypatch.setattr(cli, "_forget_stdout", lambda: None)
+    outcome = run("verify", plan_dir)
+    assert (outcome.exit_code, outcome.output) == (141, "")
+
+
+# -- the other commands --------------------------------------------------------------------------
+
+
+def test_plan_writes_a_plan(run: Run, tmp_path: Path) -> None:
+    outcome = run(
+        "plan",
+        "llama3-8b",
+        "--dp",
+        "2",
+        "--tp",
+        "2",
+        "--pp",
+        "2",
+        "--microbatches",
+        "2",
+        "--layers",
+        "2",
+        "--sequence-parallel",
+        "-o",
+        "plan",
+    )
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    assert outcome.stdout == "llama3-8b dp2 tp2 pp2 mb2 sp: 8 ranks, in plan\n"
+    assert store.load(tmp_path / "plan").ranks == 8
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["gpt-5"], "no model gpt-5; known are llama3-405b, llama3-70b, llama3-8b"),
+        (["llama3-8b", "--dp", "0"], "dp is 0, expected an integer of at least 1"),
+        (["llama3-8b", "--tp", "3"], "llama3-8b: heads 32 is not divisible by tp 3"),
+        (["llama3-8b", "--pp", "64"], "llama3-8b: 32 layers cannot fill 64 pipeline stages"),
+    ],
+)
+def test_plan_refuses(run: Run, args: list[str], message: str) -> None:
+    outcome = run("plan", *args, "-o", "plan")
+    assert (outcome.exit_code, outcome.stdout) == (3, "")
+    assert outcome.stderr == f"shardproof: {message}\n"
+
+
+def test_plan_replaces_only_a_plan(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "plan" / "thesis.txt").touch()
+    outcome = run("plan", "llama3-8b", "--layers", "1", "-o", "plan")
+    assert outcome.exit_code == 3
+    assert outcome.stderr == (
+        f"shardproof: {tmp_path / 'plan'}: exists and holds more than a plan: thesis.txt\n"
+    )
+
+
+def test_inspect(run: Run, plan_dir: Path) -> None:
+    outcome = run("inspect", plan_dir)
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    assert outcome.stdout.startswith("plan llama3-8b dp2 tp2 pp1 mb2\n")
+    outcome = run("inspect", plan_dir, "--json")
+    assert only_document(outcome)["kind"] == "plan"
+    for args in (["none"], ["none", "--json"]):
+        outcome = run("inspect", *args)
+        assert (outcome.exit_code, outcome.stdout) == (3, "")
+        assert outcome.stderr == (
+            "shardproof: 'none': expected a readable file, found: No such file or directory\n"
+        )
+
+
+@pytest.mark.parametrize(("problems", "code"), [((), 0), (("stage 3: not proved",), 1)])
+def test_check(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problems: tuple[str, ...], code: int
+) -> None:
+    checker = ModuleType("checker")
+    found = SimpleNamespace(ok=not problems, problems=problems)
+    checker.check = lambda run_dir: found  # type: ignore[attr-defined]
+    monkeypatch.setitem(__import__("sys").modules, "checker", checker)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").touch()
+    outcome = run("check", "run")
+    assert (outcome.exit_code, outcome.stderr) == (code, "")
+    says = "the run does not hold" if problems else "the run holds"
+    assert outcome.stdout.splitlines() == [*problems, says]
+    outcome = run("check", "run", "--json")
+    assert (outcome.exit_code, outcome.stderr) == (code, "")
+    assert only_document(outcome) == {
+        "ok": not problems,
+        "problems": list(problems),
+        "run_dir": str(tmp_path / "run"),
+    }
+
+
+@pytest.mark.parametrize("path", ["none", "."])
+def test_check_of_what_is_no_run(run: Run, path: str) -> None:
+    outcome = run("check", path, "--json")
+    assert (outcome.exit_code, outcome.stdout) == (3, "")
+    assert outcome.stderr == f"shardproof: {path}: expected the directory of a run\n"
+
+
+def test_version_and_help(run: Run) -> None:
+    assert run("--version").stdout == "shardproof 0.1.0\n"
+    for args in (["--help"], ["verify", "-h"], ["plan", "-h"], ["inspect", "-h"], ["check", "-h"]):
+        outcome = run(*args)
+        assert outcome.exit_code == 0
+        assert outcome.stdout.startswith("Usage: ")
+    assert run("prove").exit_code == 3
+    assert run().exit_code == 3

@@ -1,0 +1,66 @@
+"""Reports as golden text; names of a plan are text, never markup or escapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+
+from engine.findings import Finding
+from shardproof import report
+from shardproof.result import Counts, Result, Seconds
+from tests.shardproof.faces import assert_golden, proved, refuted
+
+
+def text(result: Result) -> str:
+    stream = StringIO()
+    report.show(lambda to: report.write(result, to), stream)
+    return stream.getvalue()
+
+
+INCONCLUSIVE = Result(
+    "inconclusive",
+    counts=Counts(4, 16, 2, 3, 4, 1, 0),
+    seconds=Seconds(0.1, 0.0, 30.0, 0.0, 30.1),
+    assumptions=("numbers are real: rounding and casts change nothing",),
+    reason="operator gate_fw of layers.1.feed_forward: no declaration",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [("proved.txt", proved()), ("refuted.txt", refuted()), ("inconclusive.txt", INCONCLUSIVE)],
+)
+def test_reports(name: str, result: Result) -> None:
+    assert_golden(name, text(result))
+
+
+def test_a_proof_shows_what_was_found_beside_it() -> None:
+    finding = Finding("precision", "a sum runs in float16", ranks=(3,))
+    shown = text(replace(proved(), findings=(finding,)))
+    assert shown.startswith("proved: ")
+    assert "\nprecision: a sum runs in float16\n  ranks  3\n" in shown
+
+
+def test_names_are_neither_markup_nor_escapes() -> None:
+    name = "[bold]w[/bold] \x1b[31m :smile:\r\u202e"
+    shown = text(Result("refuted", findings=(Finding(name, "a\nb", layer=name),)))
+    assert "\n[bold]w[/bold] \\x1b[31m :smile:\\r\\u202e: a b\n" in shown
+    assert "  layer  [bold]w[/bold] \\x1b[31m :smile:\\r\\u202e\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ((), ""),
+        ((3,), "3"),
+        ((3, 4), "3, 4"),
+        ((8, 0, 1, 2, 3, 3), "0-3, 8"),
+        (tuple(range(512)), "0-511"),
+        (tuple(range(0, 8, 4)), "0, 4"),
+        (tuple(range(0, 64, 4)), "0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, ... (16 in all)"),
+    ],
+)
+def test_ranks_are_shown_as_ranges(values: tuple[int, ...], shown: str) -> None:
+    assert report.numbers(values) == shown
