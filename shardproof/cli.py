@@ -7,9 +7,12 @@ and everything else to stderr.
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -50,13 +53,13 @@ class _Face(click.Group):
         """Run a command, and exit."""
         del standalone_mode
         self.progress = None
-        sys.exit(
-            self._code(
+        with _term_interrupts():
+            code = self._code(
                 lambda: click.Group.main(
                     self, args, prog_name, complete_var, standalone_mode=False, **extra
                 )
             )
-        )
+        sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
@@ -98,6 +101,20 @@ class _Face(click.Group):
         except OSError as failure:
             place = f"; its traceback could not be kept: {failure}"
         return f"internal error: {said}{place}"
+
+
+@contextmanager
+def _term_interrupts() -> Iterator[None]:
+    """A request to end is an interrupt: solvers and readers are ended too."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_DFL or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _kept(text: str, progress: Progress | None) -> Path:

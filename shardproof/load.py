@@ -190,12 +190,18 @@ class _Beside:
         return self._plan
 
     def abandon(self) -> None:
-        """End the reading child, if it is still there: nobody will ask for its result."""
-        import psutil
+        """End the reading child, now or once it starts: nobody will ask for its result."""
+        while self._thread.is_alive():
+            _end_readers()
+            self._thread.join(0.02)
 
-        with contextlib.suppress(psutil.Error):
-            for child in psutil.Process().children():
-                with contextlib.suppress(psutil.Error):
-                    if "frontends.nnscaler.child" in child.cmdline():
-                        child.kill()
-        self._thread.join()
+
+def _end_readers() -> None:
+    """Kill the reading children of this process."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):
+                if "frontends.nnscaler.child" in child.cmdline():
+                    child.kill()

@@ -148,7 +148,7 @@ def _conclusions(result: Result) -> Iterator[str]:
     for kind, names in held.items():
         distinct = len(set(names))
         of = "" if kind == "loss" else f" of {_many(distinct, 'parameter')}"
-        places = f", in {_many(len(names), 'place')}" if of == "" or len(names) > distinct else ""
+        places = f", in {len(names):,} places" if len(names) > (distinct if of else 1) else ""
         yield plain(f"{kind}{of}{places}")
     for conclusion in failed[:FEW]:
         yield plain(f"NOT {_failed(conclusion)}")

@@ -281,7 +281,7 @@ def test_a_fault_of_ours_is_one_line_and_a_file(
 def test_a_fault_without_a_run_directory(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardproof.views.look", lambda path: {}["kind"])
+    monkeypatch.setattr("shardproof.views.look", lambda path: {"name": ""}["kind"])
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     outcome = run("inspect", "plan")
     (kept,) = tmp_path.glob("shardproof-error-*.txt")

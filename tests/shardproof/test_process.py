@@ -65,7 +65,8 @@ def test_verify_imports_neither_ray_nor_torch(tmp_path: Path) -> None:
     assert not imported & {"ray", "torch", "z3", "cvc5"}
 
 
-def test_an_interrupt_while_it_works(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_it_works(tmp_path: Path, number: signal.Signals) -> None:
     store.save(tiny(), tmp_path / "plan")
     child = subprocess.Popen(
         [sys.executable, "-c", STUBBED.format(act="wait"), "verify", "plan", "--json"],
@@ -77,14 +78,15 @@ def test_an_interrupt_while_it_works(tmp_path: Path) -> None:
     )
     assert child.stderr is not None
     assert child.stderr.readline() == "ready\n"
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     out, err = child.communicate(timeout=20)
     assert (child.returncode, out) == (130, "")
     assert err.strip() == "shardproof: interrupted"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_while_it_loads_leaves_nobody_behind(
-    shared_plans: Path, tmp_path: Path
+    shared_plans: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     plans = sorted((shared_plans / "large").glob("*gbs2048_ly126*"))
     if len(plans) < 2:
@@ -103,7 +105,7 @@ def test_an_interrupt_while_it_loads_leaves_nobody_behind(
         readers = psutil.Process(child.pid).children()
         time.sleep(0.05)
     assert len(readers) == 2
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     out, err = child.communicate(timeout=20)
     assert (child.returncode, out) == (130, "")
     assert err.strip() == "shardproof: interrupted"

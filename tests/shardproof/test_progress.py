@@ -7,14 +7,13 @@ from io import StringIO
 
 import pytest
 
-from shardproof import progress
 from shardproof.progress import EVERY_SECONDS, FIRST_SECONDS, Sparse, on_stderr
 
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr("shardproof.progress.time.monotonic", lambda: self.now)
 
 
 def test_a_short_run_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
