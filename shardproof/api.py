@@ -112,9 +112,9 @@ def _run(
     progress.run_dir = out
     seconds = time.perf_counter() - start
 
-    from shardproof import pipeline
+    from shardproof.pipeline import run as prove
 
-    result = pipeline.run(
+    result = prove(
         plan,
         settings=settings,
         out=out,
