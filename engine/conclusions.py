@@ -138,7 +138,7 @@ def _total(
         summed = [family_sum(nodes, m, over) for m in present]
     except Misaligned:
         return None
-    terms = collect(merge_parts([t for m in summed for t in m.terms]))
+    terms = collect(merge_parts(nodes, [t for m in summed for t in m.terms]))
     return Lineage(present[0].shape, tuple(terms))
 
 

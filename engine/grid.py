@@ -3,7 +3,8 @@
 An axis of a reference node is read at several strides (a view splits it, a shard strides over it).
 The grid writes its positions in mixed radix, one digit per stride that the claim uses, and cuts the
 range of each digit at every interval boundary that the claim mentions.  Every piece between cuts
-keeps ``units`` positions: single ones, and a last one that stands for the rest of the piece.
+keeps ``units`` positions (as many as sums over ranges of its extent are multiplied with one another,
+if those are more): single ones, and a last one that stands for the rest of the piece.
 Digits of equal extent are cut alike, which relates the axes that an operator identifies.
 """
 
@@ -14,7 +15,7 @@ from itertools import product
 
 from engine.affine import Affine
 from engine.arrays.dims import Dim, Factor
-from engine.cone import operands
+from engine.cone import operand_nodes, operands
 from engine.errors import Unsupported
 from engine.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, NodeTable
 
@@ -44,6 +45,44 @@ def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
     return Lineage(lineage.shape, terms)
 
 
+def degrees(nodes: NodeTable, defined: Sequence[int]) -> dict[int, int]:
+    """By extent: how many sums over ranges of that extent are multiplied with one another, at most,
+    in the definitions.  A function's argument is a polynomial of its own."""
+    most: dict[int, int] = {}
+    outward: dict[int, dict[int, int]] = {}
+
+    def degree(number: int) -> dict[int, int]:
+        if number in outward or number not in held:
+            return outward.get(number, {})
+        outward[number] = {}
+        node = nodes[number]
+        reads = operands(nodes, number)
+        parts = [degree(o) for o in operand_nodes(nodes, number)]
+        found: dict[int, int] = {}
+        if node.kind == "einsum":
+            for part in parts:
+                for extent, count in part.items():
+                    found[extent] = found.get(extent, 0) + count
+        elif node.kind == "combine":
+            for part in parts:
+                for extent, count in part.items():
+                    found[extent] = max(found.get(extent, 0), count)
+        if node.kind in ("einsum", "amax"):
+            outputs: Sequence[int] = node.payload[-1]  # type: ignore[assignment]
+            reduced = {lb: e for o in reads for _, _, e, lb in o.atoms if lb not in outputs}
+            for extent in reduced.values():
+                found[extent] = found.get(extent, 0) + 1
+        for extent, count in found.items():
+            most[extent] = max(most.get(extent, 0), count)
+        outward[number] = found
+        return found
+
+    held = set(defined)
+    for number in defined:
+        degree(number)
+    return most
+
+
 class Grid:
     """The represented positions of one claim.  Raises `Unsupported` where boundaries cut through
     the digits of an axis.
@@ -51,27 +90,30 @@ class Grid:
     ``extents``: of the mesh coordinates.  Coordinates in ``over`` are summed or gathered by the
     operator and are represented like a digit; any other takes one value.  ``boundaries``: (size of
     a local dimension, place) where the operator itself cuts or joins it.  ``alike``: local dimensions
-    of one size are split alike, because the operator joins or splits them.
+    of one size are split alike, because the operator joins or splits them.  ``point``: the member
+    of the family, where it is not the second along every coordinate.
     """
 
     def __init__(
         self,
         nodes: NodeTable,
         lineages: Sequence[Lineage],
-        defined: Iterable[int],
+        defined: Sequence[int],
         extents: Mapping[str, int],
         over: Over,
         units: int,
         boundaries: Iterable[tuple[int, int]] = (),
         *,
         alike: bool = False,
+        point: Mapping[str, int] | None = None,
     ) -> None:
         self.nodes = nodes
         self.units = units
         summed = {axis for axis, _ in over}
         self.generic = {
             axis: 0 if axis in summed or extent == 1 else 1 for axis, extent in extents.items()
-        }
+        } | dict(point or {})
+        self.sums: dict[int, int] = {}
         self.coordinates = dict(self.generic)
         self.strides: dict[Axis, set[int]] = {}
         self.full: dict[Axis, int] = {}
@@ -145,16 +187,20 @@ class Grid:
         for size, node, dim in sized:
             inner = 1
             for atom in reversed(dim):
-                for split in splits[size] if atom.axis != BROADCAST else ():
-                    if inner < split < inner * atom.size and split % inner == 0:
-                        self.strides[node, atom.axis].add(atom.stride * (split // inner))
+                if atom.axis != BROADCAST:
+                    within = {s // inner for s in splits[size] if s % inner == 0}
+                    for split in within | splits.get(atom.size, set()):
+                        if 1 < split < atom.size:
+                            self.strides[node, atom.axis].add(atom.stride * split)
                 inner *= atom.size
 
-    def _relate(self, numbers: Iterable[int]) -> None:
+    def _relate(self, numbers: Sequence[int]) -> None:
         """Carry strides between the axes that a definition identifies, until nothing changes."""
         relations: list[tuple[Axis, Axis, int, int]] = []
         for number in sorted(numbers):
             relations += self._relations(number)
+        self._check(relations)
+        self.sums = degrees(self.nodes, numbers)
         for label, axis, stride, extent in relations:
             self._stride(axis, stride, extent)
             self._stride(label, 1, extent)
@@ -171,6 +217,14 @@ class Grid:
                     self.strides[axis] |= down
                     self.strides[label] |= up
                     changed = True
+
+    @staticmethod
+    def _check(relations: Sequence[tuple[Axis, Axis, int, int]]) -> None:
+        """Refuse definitions that this representation does not cover: a label with two ranges."""
+        ranges: dict[Axis, int] = {}
+        for label, _, _, extent in relations:
+            if ranges.setdefault(label, extent) != extent:
+                raise Unsupported("a definition that reads two ranges as one")
 
     def _relations(self, number: int) -> list[tuple[Axis, Axis, int, int]]:
         node = self.nodes[number]
@@ -259,8 +313,9 @@ class Grid:
         """(first position, length) of the blocks of a digit's range."""
         bounds = sorted(self.cuts.get(extent, set()) | ({0, extent} if extent else set()))
         blocks: list[tuple[int, int]] = []
+        units = max(self.units, self.sums.get(extent, 0))
         for low, high in zip(bounds, bounds[1:], strict=False):
-            singles = min(self.units - 1, high - low - 1)
+            singles = min(units - 1, high - low - 1)
             blocks += [(low + i, 1) for i in range(singles)]
             blocks.append((low + singles, high - low - singles))
         return blocks

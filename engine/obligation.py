@@ -15,7 +15,7 @@ or gathers over are represented like an axis.  `docs/soundness.md` says why this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -26,15 +26,17 @@ import numpy as np
 
 from engine.arrays import MASKED, TermReading, Weighted
 from engine.arrays.base import Array
-from engine.arrays.dims import Dim, Factor, count, narrow
+from engine.arrays.dims import Dim, Extent, Factor, count, narrow
 from engine.cone import cone, operands
 from engine.errors import ShapeMismatch, Unsupported
 from engine.grid import Grid, concrete
 from engine.ir import Attr
-from engine.lineage import BROADCAST, Lineage, NodeTable, Operand, Part
+from engine.affine import Affine
+from engine.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, NodeTable, Operand, Part
 from engine.lineage import Term as View
 from engine.ops import apply_backward, apply_forward
 from engine.reading import Selection
+from engine.sums import largest
 from engine.terms import Term, TermTable
 
 Entry = Any  # a Term, or MASKED
@@ -69,6 +71,9 @@ class SmallReading(TermReading):
 
     grid: Grid
 
+    def dim(self, size: int) -> Dim:
+        return size.dim if isinstance(size, Extent) else self.grid.constant_dim(size)
+
     def absolute(self, start: int, size: int) -> tuple[Dim, tuple[int, ...]]:
         dim = self.dim(size)
         places = [0]
@@ -88,6 +93,21 @@ class SmallReading(TermReading):
         return Weighted(entries, (scores.dims[0], (tuple(w for _, w in chosen),)))
 
 
+    def _sum(self, entries: Iterable[Entry]) -> Entry:
+        """A sum with its largest constant factor taken out, as the definitions of nodes have it:
+        equal sums are then equal factors of products, which the linear rung does not look into."""
+        parts = list(entries)
+        if any(e is MASKED for e in parts):
+            return MASKED
+        shares = [(_factor(e), e) for e in parts if e is not self.table.zero]
+        if not shares:
+            return self.table.zero
+        lead = largest([f for f, _ in shares])
+        if lead == 1:
+            return self.table.add(*parts)
+        addends = [self.table.mul(f / lead, _core(e)) for f, e in shares]
+        return self.table.mul(lead, self.table.add(*addends))
+
     def _maximum(self, row: Array) -> Term:
         """A maximum commutes with a positive factor: the common one of all entries is taken out,
         so that a scaled maximum is the maximum of scaled entries."""
@@ -96,7 +116,7 @@ class SmallReading(TermReading):
         if len(factors) != 1 or (factor := factors.pop()) == 1 or factor <= 0:
             return super()._maximum(row)
         inner = np.empty(len(entries), dtype=object)
-        inner[:] = [e.args[1] for e in entries]
+        inner[:] = [_core(e) for e in entries]
         return self.table.mul(factor, super()._maximum(inner))
 
 
@@ -107,16 +127,29 @@ def _factor(term: Term) -> Fraction:
     return Fraction(1)
 
 
+def _core(term: Term) -> Term:
+    """A term without its constant factor."""
+    if term.kind == "mul" and term.args[0].kind == "const" and len(term.args) == 2:
+        return term.args[1]
+    return term
+
+
 class Meaning:
     """Entries of lineages as terms; see the module."""
 
     def __init__(
-        self, nodes: NodeTable, grid: Grid, opaque: frozenset[int], terms: TermTable
+        self,
+        nodes: NodeTable,
+        grid: Grid,
+        opaque: frozenset[int],
+        terms: TermTable,
+        first_symbol: int = 0,
     ) -> None:
         self.nodes = nodes
         self.grid = grid
         self.opaque = opaque
         self.terms = terms
+        self.first_symbol = first_symbol
         self.symbols: dict[tuple[object, ...], Term] = {}
         self.memo: dict[tuple[int, Index, tuple[Part, ...]], Entry] = {}
         self.reading = SmallReading(terms, grid)
@@ -124,7 +157,7 @@ class Meaning:
     def symbol(self, key: tuple[object, ...]) -> Term:
         found = self.symbols.get(key)
         if found is None:
-            found = self.terms.symbol(f"v{len(self.symbols)}")
+            found = self.terms.symbol(f"v{self.first_symbol + len(self.symbols)}")
             self.symbols[key] = found
         return found
 
@@ -143,6 +176,8 @@ class Meaning:
             return self.terms.one
         if number in self.opaque or node.kind in ("input", "at", "over"):
             return self.symbol((number, index, *parts))
+        if parts and node.kind not in ("einsum", "amax"):
+            raise Unsupported(f"a partial {node.kind}")
         expand: Callable[[int, Index, tuple[Part, ...]], Entry] = getattr(self, f"_{node.kind}")
         return expand(number, index, parts)
 
@@ -171,6 +206,8 @@ class Meaning:
             for o in operands(self.nodes, number)
             for _, _, extent, label in o.atoms
         }
+        if any(not extents[label] for label in extents if label not in outputs):
+            raise Unsupported("a sum over a range without an end")
         result = []
         for label in sorted(extents):
             if label in outputs:
@@ -202,7 +239,7 @@ class Meaning:
                 for i, o in enumerate(reads)  # type: ignore[arg-type, var-annotated]
             ]
             addends.append(self.terms.mul(Fraction(weight), *factors))
-        return self.terms.add(*addends)
+        return self.reading._sum(addends)
 
     def _combine(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         factors, reads, outputs = self.nodes[number].payload
@@ -215,7 +252,7 @@ class Meaning:
             if any(e is MASKED and f <= 0 for f, e in entries):
                 raise Unsupported("a masked entry times a number that is not positive")
             return MASKED
-        return self.terms.add(*(self.terms.mul(f, e) for f, e in entries))
+        return self.reading._sum(self.terms.mul(f, e) for f, e in entries)
 
     def _unary(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         function, factor, operand = self.nodes[number].payload
@@ -371,11 +408,26 @@ def _build(
 ) -> Obligation:
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.kind in SUMS, widened=widened)
+    joined = {axis for axis, _ in claim.over}
+    for number in (*here.opaque, *here.defined):
+        if joined & nodes[number].coordinates:
+            raise Unsupported("a value that differs along the axis that the operator joins")
     lineages = [*inputs, *claim.outputs]
-    grid = Grid(nodes, lineages, sorted(here.defined), claim.extents, claim.over, units,
-                boundaries(claim), alike=alike)
     terms = TermTable()
-    meaning = Meaning(nodes, grid, here.opaque, terms)
+    goals: list[tuple[Term, Term]] = []
+    symbols: dict[str, tuple[object, ...]] = {}
+    for point in points(claim):
+        grid = Grid(nodes, lineages, sorted(here.defined), claim.extents, claim.over, units,
+                    boundaries(claim), alike=alike, point=point)
+        meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols))
+        goals += _goals(meaning, claim)
+        symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
+    return Obligation(tuple(goals), symbols)
+
+
+def _goals(meaning: Meaning, claim: Claim) -> list[tuple[Term, Term]]:
+    """What the operator gives, entry by entry, against what the outputs' lineages say."""
+    terms = meaning.terms
     actual = _Semantics(meaning, claim).outputs()
     if len(actual) != len(claim.outputs):
         raise ShapeMismatch(f"{len(actual)} outputs, claimed {len(claim.outputs)}")
@@ -393,8 +445,60 @@ def _build(
                     goals.append((terms.zero, terms.one))
                 continue
             goals.append((a, b))
-    symbols = {str(term.name): key for key, term in meaning.symbols.items()}
-    return Obligation(tuple(goals), symbols)
+    return goals
+
+
+def points(claim: Claim) -> list[dict[str, int]]:
+    """The members of a family at which its claim is stated.
+
+    One is enough where moving along a coordinate moves all intervals of an extent together: the
+    claim is the same up to where it is.  Otherwise the first, the second and the last member along
+    every coordinate are stated: two decide an affine function, the last its range.
+    """
+    coefficients: dict[tuple[str, int], set[int]] = {}
+    uneven: set[str] = {a for v in claim.attrs.values() if isinstance(v, Affine) for a in v.axes}
+    for lineage in (*claim.inputs, *claim.outputs):
+        for view in lineage.terms if lineage is not None else ():
+            places: list[Atom | Part] = [a for d in view.layout.dims for a in d]
+            for place in (*places, *view.layout.fixed, *view.parts):
+                if isinstance(place, Atom) and place.axis == BROADCAST:
+                    continue
+                if place.extent == ABSOLUTE:
+                    uneven.update(place.start.axes)
+                for axis in claim.extents:
+                    key = (axis, place.extent)
+                    coefficients.setdefault(key, set()).add(place.start.coefficient(axis))
+    uneven |= {axis for (axis, _), found in coefficients.items() if len(found) > 1}
+    joined = {axis for axis, _ in claim.over}
+    told = {a for x in claim.outputs for a in mentioned(x)}
+    if joined & told or claim.kind in ("reduce_scatter", "all_to_all"):
+        uneven |= joined
+    else:
+        uneven -= joined
+    varied = sorted(axis for axis in uneven if claim.extents.get(axis, 1) > 1)
+    result: list[dict[str, int]] = []
+    for choice in ("second", "first", "last") if varied else ("second",):
+        here = {}
+        for axis in varied:
+            extent = claim.extents[axis]
+            here[axis] = {"first": 0, "second": 1, "last": extent - 1}[choice]
+        if here not in result:
+            result.append(here)
+    for axis in varied[1:]:
+        # Apart from moving together, every coordinate moves alone.
+        result.append({a: 0 if a == axis else 1 for a in varied})
+    return result
+
+
+def mentioned(lineage: Lineage) -> set[str]:
+    """The mesh coordinates that a lineage mentions."""
+    found: set[str] = set()
+    for view in lineage.terms:
+        for atom in (*(a for d in view.layout.dims for a in d), *view.layout.fixed):
+            found.update(atom.start.axes)
+        for part in view.parts:
+            found.update(part.start.axes)
+    return found
 
 
 class _Semantics:

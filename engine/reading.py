@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Generic, Protocol, TypeVar
 
 from engine.affine import Affine
-from engine.errors import Unsupported
+from engine.errors import ShapeMismatch, Unsupported
 
 T = TypeVar("T")
 
@@ -115,13 +115,13 @@ def sum_dims(r: Reading[T], x: T, dims: Sequence[int]) -> T:
 
 
 def expand_as(r: Reading[T], x: T, shape: tuple[int, ...]) -> T:
-    """Broadcast by NumPy's rules to ``shape``; raises `Unsupported` if that cannot be."""
+    """Broadcast by NumPy's rules to ``shape``; raises `ShapeMismatch` if that cannot be."""
     have = r.shape(x)
     if have == shape:
         return x
     lead = len(shape) - len(have)
     if lead < 0 or any(h not in (1, n) for h, n in zip(have, shape[lead:], strict=True)):
-        raise Unsupported(f"a tensor of shape {list(have)} cannot be broadcast to {list(shape)}")
+        raise ShapeMismatch(f"a tensor of shape {list(have)} cannot be broadcast to {list(shape)}")
     kept = [i for i, h in enumerate(have) if h == shape[lead + i]]
     squeezed = r.reshape(x, tuple(have[i] for i in kept))
     axes = labels(len(shape))

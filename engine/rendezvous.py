@@ -89,9 +89,39 @@ def match(programs: Sequence[Program]) -> Matching:
                     ))
                     continue
                 collectives.setdefault((ranks, group.axes), {}).setdefault(p, []).append(event)
+    findings += _uneven_axes(programs, sends, receives, collectives, bases)
+    if findings:
+        return Matching({}, {}, [], findings)
     partner = _pair_messages(programs, sends, receives, findings)
     groups, members = _pair_collectives(programs, bases, collectives, findings)
     return Matching(partner, groups, members, findings)
+
+
+def _uneven_axes(
+    programs: Sequence[Program],
+    sends: Mapping[tuple[int, int], list[Event]],
+    receives: Mapping[tuple[int, int], list[Event]],
+    collectives: Mapping[tuple[tuple[int, ...], tuple[str, ...]], dict[int, list[Event]]],
+    bases: Mapping[int, int],
+) -> list[Finding]:
+    """Programs that meet must have the same axes: a rank's partners are shifted like itself."""
+    meetings = {tuple(sorted(channel)) for channel in (*sends, *receives)}
+    meetings |= {ranks for ranks, _ in collectives}
+    findings = []
+    for ranks in sorted(meetings):
+        axes = {programs[bases[rank]].axes for rank in ranks}
+        unknown = {
+            axis for (members, names), _ in collectives.items() if members == ranks
+            for axis in names if axis not in programs[bases[ranks[0]]].extents
+        }
+        if len(axes) > 1 or unknown:
+            findings.append(Finding(
+                "group", f"ranks {list(ranks)} communicate, but "
+                + (f"have no axis {sorted(unknown)}" if unknown
+                   else "their programs are replicated differently"),
+                ranks=ranks,
+            ))
+    return findings
 
 
 def _op(programs: Sequence[Program], event: Event) -> Op:

@@ -16,6 +16,12 @@ from engine.lineage import Layout, Lineage, NodeTable, Part, Term
 Over = tuple[tuple[str, int], ...]
 
 
+def largest(factors: Sequence[Fraction]) -> Fraction:
+    """The factor that is taken out of a sum: of largest magnitude, positive if there is a choice,
+    so that factors do not pile up from sum to sum and do not depend on the order."""
+    return max(factors, key=lambda f: (abs(f), f))
+
+
 def collect(terms: Sequence[Term]) -> list[Term]:
     """Equal views as one term with the sum of their factors; zero terms are dropped."""
     collected: dict[tuple[int, Layout, tuple[Part, ...]], Fraction] = {}
@@ -42,8 +48,9 @@ def _sorted_parts(parts: Sequence[Part], union: Part) -> tuple[Part, ...]:
     return tuple(sorted([*parts, *(() if whole else (union,))], key=lambda p: p.token))
 
 
-def merge_parts(terms: Sequence[Term], *, add: bool = True) -> list[Term]:
-    """Join partial sums (``add``) or maxima of one view over consecutive intervals.
+def merge_parts(nodes: NodeTable, terms: Sequence[Term], *, add: bool = True) -> list[Term]:
+    """Join partial sums (``add``) or maxima of one view over consecutive intervals; sums of partial
+    maxima, and maxima of partial sums, are left apart.
 
     Terms are grouped by everything but the interval of one part; within a group every interval
     must occur equally often (``add``: that count multiplies the factor; a maximum ignores it).
@@ -54,7 +61,9 @@ def merge_parts(terms: Sequence[Term], *, add: bool = True) -> list[Term]:
         groups.setdefault(key, []).append(term)
     result: list[Term] = []
     for group in groups.values():
-        result += _merge_group(group, add) if group[0].parts and len(group) > 1 else group
+        kinds = root_kinds(nodes, group[0].parts)
+        joins = len(group) > 1 and kinds == ({"sum"} if add else {"max"})
+        result += _merge_group(group, add) if joins else group
     return result
 
 
@@ -107,6 +116,8 @@ def term_over_axis(nodes: NodeTable, term: Term, axis: str, extent: int, kind: s
     if any(a.start.coefficient(axis) for a in atoms):
         raise Misaligned
     moving = [p for p in term.parts if p.start.coefficient(axis)]
+    if kind == "sum" and root_kinds(nodes, term.parts) - {"sum"}:
+        raise Misaligned  # partial maxima do not add up
     if not moving:
         return term if kind == "max" else term._replace(factor=term.factor * extent)
     if kind == "max" and (term.factor < 0 or root_kinds(nodes, term.parts) != {"max"}):
@@ -124,4 +135,4 @@ def family_sum(nodes: NodeTable, x: Lineage, over: Over) -> Lineage:
     terms = list(x.terms)
     for axis, extent in over:
         terms = [term_over_axis(nodes, term, axis, extent, "sum") for term in terms]
-    return Lineage(x.shape, tuple(collect(merge_parts(terms))))
+    return Lineage(x.shape, tuple(collect(merge_parts(nodes, terms))))

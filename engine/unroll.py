@@ -367,7 +367,7 @@ class _Emitter:
                 ))
             return before
         over = ()
-        if self.symbolic and self.out.tensors[inputs[0]].batched:
+        if self.symbolic and any(self.out.tensors[v].batched for v in inputs):
             over = ((MICROBATCH, self.microbatches),)
         if before is not None:
             inputs = [before, *inputs]

@@ -25,7 +25,7 @@ def total(
     shape = joined[0].shape
     if kind == "max":
         return _maximum(reading, joined)
-    terms = merge_parts([term for x in joined for term in x.terms])
+    terms = merge_parts(reading.table, [term for x in joined for term in x.terms])
     return reading.fold(Lineage(shape, tuple(terms)))
 
 
@@ -38,7 +38,7 @@ def _maximum(reading: LineageReading, members: Sequence[Lineage]) -> Lineage:
         len(m.terms) == 1 and m.terms[0].factor > 0 and root_kinds(reading.table, m.terms[0].parts) == {"max"}
         for m in members
     ):
-        terms = merge_parts([m.terms[0] for m in members], add=False)
+        terms = merge_parts(reading.table, [m.terms[0] for m in members], add=False)
         if len(terms) == 1:
             return Lineage(first.shape, tuple(terms))
     taken = tuple(reading.piece(m).terms[0] for m in members)

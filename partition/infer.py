@@ -33,7 +33,7 @@ from engine.lineage import (
     Token,
 )
 from engine.reading import CONSTANTS, Selection
-from engine.sums import collect
+from engine.sums import collect, largest
 from partition.canonical import Draft, canonical
 
 #: Sums of more partial terms than this are taken as they are.
@@ -206,9 +206,8 @@ class LineageReading:
         ]
         form = canonical(drafts, frozenset(outputs), extents)
         factors = [terms[i].factor for i in form.order]
-        # The largest factor is taken out, so that factors do not pile up from sum to sum.  A masked
-        # sum keeps its sign: minus infinity has no negative.
-        lead = max(reversed(factors), key=abs)
+        # A masked sum keeps its sign: minus infinity has no negative.
+        lead = largest(factors)
         if any(is_masked(self.table, t.node) for t in terms):
             lead = abs(lead)
         operands = tuple(

@@ -79,6 +79,10 @@ class Tracer:
             except Unsupported as error:
                 trace.findings.append(self.finding("unsupported operator", row, str(error)))
                 continue
+            except (IndexError, ValueError) as error:
+                message = f"it does not take these operands ({error})"
+                trace.findings.append(self.finding("shape", row, message))
+                continue
             except ShapeMismatch as error:
                 trace.findings.append(self.finding("shape", row, str(error)))
                 continue

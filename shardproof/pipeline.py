@@ -68,7 +68,7 @@ def run(
             compose=composed - solved,
             total=load_seconds + time.perf_counter() - start,
         ),
-        assumptions=(*assumptions.describe(plan), *plan.notes),
+        assumptions=assumptions.describe(plan),
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
         ),

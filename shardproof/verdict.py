@@ -75,7 +75,8 @@ def decide(
     if result.faults:
         return Decision("refuted", "", (*result.faults[:MOST], *notes))
     if simulation is not None and simulation.differs:
-        return Decision("refuted", "", (*confirmed(result, culprits, simulation), *notes))
+        other = tuple(f for f in notes if f.kind != "definedness")
+        return Decision("refuted", "", (*confirmed(result, culprits, simulation), *other))
     return Decision(
         "inconclusive",
         why(result, open_stages, simulation),

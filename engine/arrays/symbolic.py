@@ -67,8 +67,8 @@ Entry = Term | Masked
 class TermReading(ArrayReading):
     """Entries are terms of ``table``, or `MASKED`.
 
-    Functions are uninterpreted: elementwise ones by name, "max" of the distinct entries ordered by
-    uid (a maximum of maxima is the maximum of all), "is" of an id and an absolute position,
+    Functions are uninterpreted: elementwise ones by name, "max<n>" of n distinct entries ordered
+    by uid (a maximum of maxima is the maximum of all), "is" of an id and an absolute position,
     "select:<selection>:<j>" of a row.
     """
 
@@ -148,11 +148,11 @@ class TermReading(ArrayReading):
         leaves: set[Term] = set()
         for entry in row:
             if isinstance(entry, Term):
-                leaves.update(entry.args if entry.name == "max" and entry.args else (entry,))
+                leaves.update(entry.args if _is_maximum(entry) else (entry,))
         if not leaves:
             raise Unsupported("the maximum of masked entries only")
         ordered = sorted(leaves, key=lambda term: term.uid)
-        return ordered[0] if len(ordered) == 1 else self.table.app("max", *ordered)
+        return ordered[0] if len(ordered) == 1 else self.table.app(f"max{len(ordered)}", *ordered)
 
     def _onehot(self, ids: Array, classes: Sequence[int]) -> Array:
         entries = [self.table.app("is", i, self.table.const(c)) for i in ids.flat for c in classes]
@@ -173,6 +173,11 @@ class TermReading(ArrayReading):
 
     def _integers(self, values: Array) -> Array:
         return _map(lambda value: self.table.const(int(value)), values)
+
+
+def _is_maximum(term: Term) -> bool:
+    """Whether a term is the maximum of its arguments."""
+    return term.kind == "app" and term.name == f"max{len(term.args)}"
 
 
 def _array(entries: Sequence[Entry], shape: Sequence[int]) -> Array:
