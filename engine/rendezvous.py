@@ -33,6 +33,29 @@ def _group_attr(op: Op) -> Group:
     return group if isinstance(group, Group) else Group()
 
 
+def rank_order(program: Program, axes: Sequence[str]) -> tuple[str, ...] | None:
+    """Mesh axes of a group, slowest first, so that members along them are ordered by rank.
+
+    None if an axis is repeated or no axis of the program, or if ranks along the axes interleave.
+    """
+    steps = {name: (stride, extent) for name, extent, stride in program.axes}
+    if len(set(axes)) < len(axes) or any(axis not in steps for axis in axes):
+        return None
+    ordered = sorted(axes, key=lambda axis: -steps[axis][0])
+    reach = 0
+    for axis in reversed(ordered):
+        stride, extent = steps[axis]
+        if extent > 1 and stride <= reach:
+            return None
+        reach += stride * (extent - 1)
+    return tuple(ordered)
+
+
+def mesh(program: Program) -> list[tuple[str, int, int]]:
+    """Where the ranks of a program lie relative to its first one."""
+    return sorted(axis for axis in program.axes if axis[1] > 1)
+
+
 def _describe(program: Program, op: Op) -> dict[str, str]:
     return {
         "operator": op.name,
@@ -68,10 +91,11 @@ def match(programs: Sequence[Program]) -> Matching:
                 event = (p, c, o)
                 if op.name in ("send", "recv"):
                     peer = op.attrs.get("peer")
-                    if not isinstance(peer, int) or peer not in bases:
+                    fault = _peer_fault(programs, bases, program, op)
+                    if fault or not isinstance(peer, int):
                         findings.append(Finding(
-                            "peer", f"rank {program.base}: {op.name} names rank {peer}, "
-                            "which runs no program", ranks=(program.base,), **_describe(program, op)
+                            "peer", f"rank {program.base}: {fault}", ranks=(program.base,),
+                            **_describe(program, op),
                         ))
                         continue
                     channel = (program.base, peer) if op.name == "send" else (peer, program.base)
@@ -79,16 +103,17 @@ def match(programs: Sequence[Program]) -> Matching:
                     continue
                 group = _group_attr(op)
                 ranks = tuple(sorted(group.ranks)) or (program.base,)
-                missing = [r for r in ranks if r not in bases]
-                if program.base not in ranks or missing or len(set(ranks)) != len(ranks):
+                axes = rank_order(program, group.axes)
+                fault = _group_fault(programs, bases, program, ranks)
+                if fault or axes is None:
                     findings.append(Finding(
-                        "group", f"rank {program.base} issues {op.name} over ranks {list(ranks)}: "
-                        + (f"ranks {missing} run no program" if missing
-                           else "it must be in its own group, once"),
+                        "group", f"rank {program.base} issues {op.name} over ranks {list(ranks)}"
+                        + (f" along {list(group.axes)}" if group.axes else "") + ": "
+                        + (fault or "these axes give its members no order"),
                         ranks=(program.base,), **_describe(program, op),
                     ))
                     continue
-                collectives.setdefault((ranks, group.axes), {}).setdefault(p, []).append(event)
+                collectives.setdefault((ranks, axes), {}).setdefault(p, []).append(event)
     findings += _uneven_axes(programs, sends, receives, collectives, bases)
     if findings:
         return Matching({}, {}, [], findings)
@@ -122,6 +147,45 @@ def _uneven_axes(
                 ranks=ranks,
             ))
     return findings
+
+
+def _peer_fault(
+    programs: Sequence[Program], bases: Mapping[int, int], program: Program, op: Op
+) -> str:
+    """What is wrong with whom a message names ("" if nothing)."""
+    peer, named = op.attrs.get("peer"), op.attrs.get("self", program.base)
+    if named != program.base:
+        return f"{op.name} is written down for rank {named}"
+    if not isinstance(peer, int) or peer not in bases:
+        return f"{op.name} names rank {peer}, which runs no program"
+    if mesh(programs[bases[peer]]) != mesh(program):
+        return f"{op.name} names rank {peer}, whose program runs on ranks laid out otherwise"
+    return ""
+
+
+def _group_fault(
+    programs: Sequence[Program], bases: Mapping[int, int], program: Program, ranks: Sequence[int]
+) -> str:
+    """What is wrong with the explicit ranks of a group ("" if nothing)."""
+    missing = [r for r in ranks if r not in bases]
+    if missing:
+        return f"ranks {missing} run no program"
+    if program.base not in ranks or len(set(ranks)) != len(ranks):
+        return "it must be in its own group, once"
+    apart = [r for r in ranks if mesh(programs[bases[r]]) != mesh(program)]
+    return f"the programs of ranks {apart} run on ranks laid out otherwise" if apart else ""
+
+
+def _root_fault(ranks: Sequence[int], ops: Sequence[Op]) -> str:
+    """Whether a rooted collective gives from, or to, another rank than its root."""
+    root = ops[0].attrs.get("root")
+    if ops[0].name == "broadcast":
+        found = [rank for rank, op in zip(ranks, ops, strict=True) if op.inputs]
+        return "" if found == [root] else f"ranks {found} give what is to come from rank {root}"
+    if ops[0].name == "reduce":
+        found = [rank for rank, op in zip(ranks, ops, strict=True) if op.outputs]
+        return "" if found == [root] else f"ranks {found} take what goes to rank {root}"
+    return ""
 
 
 def _op(programs: Sequence[Program], event: Event) -> Op:
@@ -160,7 +224,7 @@ def _pair_collectives(
 ) -> tuple[dict[Event, int], list[tuple[Event, ...]]]:
     groups: dict[Event, int] = {}
     members: list[tuple[Event, ...]] = []
-    for (ranks, axes), issued in collectives.items():
+    for (ranks, _), issued in collectives.items():
         lists = [issued.get(bases[rank], []) for rank in ranks]
         count = min(len(events) for events in lists)
         if any(len(events) != count for events in lists):
@@ -179,6 +243,13 @@ def _pair_collectives(
                 findings.append(Finding(
                     "collective mismatch",
                     f"ranks {list(ranks)} join in different collectives: {' and '.join(kinds)}",
+                    ranks=ranks, **_describe(programs[joined[0][0]], ops[0]),
+                ))
+                continue
+            fault = _root_fault(ranks, ops)
+            if fault:
+                findings.append(Finding(
+                    "root", f"{ops[0].name} over ranks {list(ranks)}: {fault}",
                     ranks=ranks, **_describe(programs[joined[0][0]], ops[0]),
                 ))
                 continue

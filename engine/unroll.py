@@ -17,7 +17,15 @@ from typing import NamedTuple
 from engine.affine import Affine, affine
 from engine.findings import Finding
 from engine.ir import MICROBATCH, Attr, Body, Group, Op, Program, Source
-from engine.rendezvous import COLLECTIVES, Event, Matching, communication, deadlock, match
+from engine.rendezvous import (
+    COLLECTIVES,
+    Event,
+    Matching,
+    communication,
+    deadlock,
+    match,
+    rank_order,
+)
 
 class Row(NamedTuple):
     """One operator instance (a family over the coordinates of its programs).
@@ -443,7 +451,13 @@ class _Emitter:
         extents = program.extents
         axis_size = 1
         position: Affine = affine(0)
-        for axis in group.axes:
+        axes = rank_order(program, group.axes)
+        if axes is None:
+            raise Structure(Finding(
+                "group", f"rank {program.base} takes a chunk along {list(group.axes)}: these axes "
+                "give the members of its group no order", operator="chunk", ranks=(program.base,),
+            ))
+        for axis in axes:
             axis_size *= extents[axis]
             position = position * extents[axis] + affine(0, {axis: 1})
         ranks = sorted(group.ranks) or [program.base]
@@ -522,10 +536,10 @@ class _Emitter:
             ]
         group = op.attrs.get("group")
         extents = self.programs[p].extents
-        axes = group.axes if isinstance(group, Group) else ()
+        axes = rank_order(self.programs[p], group.axes) if isinstance(group, Group) else ()
         self.row(
             op.name, op.name, tuple(q for q, _, _ in members), inputs, outputs, op.attrs,
-            source=op.source, over=tuple((axis, extents[axis]) for axis in axes),
+            source=op.source, over=tuple((axis, extents[axis]) for axis in axes or ()),
             microbatch=self.label(p, c),
         )
         return True

@@ -236,7 +236,13 @@ class Tracer:
 
     def collective(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
         members = len(row.programs)
+        kind = str(row.attrs.get("op", "sum"))
+        known = ("sum", "max") if row.kind in ("all_reduce", "reduce") else ("sum",)
+        if kind not in known:
+            raise Unsupported(f"{row.kind} with {kind}")
         if row.kind == "broadcast":
+            if row.over:
+                raise Unsupported("a broadcast along mesh axes")
             if len(inputs) != 1:
                 raise ShapeMismatch(f"{len(inputs)} sources in one broadcast")
             return [inputs[0]] * len(row.outputs)
@@ -246,7 +252,6 @@ class Tracer:
         if len(shapes) > 1 and row.kind != "all_gather":
             raise ShapeMismatch(f"ranks join {row.kind} with shapes {sorted(map(list, shapes))}")
         if row.kind in ("all_reduce", "reduce"):
-            kind = str(row.attrs.get("op", "sum"))
             result = total(self.reading, inputs, row.over, kind)
             return [result] * len(row.outputs)
         if row.over and members > 1:

@@ -161,12 +161,11 @@ def one_sided_step(prim: Prim, device: int) -> Step:
     target = prim.number("dst")
     if source == target == device:
         return "identity", {}
-    if device == source and not prim.outputs:
-        return "send", {"peer": target}
-    if device == target and not prim.inputs:
-        return "recv", {"peer": source}
-    # A move written down on a rank that it does not name: it is what its operands make it.
-    return ("send", {"peer": target}) if prim.inputs else ("recv", {"peer": source})
+    # What a move does here follows from its operands; that the rank it names as its own is another
+    # one (the runtime would refuse) is found when messages are matched.
+    if prim.inputs:
+        return "send", {"peer": target, **({} if source == device else {"self": source})}
+    return "recv", {"peer": source, **({} if target == device else {"self": target})}
 
 
 def differentiable(operands: Sequence[Constant]) -> list[int]:
