@@ -57,7 +57,7 @@ $(VENV)/.test: $(VENV)/.runtime requirements/test.lock
 	@touch $@
 
 demo: venv
-	@mkdir -p $(DEMO)
+	@rm -rf $(DEMO) && mkdir -p $(DEMO)
 	$(BIN)/shardproof plan llama3-8b --dp 2 --tp 2 --pp 2 --microbatches 2 -o $(DEMO)/plan
 	$(BIN)/shardproof verify $(DEMO)/plan --out $(DEMO)/run
 

@@ -27,13 +27,13 @@ import numpy as np
 from engine.arrays import MASKED, TermReading, Weighted
 from engine.arrays.base import Array
 from engine.arrays.dims import Dim, Extent, Factor, count, narrow
-from engine.cone import cone, operands
+from engine.cone import Cone, cone, operands
 from engine.errors import ShapeMismatch, Unsupported
 from engine.grid import Grid, concrete
 from engine.ir import Attr
-from engine.affine import Affine
-from engine.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, NodeTable, Operand, Part
+from engine.lineage import BROADCAST, Lineage, NodeTable, Operand, Part
 from engine.lineage import Term as View
+from engine.moves import attribute_axes, is_even
 from engine.ops import apply_backward, apply_forward
 from engine.reading import Selection
 from engine.sums import largest
@@ -416,7 +416,7 @@ def _build(
     terms = TermTable()
     goals: list[tuple[Term, Term]] = []
     symbols: dict[str, tuple[object, ...]] = {}
-    for point in points(claim):
+    for point in points(nodes, claim, here):
         grid = Grid(nodes, lineages, sorted(here.defined), claim.extents, claim.over, units,
                     boundaries(claim), alike=alike, point=point)
         meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols))
@@ -448,46 +448,37 @@ def _goals(meaning: Meaning, claim: Claim) -> list[tuple[Term, Term]]:
     return goals
 
 
-def points(claim: Claim) -> list[dict[str, int]]:
+def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     """The members of a family at which its claim is stated.
 
-    One is enough where moving along a coordinate moves all intervals of an extent together: the
-    claim is the same up to where it is.  Otherwise the first, the second and the last member along
-    every coordinate are stated: two decide an affine function, the last its range.
+    One is enough along a coordinate on which the members are one claim, moved.  Otherwise the
+    first, the second and the last are stated: two decide an affine function, the last its range.
     """
-    coefficients: dict[tuple[str, int], set[int]] = {}
-    uneven: set[str] = {a for v in claim.attrs.values() if isinstance(v, Affine) for a in v.axes}
-    for lineage in (*claim.inputs, *claim.outputs):
-        for view in lineage.terms if lineage is not None else ():
-            places: list[Atom | Part] = [a for d in view.layout.dims for a in d]
-            for place in (*places, *view.layout.fixed, *view.parts):
-                if isinstance(place, Atom) and place.axis == BROADCAST:
-                    continue
-                if place.extent == ABSOLUTE:
-                    uneven.update(place.start.axes)
-                for axis in claim.extents:
-                    key = (axis, place.extent)
-                    coefficients.setdefault(key, set()).add(place.start.coefficient(axis))
-    uneven |= {axis for (axis, _), found in coefficients.items() if len(found) > 1}
+    lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
     joined = {axis for axis, _ in claim.over}
-    told = {a for x in claim.outputs for a in mentioned(x)}
-    if joined & told or claim.kind in ("reduce_scatter", "all_to_all"):
-        uneven |= joined
-    else:
-        uneven -= joined
-    varied = sorted(axis for axis in uneven if claim.extents.get(axis, 1) > 1)
+    varied = set().union(*(attribute_axes(v) for v in claim.attrs.values()))
+    varied |= {
+        axis for axis in claim.extents
+        if axis not in joined and not is_even(nodes, here, lineages, axis)
+    }
+    if claim.kind in ("reduce_scatter", "all_to_all") or joined & {
+        axis for x in claim.outputs for axis in mentioned(x)
+    }:
+        varied |= joined
+    axes = sorted(axis for axis in varied if claim.extents.get(axis, 1) > 1)
+    places: dict[str, Callable[[str], int]] = {
+        "second": lambda axis: 1,
+        "first": lambda axis: 0,
+        "last": lambda axis: claim.extents[axis] - 1,
+    }
     result: list[dict[str, int]] = []
-    for choice in ("second", "first", "last") if varied else ("second",):
-        here = {}
-        for axis in varied:
-            extent = claim.extents[axis]
-            here[axis] = {"first": 0, "second": 1, "last": extent - 1}[choice]
-        if here not in result:
-            result.append(here)
-    for axis in varied[1:]:
-        # Apart from moving together, every coordinate moves alone.
-        result.append({a: 0 if a == axis else 1 for a in varied})
-    return result
+    for choice in places.values() if axes else ():
+        here_now = {axis: choice(axis) for axis in axes}
+        if here_now not in result:
+            result.append(here_now)
+    # Apart from moving together, every coordinate moves alone.
+    result += [{a: 0 if a == axis else 1 for a in axes} for axis in axes[1:]]
+    return result or [{}]
 
 
 def mentioned(lineage: Lineage) -> set[str]:

@@ -18,7 +18,8 @@ from engine.errors import ShapeMismatch, Unsupported
 from engine.findings import Finding
 from engine.ir import MICROBATCH, Plan, Program
 from engine.lineage import Lineage, NodeTable
-from engine.obligation import Claim, Obligation, build
+from engine.moves import is_moved
+from engine.obligation import SUMS, Claim, Obligation, build
 from engine.reading import is_partial
 from engine.unroll import Row, Unrolled, unroll
 from partition.templates import key
@@ -129,7 +130,7 @@ def partition(plan: Plan) -> Partition:
 
 def _stage(result: Partition) -> None:
     """Give every row its template; claims of one key share it."""
-    known: dict[tuple[object, ...], tuple[int, str]] = {}
+    known: Forms = {}
     for name in (SINGLE, PARALLEL):
         side = result.side(name)
         live = _live(result, name)
@@ -142,12 +143,11 @@ def _stage(result: Partition) -> None:
             result.stages.append(Stage(name, number, template, used, problem))
 
 
-def _template(
-    result: Partition,
-    name: str,
-    number: int,
-    known: dict[tuple[object, ...], tuple[int, str]],
-) -> tuple[int, str]:
+#: Templates by the form of their claims: (claim, template, problem) of each example.
+Forms = dict[tuple[object, ...], list[tuple[Claim, int, str]]]
+
+
+def _template(result: Partition, name: str, number: int, known: Forms) -> tuple[int, str]:
     claim = result.side(name).claim(result.side(name).unrolled.rows[number])
     if claim is None:
         return -1, "a tensor without a lineage"
@@ -155,18 +155,27 @@ def _template(
         form = key(result.nodes, claim)
     except Unsupported as error:
         return -1, str(error)
-    found = known.get(form)
-    if found is None:
-        try:
-            obligation = build(result.nodes, claim)
-        except (Unsupported, ShapeMismatch) as error:
-            found = -1, str(error)
-        else:
-            found = len(result.templates), ""
-            result.templates.append(obligation)
-            result.examples.append((name, number))
-        known[form] = found
-    return found
+    examples = known.setdefault(form, [])
+    for example, template, problem in examples:
+        if _is_same(result.nodes, claim, example):
+            return template, problem
+    try:
+        obligation = build(result.nodes, claim)
+    except (Unsupported, ShapeMismatch) as error:
+        examples.append((claim, -1, str(error)))
+        return -1, str(error)
+    result.templates.append(obligation)
+    result.examples.append((name, number))
+    examples.append((claim, len(result.templates) - 1, ""))
+    return len(result.templates) - 1, ""
+
+
+def _is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
+    """Whether two claims of one form are one claim, moved."""
+    def sides(x: Claim) -> tuple[list[Lineage], list[Lineage]]:
+        return [i for i in x.inputs if i is not None], list(x.outputs)
+
+    return is_moved(nodes, sides(claim), sides(example), adds=claim.kind in SUMS)
 
 
 def _live(result: Partition, name: str) -> set[int]:

@@ -1,8 +1,8 @@
 """Claims that are the same up to names and places: one template, solved once.
 
 `key` is a claim in operator-level form with nodes renumbered by first use and intervals moved to
-the origin.  It is an index only: what is solved, cached and checked is the text of the obligation.
-Two claims of one key have the same text; `--exhaustive` and the checker test that.
+the origin.  It is an index only: claims of one key share a template if they are one claim, moved
+(`engine.moves`), and what is solved, cached and checked is the text of the obligation.
 """
 
 from __future__ import annotations

@@ -1,0 +1,157 @@
+"""Claims that are one claim, moved.
+
+Two members of a family, or the same operator on two shards, differ in where their intervals begin.
+If every reference node that the claim reads moves as a whole, by one vector, then one claim is the
+other with the entries of every node renamed, and one of them stands for both.  The vectors of what
+is claimed are carried down through the definitions; a partial sum moves the range that it sums.
+Whatever does not fit (a node with two vectors, a moving mask or class) makes the claims different.
+
+Distances are integers (along one coordinate) or affine (between two claims).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine.affine import ZERO, Affine
+from engine.cone import Cone, cone
+from engine.ir import Attr
+from engine.lineage import ABSOLUTE, BROADCAST, Lineage, NodeTable, Operand, Part, Term
+
+
+class Uneven(Exception):
+    """The claims are not one claim, moved."""
+
+
+class _Moves:
+    """The vector of every node; ``parts``: how far the range of a partial reduction moves."""
+
+    def __init__(self, nodes: NodeTable, here: Cone, zero: Any) -> None:
+        self.nodes = nodes
+        self.here = here
+        self.zero = zero
+        self.vectors: dict[int, tuple[Any, ...]] = {}
+        self.parts: dict[tuple[int, int], Any] = {}
+        self.complete: set[int] = set()
+
+    def part(self, part: Part, distance: Any) -> None:
+        token = self.nodes.tokens[part.token]
+        while token.kind == "via":
+            token = self.nodes.tokens[token.inner]
+        key = (token.node, token.where)
+        if self.parts.setdefault(key, distance) != distance:
+            raise Uneven
+
+    def node(self, number: int, vector: tuple[Any, ...]) -> None:
+        known = self.vectors.get(number)
+        if known is not None:
+            if known != vector:
+                raise Uneven
+            return
+        self.vectors[number] = vector
+        node = self.nodes[number]
+        if any(n == ABSOLUTE and step != self.zero
+               for n, step in zip(node.extents, vector, strict=True)):
+            raise Uneven
+        if number not in self.here.defined:
+            return
+        payload: tuple[Any, ...] = node.payload
+        if node.kind == "unary":
+            self.node(payload[2], vector)
+        elif node.kind == "onehot":
+            self.node(payload[1], vector[:-1])
+        elif node.kind == "einsum":
+            self.operands(number, payload[0], payload[1], vector)
+        elif node.kind == "combine":
+            self.operands(number, payload[1], payload[2], vector)
+        elif node.kind == "amax":
+            self.operands(number, (payload[1],), payload[2], vector)
+        elif node.kind == "select":
+            self.operands(number, (payload[1],), payload[4], vector)
+        elif any(step != self.zero for step in vector):
+            raise Uneven
+
+    def operands(
+        self, number: int, reads: Sequence[Operand], outputs: Sequence[int], vector: tuple[Any, ...]
+    ) -> None:
+        steps = dict(zip(outputs, vector, strict=False))
+        for operand in reads:
+            below = [self.zero] * len(self.nodes[operand.node].extents)
+            for axis, stride, _, label in operand.atoms:
+                step = steps.get(label, self.parts.get((number, label), self.zero))
+                if step != self.zero and label not in steps and number in self.complete:
+                    raise Uneven
+                below[axis] = below[axis] + step * stride
+            self.node(operand.node, tuple(below))
+
+
+def _follow(
+    nodes: NodeTable,
+    here: Cone,
+    views: Sequence[tuple[Term, Callable[[int], Any]]],
+    zero: Any,
+) -> bool:
+    """Whether all nodes move as wholes; each view comes with the distance that its n-th interval
+    moves (atoms of the dimensions, fixed atoms, parts)."""
+    moves = _Moves(nodes, here, zero)
+    vectors = []
+    try:
+        for term, distance in views:
+            vector = [zero] * len(nodes[term.node].extents)
+            atoms = (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed)
+            for n, atom in enumerate(atoms):
+                if atom.axis != BROADCAST:
+                    vector[atom.axis] = vector[atom.axis] + distance(n) * atom.stride
+            for n, part in enumerate(term.parts):
+                moves.part(part, distance(len(atoms) + n))
+            if not term.parts:
+                moves.complete.add(term.node)
+            vectors.append((term.node, tuple(vector)))
+        for node, found in vectors:
+            moves.node(node, found)
+    except Uneven:
+        return False
+    return True
+
+
+def _starts(term: Term) -> list[Affine]:
+    atoms = (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed)
+    return [a.start for a in atoms] + [p.start for p in term.parts]
+
+
+def attribute_axes(value: Attr) -> set[str]:
+    """The coordinates that an attribute depends on."""
+    if isinstance(value, Affine):
+        return set(value.axes)
+    if isinstance(value, tuple):
+        return {axis for part in value for axis in attribute_axes(part)}
+    return set()
+
+
+def is_even(nodes: NodeTable, here: Cone, lineages: Sequence[Lineage], axis: str) -> bool:
+    """Whether the claims along a coordinate are one claim, moved."""
+    views = []
+    for lineage in lineages:
+        for term in lineage.terms:
+            steps = [start.coefficient(axis) for start in _starts(term)]
+            views.append((term, steps.__getitem__))
+    return _follow(nodes, here, views, 0)
+
+
+def is_moved(
+    nodes: NodeTable,
+    mine: tuple[Sequence[Lineage], Sequence[Lineage]],
+    other: tuple[Sequence[Lineage], Sequence[Lineage]],
+    *,
+    adds: bool,
+) -> bool:
+    """Whether a claim is another one of the same form, moved; each is (inputs, outputs)."""
+    views = []
+    for a, b in zip((*mine[0], *mine[1]), (*other[0], *other[1]), strict=True):
+        for term, like in zip(a.terms, b.terms, strict=True):
+            steps = [s - t for s, t in zip(_starts(term), _starts(like), strict=True)]
+            views.append((term, steps.__getitem__))
+    if all(distance(n) == ZERO for term, distance in views for n in range(len(_starts(term)))):
+        return True
+    return _follow(nodes, cone(nodes, *mine, adds=adds), views, ZERO)
