@@ -7,3 +7,8 @@ earlier stage, that boxes tile and reductions meet their conditions, that no ope
 depends on was left out, and that the conclusions are complete; then it solves every template
 again. A file in the run directory is never evidence by itself.
 """
+
+from checker.result import CheckResult, Problem
+from checker.verify import check
+
+__all__ = ["CheckResult", "Problem", "check"]

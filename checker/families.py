@@ -1,0 +1,107 @@
+"""Members of a family of claims.
+
+A claim stands for a family of ranks and microbatches: positions in it are affine in coordinates,
+and its obligation is stated at one of them.  Affine functions of k coordinates that agree at k + 1
+points in general position agree everywhere.  So where the members are not one claim, moved, it is
+looked at for the origin, for one step along each coordinate and for the last member as well.  Where
+an operator joins a family, what each member gets is looked at in the same way; what is scattered
+over a family is written out, member by member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+
+from checker.moves import attribute_axes, is_even
+from engine.affine import Affine
+from engine.cone import cone
+from engine.errors import Unsupported
+from engine.grid import concrete
+from engine.ir import Attr
+from engine.lineage import Lineage, NodeTable
+from engine.obligation import SUMS, Claim
+
+#: Members of a scattered family that are written out.
+MOST_MEMBERS = 64
+
+Point = dict[str, int]
+
+
+def lineage_axes(lineage: Lineage) -> set[str]:
+    """The coordinates that positions of a lineage depend on."""
+    found: set[str] = set()
+    for term in lineage.terms:
+        for atom in (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed):
+            found.update(atom.start.axes)
+        for part in term.parts:
+            found.update(part.start.axes)
+    return found
+
+
+def points(axes: Sequence[str], extents: Mapping[str, int]) -> list[Point]:
+    """The origin, one step along each axis, and the last member; each once."""
+    origin = dict.fromkeys(axes, 0)
+    found = [origin, *({**origin, axis: 1} for axis in axes)]
+    found.append({axis: extents[axis] - 1 for axis in axes})
+    return [p for i, p in enumerate(found) if p not in found[:i]]
+
+
+def _at(value: Attr, here: Point) -> Attr:
+    if isinstance(value, Affine):
+        for axis, position in here.items():
+            value = value.fix(axis, position)
+        return value
+    if isinstance(value, tuple):
+        return tuple(_at(part, here) for part in value)
+    return value
+
+
+def members(
+    nodes: NodeTable, claim: Claim, widened: int = 0
+) -> Iterator[tuple[Point, Claim]]:
+    """The claims at the points that decide a family, and the points (empty: all members); none
+    where the claim at any one of them is the claim at all.
+
+    Raises `engine.errors.Unsupported` for families that are too large to write out.
+    """
+    joined = [axis for axis, _ in claim.over]
+    lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
+    used = {a for x in lineages for a in lineage_axes(x)}
+    used |= {a for value in claim.attrs.values() for a in attribute_axes(value)}
+    free = sorted(a for a in used if a not in joined and claim.extents[a] > 1)
+    if free:
+        here = cone(nodes, [x for x in claim.inputs if x is not None], claim.outputs,
+                    adds=claim.kind in SUMS, widened=widened)
+        free = [axis for axis in free if not is_even(nodes, here, claim, axis)]
+    if free:
+        for point in points(free, claim.extents):
+            yield point, claim._replace(
+                inputs=tuple(None if x is None else concrete(x, point) for x in claim.inputs),
+                outputs=tuple(concrete(x, point) for x in claim.outputs),
+                attrs={name: _at(value, point) for name, value in claim.attrs.items()},
+            )
+    if not joined:
+        return
+    if claim.kind in ("reduce_scatter", "all_to_all"):
+        yield {}, _written_out(claim)
+    elif any(lineage_axes(x).intersection(joined) for x in claim.outputs):
+        for point in points(joined, claim.extents):
+            yield point, claim._replace(outputs=tuple(concrete(x, point) for x in claim.outputs))
+
+
+def _written_out(claim: Claim) -> Claim:
+    """A claim over one family as a claim over as many explicit members, in their order."""
+    if claim.members > 1 or prod(extent for _, extent in claim.over) > MOST_MEMBERS:
+        raise Unsupported(f"{claim.kind} over more than {MOST_MEMBERS} members of a family")
+    places = [
+        dict(zip((axis for axis, _ in claim.over), chosen, strict=True))
+        for chosen in product(*(range(extent) for _, extent in claim.over))
+    ]
+    given = [x for x in claim.inputs if x is not None]
+    return claim._replace(
+        inputs=tuple(concrete(x, here) for here in places for x in given),
+        outputs=tuple(concrete(x, here) for here in places for x in claim.outputs),
+        over=(), members=len(places),
+    )

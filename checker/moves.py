@@ -1,0 +1,117 @@
+"""Families whose members are one claim, moved.
+
+Along a coordinate every interval of a claim moves by so many positions.  If every reference node
+that the claim reads moves as a whole, by one vector, then the member at any coordinate is the
+member at another one with the entries of every node renamed, and one of them stands for all.  The
+vectors of what is claimed are carried down through the definitions; whatever does not fit (a node
+with two vectors, a moving mask, partial sum or attribute) makes the family uneven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engine.affine import Affine
+from engine.cone import Cone
+from engine.ir import Attr
+from engine.lineage import ABSOLUTE, BROADCAST, NodeTable, Operand, Term
+from engine.obligation import Claim
+
+Vector = tuple[int, ...]
+
+
+class Uneven(Exception):
+    """The members of the family are not one claim, moved."""
+
+
+def attribute_axes(value: Attr) -> set[str]:
+    """The coordinates that an attribute depends on."""
+    if isinstance(value, Affine):
+        return set(value.axes)
+    if isinstance(value, tuple):
+        return {axis for part in value for axis in attribute_axes(part)}
+    return set()
+
+
+class _Moves:
+    """The vector of every node along one coordinate."""
+
+    def __init__(self, nodes: NodeTable, here: Cone, axis: str) -> None:
+        self.nodes = nodes
+        self.here = here
+        self.axis = axis
+        self.vectors: dict[int, Vector] = {}
+
+    def view(self, term: Term) -> None:
+        vector = [0] * len(self.nodes[term.node].extents)
+        for atom in (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed):
+            if atom.axis != BROADCAST:
+                vector[atom.axis] += atom.stride * atom.start.coefficient(self.axis)
+        if any(part.start.coefficient(self.axis) for part in term.parts):
+            raise Uneven
+        self.node(term.node, tuple(vector))
+
+    def node(self, number: int, vector: Vector) -> None:
+        known = self.vectors.get(number)
+        if known is not None:
+            if known != vector:
+                raise Uneven
+            return
+        self.vectors[number] = vector
+        node = self.nodes[number]
+        if any(n == ABSOLUTE and step for n, step in zip(node.extents, vector, strict=True)):
+            raise Uneven
+        if number not in self.here.defined and number not in self.here.opened:
+            return
+        payload: tuple[Any, ...] = node.payload
+        match node.kind:
+            case "one":
+                pass
+            case "unary":
+                self.node(payload[2], vector)
+            case "onehot":
+                self.node(payload[1], vector[:-1])
+            case "einsum":
+                self.operands(payload[0], payload[1], vector)
+            case "combine":
+                self.operands(payload[1], payload[2], vector)
+            case "amax":
+                self.operands((payload[1],), payload[2], vector)
+            case _:
+                if any(vector):
+                    raise Uneven
+                self.still(number)
+
+    def still(self, number: int) -> None:
+        """A definition that does not move: nothing below it may."""
+        for kind, item in self.nodes[number].payload_items():
+            for operand in (item if kind == "operands" else (item,)):
+                if kind in ("operand", "operands"):
+                    self.node(operand.node, (0,) * len(self.nodes[operand.node].extents))
+                elif kind == "node":
+                    self.node(operand, (0,) * len(self.nodes[operand].extents))
+
+    def operands(
+        self, operands: Sequence[Operand], outputs: Sequence[int], vector: Vector
+    ) -> None:
+        steps = dict(zip(outputs, vector, strict=True))
+        for operand in operands:
+            below = [0] * len(self.nodes[operand.node].extents)
+            for axis, stride, _, label in operand.atoms:
+                below[axis] += stride * steps.get(label, 0)
+            self.node(operand.node, tuple(below))
+
+
+def is_even(nodes: NodeTable, here: Cone, claim: Claim, axis: str) -> bool:
+    """Whether the claims along a coordinate are one claim, moved; ``here`` is the claim's cone."""
+    if any(axis in attribute_axes(value) for value in claim.attrs.values()):
+        return False
+    moves = _Moves(nodes, here, axis)
+    try:
+        for lineage in (*claim.inputs, *claim.outputs):
+            for term in lineage.terms if lineage is not None else ():
+                moves.view(term)
+    except Uneven:
+        return False
+    return True

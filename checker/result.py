@@ -1,0 +1,78 @@
+"""What a check says."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+#: What can be wrong.  The first ones make the run itself doubtful, whatever its verdict; those of
+#: `UNPROVED` only keep it from being a proof.
+KINDS = {
+    "file": "missing, damaged or changed",
+    "input": "not what the run was made from",
+    "assumption": "an input is not what the plan says it is",
+    "stage": "an operator is left out, or listed wrongly",
+    "node": "a reference value has no meaning",
+    "lineage": "a tensor's lineage has no meaning",
+    "obligation": "what was solved is not what has to be solved",
+    "conclusion": "the stored conclusions are not those that follow",
+    "verdict": "the certificate says something else than was found",
+    "plan": "the plan contradicts itself",
+    "unproved": "something has no proof",
+    "definedness": "the parallel program may be undefined where the other one is not",
+    "solver": "a template is not unsat",
+}
+UNPROVED = frozenset({"plan", "unproved", "definedness", "solver"})
+
+#: Problems of one kind that are told apart; more are only counted.
+MOST_OF_A_KIND = 10
+
+
+class Problem(NamedTuple):
+    """Why a run does not show what its certificate says.  ``kind`` is one of `KINDS`."""
+
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+class CheckResult(NamedTuple):
+    """``ok``: the certificate's verdict stands; ``seconds``: of each part of the check;
+    ``counts``: what was looked at; ``verdict``: the certificate's ("" if there is none)."""
+
+    ok: bool
+    verdict: str
+    problems: tuple[Problem, ...]
+    seconds: dict[str, float]
+    counts: dict[str, int]
+
+
+class Problems:
+    """Collects problems; of each kind the first few, and how many more there are."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[str]] = {}
+        self._more: dict[str, int] = {}
+
+    def add(self, kind: str, message: str) -> None:
+        messages = self._found.setdefault(kind, [])
+        if len(messages) < MOST_OF_A_KIND:
+            messages.append(message)
+        else:
+            self._more[kind] = self._more.get(kind, 0) + 1
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def doubtful(self) -> bool:
+        """Whether there is more than a proof that is missing."""
+        return any(kind not in UNPROVED for kind in self._found)
+
+    def all(self) -> tuple[Problem, ...]:
+        result = []
+        for kind, messages in self._found.items():
+            result += [Problem(kind, message) for message in messages]
+            if kind in self._more:
+                result.append(Problem(kind, f"and {self._more[kind]} more"))
+        return tuple(result)

@@ -1,0 +1,253 @@
+"""The check of a finished run, from the stored plan to the verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checker.assumptions import Assumptions, Inputs
+from checker.claims import Rebuilder, single_values
+from checker.definitions import DefinitionChecker
+from checker.leftovers import check_leftovers
+from checker.result import CheckResult, Problems
+from checker.sides import Side, check_stages, check_structure, live_rows
+from checker.solving import Solver
+from checker.views import check_lineages
+from engine import store
+from engine.conclusions import Conclusion, conclude
+from engine.derive import Derived, derive
+from engine.errors import InvalidInput, Unsupported
+from engine.ir import MICROBATCH, Plan
+from engine.records import PARALLEL, SINGLE, Run, read_run
+from engine.sums import root_kinds
+from engine.unroll import Unrolled, unroll
+from solvers import Mode
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class _Check:
+    """The state of one check."""
+
+    run: Run
+    thorough: bool
+    solver: Solver
+    problems: Problems
+    seconds: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[what] = time.perf_counter() - start
+
+
+def check(
+    run_dir: str | Path,
+    *,
+    inputs: Mapping[str, str] | None = None,
+    plan: Plan | None = None,
+    thorough: bool = False,
+    parallel: int = 2,
+    mode: Mode = "portfolio",
+    timeout: float = 30.0,
+    memory_limit_bytes: int = 2 << 30,
+    seed: int = 1,
+    progress: Progress | None = None,
+) -> CheckResult:
+    """Whether the verdict of a finished run stands.
+
+    ``inputs``: SHA-256 of the input files by name, and ``plan``: the plan as read from them again,
+    if the caller has them; both are held against the certificate.  ``thorough``: rebuild every
+    operator's obligation, also those that are others up to names.  The rest are settings of the
+    solvers.
+    """
+    problems = Problems()
+    start = time.perf_counter()
+    told = progress if progress is not None else _silent
+
+    def solved(done: int, total: int) -> None:
+        told("solve", done, total)
+
+    try:
+        run = read_run(run_dir)
+    except InvalidInput as error:
+        problems.add("file", str(error))
+        return CheckResult(False, "", problems.all(), {"read": time.perf_counter() - start}, {})
+    solver = Solver(parallel, mode, timeout, memory_limit_bytes, seed, solved)
+    work = _Check(run, thorough, solver, problems)
+    work.seconds["read"] = time.perf_counter() - start
+    _check_inputs(work, inputs, plan)
+    check_leftovers(run, problems)
+    told("argument", 0, 1)
+    _check_argument(work)
+    told("argument", 1, 1)
+    ok = _check_verdict(run, problems)
+    work.seconds["total"] = time.perf_counter() - start
+    return CheckResult(ok, run.certificate.verdict, problems.all(), work.seconds, work.counts)
+
+
+def _silent(phase: str, done: int, total: int) -> None:
+    """Progress that nobody watches."""
+
+
+def _check_inputs(work: _Check, inputs: Mapping[str, str] | None, plan: Plan | None) -> None:
+    stored = work.run.certificate
+    for name, digest in (inputs or {}).items():
+        if stored.inputs.get(name) != digest:
+            work.problems.add("input", f"{name} is not the file that the run was made from")
+    if plan is not None and store.digest(plan) != stored.plan:
+        work.problems.add("input", f"the plan {plan.name} is not the one of the run")
+
+
+def _check_verdict(run: Run, problems: Problems) -> bool:
+    """Whether the verdict is the one that was found, or a weaker one."""
+    if run.certificate.verdict == "proved":
+        return not problems
+    if run.certificate.verdict == "refuted" and not problems:
+        problems.add("verdict", "the certificate says refuted, but everything is proved")
+    return not problems.doubtful()
+
+
+def _check_argument(work: _Check) -> None:
+    """Everything between the plan and the verdict."""
+    run, problems = work.run, work.problems
+    with work.timed("unroll"):
+        single = unroll([run.plan.single], 1)
+        parallel = unroll(run.plan.programs, run.plan.microbatches)
+        for finding in (*single.faults, *parallel.faults):
+            problems.add("plan", finding.message)
+        if problems:
+            return
+        try:
+            derived = derive(run.plan.single, single)
+        except Unsupported as error:
+            problems.add("unproved", f"the single-device program has no derivative: {error}")
+            return
+    with work.timed("structure"):
+        sides = _sides(work, derived, parallel)
+        for side in sides:
+            check_structure(side, problems)
+        inputs = Inputs(sides[0], problems)
+        DefinitionChecker(run.nodes, inputs, _mesh(run.plan)).check(problems)
+        for side in sides:
+            check_lineages(side, run.nodes, problems)
+        if problems.doubtful():
+            return
+        for side in sides:
+            Assumptions(side, inputs, run.nodes, problems).check()
+            check_stages(side, [s for s in run.stages if s.side == side.name], problems)
+        _check_templates(work, sides)
+        _check_conclusions(work, derived, parallel)
+    with work.timed("rebuild"):
+        rebuilder = Rebuilder(run.nodes, run.templates, problems, thorough=work.thorough)
+        rebuilder.side(sides[0], None)
+        rebuilder.side(sides[1], single_values(sides[0], run.nodes))
+    work.counts.update(
+        rows=sum(len(side.unrolled.rows) for side in sides), rebuilt=rebuilder.rebuilt,
+        templates=len(run.templates), members=len(rebuilder.extra),
+        conclusions=len(run.conclusions),
+    )
+    if not problems:
+        with work.timed("solve"):
+            _solve(work, rebuilder)
+
+
+def _mesh(plan: Plan) -> dict[str, int]:
+    """The least extent of every coordinate over the programs that have it."""
+    mesh = {MICROBATCH: plan.microbatches}
+    for program in plan.programs:
+        for axis, extent in program.extents.items():
+            mesh[axis] = min(extent, mesh.get(axis, extent))
+    return mesh
+
+
+def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Side]:
+    """Both sides, each with the rows that the conclusions depend on."""
+    run = work.run
+    single = derived.unrolled
+    roots = [derived.loss, *derived.gradients.values(), *(v for _, _, v in single.gradients)]
+    ends = [v for _, _, v in parallel.losses]
+    wanted = set(derived.gradients)
+    ends += [
+        v for p, number, v in parallel.gradients
+        if run.plan.programs[p].shards[number].name in wanted
+    ]
+    return (
+        Side(SINGLE, run.plan, (run.plan.single,), single, run.single, 1,
+             live_rows(single, roots), {s.row: s for s in run.stages if s.side == SINGLE}),
+        Side(PARALLEL, run.plan, run.plan.programs, parallel, run.parallel, run.plan.microbatches,
+             live_rows(parallel, ends), {s.row: s for s in run.stages if s.side == PARALLEL}),
+    )
+
+
+def _check_templates(work: _Check, sides: Sequence[Side]) -> None:
+    """Every template is some stage's, first of all its example's."""
+    by_name = {side.name: side for side in sides}
+    for number, template in enumerate(work.run.templates):
+        side = by_name.get(template.side)
+        stage = side.stages.get(template.row) if side is not None else None
+        if stage is None or stage.template != number:
+            work.problems.add(
+                "stage", f"template {number} is not the claim of row {template.row} of the "
+                f"{template.side} side"
+            )
+
+
+def _check_conclusions(work: _Check, derived: Derived, parallel: Unrolled) -> None:
+    run, problems = work.run, work.problems
+    found = conclude(run.plan, run.nodes, derived, run.single, parallel, run.parallel)
+    maxima = {v for _, _, v in parallel.losses if _is_maximum(run, v)}
+    for conclusion in found:
+        if not conclusion.holds:
+            problems.add("unproved", conclusion.message)
+        elif conclusion.kind == "loss" and conclusion.value in maxima:
+            problems.add("unproved", f"{_name(conclusion)}: a sum of maxima over slices")
+    stored = set(run.conclusions)
+    for conclusion in found:
+        if conclusion not in stored:
+            problems.add("conclusion", f"{_name(conclusion)} is missing from the run, or another")
+    for conclusion in sorted(stored - set(found)):
+        problems.add("conclusion", f"{_name(conclusion)} is not a conclusion of this plan")
+    if len(stored) == len(found) != len(run.conclusions):
+        problems.add("conclusion", "a conclusion is listed twice")
+
+
+def _is_maximum(run: Run, value: int) -> bool:
+    """Whether a loss is a maximum over a slice of the batch: it is no part of a sum."""
+    lineage = run.parallel[value]
+    terms = lineage.terms if lineage is not None else ()
+    return any("max" in root_kinds(run.nodes, term.parts) for term in terms)
+
+
+def _name(conclusion: Conclusion) -> str:
+    where = f" on rank {conclusion.ranks[0]}" if conclusion.ranks else ""
+    return f"{conclusion.kind} {conclusion.name}{where}"
+
+
+def _solve(work: _Check, rebuilder: Rebuilder) -> None:
+    """Solve again what live rows rest on, and what the run did not say about them."""
+    texts = rebuilder.texts
+    solver = work.solver
+    solver.solve([
+        *(texts[number] for number in rebuilder.needed),
+        *rebuilder.extra,
+        *(t for same in rebuilder.partial for t in same),
+    ])
+    work.counts["solved"] = len(solver.verdicts)
+    for number, where in sorted(rebuilder.needed.items()):
+        if not solver.unsat(texts[number]):
+            work.problems.add(
+                "solver", f"{where}: template {number} is {solver.verdicts[texts[number]]}"
+            )
+    for extra, where in rebuilder.extra.items():
+        if not solver.unsat(extra):
+            work.problems.add("solver", f"{where}: its obligation is {solver.verdicts[extra]}")
+    for same, message in rebuilder.partial.items():
+        if not any(solver.unsat(t) for t in same):
+            work.problems.add("definedness", message)
