@@ -134,12 +134,11 @@ def _total(
     present = [m for m in members if m is not None]
     if len(present) < len(members) or not present:
         return None
+    together = merge_parts(nodes, [t for m in present for t in m.terms])
     try:
-        summed = [family_sum(nodes, m, over) for m in present]
+        return family_sum(nodes, Lineage(present[0].shape, tuple(collect(together))), over)
     except Misaligned:
         return None
-    terms = collect(merge_parts(nodes, [t for m in summed for t in m.terms]))
-    return Lineage(present[0].shape, tuple(terms))
 
 
 def _gradients(
@@ -152,15 +151,32 @@ def _gradients(
     result = []
     for p, program in enumerate(plan.programs):
         for number, shard in enumerate(program.shards):
-            if shard.name not in wanted:
-                continue
             value = found.get((p, number), -1)
+            if shard.name not in wanted:
+                if shard.trainable:
+                    result.append(_no_gradient(program, shard, lineages, p, value))
+                continue
             have = lineages[value] if value >= 0 else None
             message = _gradient_fault(program, shard, have, wanted[shard.name], value)
             result.append(Conclusion(
                 "gradient", shard.name, (program.base,), not message, message, p, value
             ))
     return result
+
+
+def _no_gradient(
+    program: Program, shard: Shard, lineages: Lineages, number: int, value: int
+) -> Conclusion:
+    """A parameter that the single-device loss does not depend on must get no gradient, or zero."""
+    have = lineages[value] if value >= 0 else Lineage(shard.shape, ())
+    holds = have is not None and not have.terms
+    message = "" if holds else (
+        f"rank {program.base}: {shard.name} gets a gradient, though the single-device loss does "
+        "not depend on it"
+    )
+    return Conclusion(
+        "gradient", shard.name, (program.base,), holds, message, number, value
+    )
 
 
 def _gradient_fault(

@@ -46,6 +46,17 @@ class _Deriver:
         return parts[0] if parts else -1
 
 
+    def total(self, name: str, parts: list[int]) -> int:
+        """The gradient of a parameter that is read in several places."""
+        if len(parts) == 1:
+            return parts[0]
+        if len({self.tensors[v].shape for v in parts}) > 1:
+            raise Unsupported(f"a single-device program that holds parts of {name}")
+        result = self.value(parts[0], f"gradient of {name}")
+        self.rows.append(Row("op", "add_n", (0,), tuple(parts), (result,), {}, Source()))
+        return result
+
+
 def derive(program: Program, single: Unrolled) -> Derived:
     """Append the reverse derivative of the forward rows of a single-device side.
 
@@ -74,12 +85,13 @@ def derive(program: Program, single: Unrolled) -> Derived:
                         row.source, True))
         for i, result in zip(wrt, results, strict=True):
             work.arriving.setdefault(row.inputs[i], []).append(result)
-    gradients = {}
+    uses: dict[str, list[int]] = {}
     for row in single.rows:
         if row.kind == "shard" and row.outputs[0] in needed:
             found = work.gradient(row.outputs[0])
             if found >= 0:
-                gradients[row.name] = found
+                uses.setdefault(row.name, []).append(found)
+    gradients = {name: work.total(name, parts) for name, parts in uses.items()}
     derived = Unrolled(rows, tensors, single.losses, single.gradients, symbolic=True,
                        instances=single.instances)
     return Derived(derived, gradients, loss, seed)

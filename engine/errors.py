@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Self
 
+
 class Unsupported(Exception):
     """A construct whose meaning is not declared: the verdict is inconclusive, by name."""
 

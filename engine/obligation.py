@@ -220,7 +220,7 @@ class Meaning:
         return result
 
     def _einsum(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        reads, outputs = self.nodes[number].payload
+        outputs = self.nodes[number].payload[1]
         labels = dict(zip(outputs, index, strict=True))  # type: ignore[call-overload]
         inner: dict[int, list[Part]] = {}
         for part in parts:
@@ -236,7 +236,7 @@ class Meaning:
                 weight *= multiplicity
             factors = [
                 self._operand(o, labels, tuple(inner.get(i, ())))
-                for i, o in enumerate(reads)  # type: ignore[arg-type, var-annotated]
+                for i, o in enumerate(operands(self.nodes, number))
             ]
             addends.append(self.terms.mul(Fraction(weight), *factors))
         return self.reading._sum(addends)
@@ -261,7 +261,7 @@ class Meaning:
             if function == "exp" and factor > 0:  # type: ignore[operator]
                 return self.terms.zero
             raise Unsupported(f"{function} of a masked entry")
-        return self.terms.app(str(function), self.terms.mul(factor, entry))
+        return self.terms.app(str(function), self.terms.mul(Fraction(str(factor)), entry))
 
     def _amax(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         sign, operand, outputs = self.nodes[number].payload
@@ -287,7 +287,8 @@ class Meaning:
 
     def _constant(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         array = self.reading.constant(str(self.nodes[number].payload[0])).data
-        return array[index]
+        entry: Entry = array[tuple(index)]
+        return entry
 
     def _select(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         factor, operand, row, selection, outputs = self.nodes[number].payload
@@ -379,10 +380,10 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
                 large, small = whole.shape[dim], part.shape[dim]
                 if small and large > small:
                     found += [(large, place) for place in range(small, large, small)][:64]
-    start = claim.attrs.get("start")
-    if kind == "slice" and isinstance(start, int) and given and isinstance(claim.attrs["dim"], int):
-        size = given[0].shape[claim.attrs["dim"]]
-        found += [(size, start), (size, start + claim.outputs[0].shape[claim.attrs["dim"]])]
+    start, cut = claim.attrs.get("start"), claim.attrs.get("dim")
+    if kind == "slice" and isinstance(start, int) and isinstance(cut, int) and given:
+        size = given[0].shape[cut]
+        found += [(size, start), (size, start + claim.outputs[0].shape[cut])]
     return found
 
 
@@ -525,7 +526,7 @@ class _Semantics:
         if claim.kind == "all_gather":
             return [self.gather(given, self.dim("dim", given[0]))] * len(claim.outputs)
         if claim.kind == "reduce_scatter":
-            total = self.total(given, claim.over, "sum")
+            total = self.total(given, claim.over, str(claim.attrs.get("op", "sum")))
             dim = self.dim("dim", given[0])
             return [self.kept(total, dim, i) for i in range(claim.members)]
         if claim.kind == "all_to_all":
@@ -551,6 +552,8 @@ class _Semantics:
         return members
 
     def total(self, inputs: Sequence[Lineage], over: Over, kind: str) -> Weighted:
+        if kind not in ("sum", "max"):
+            raise Unsupported(f"a reduction by {kind}")
         members = [m for x in inputs for m in self.family(x, over)]
         if kind == "max":
             stacked = np.stack([m[0].data for m in members], axis=-1)

@@ -56,12 +56,9 @@ def mesh(program: Program) -> list[tuple[str, int, int]]:
     return sorted(axis for axis in program.axes if axis[1] > 1)
 
 
-def _describe(program: Program, op: Op) -> dict[str, str]:
-    return {
-        "operator": op.name,
-        "layer": op.source.module,
-        "source": op.source.location or op.source.cell,
-    }
+def _fault(kind: str, message: str, ranks: tuple[int, ...], op: Op) -> Finding:
+    place = op.source.location or op.source.cell
+    return Finding(kind, message, op.name, op.source.module, place, ranks)
 
 
 class Matching(NamedTuple):
@@ -93,10 +90,8 @@ def match(programs: Sequence[Program]) -> Matching:
                     peer = op.attrs.get("peer")
                     fault = _peer_fault(programs, bases, program, op)
                     if fault or not isinstance(peer, int):
-                        findings.append(Finding(
-                            "peer", f"rank {program.base}: {fault}", ranks=(program.base,),
-                            **_describe(program, op),
-                        ))
+                        findings.append(_fault(
+                            "peer", f"rank {program.base}: {fault}", (program.base,), op))
                         continue
                     channel = (program.base, peer) if op.name == "send" else (peer, program.base)
                     (sends if op.name == "send" else receives).setdefault(channel, []).append(event)
@@ -106,12 +101,10 @@ def match(programs: Sequence[Program]) -> Matching:
                 axes = rank_order(program, group.axes)
                 fault = _group_fault(programs, bases, program, ranks)
                 if fault or axes is None:
-                    findings.append(Finding(
+                    findings.append(_fault(
                         "group", f"rank {program.base} issues {op.name} over ranks {list(ranks)}"
                         + (f" along {list(group.axes)}" if group.axes else "") + ": "
-                        + (fault or "these axes give its members no order"),
-                        ranks=(program.base,), **_describe(program, op),
-                    ))
+                        + (fault or "these axes give its members no order"), (program.base,), op))
                     continue
                 collectives.setdefault((ranks, axes), {}).setdefault(p, []).append(event)
     findings += _uneven_axes(programs, sends, receives, collectives, bases)
@@ -207,12 +200,10 @@ def _pair_messages(
         for event in out[len(into) :] + into[len(out) :]:
             op = _op(programs, event)
             lack = "receive" if op.name == "send" else "send"
-            findings.append(Finding(
+            findings.append(_fault(
                 "unmatched message",
                 f"rank {channel[0]} to rank {channel[1]}: a {op.name} has no {lack} "
-                f"({len(out)} sends, {len(into)} receives)",
-                ranks=channel, **_describe(programs[event[0]], op),
-            ))
+                f"({len(out)} sends, {len(into)} receives)", channel, op))
     return partner
 
 
@@ -231,27 +222,21 @@ def _pair_collectives(
             short = [r for r, events in zip(ranks, lists, strict=True) if len(events) == count]
             long = next(events for events in lists if len(events) > count)
             op = _op(programs, long[count])
-            findings.append(Finding(
+            findings.append(_fault(
                 "unmatched collective",
-                f"{op.name} over ranks {list(ranks)} is not issued by ranks {short}",
-                ranks=ranks, **_describe(programs[long[count][0]], op),
-            ))
+                f"{op.name} over ranks {list(ranks)} is not issued by ranks {short}", ranks, op))
         for joined in zip(*lists, strict=False):
             ops = [_op(programs, event) for event in joined]
             kinds = sorted({_collective_kind(op) for op in ops})
             if len(kinds) > 1:
-                findings.append(Finding(
+                findings.append(_fault(
                     "collective mismatch",
-                    f"ranks {list(ranks)} join in different collectives: {' and '.join(kinds)}",
-                    ranks=ranks, **_describe(programs[joined[0][0]], ops[0]),
-                ))
+                    f"ranks {list(ranks)} join in different collectives: {' and '.join(kinds)}", ranks, ops[0]))
                 continue
             fault = _root_fault(ranks, ops)
             if fault:
-                findings.append(Finding(
-                    "root", f"{ops[0].name} over ranks {list(ranks)}: {fault}",
-                    ranks=ranks, **_describe(programs[joined[0][0]], ops[0]),
-                ))
+                findings.append(_fault(
+                    "root", f"{ops[0].name} over ranks {list(ranks)}: {fault}", ranks, ops[0]))
                 continue
             for event in joined:
                 groups[event] = len(members)
@@ -310,7 +295,5 @@ def deadlock(programs: Sequence[Program], matching: Matching) -> Finding | None:
     event = events[stuck[0]][position[stuck[0]]]
     op = _op(programs, event)
     ranks = tuple(programs[p].base for p in stuck)
-    return Finding(
-        "deadlock", f"ranks {list(ranks)} wait for each other; rank {ranks[0]} waits in {op.name}",
-        ranks=ranks, **_describe(programs[stuck[0]], op),
-    )
+    return _fault(
+        "deadlock", f"ranks {list(ranks)} wait for each other; rank {ranks[0]} waits in {op.name}", ranks, op)

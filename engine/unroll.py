@@ -27,6 +27,7 @@ from engine.rendezvous import (
     rank_order,
 )
 
+
 class Row(NamedTuple):
     """One operator instance (a family over the coordinates of its programs).
 
@@ -374,7 +375,7 @@ class _Emitter:
                     operator="reducer", layer=name,
                 ))
             return before
-        over = ()
+        over: tuple[tuple[str, int], ...] = ()
         if self.symbolic and any(self.out.tensors[v].batched for v in inputs):
             over = ((MICROBATCH, self.microbatches),)
         if before is not None:

@@ -46,7 +46,7 @@ def _outline(draft: Draft) -> tuple[object, ...]:
 def _orders(drafts: Sequence[Draft]) -> list[list[int]]:
     """Orders of the drafts that sort their outlines; more than one only if outlines are equal."""
     outlines = [_outline(d) for d in drafts]
-    ranked = sorted(range(len(drafts)), key=lambda i: outlines[i])  # type: ignore[arg-type, return-value]
+    ranked = sorted(range(len(drafts)), key=lambda i: outlines[i])
     groups: list[list[int]] = []
     for i in ranked:
         if groups and outlines[groups[-1][0]] == outlines[i]:

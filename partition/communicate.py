@@ -16,6 +16,7 @@ from engine.lineage import BROADCAST, Atom, Layout, Lineage, Term
 from engine.sums import Over, merge_parts, root_kinds, term_over_axis
 from partition.infer import LineageReading, lineage_axes, local_view
 
+
 def total(
     reading: LineageReading, members: Sequence[Lineage], over: Over, kind: str = "sum"
 ) -> Lineage:

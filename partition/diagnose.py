@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from engine.findings import Finding
-from engine.lineage import Lineage
+from engine.lineage import Lineage, Term
 from engine.unroll import Row
 from partition.partition import Partition
 
@@ -104,16 +104,16 @@ def _fault(result: Partition, row: Row, counterpart: int) -> str:
     return ""
 
 
-def _terms(result: Partition, value: int) -> tuple[object, ...] | list[object]:
+def _terms(result: Partition, value: int) -> tuple[Term, ...]:
     lineage = result.parallel.lineages[value]
-    return list(lineage.terms) if lineage is not None else []
+    return lineage.terms if lineage is not None else ()
 
 
 def _cause(result: Partition, row: Row, mine: Essence | None, theirs: Essence | None) -> str:
     partial = [
         result.parallel.unrolled.tensors[v].name
         for v in row.inputs
-        if v >= 0 and any(getattr(t, "parts", ()) for t in _terms(result, v))
+        if v >= 0 and any(t.parts for t in _terms(result, v))
     ]
     if partial:
         return f"its input {partial[0]} is still a partial sum: a reduction before it is missing"

@@ -32,7 +32,7 @@ from engine.lineage import (
     Term,
     Token,
 )
-from engine.reading import CONSTANTS, Selection
+from engine.reading import CONSTANTS, Selection, is_partial
 from engine.sums import collect, largest
 from partition.canonical import Draft, canonical
 
@@ -62,6 +62,7 @@ class LineageReading:
         """``reference_size``: nodes below are the single-device program's (None: all are)."""
         self.table = table
         self.reference_size = reference_size
+        self.partial: list[tuple[str, Term]] = []
         self.regroupings: dict[int, tuple[int, Fraction, tuple[int, ...]]] = {}
         self._alias_table: (
             dict[tuple[object, ...], tuple[int, Fraction, tuple[int, ...]]] | None
@@ -408,6 +409,8 @@ class LineageReading:
 
     def unary(self, function: str, x: Lineage) -> Lineage:
         term = self._single(x)
+        if is_partial(function):
+            self.partial.append((function, term))
         operand = self.table[term.node]
         node = self.table.node(
             "unary", (function, term.factor, term.node), operand.extents, operand.coordinates

@@ -17,13 +17,12 @@ from engine.derive import Derived, derive
 from engine.errors import ShapeMismatch, Unsupported
 from engine.findings import Finding
 from engine.ir import MICROBATCH, Plan, Program
-from engine.lineage import Lineage, NodeTable
+from engine.lineage import BROADCAST, Lineage, NodeTable, Term
 from engine.moves import is_moved
 from engine.obligation import SUMS, Claim, Obligation, build
-from engine.reading import is_partial
 from engine.unroll import Row, Unrolled, unroll
 from partition.templates import key
-from partition.trace import Tracer, reference
+from partition.trace import Trace, Tracer, reference
 
 #: Rows that claim nothing beyond their source or an assumption.
 UNCLAIMED = frozenset({"shard", "load", "seed", "recv", "broadcast"})
@@ -119,7 +118,7 @@ def partition(plan: Plan) -> Partition:
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == "unsupported operator" else result.faults
         kind.append(finding)
-    result.findings += _new_partial_functions(result)
+    result.findings += _less_defined(nodes, first, second)
     if not parallel.faults:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
@@ -157,7 +156,7 @@ def _template(result: Partition, name: str, number: int, known: Forms) -> tuple[
         return -1, str(error)
     examples = known.setdefault(form, [])
     for example, template, problem in examples:
-        if _is_same(result.nodes, claim, example):
+        if is_same(result.nodes, claim, example):
             return template, problem
     try:
         obligation = build(result.nodes, claim)
@@ -170,7 +169,7 @@ def _template(result: Partition, name: str, number: int, known: Forms) -> tuple[
     return len(result.templates) - 1, ""
 
 
-def _is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
+def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
     """Whether two claims of one form are one claim, moved."""
     def sides(x: Claim) -> tuple[list[Lineage], list[Lineage]]:
         return [i for i in x.inputs if i is not None], list(x.outputs)
@@ -194,19 +193,30 @@ def _live(result: Partition, name: str) -> set[int]:
     return live
 
 
-def _new_partial_functions(result: Partition) -> list[Finding]:
-    """Functions that are undefined somewhere, of values that the single-device program has not:
-    the parallel program might be undefined where the other one is not."""
-    found = []
-    for number in range(result.reference_size, len(result.nodes)):
-        node = result.nodes[number]
-        if node.kind == "unary" and is_partial(str(node.payload[0])):
-            found.append(Finding(
-                "definedness",
-                f"the parallel program takes {node.payload[0]} of a value that the single-device "
-                "program does not compute", operator=str(node.payload[0]),
-            ))
-    return found
+def _less_defined(nodes: NodeTable, single: Trace, parallel: Trace) -> list[Finding]:
+    """Functions that are undefined somewhere, of entries that the single-device program does not
+    take them of: the parallel program might be undefined where the other one is not."""
+    whole = {(f, t.factor, t.node) for f, t in single.partial if _is_whole(t)}
+    boxes = {(f, t.factor, t.node, t.layout) for f, t in single.partial}
+    found = {}
+    for function, term in parallel.partial:
+        if (function, term.factor, term.node) in whole or (
+            function, term.factor, term.node, term.layout
+        ) in boxes:
+            continue
+        found[function, term.node] = Finding(
+            "definedness",
+            f"the parallel program takes {function} of values that the single-device program does "
+            "not take it of", operator=function,
+        )
+    return list(found.values())
+
+
+def _is_whole(term: Term) -> bool:
+    """Whether a view is of all entries of its node."""
+    return not term.layout.fixed and all(
+        a.full for dim in term.layout.dims for a in dim if a.axis != BROADCAST
+    )
 
 
 def widened(result: Partition, stage: Stage, steps: int) -> Obligation:

@@ -12,7 +12,7 @@ from engine.conclusions import scaled
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.findings import Finding
 from engine.ir import MICROBATCH, Plan, Program
-from engine.lineage import Lineage, NodeTable, box_view
+from engine.lineage import Lineage, NodeTable, Term, box_view
 from engine.ops import apply_backward, apply_forward
 from engine.unroll import Row, Unrolled
 from partition.communicate import gather, own_slice, total
@@ -29,9 +29,11 @@ class Reference(NamedTuple):
 
 @dataclass(slots=True)
 class Trace:
-    """``lineages[v]``: of tensor v, None where an operator on its way is not supported."""
+    """``lineages[v]``: of tensor v, None where an operator on its way is not supported;
+    ``partial``: functions that are undefined somewhere, and what they were taken of."""
 
     lineages: list[Lineage | None]
+    partial: list[tuple[str, Term]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -88,6 +90,7 @@ class Tracer:
                 continue
             for value, lineage in zip(row.outputs, outputs, strict=True):
                 trace.lineages[value] = lineage
+        trace.partial = self.reading.partial
         return trace
 
     def finding(self, kind: str, row: Row, message: str) -> Finding:

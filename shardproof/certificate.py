@@ -1,4 +1,53 @@
-"""stub"""
+"""What a run leaves behind for the second eye: its claims, its texts and its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-def write(*a: Any) -> None: ...
+
+from cluster.settings import Settings
+from engine.records import TemplateRecord, write_run
+from partition.partition import Partition
+from shardproof.result import Counts
+from shardproof.solve import Answers
+from shardproof.verdict import Decision
+
+
+def write(
+    out: Path,
+    result: Partition,
+    answers: Answers,
+    decision: Decision,
+    assumptions: Sequence[str],
+    counts: Counts,
+    settings: Settings,
+) -> None:
+    """Write the tables and the certificate of a run to its directory."""
+    examples: dict[int, tuple[str, int]] = {}
+    for template, example in enumerate(result.examples):
+        examples.setdefault(answers.text_of[template], example)
+    options = settings.options
+    write_run(
+        out,
+        plan=result.plan,
+        nodes=result.nodes,
+        single=result.single.lineages,
+        parallel=result.parallel.lineages,
+        stages=[
+            s._replace(template=answers.text_of[s.template]) if s.template >= 0 else s
+            for s in result.stages
+        ],
+        templates=[
+            TemplateRecord(*texts, *examples[number])
+            for number, texts in enumerate(answers.texts)
+        ],
+        conclusions=result.conclusions,
+        verdict=decision.verdict,
+        assumptions=assumptions,
+        reasons=[decision.reason] if decision.reason else [f.message for f in decision.findings],
+        counts=asdict(counts),
+        solvers={"z3": options.z3, "cvc5": options.cvc5},
+        settings={"mode": options.mode, "seed": options.seed, "timeout": options.timeout,
+                  "memory_limit_bytes": options.memory_limit_bytes},
+    )

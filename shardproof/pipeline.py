@@ -20,7 +20,6 @@ from shardproof.progress import Progress
 from shardproof.result import Conclusion, Counts, Result, Seconds
 from shardproof.solve import Answers, Solving
 from shardproof.verdict import Decision, decide, is_proved, name_stage, unproved
-from solvers import emit
 
 #: The instances of an exhaustive run, in its directory.
 INSTANCES = "instances.arrow"
@@ -49,18 +48,21 @@ def run(
     progress.phase("solve")
     with Ledger(out) as ledger:
         cache = VerdictCache() if use_cache else None
-        answers = Solving(result, settings, ledger, cache, progress.update).run()
+        solving = Solving(result, settings, ledger, cache, progress.update)
+        answers = solving.run()
+        if exhaustive:
+            _audit(result, solving, out)
     solved = time.perf_counter()
     progress.phase("compose")
-    if exhaustive:
-        _audit(result, answers, out)
     decision = _decide(result, answers)
     composed = time.perf_counter()
-    certificate.write(out, result, answers, decision, assumptions.describe(plan), settings)
+    found = counts(result, answers)
+    told = assumptions.describe(plan)
+    certificate.write(out, result, answers, decision, told, found, settings)
     return Result(
         verdict=decision.verdict,
         reason=decision.reason,
-        counts=counts(result, answers),
+        counts=found,
         seconds=Seconds(
             load=load_seconds,
             partition=partitioned - start,
@@ -68,7 +70,7 @@ def run(
             compose=composed - solved,
             total=load_seconds + time.perf_counter() - start,
         ),
-        assumptions=assumptions.describe(plan),
+        assumptions=told,
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
         ),
@@ -101,14 +103,13 @@ def _decide(result: Partition, answers: Answers) -> Decision:
     return decide(result, open_stages, found, simulation)
 
 
-def _audit(result: Partition, answers: Answers, out: Path) -> None:
-    """Look up every instance; one that is no template of the symmetric run is a fault of ours."""
-    known = {text: number for number, text in enumerate(answers.texts)}
-    found = audit(result, out / INSTANCES, lambda o: emit(o.goals, (), "linear"), known)
-    for number in found.strange:
-        stage = result.stages[number]
+def _audit(result: Partition, solving: Solving, out: Path) -> None:
+    """Look up every instance; those that no template states are solved beside them."""
+    found = audit(result, out / INSTANCES)
+    strange = [name_stage(result, result.stages[n]) for n in found.open]
+    if not solving.hold(found.more):
+        strange.append("an instance")
+    for name in strange:
         result.unsupported.append(Finding(
-            "symmetry",
-            f"{name_stage(result, stage)}: an instance of it has another template than the "
-            "family it was taken to belong to",
+            "symmetry", f"{name}: not what the family that it was taken to belong to is"
         ))

@@ -1,13 +1,12 @@
-"""Templates to verdicts: the ladder of theories, then wider cuts for what is not proved.
+"""Templates to verdicts: the distinct texts, then wider cuts for what is not proved.
 
-Most obligations are identities on the linear rung, so the text of the other rung is made only for
-those that are not.  A template that no rung proves is tried again with its cut moved away, for one
-live stage that has it: intermediate lineages are guesses.
+A template that no rung proves is tried again with its cut moved away, for every live stage that
+has it: intermediate lineages are guesses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.cache import VerdictCache
@@ -17,7 +16,7 @@ from cluster.settings import Settings
 from engine.errors import ShapeMismatch, Unsupported
 from engine.obligation import Obligation
 from partition.partition import Partition, Stage, widened
-from solvers import Query, Solved, emit
+from solvers import Query, Solved
 
 #: How far a cut is moved away from an operator whose template is not proved.
 WIDEST = 2
@@ -25,11 +24,10 @@ WIDEST = 2
 
 @dataclass(slots=True)
 class Answers:
-    """``texts``: the distinct linear texts, by number; ``text_of``: template -> text;
-    ``solved``: text -> verdict; ``wider``: template -> verdict with a wider cut."""
+    """``texts``: the distinct texts (linear rung, nonlinear rung), by number; ``text_of``: template
+    -> text; ``solved``: text -> verdict; ``wider``: template -> verdict with a wider cut."""
 
-    texts: list[str] = field(default_factory=list)
-    nonlinear: dict[int, str] = field(default_factory=dict)
+    texts: list[tuple[str, str]] = field(default_factory=list)
     text_of: list[int] = field(default_factory=list)
     solved: dict[int, Solved] = field(default_factory=dict)
     wider: dict[int, Solved] = field(default_factory=dict)
@@ -66,11 +64,20 @@ class Solving:
 
     def run(self) -> Answers:
         """Raises the errors of `cluster.execute.execute`."""
-        self._linear()
-        self._nonlinear()
+        self._templates()
         for steps in range(1, WIDEST + 1):
             self._widen(steps)
         return self.answers
+
+    def hold(self, obligations: Sequence[Obligation]) -> bool:
+        """Whether further obligations are all proved."""
+        queries = {}
+        for obligation in obligations:
+            query = Query.of("", obligation.goals)
+            key = text_key(query)
+            queries[key] = replace(query, key=key)
+        solved = self._execute(list(queries.values())) if queries else {}
+        return all(answer.verdict == "unsat" for answer in solved.values())
 
     def _execute(self, queries: list[Query]) -> dict[str, Solved]:
         def told(counts: Counts) -> None:
@@ -81,29 +88,16 @@ class Solving:
         self.answers.solver_peak_mib = max(self.answers.solver_peak_mib, done.solver_peak_mib)
         return done.solved
 
-    def _linear(self) -> None:
-        numbers: dict[str, int] = {}
+    def _templates(self) -> None:
+        numbers: dict[tuple[str, str], int] = {}
         for obligation in self.result.templates:
-            text = emit(obligation.goals, (), "linear")
-            self.answers.text_of.append(numbers.setdefault(text, len(numbers)))
+            query = Query.of("", obligation.goals)
+            texts = (query.linear_text, query.nonlinear_text)
+            self.answers.text_of.append(numbers.setdefault(texts, len(numbers)))
         self.answers.texts = list(numbers)
-        queries = [Query(str(i), text, "") for i, text in enumerate(self.answers.texts)]
+        queries = [Query(str(i), *texts) for i, texts in enumerate(self.answers.texts)]
         solved = self._execute(queries)
         self.answers.solved = {int(key): answer for key, answer in solved.items()}
-
-    def _nonlinear(self) -> None:
-        """Products were uninterpreted: what the linear rung does not prove goes on."""
-        first: dict[int, int] = {}
-        for template, text in enumerate(self.answers.text_of):
-            if self.answers.solved[text].verdict != "unsat":
-                first.setdefault(text, template)
-        queries = []
-        for text, template in first.items():
-            goals = self.result.templates[template].goals
-            self.answers.nonlinear[text] = emit(goals, (), "nonlinear")
-            queries.append(Query(str(text), self.answers.texts[text], self.answers.nonlinear[text]))
-        solved = self._execute(queries) if queries else {}
-        self.answers.solved.update({int(key): answer for key, answer in solved.items()})
 
     def _widen(self, steps: int) -> None:
         """Try live stages of unproved templates with a wider cut; each of them has to hold."""

@@ -68,7 +68,7 @@ def decide(
     culprits: list[Culprit],
     simulation: Simulation | None,
 ) -> Decision:
-    """The verdict and its findings.  ``simulation``: of a plan that is not proved, if it was run."""
+    """The verdict and its findings; ``simulation``: of a plan that is not proved, if it was run."""
     notes = tuple(result.findings[:MOST])
     if is_proved(result, open_stages):
         return Decision("proved", "", notes)

@@ -16,12 +16,21 @@ R = Reading[Any]
 ONE = Fraction(1)
 
 
+#: Types between which a cast is the identity over the reals.
+FLOATING = frozenset({"float16", "bfloat16", "float32", "float64", "half", "float", "double"})
+
+
 def _identity(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    dtype = attrs.get("dtype")
+    if dtype is not None and str(dtype).removeprefix("torch.") not in FLOATING:
+        raise Unsupported(f"a cast to {dtype}, which is not the identity over the reals")
     return [inputs[0]]
 
 
-for _name in ("identity", "contiguous", "float", "to"):
+for _name in ("identity", "contiguous"):
     operator(_name, "... -> ...")(_identity)
+for _name in ("float", "to"):
+    operator(_name, "... -> ...", attrs="dtype")(_identity)
 
 
 def _multiref_backward(
@@ -31,7 +40,7 @@ def _multiref_backward(
     return [r.combine(present, [ONE] * len(present), Fraction(0))]
 
 
-@operator("multiref", "... -> ..., ...", backward=_multiref_backward)
+@operator("multiref", "... -> ..., ...", attrs="times", backward=_multiref_backward)
 def _multiref(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [inputs[0]] * integer(attrs, "times")
 
@@ -45,7 +54,7 @@ def broadcast(r: R, x: Any, y: Any) -> tuple[Any, Any]:
     return expand_as(r, x, common), expand_as(r, y, common)
 
 
-@operator("add", "..., ... -> ...")
+@operator("add", "..., ... -> ...", attrs="alpha other")
 def _add(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     alpha = number(attrs, "alpha") if "alpha" in attrs else ONE
     if len(inputs) == 1:
@@ -54,7 +63,7 @@ def _add(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine([x, y], [ONE, alpha], Fraction(0))]
 
 
-@operator("sub", "..., ... -> ...")
+@operator("sub", "..., ... -> ...", attrs="other")
 def _sub(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     if len(inputs) == 1:
         return [r.combine([inputs[0]], [ONE], -number(attrs, "other"))]
@@ -67,14 +76,14 @@ def _add_n(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine(list(inputs), [ONE] * len(inputs), Fraction(0))]
 
 
-@operator("mul", "..., ... -> ...")
+@operator("mul", "..., ... -> ...", attrs="other")
 def _mul(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     if len(inputs) == 1:
         return [scale(r, number(attrs, "other"), inputs[0])]
     return [multiply(r, *broadcast(r, inputs[0], inputs[1]))]
 
 
-@operator("div", "..., ... -> ...")
+@operator("div", "..., ... -> ...", attrs="other rounding_mode")
 def _div(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     if attrs.get("rounding_mode") is not None:
         raise Unsupported(f"div with rounding_mode {attrs['rounding_mode']!r}")
@@ -87,7 +96,7 @@ def _div(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [multiply(r, x, r.unary("inv", y))]
 
 
-@operator("pow", "... -> ...")
+@operator("pow", "... -> ...", attrs="exponent")
 def _pow(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     exponent = number(attrs, "exponent")
     if exponent.denominator == 1 and 1 <= exponent <= 8:
@@ -116,7 +125,7 @@ def _gelu(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [multiply(r, inputs[0], r.unary("normal_cdf", inputs[0]))]
 
 
-@operator("transpose", "a b -> b a")
+@operator("transpose", "a b -> b a", attrs="dim0 dim1")
 def _transpose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     rank = len(r.shape(inputs[0]))
     order = list(labels(rank))
@@ -125,7 +134,7 @@ def _transpose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum(labels(rank) + "->" + "".join(order), inputs[0])]
 
 
-@operator("permute", "a b c -> c a b")
+@operator("permute", "a b c -> c a b", attrs="dims")
 def _permute(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     names = labels(len(r.shape(inputs[0])))
     order = integers(attrs, "dims")
@@ -152,7 +161,7 @@ def _view_backward(
     return [r.reshape(gradients[0], r.shape(inputs[0]))]
 
 
-@operator("view", "b (h d) -> b h d", backward=_view_backward)
+@operator("view", "b (h d) -> b h d", attrs="size", backward=_view_backward)
 def _view(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     shape = r.shape(inputs[0])
     return [r.reshape(inputs[0], view_shape(shape, integers(attrs, "size")))]
@@ -169,13 +178,13 @@ def _reduced(r: R, x: Any, attrs: Attrs) -> tuple[tuple[int, ...], tuple[int, ..
     return dims, tuple(n for i, n in enumerate(shape) if i not in dims)
 
 
-@operator("sum", "a k+ -> a")
+@operator("sum", "a k+ -> a", attrs="dim keepdim")
 def _sum(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     dims, after = _reduced(r, inputs[0], attrs)
     return [r.reshape(sum_dims(r, inputs[0], dims), after)]
 
 
-@operator("mean", "a k+ -> a")
+@operator("mean", "a k+ -> a", attrs="dim keepdim count")
 def _mean(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     dims, after = _reduced(r, inputs[0], attrs)
     count = number(attrs, "count") if "count" in attrs else Fraction(
@@ -184,7 +193,7 @@ def _mean(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [scale(r, 1 / count, r.reshape(sum_dims(r, inputs[0], dims), after))]
 
 
-@operator("amax", "a k^ -> a")
+@operator("amax", "a k^ -> a", attrs="dim keepdim")
 def _amax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     dims, after = _reduced(r, inputs[0], attrs)
     result = inputs[0]
@@ -193,7 +202,7 @@ def _amax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.reshape(result, after)]
 
 
-@operator("slice", "a k# -> a k#")
+@operator("slice", "a k# -> a k#", attrs="dim start size")
 def _slice(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     shape = r.shape(inputs[0])
     dim = dimension(integer(attrs, "dim"), len(shape))
@@ -202,7 +211,7 @@ def _slice(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.slice(inputs[0], dim, offset, integer(attrs, "size"))]
 
 
-@operator("concat", "a k#, a k# -> a k#")
+@operator("concat", "a k#, a k# -> a k#", attrs="dim")
 def _concat(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     rank = len(r.shape(inputs[0]))
     return [r.concat(list(inputs), dimension(integer(attrs, "dim"), rank))]

@@ -31,6 +31,7 @@ class Operator:
     unit; every other axis is parallel.  ``...`` stands for any number of parallel axes.
     ``backward(reading, inputs, output gradients, attrs)`` gives one gradient (or None) per input.
     ``data``: positions of inputs that are index data and have no gradient.
+    ``attrs``: the attributes that the code reads; any other is not understood.
     """
 
     name: str
@@ -38,20 +39,31 @@ class Operator:
     forward: Forward
     backward: Backward | None = None
     data: frozenset[int] = frozenset()
+    attrs: frozenset[str] = frozenset()
 
+
+#: Attributes of backward operators, which are not the operator's own.
+_BACKWARD = frozenset({"wrt", "arity"})
 
 OPERATORS: dict[str, Operator] = {}
 
 
 def operator(
-    name: str, signature: str, *, backward: Backward | None = None, data: Sequence[int] = ()
+    name: str,
+    signature: str,
+    *,
+    attrs: str = "",
+    backward: Backward | None = None,
+    data: Sequence[int] = (),
 ) -> Callable[[Forward], Forward]:
-    """Decorator: register ``forward`` as the operator ``name``."""
+    """Decorator: register ``forward`` as the operator ``name``; ``attrs``: names, by spaces."""
 
     def register(forward: Forward) -> Forward:
         if name in OPERATORS:
             raise ValueError(f"operator {name} is declared twice")
-        OPERATORS[name] = Operator(name, signature, forward, backward, frozenset(data))
+        OPERATORS[name] = Operator(
+            name, signature, forward, backward, frozenset(data), frozenset(attrs.split())
+        )
         return forward
 
     return register
@@ -65,9 +77,18 @@ def lookup(name: str) -> Operator:
         raise Unsupported(f"operator {name} is not declared") from None
 
 
+def understood(name: str, attrs: Attrs) -> Operator:
+    """The declaration, if it knows all attributes; raises `Unsupported` naming one it does not."""
+    declared = lookup(name)
+    unknown = sorted(set(attrs) - declared.attrs - _BACKWARD)
+    if unknown:
+        raise Unsupported(f"attribute {unknown[0]} of operator {name} is not declared")
+    return declared
+
+
 def apply_forward(r: Reading[Any], name: str, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """The outputs of operator ``name`` in reading ``r``."""
-    return list(lookup(name).forward(r, inputs, attrs))
+    return list(understood(name, attrs).forward(r, inputs, attrs))
 
 
 def apply_backward(
@@ -82,7 +103,7 @@ def apply_backward(
 
     Raises `Unsupported` if an asked-for gradient does not exist.
     """
-    declared = lookup(name)
+    declared = understood(name, attrs)
     if declared.backward is not None:
         found = list(declared.backward(r, inputs, gradients, attrs))
     else:

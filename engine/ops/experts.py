@@ -16,7 +16,7 @@ from engine.reading import Reading, Selection, expand_as, multiply, scale, sum_d
 R = Reading[Any]
 
 
-@operator("gate_fw", "a h!, e! h! -> a k!, a k!")
+@operator("gate_fw", "a h!, e! h! -> a k!, a k!", attrs="score_func n_groups topk_groups topk route_scale")
 def _gate(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x [a, h], weight [e, h][, bias [e]] -> weights [a, k], indices [a, k].
 
@@ -55,7 +55,7 @@ def _gate(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 
 @operator("nnscaler_moe_gmm",
-    "a h!, a k+, a k+, e+ d+ h!, e+ d+ h!, e+ o d+ -> a o",
+    "a h!, a k+, a k+, e+ d+ h!, e+ d+ h!, e+ o d+ -> a o", attrs="local_expert_start local_expert_end",
     data=(1,),
 )
 def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:

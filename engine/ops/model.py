@@ -97,7 +97,7 @@ def _softmax_backward(
     return [softmax_pullback(r, softmax(r, inputs[0], dim), gradients[0], dim)]
 
 
-@operator("softmax", "a k! -> a k!", backward=_softmax_backward)
+@operator("softmax", "a k! -> a k!", attrs="dim dtype", backward=_softmax_backward)
 def _softmax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [softmax(r, inputs[0], _softmax_dim(r, inputs[0], attrs))]
 
@@ -124,7 +124,7 @@ def _rotate(r: R, x: Any, frequencies: Any) -> Any:
     return r.reshape(turned, (b, s, h, d))
 
 
-@operator("embedding", "b s, v+ h -> b s h", data=(0,))
+@operator("embedding", "b s, v+ h -> b s h", attrs="padding_idx start stop", data=(0,))
 def _embedding(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Rows of a table whose row 0 is id ``start``; other ids give zero rows."""
     ids, table = inputs
@@ -139,7 +139,7 @@ def _embedding(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum(f"{axes}y,yz->{axes}z", r.onehot(ids, offset, rows), table)]
 
 
-@operator("pick", "b s v+, b s -> b s", data=(1,))
+@operator("pick", "b s v+, b s -> b s", attrs="start", data=(1,))
 def _pick(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """``x[..., id - start]``, or 0 where the id is not in this part of the vocabulary."""
     x, ids = inputs
@@ -186,7 +186,7 @@ def _cross_entropy(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine([r.unary("log", total), picked], [ONE, -ONE], Fraction(0))]
 
 
-@operator("cross_entropy_grad", "b s v#, b s, b s, b s -> b s v#", data=(2,))
+@operator("cross_entropy_grad", "b s v#, b s, b s, b s -> b s v#", attrs="start", data=(2,))
 def _cross_entropy_grad(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Gradient of the logits of a vocabulary shard, from exponentials e, their sum over the whole
     vocabulary, ids and the gradient of the per-token loss."""
@@ -195,7 +195,7 @@ def _cross_entropy_grad(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [cross_entropy_gradient(r, e, total, ids, gradient, offset)]
 
 
-@operator("rms_norm", "... k!, k! -> ... k!")
+@operator("rms_norm", "... k!, k! -> ... k!", attrs="eps")
 def _rms_norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x * rsqrt(mean(x^2) + eps) * weight over the last dimension."""
     x = inputs[0]
@@ -207,7 +207,7 @@ def _rms_norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [multiply(r, y, expand_as(r, inputs[1], shape))]
 
 
-@operator("layernorm", "... k!, k!, k! -> ... k!")
+@operator("layernorm", "... k!, k!, k! -> ... k!", attrs="eps")
 def _layernorm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """(x - mean) * rsqrt(var + eps) * weight + bias over the last dimension."""
     x = inputs[0]

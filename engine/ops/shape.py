@@ -12,7 +12,7 @@ from engine.reading import Reading, labels
 R = Reading[Any]
 
 
-@operator("repeat_interleave", "a k -> a (k r)")
+@operator("repeat_interleave", "a k -> a (k r)", attrs="repeats dim")
 def _repeat_interleave(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Every position of ``dim`` ``repeats`` times in a row: how grouped-query attention gives each
     group of query heads its key and value head."""

@@ -168,7 +168,7 @@ class Evaluator:
                 return self.reading.combine(args, [one] * len(args), zero)
             case "mul":
                 return self.reading.einsum("," * (len(args) - 1) + "->", *args)
-        if name == "max":
+        if name.startswith("max"):
             return self.reading.amax(self.row(args), 0)
         if name == "is":
             position = term.args[1].value
