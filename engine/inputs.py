@@ -101,6 +101,16 @@ class Inputs:
             for full, local in zip(tensor.full, tensor.local, strict=True)
         ]
 
+    def _ids(self, shape: list[int], classes: int) -> NDArray[np.float64]:
+        """Random index data, along the last dimension without repetition while there are classes
+        left: positions with equal ids would hide what tells positions apart."""
+        *outer, length = shape
+        rows = [
+            np.concatenate([self.random.permutation(classes) for _ in range(0, length, classes)])
+            for _ in range(int(np.prod(outer)))
+        ]
+        return np.array([row[:length] for row in rows], dtype=float).reshape(shape)
+
     def _drawn(self, number: int) -> NDArray[np.float64]:
         """The whole tensor: for each dimension its slice axes, then the slice's positions."""
         if number not in self._batch:
@@ -112,7 +122,7 @@ class Inputs:
                 drawn += [*(n if a in self.sizes.expanded else 1 for a, n in axes), size]
                 held += [*(n for _, n in axes), size]
             classes = self.sizes.classes(tensor.domain)
-            values = (self.random.integers(0, classes, drawn).astype(float) if classes
+            values = (self._ids(drawn, classes) if classes
                       else self.random.standard_normal(drawn))
             self._batch[number] = np.broadcast_to(values, held)
         return self._batch[number]

@@ -374,8 +374,9 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
     keys = {"slice": ["dim"], "all_gather": ["dim"], "reduce_scatter": ["dim"],
             "all_to_all": ["split_dim", "concat_dim"]}.get(kind, [])
     found = []
-    for dim in (claim.attrs.get(key) for key in keys):
-        for whole in (*given, *claim.outputs) if isinstance(dim, int) else ():
+    dims = [claim.attrs.get(key) for key in keys]
+    for dim in (d for d in dims if isinstance(d, int)):
+        for whole in (*given, *claim.outputs):
             for part in (*given, *claim.outputs):
                 large, small = whole.shape[dim], part.shape[dim]
                 if small and large > small:

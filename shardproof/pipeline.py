@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from cluster.cache import VerdictCache
@@ -20,6 +21,9 @@ from shardproof.progress import Progress
 from shardproof.result import Conclusion, Counts, Result, Seconds
 from shardproof.solve import Answers, Solving
 from shardproof.verdict import Decision, decide, is_proved, name_stage, unproved
+
+#: How many inputs are tried before a failed conclusion counts as unconfirmed.
+SEEDS = 4
 
 #: The instances of an exhaustive run, in its directory.
 INSTANCES = "instances.arrow"
@@ -97,10 +101,29 @@ def _decide(result: Partition, answers: Answers) -> Decision:
     simulation: Simulation | None = None
     found: list[Culprit] = []
     if not is_proved(result, open_stages) and not result.faults:
-        simulation = simulate(result.plan, result.single.unrolled, result.parallel.unrolled)
+        simulation = _simulate(result)
         if simulation.differs:
             found = culprits(result)
     return decide(result, open_stages, found, simulation)
+
+
+def _simulate(result: Partition) -> Simulation:
+    """Run both programs with the true functions; where conclusions fail, on several inputs.
+
+    The single-device side's gradients are those derived from its forward program.
+    """
+    derived = result.derived
+    numbers = {s.name: n for n, s in enumerate(result.plan.single.shards)}
+    single = replace(
+        derived.unrolled,
+        gradients=[(0, numbers[name], value) for name, value in derived.gradients.items()],
+    )
+    failed = any(not c.holds for c in result.conclusions)
+    for seed in range(SEEDS if failed else 1):
+        simulation = simulate(result.plan, single, result.parallel.unrolled, seed)
+        if simulation.differs or simulation.failure:
+            break
+    return simulation
 
 
 def _audit(result: Partition, solving: Solving, out: Path) -> None:

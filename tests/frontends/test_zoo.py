@@ -92,8 +92,8 @@ def test_losses_and_gradients_of_both_sides_are_the_same_values(layout: dict[str
     plan = tiny(**layout)
     check(plan)
     single, reference_trace, parallel, trace = lineages(plan)
-    ((_, expected),) = single.losses
-    ((_, found),) = parallel.losses
+    ((_, _, expected),) = single.losses
+    ((_, _, found),) = parallel.losses
     assert same_value(trace.lineages[found], reference_trace.lineages[expected])
     assert unequal_gradients(plan) == []
     trainable = [s for p in plan.programs for s in p.shards if s.trainable]
@@ -174,8 +174,8 @@ def test_a_wrong_loss_factor_changes_the_loss_or_every_gradient(body: int, backw
 
     plan = edit(tiny(dp=2), 0, body, halve)
     single, reference_trace, parallel, trace = lineages(plan)
-    found = trace.lineages[parallel.losses[0][1]]
-    expected = reference_trace.lineages[single.losses[0][1]]
+    found = trace.lineages[parallel.losses[0][2]]
+    expected = reference_trace.lineages[single.losses[0][2]]
     assert same_value(found, expected) is backward
     trainable = [s.name for s in plan.single.shards if s.trainable]
     assert sorted(unequal_gradients(plan)) == (sorted(trainable) if backward else [])
