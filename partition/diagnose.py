@@ -17,7 +17,7 @@ from partition.partition import Partition
 
 #: What an operator's result is a view of: (factor, node) of each term.
 Essence = frozenset[tuple[Fraction, int]]
-Place = tuple[str, bool, str, str, int]
+Place = tuple[str, bool, str, str, int, int]
 
 
 class Culprit(NamedTuple):
@@ -36,19 +36,20 @@ def essence(lineage: Lineage | None) -> Essence | None:
 
 
 def places(rows: list[Row]) -> list[Place | None]:
-    """What each row is aligned by: name, direction, module, source and which of its program's and
-    microbatch's operators of that kind it is."""
+    """What each row is aligned by: name, direction, module, source, which of its program's and
+    microbatch's operators of that kind it is, and how many of them there are (where the sides have
+    different numbers of a kind, none of that kind is aligned)."""
     counts: dict[tuple[object, ...], int] = {}
-    result: list[Place | None] = []
+    found: list[tuple[tuple[str, bool, str, str], tuple[object, ...], int] | None] = []
     for row in rows:
         if row.kind != "op" or not (row.source.module or row.source.location):
-            result.append(None)
+            found.append(None)
             continue
         key = (row.name, row.backward, row.source.module, row.source.location)
         held = (*key, row.programs, row.microbatch)
-        counts[held] = counts.get(held, -1) + 1
-        result.append((*key, counts[held]))
-    return result
+        found.append((key, held, counts.get(held, 0)))
+        counts[held] = counts.get(held, 0) + 1
+    return [None if x is None else (*x[0], x[2], counts[x[1]]) for x in found]
 
 
 def culprits(result: Partition) -> list[Culprit]:
