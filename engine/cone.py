@@ -43,14 +43,6 @@ def operand_nodes(nodes: NodeTable, number: int) -> list[int]:
     return [o.node for o in operands(nodes, number)]
 
 
-def is_masked(nodes: NodeTable, number: int) -> bool:
-    """Whether entries may be minus infinity: such a node is never taken as a symbol."""
-    node = nodes[number]
-    if node.kind == "combine":
-        return any(is_masked(nodes, o.node) for o in operands(nodes, number))
-    return node.kind == "causal"
-
-
 def cone(
     nodes: NodeTable,
     inputs: Sequence[Lineage],
@@ -88,9 +80,9 @@ def cone(
         inner = {o for n in opaque for o in operand_nodes(nodes, n)}
         leaves = {n for n in opaque if not operand_nodes(nodes, n)}
         opaque = inner | leaves
-    masked = {n for n in opaque if is_masked(nodes, n)}
+    masked = {n for n in opaque if nodes.is_masked(n)}
     for number in sorted(masked):
-        opaque |= {o for o in operand_nodes(nodes, number) if not is_masked(nodes, o)}
+        opaque |= {o for o in operand_nodes(nodes, number) if not nodes.is_masked(o)}
     opaque -= masked
     return Cone(frozenset(opaque), frozenset(opened), frozenset(_defined(
         nodes, inputs, outputs, opened | masked, opaque

@@ -152,6 +152,7 @@ class NodeTable:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.tokens: list[Token] = []
+        self._masked: set[int] = set()
         self._node_numbers: dict[tuple[str, tuple[object, ...]], int] = {}
         self._token_numbers: dict[Token, int] = {}
         self.one = self.node("one", (), ())
@@ -169,7 +170,15 @@ class NodeTable:
             number = len(self.nodes)
             self._node_numbers[key] = number
             self.nodes.append(Node(kind, payload, extents, coordinates))
+            if kind == "causal" or (
+                kind == "combine" and any(o.node in self._masked for o in payload[1])  # type: ignore[attr-defined]
+            ):
+                self._masked.add(number)
         return number
+
+    def is_masked(self, number: int) -> bool:
+        """Whether entries may be minus infinity: such a node is never taken as a symbol."""
+        return number in self._masked
 
     def find(self, kind: str, payload: tuple[object, ...]) -> int | None:
         return self._node_numbers.get((kind, payload))

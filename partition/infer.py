@@ -17,7 +17,6 @@ from itertools import product
 from math import prod
 
 from engine.affine import ZERO, Affine
-from engine.cone import is_masked
 from engine.errors import ShapeMismatch
 from engine.layout import Misaligned, adjoin, align, constant_atom, merge, narrow, regroup
 from engine.lineage import (
@@ -209,7 +208,7 @@ class LineageReading:
         factors = [terms[i].factor for i in form.order]
         # A masked sum keeps its sign: minus infinity has no negative.
         lead = largest(factors)
-        if any(is_masked(self.table, t.node) for t in terms):
+        if any(self.table.is_masked(t.node) for t in terms):
             lead = abs(lead)
         operands = tuple(
             o._replace(node=self.table.one) if o.node == -1 else o for o in form.operands

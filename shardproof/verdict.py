@@ -124,8 +124,9 @@ def confirmed(
 
 
 def _conclusion(result: Partition, found: Comparison) -> Finding:
-    program = result.plan.programs[found.program]
     name = "loss" if found.shard < 0 else f"gradient of {found.name}"
+    ranks = (result.plan.programs[found.program].base,) if found.program >= 0 else ()
+    where = f"rank {ranks[0]}" if ranks else "every rank"
     messages = [
         c.message
         for c in result.conclusions
@@ -133,10 +134,10 @@ def _conclusion(result: Partition, found: Comparison) -> Finding:
     ]
     return Finding(
         "conclusion",
-        messages[0] if messages else f"rank {program.base}: {name} differs",
+        messages[0] if messages else f"{where}: {name} differs",
         operator=name,
         layer=found.name,
-        ranks=(program.base,),
+        ranks=ranks,
         expected=f"{found.worst.expected:.9g}",
         actual=f"{found.worst.actual:.9g}",
     )

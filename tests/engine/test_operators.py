@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -275,11 +276,7 @@ def _straight_through(
 
 
 def _declared(name: str, **changes: Any) -> Operator:
-    old = lookup(name)
-    fields = {
-        key: getattr(old, key) for key in ("name", "signature", "forward", "backward", "data")
-    }
-    return Operator(**(fields | changes))
+    return dataclasses.replace(lookup(name), **changes)
 
 
 @pytest.mark.parametrize(

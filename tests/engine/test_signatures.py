@@ -6,6 +6,7 @@ Claimed are parallel axes (restriction to any positions in any order commutes wi
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -16,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.arrays import FloatReading, exact
-from engine.ops import OPERATORS, Operator, apply_forward, lookup
+from engine.ops import OPERATORS, apply_forward, lookup
 from engine.ops.basic import R
 from tests.engine.model_examples import EXAMPLES
 from tests.engine.operator_examples import Attrs, Example
@@ -174,10 +175,6 @@ def test_a_false_claim_is_found(
     monkeypatch: pytest.MonkeyPatch, operator: str, changes: dict[str, Any]
 ) -> None:
     example = next(e for e in CLAIMED if e.operator == operator)
-    old = lookup(operator)
-    fields = {
-        key: getattr(old, key) for key in ("name", "signature", "forward", "backward", "data")
-    }
-    monkeypatch.setitem(OPERATORS, operator, Operator(**(fields | changes)))
+    monkeypatch.setitem(OPERATORS, operator, dataclasses.replace(lookup(operator), **changes))
     with pytest.raises(AssertionError, match="axis"):
         every_round(example)

@@ -284,7 +284,7 @@ def _pack(columns: Any) -> bytes:
         ("calls", "inputs", 0, (3,), "call 0: 1 inputs and 1 outputs for forward, expected 0 and 1"),
         ("calls", "microbatch", 0, -2, "call 0: microbatch -2"),
         ("values", "shape", 0, (-4, 8), r"value 0 .x.: shape \[-4, 8\]"),
-        ("ops", "inputs", 1, (0, 2), r"operator 1 .made_up.: reads value 2"),
+        ("ops", "inputs", 1, (0, 3), r"operator 1 .made_up.: reads value 3"),
         ("ops", "inputs", 1, (-1, 0), r"operator 1 .made_up.: reads value -1"),
         ("ops", "outputs", 1, (0,), "an output of operator 1 .made_up. is value 0"),
         ("ops", "attrs", 1, 99, "table ops, row 1: attrs is 99"),
