@@ -52,28 +52,35 @@ def places(rows: list[Row]) -> list[Place | None]:
     return [None if x is None else (*x[0], x[2], counts[x[1]]) for x in found]
 
 
-def culprits(result: Partition) -> list[Culprit]:
-    """Where faults begin, in the order of the program; the same operator on several ranks is one
-    culprit."""
-    counterparts = {
+def counterparts(result: Partition) -> list[int]:
+    """For each parallel row the aligned row of the single-device side (-1: none)."""
+    numbers = {
         place: number
         for number, place in enumerate(places(result.single.unrolled.rows))
         if place is not None
     }
+    return [
+        numbers.get(place, -1) if place is not None else -1
+        for place in places(result.parallel.unrolled.rows)
+    ]
+
+
+def culprits(result: Partition) -> list[Culprit]:
+    """Where faults begin, in the order of the program; the same operator on several ranks is one
+    culprit."""
     side = result.parallel
     wrong: set[int] = set()
     found: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str]] = {}
-    aligned = places(side.unrolled.rows)
+    aligned = counterparts(result)
     for number, row in enumerate(side.unrolled.rows):
-        place = aligned[number]
-        counterpart = counterparts.get(place, -1) if place is not None else -1
+        counterpart = aligned[number]
         cause = _fault(result, row, counterpart)
         tainted = any(v in wrong for v in row.inputs)
         if cause or tainted:
             wrong.update(row.outputs)
         if cause and not tainted:
-            key = (place, cause) if place is not None else (row.kind, row.source, cause)
+            key = (counterpart if counterpart >= 0 else (row.kind, row.source), cause)
             found.setdefault(key, []).append(number)
             about[key] = (counterpart, cause)
     return [Culprit(tuple(rows), *about[key]) for key, rows in found.items()]

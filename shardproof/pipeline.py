@@ -15,6 +15,7 @@ from engine.simulate import Simulation, simulate
 from partition.diagnose import Culprit, culprits
 from partition.exhaustive import audit
 from partition.partition import Partition, partition
+from partition.precision import precision
 from shardproof import certificate
 from shardproof.assume import Assumptions
 from shardproof.progress import Progress
@@ -48,6 +49,8 @@ def run(
     start = time.perf_counter()
     progress.phase("partition")
     result = partition(plan)
+    if not result.faults:
+        result.findings += precision(result)
     partitioned = time.perf_counter()
     progress.phase("solve")
     with Ledger(out) as ledger:
