@@ -29,7 +29,7 @@ class DefinitionChecker:
         self.views = ViewChecker(nodes)
 
     def check(self, problems: Problems) -> None:
-        """Report every ill-formed node and token."""
+        """Report every ill-formed node (tokens are looked at where lineages use them)."""
         for number, node in enumerate(self.nodes.nodes):
             try:
                 extents, coordinates = self.meaning(number, node)
@@ -43,11 +43,6 @@ class DefinitionChecker:
                     )
             except IllFormed as error:
                 problems.add("node", f"node {number} ({node.kind}): {error}")
-        for number in range(len(self.nodes.tokens)):
-            try:
-                self.views.reduced_extent(number)
-            except IllFormed as error:
-                problems.add("node", f"token {number}: {error}")
 
     def meaning(self, number: int, node: Node) -> tuple[Extents, Coordinates]:
         """Extents and coordinates that follow from a definition; raises `IllFormed`."""

@@ -21,7 +21,7 @@ from engine.conclusions import Conclusion, conclude
 from engine.derive import Derived, derive
 from engine.errors import InvalidInput, Unsupported
 from engine.ir import MICROBATCH, Plan
-from engine.records import PARALLEL, SINGLE, Run, read_run
+from engine.records import PARALLEL, SINGLE, Run, StageRecord, read_run
 from engine.sums import root_kinds
 from engine.unroll import Unrolled, unroll
 from solvers import Mode
@@ -144,6 +144,8 @@ def _check_argument(work: _Check) -> None:
             check_stages(side, [s for s in run.stages if s.side == side.name], problems)
         _check_templates(work, sides)
         _check_conclusions(work, derived, parallel)
+        if problems.doubtful():
+            return
     with work.timed("rebuild"):
         rebuilder = Rebuilder(run.nodes, run.templates, problems, thorough=work.thorough)
         rebuilder.side(sides[0], None)
@@ -180,10 +182,15 @@ def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Si
     ]
     return (
         Side(SINGLE, run.plan, (run.plan.single,), single, run.single, 1,
-             live_rows(single, roots), {s.row: s for s in run.stages if s.side == SINGLE}),
+             live_rows(single, roots), _by_row(run, SINGLE, single)),
         Side(PARALLEL, run.plan, run.plan.programs, parallel, run.parallel, run.plan.microbatches,
-             live_rows(parallel, ends), {s.row: s for s in run.stages if s.side == PARALLEL}),
+             live_rows(parallel, ends), _by_row(run, PARALLEL, parallel)),
     )
+
+
+def _by_row(run: Run, side: str, unrolled: Unrolled) -> dict[int, StageRecord]:
+    """The stages of a side by row, of rows that there are."""
+    return {s.row: s for s in run.stages if s.side == side and 0 <= s.row < len(unrolled.rows)}
 
 
 def _check_templates(work: _Check, sides: Sequence[Side]) -> None:

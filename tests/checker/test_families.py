@@ -1,0 +1,176 @@
+"""A claim over a family is looked at for as many members as decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+import pytest
+
+from checker.claims import Rebuilder
+from checker.families import members, points
+from checker.forms import form
+from checker.result import Problems
+from engine.affine import ZERO, Affine, affine
+from engine.lineage import Atom, Dim, Layout, Lineage, NodeTable, Operand, Term
+from engine.obligation import Claim, build
+from engine.records import TemplateRecord
+from solvers import Portfolio, Query
+
+EXTENTS = {"dp": 4, "mb": 2}
+
+
+def table() -> tuple[NodeTable, int]:
+    nodes = NodeTable()
+    return nodes, nodes.node("input", ("x",), (512,))
+
+
+def view(node: int, *dims: Dim) -> Lineage:
+    shape = []
+    for dim in dims:
+        size = 1
+        for atom in dim:
+            size *= atom.size
+        shape.append(size)
+    return Lineage(tuple(shape), (Term(Fraction(1), node, Layout(dims)),))
+
+
+def merged(start: Affine) -> Dim:
+    return (Atom(0, 1, 512, start, 128),)
+
+
+def split(start: Affine) -> Dim:
+    return (Atom(0, 128, 4, start, 1), Atom(0, 1, 128, ZERO, 128))
+
+
+def identity(given: Lineage, claimed: Lineage) -> Claim:
+    return Claim("op", "identity", {}, False, (), 1, (given,), (claimed,), EXTENTS)
+
+
+def all_reduce(given: Lineage, claimed: Lineage, kind: str = "all_reduce") -> Claim:
+    attrs = {"op": "sum"} if kind == "all_reduce" else {"dim": 0}
+    return Claim(kind, kind, attrs, False, (("dp", 4),), 1, (given,), (claimed,), EXTENTS)
+
+
+Holds = Callable[[NodeTable, Claim], bool]
+
+
+@pytest.fixture(scope="module")
+def holds() -> Iterator[Holds]:
+    with Portfolio() as portfolio:
+        yield lambda nodes, claim: (
+            portfolio.solve(Query.of("", build(nodes, claim).goals)).verdict == "unsat"
+        )
+
+
+DP = affine(0, {"dp": 1})
+
+
+def test_members_that_are_one_claim_moved_are_not_looked_at() -> None:
+    nodes, x = table()
+    claim = identity(view(x, merged(DP * 128)), view(x, merged(DP * 128)))
+    assert list(members(nodes, claim)) == []
+    claim = identity(view(x, merged(DP * 128)), view(x, split(DP)))
+    assert list(members(nodes, claim)) == []
+
+
+@pytest.mark.parametrize("claimed", [merged(affine(128)), split(affine(1))], ids=["merged", "split"])
+def test_one_member_is_no_family(claimed: Dim, holds: Holds) -> None:
+    """What only the second replica has is not what all have, however its box is written."""
+    nodes, x = table()
+    claim = identity(view(x, merged(DP * 128)), view(x, claimed))
+    assert not all(holds(nodes, member) for _, member in members(nodes, claim))
+
+
+def test_a_reduced_value_is_the_same_everywhere(holds: Holds) -> None:
+    nodes, x = table()
+    given = view(x, merged(ZERO))
+    right = given._replace(terms=(given.terms[0]._replace(factor=Fraction(4)),))
+    assert holds(nodes, all_reduce(given, right))
+    moved = view(x, merged(DP * 128))
+    wrong = moved._replace(terms=(moved.terms[0]._replace(factor=Fraction(4)),))
+    claim = all_reduce(given, wrong)
+    assert not all(holds(nodes, member) for _, member in members(nodes, claim))
+
+
+def test_what_is_scattered_is_written_out(holds: Holds) -> None:
+    nodes, x = table()
+    given = view(x, (Atom(0, 1, 512, ZERO, 512),))
+    full = Fraction(4)
+
+    def kept(start: Affine) -> Lineage:
+        found = view(x, merged(start))
+        return found._replace(terms=(found.terms[0]._replace(factor=full),))
+
+    claim = all_reduce(given, kept(DP * 128), "reduce_scatter")
+    ((_, written),) = members(nodes, claim)
+    assert (written.members, written.over, len(written.outputs)) == (4, (), 4)
+    assert holds(nodes, written)
+    ((_, written),) = members(nodes, all_reduce(given, kept(ZERO), "reduce_scatter"))
+    assert not holds(nodes, written)
+
+
+def test_points_are_in_general_position() -> None:
+    assert points(["a"], {"a": 4}) == [{"a": 0}, {"a": 1}, {"a": 3}]
+    assert points(["a", "b"], {"a": 2, "b": 2}) == [
+        {"a": 0, "b": 0}, {"a": 1, "b": 0}, {"a": 0, "b": 1}, {"a": 1, "b": 1},
+    ]
+
+
+def test_a_value_that_differs_along_the_joined_axis_is_refused() -> None:
+    """A node of every replica's own is no symbol that four replicas have in common."""
+    nodes, x = table()
+    own = nodes.node("piece", ((view(x, merged(DP * 128)).terms[0],),), (128,), frozenset({"dp"}))
+    given = view(own, (Atom(0, 1, 128, ZERO, 128),))
+    total = given._replace(terms=(given.terms[0]._replace(factor=Fraction(4)),))
+    problems = Problems()
+    rebuilder = Rebuilder(
+        nodes, [TemplateRecord("", "", "parallel", 0)], problems, thorough=False
+    )
+    with pytest.raises(Exception, match=r"another value at every \['dp'\]|differs along the axis"):
+        rebuilder.claim(all_reduce(given, total), 0, "rank 0", None)
+
+
+# -- forms ------------------------------------------------------------------------------------------
+
+
+def test_forms_are_equal_up_to_names_only() -> None:
+    nodes, x = table()
+    y = nodes.node("input", ("y",), (512,))
+    z = nodes.node("input", ("z",), (256,))
+
+    def of(given: Lineage, claimed: Lineage, **changes: object) -> object:
+        return form(nodes, identity(given, claimed)._replace(**changes))
+
+    one = of(view(x, merged(ZERO)), view(x, merged(ZERO)))
+    assert of(view(y, merged(ZERO)), view(y, merged(ZERO))) == one
+    assert of(view(x, merged(ZERO)), view(y, merged(ZERO))) != one
+    assert of(view(x, merged(affine(128))), view(x, merged(affine(128)))) != one
+    assert of(view(x, merged(ZERO)), view(x, merged(ZERO)), attrs={"p": True}) != of(
+        view(x, merged(ZERO)), view(x, merged(ZERO)), attrs={"p": 1}
+    )
+    small: Dim = (Atom(0, 1, 256, ZERO, 128),)
+    assert of(view(z, small), view(z, small)) != one
+
+
+def test_forms_hold_the_definitions_that_are_read() -> None:
+    nodes, x = table()
+    operand = Operand(x, ((0, 1, 512, 0),))
+    double = nodes.node("combine", ((Fraction(2),), (operand,), (0,)), (512,))
+    triple = nodes.node("combine", ((Fraction(3),), (operand,), (0,)), (512,))
+    whole: Dim = (Atom(0, 1, 512, ZERO, 512),)
+    forms = {form(nodes, identity(view(x, whole), view(n, whole))) for n in (double, triple)}
+    assert len(forms) == 2
+    # Where both are symbols, their definitions are not read.
+    forms = {form(nodes, identity(view(n, whole), view(n, whole))) for n in (double, triple)}
+    assert len(forms) == 1
+
+
+def test_equal_forms_have_equal_texts() -> None:
+    nodes, x = table()
+    y = nodes.node("input", ("y",), (512,))
+    texts = set()
+    for node in (x, y):
+        claim = identity(view(node, merged(DP * 128)), view(node, split(DP)))
+        texts.add(Query.of("", build(nodes, claim).goals).linear_text)
+    assert len(texts) == 1
