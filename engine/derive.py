@@ -17,12 +17,14 @@ from engine.unroll import Row, Tensor, Unrolled
 
 class Derived(NamedTuple):
     """``unrolled``: the given rows, then those of the derivative; ``gradients``: parameter name ->
-    value; ``loss``: the loss's value; ``seed``: the value of its incoming gradient."""
+    value; ``loss``: the loss's value; ``seed``: the value of its incoming gradient; ``given``: how
+    many rows were given."""
 
     unrolled: Unrolled
     gradients: dict[str, int]
     loss: int
     seed: int
+    given: int
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ def derive(program: Program, single: Unrolled) -> Derived:
     gradients = {name: work.total(name, parts) for name, parts in uses.items()}
     derived = Unrolled(rows, tensors, single.losses, single.gradients, symbolic=True,
                        instances=single.instances)
-    return Derived(derived, gradients, loss, seed)
+    return Derived(derived, gradients, loss, seed, len(single.rows))
 
 
 def _needing_gradients(program: Program, single: Unrolled) -> set[int]:

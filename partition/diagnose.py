@@ -54,10 +54,9 @@ def places(rows: list[Row]) -> list[Place | None]:
 
 def counterparts(result: Partition) -> list[int]:
     """For each parallel row the aligned row of the single-device side (-1: none)."""
+    given = result.single.unrolled.rows[: result.derived.given]
     numbers = {
-        place: number
-        for number, place in enumerate(places(result.single.unrolled.rows))
-        if place is not None
+        place: number for number, place in enumerate(places(given)) if place is not None
     }
     return [
         numbers.get(place, -1) if place is not None else -1
@@ -108,7 +107,7 @@ def _fault(result: Partition, row: Row, counterpart: int) -> str:
         if t.node >= result.reference_size
     ]
     if new and not old:
-        return "its result is no part of any single-device value"
+        return _partial_input(result, row) or "its result is no part of any single-device value"
     return ""
 
 
@@ -117,14 +116,19 @@ def _terms(result: Partition, value: int) -> tuple[Term, ...]:
     return lineage.terms if lineage is not None else ()
 
 
+def _partial_input(result: Partition, row: Row) -> str:
+    """What is wrong with a row that reads a partial sum ("" if it does not)."""
+    for v in row.inputs:
+        if v >= 0 and any(t.parts for t in _terms(result, v)):
+            name = result.parallel.unrolled.tensors[v].name
+            return f"its input {name} is still a partial sum: a reduction before it is missing"
+    return ""
+
+
 def _cause(result: Partition, row: Row, mine: Essence | None, theirs: Essence | None) -> str:
-    partial = [
-        result.parallel.unrolled.tensors[v].name
-        for v in row.inputs
-        if v >= 0 and any(t.parts for t in _terms(result, v))
-    ]
+    partial = _partial_input(result, row)
     if partial:
-        return f"its input {partial[0]} is still a partial sum: a reduction before it is missing"
+        return partial
     if mine is not None and theirs is not None and len(mine) == len(theirs) == 1:
         (a, m), (b, n) = *mine, *theirs
         if m == n and b:

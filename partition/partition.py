@@ -100,7 +100,7 @@ def partition(plan: Plan) -> Partition:
     nodes = NodeTable()
     if single.faults:
         empty = Side((plan.single,), single, [], 1)
-        return Partition(plan, nodes, empty, Derived(single, {}, -1, -1),
+        return Partition(plan, nodes, empty, Derived(single, {}, -1, -1, len(single.rows)),
                          Side(plan.programs, parallel, [], plan.microbatches), 0,
                          faults=single.faults)
     known = reference(plan.single, single)
@@ -127,9 +127,14 @@ def partition(plan: Plan) -> Partition:
     return result
 
 
+#: Why the claims of a plan are not stated one by one.
+POINTLESS = "not stated, since a conclusion does not hold"
+
+
 def _stage(result: Partition) -> None:
     """Give every row its template; claims of one key share it."""
     known: Forms = {}
+    pointless = any(not c.holds for c in result.conclusions)
     for name in (SINGLE, PARALLEL):
         side = result.side(name)
         live = _live(result, name)
@@ -138,7 +143,9 @@ def _stage(result: Partition) -> None:
             if row.kind in UNCLAIMED:
                 result.stages.append(Stage(name, number, -1, used))
                 continue
-            template, problem = _template(result, name, number, known)
+            template, problem = -1, POINTLESS
+            if not pointless:
+                template, problem = _template(result, name, number, known)
             result.stages.append(Stage(name, number, template, used, problem))
 
 
