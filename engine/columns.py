@@ -24,27 +24,51 @@ T = TypeVar("T")
 #: (text that repeats), or several: "numbers", "refs", "words".
 TABLES: Mapping[str, Mapping[str, str]] = {
     "programs": {
-        "name": "text", "base": "number",
-        "axis_names": "words", "axis_extents": "numbers", "axis_strides": "numbers",
-        "seed_slots": "refs", "seed_losses": "refs",
-        "bodies": "count", "calls": "count", "shards": "count",
+        "name": "text",
+        "base": "number",
+        "axis_names": "words",
+        "axis_extents": "numbers",
+        "axis_strides": "numbers",
+        "seed_slots": "refs",
+        "seed_losses": "refs",
+        "bodies": "count",
+        "calls": "count",
+        "shards": "count",
     },
     "shards": {
-        "name": "text", "full_shape": "numbers", "shape": "numbers", "offset": "refs",
-        "dtype": "word", "trainable": "flag",
+        "name": "text",
+        "full_shape": "numbers",
+        "shape": "numbers",
+        "offset": "refs",
+        "dtype": "word",
+        "trainable": "flag",
     },
     "bodies": {
-        "name": "text", "values": "count", "ops": "count", "mirror": "ref",
-        "inputs": "refs", "outputs": "refs", "losses": "refs",
-        "shard_values": "refs", "shard_numbers": "refs",
-        "saved_values": "refs", "saved_sources": "refs",
-        "gradient_values": "refs", "gradient_shards": "refs",
-        "reduced_reads": "refs", "reduced_writes": "refs", "reduced_shards": "refs",
+        "name": "text",
+        "values": "count",
+        "ops": "count",
+        "mirror": "ref",
+        "inputs": "refs",
+        "outputs": "refs",
+        "losses": "refs",
+        "shard_values": "refs",
+        "shard_numbers": "refs",
+        "saved_values": "refs",
+        "saved_sources": "refs",
+        "gradient_values": "refs",
+        "gradient_shards": "refs",
+        "reduced_reads": "refs",
+        "reduced_writes": "refs",
+        "reduced_shards": "refs",
     },
     "calls": {"body": "ref", "inputs": "refs", "outputs": "refs", "microbatch": "ref"},
     "values": {"name": "word", "shape": "numbers", "dtype": "word"},
     "ops": {
-        "name": "word", "inputs": "refs", "outputs": "refs", "attrs": "ref", "backward": "flag",
+        "name": "word",
+        "inputs": "refs",
+        "outputs": "refs",
+        "attrs": "ref",
+        "backward": "flag",
         "source": "ref",
     },
     "attrs": {"keys": "words", "values": "refs"},
@@ -98,14 +122,26 @@ class _Writer:
 
     def program(self, program: Program) -> None:
         self.row(
-            "programs", program.name, program.base, *_unzip(program.axes, 3),
-            *_unzip(program.seeds, 2), len(program.bodies), len(program.calls),
+            "programs",
+            program.name,
+            program.base,
+            *_unzip(program.axes, 3),
+            *_unzip(program.seeds, 2),
+            len(program.bodies),
+            len(program.calls),
             len(program.shards),
         )
         for shard in program.shards:
             offset = tuple(self.encoder.encode(x) for x in shard.offset)
-            self.row("shards", shard.name, shard.full_shape, shard.shape, offset, shard.dtype,
-                     shard.trainable)
+            self.row(
+                "shards",
+                shard.name,
+                shard.full_shape,
+                shard.shape,
+                offset,
+                shard.dtype,
+                shard.trainable,
+            )
         for body in program.bodies:
             self.body(body)
         for call in program.calls:
@@ -113,15 +149,31 @@ class _Writer:
 
     def body(self, body: Body) -> None:
         self.row(
-            "bodies", body.name, len(body.values), len(body.ops), body.mirror, body.inputs,
-            body.outputs, body.losses, *_unzip(body.shards, 2), *_unzip(body.saved, 2),
-            *_unzip(body.gradients, 2), *_unzip(body.reduced, 3),
+            "bodies",
+            body.name,
+            len(body.values),
+            len(body.ops),
+            body.mirror,
+            body.inputs,
+            body.outputs,
+            body.losses,
+            *_unzip(body.shards, 2),
+            *_unzip(body.saved, 2),
+            *_unzip(body.gradients, 2),
+            *_unzip(body.reduced, 3),
         )
         for value in body.values:
             self.row("values", value.name, value.shape, value.dtype)
         for op in body.ops:
-            self.row("ops", op.name, op.inputs, op.outputs, self.attrs_row(op), op.backward,
-                     self.source(op.source))
+            self.row(
+                "ops",
+                op.name,
+                op.inputs,
+                op.outputs,
+                self.attrs_row(op),
+                op.backward,
+                self.source(op.source),
+            )
 
     def attrs_row(self, op: Op) -> int:
         number = self.attrs_by_id.get(id(op.attrs))
@@ -156,8 +208,11 @@ def to_columns(plan: Plan) -> Columns:
     for kind, text, items in writer.encoder.rows:
         writer.row("attributes", kind, text, items)
     header = {
-        "name": plan.name, "microbatches": plan.microbatches,
-        "replica_axes": list(plan.replica_axes), "loss": plan.loss, "notes": list(plan.notes),
+        "name": plan.name,
+        "microbatches": plan.microbatches,
+        "replica_axes": list(plan.replica_axes),
+        "loss": plan.loss,
+        "notes": list(plan.notes),
     }
     return Columns(header, writer.tables)
 
@@ -169,8 +224,7 @@ class _Reader:
         self.tables = columns.tables
         self.attributes = decode(list(self.rows("attributes")), "table attributes")
         self.attrs: list[Mapping[str, Attr]] = [
-            self.mapping(row, keys, values)
-            for row, (keys, values) in enumerate(self.rows("attrs"))
+            self.mapping(row, keys, values) for row, (keys, values) in enumerate(self.rows("attrs"))
         ]
         self.sources = [Source(*row) for row in self.rows("sources")]
         self.check("ops", "attrs", len(self.attrs))
@@ -200,8 +254,7 @@ class _Reader:
         found = []
         for row, cells in enumerate(self.rows("shards")):
             name, full, shape, offset, dtype, trainable = cells
-            starts = [self.attributes[i] if 0 <= i < len(self.attributes) else None
-                      for i in offset]
+            starts = [self.attributes[i] if 0 <= i < len(self.attributes) else None for i in offset]
             if not len(full) == len(shape) == len(starts):
                 raise InvalidInput(
                     f"{name}: full shape {list(full)}, shape {list(shape)}, {len(starts)} offsets",
@@ -236,8 +289,17 @@ class _Reader:
         name, _, _, mirror, inputs, outputs, losses = cells[:7]
         where = f"table bodies, row {row}"
         return Body(
-            name, values, ops, inputs, outputs, _zip(where, cells[7:9]), _zip(where, cells[9:11]),
-            mirror, _zip(where, cells[11:13]), _zip(where, cells[13:16]), losses,
+            name,
+            values,
+            ops,
+            inputs,
+            outputs,
+            _zip(where, cells[7:9]),
+            _zip(where, cells[9:11]),
+            mirror,
+            _zip(where, cells[11:13]),
+            _zip(where, cells[13:16]),
+            losses,
         )
 
     def programs(self) -> list[Program]:
@@ -249,10 +311,17 @@ class _Reader:
         found = []
         for row, cells in enumerate(self.rows("programs")):
             where = f"table programs, row {row}"
-            found.append(Program(
-                cells[0], next(own_bodies), next(own_calls), next(own_shards), cells[1],
-                _zip(where, cells[2:5]), _zip(where, cells[5:7]),
-            ))
+            found.append(
+                Program(
+                    cells[0],
+                    next(own_bodies),
+                    next(own_calls),
+                    next(own_shards),
+                    cells[1],
+                    _zip(where, cells[2:5]),
+                    _zip(where, cells[5:7]),
+                )
+            )
         return found
 
 
@@ -300,8 +369,13 @@ def from_columns(columns: Columns) -> Plan:
         if key not in header or not valid(header[key]):
             raise InvalidInput(f"{key} is {header.get(key)!r}", "header")
     return Plan(
-        header["name"], programs[0], tuple(programs[1:]), header["microbatches"],
-        tuple(header["replica_axes"]), header["loss"], tuple(header["notes"]),
+        header["name"],
+        programs[0],
+        tuple(programs[1:]),
+        header["microbatches"],
+        tuple(header["replica_axes"]),
+        header["loss"],
+        tuple(header["notes"]),
     )
 
 

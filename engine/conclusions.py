@@ -88,12 +88,16 @@ def _single_gradients(plan: Plan, single: Derived, lineages: Lineages) -> list[C
         want = lineages[derived] if derived is not None else None
         have = lineages[value]
         holds = want is not None and have == want
-        message = "" if holds else (
-            f"the single-device plan's gradient of {name} is not the derivative of its forward"
+        message = (
+            ""
+            if holds
+            else (
+                f"the single-device plan's gradient of {name} is not the derivative of its forward"
+            )
         )
-        result.append(Conclusion(
-            "single-device gradient", name, (0,), holds, message, program, value
-        ))
+        result.append(
+            Conclusion("single-device gradient", name, (0,), holds, message, program, value)
+        )
     return result
 
 
@@ -116,13 +120,15 @@ def _losses(
         factor = Fraction(1, slices(plan, held)) if plan.loss == "mean" else Fraction(1)
         found = _total([lineages[v] for v in values], nodes, tuple(over))
         holds = found is not None and expected is not None and scaled(found, factor) == expected
-        message = "" if holds else (
-            f"rank {held.base}: the {plan.loss} of the losses over {slices(plan, held)} slices of "
-            "the batch is not the single-device loss"
+        message = (
+            ""
+            if holds
+            else (
+                f"rank {held.base}: the {plan.loss} of the losses over {slices(plan, held)} slices "
+                "of the batch is not the single-device loss"
+            )
         )
-        result.append(Conclusion(
-            "loss", which, (held.base,), holds, message, program, values[0]
-        ))
+        result.append(Conclusion("loss", which, (held.base,), holds, message, program, values[0]))
     if not result:
         result.append(Conclusion("loss", "loss", (), False, "no rank computes a loss"))
     return result
@@ -158,9 +164,9 @@ def _gradients(
                 continue
             have = lineages[value] if value >= 0 else None
             message = _gradient_fault(program, shard, have, wanted[shard.name], value)
-            result.append(Conclusion(
-                "gradient", shard.name, (program.base,), not message, message, p, value
-            ))
+            result.append(
+                Conclusion("gradient", shard.name, (program.base,), not message, message, p, value)
+            )
     return result
 
 
@@ -170,13 +176,15 @@ def _no_gradient(
     """A parameter that the single-device loss does not depend on must get no gradient, or zero."""
     have = lineages[value] if value >= 0 else Lineage(shard.shape, ())
     holds = have is not None and not have.terms
-    message = "" if holds else (
-        f"rank {program.base}: {shard.name} gets a gradient, though the single-device loss does "
-        "not depend on it"
+    message = (
+        ""
+        if holds
+        else (
+            f"rank {program.base}: {shard.name} gets a gradient, though the single-device loss "
+            "does not depend on it"
+        )
     )
-    return Conclusion(
-        "gradient", shard.name, (program.base,), holds, message, number, value
-    )
+    return Conclusion("gradient", shard.name, (program.base,), holds, message, number, value)
 
 
 def _gradient_fault(
@@ -225,10 +233,12 @@ def _boxes(program: Program, shard: Shard) -> list[tuple[tuple[int, int], ...]]:
     result = []
     for chosen in product(*(range(program.extents[a]) for a in axes)):
         here = dict(zip(axes, chosen, strict=True))
-        result.append(tuple(
-            (start.at(here), start.at(here) + size)
-            for start, size in zip(shard.offset, shard.shape, strict=True)
-        ))
+        result.append(
+            tuple(
+                (start.at(here), start.at(here) + size)
+                for start, size in zip(shard.offset, shard.shape, strict=True)
+            )
+        )
     return result
 
 
@@ -255,4 +265,3 @@ def _tiles(boxes: set[tuple[tuple[int, int], ...]], full: tuple[int, ...]) -> bo
         for i, x in enumerate(ranked)
         for y in ranked[i + 1 :]
     )
-

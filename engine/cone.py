@@ -84,9 +84,11 @@ def cone(
     for number in sorted(masked):
         opaque |= {o for o in operand_nodes(nodes, number) if not nodes.is_masked(o)}
     opaque -= masked
-    return Cone(frozenset(opaque), frozenset(opened), frozenset(_defined(
-        nodes, inputs, outputs, opened | masked, opaque
-    )))
+    return Cone(
+        frozenset(opaque),
+        frozenset(opened),
+        frozenset(_defined(nodes, inputs, outputs, opened | masked, opaque)),
+    )
 
 
 def _defined(

@@ -47,7 +47,6 @@ class _Deriver:
             return total
         return parts[0] if parts else -1
 
-
     def total(self, name: str, parts: list[int]) -> int:
         """The gradient of a parameter that is read in several places."""
         if len(parts) == 1:
@@ -75,16 +74,28 @@ def derive(program: Program, single: Unrolled) -> Derived:
     rows.append(Row("seed", "loss gradient", (0,), (), (seed,), {}, Source()))
     work.arriving[loss] = [seed]
     for row in reversed([r for r in single.rows if r.kind == "op" and not r.backward]):
-        wrt = [i for i, v in enumerate(row.inputs)
-               if v in needed and i not in lookup(row.name).data]
+        wrt = [
+            i for i, v in enumerate(row.inputs) if v in needed and i not in lookup(row.name).data
+        ]
         outputs = [work.gradient(v) for v in row.outputs]
         if not wrt or all(g < 0 for g in outputs):
             continue
-        results = [work.value(row.inputs[i], f"gradient of {tensors[row.inputs[i]].name}")
-                   for i in wrt]
+        results = [
+            work.value(row.inputs[i], f"gradient of {tensors[row.inputs[i]].name}") for i in wrt
+        ]
         attrs = {**row.attrs, "wrt": tuple(wrt), "arity": len(row.inputs)}
-        rows.append(Row("op", row.name, (0,), (*row.inputs, *outputs), tuple(results), attrs,
-                        row.source, True))
+        rows.append(
+            Row(
+                "op",
+                row.name,
+                (0,),
+                (*row.inputs, *outputs),
+                tuple(results),
+                attrs,
+                row.source,
+                True,
+            )
+        )
         for i, result in zip(wrt, results, strict=True):
             work.arriving.setdefault(row.inputs[i], []).append(result)
     uses: dict[str, list[int]] = {}
@@ -94,8 +105,9 @@ def derive(program: Program, single: Unrolled) -> Derived:
             if found >= 0:
                 uses.setdefault(row.name, []).append(found)
     gradients = {name: work.total(name, parts) for name, parts in uses.items()}
-    derived = Unrolled(rows, tensors, single.losses, single.gradients, symbolic=True,
-                       instances=single.instances)
+    derived = Unrolled(
+        rows, tensors, single.losses, single.gradients, symbolic=True, instances=single.instances
+    )
     return Derived(derived, gradients, loss, seed, len(single.rows))
 
 

@@ -3,15 +3,15 @@
 An axis of a reference node is read at several strides (a view splits it, a shard strides over it).
 The grid writes its positions in mixed radix, one digit per stride that the claim uses, and cuts the
 range of each digit at every interval boundary that the claim mentions.  Every piece between cuts
-keeps ``units`` positions (as many as sums over ranges of its extent are multiplied with one another,
-if those are more): single ones, and a last one that stands for the rest of the piece.
+keeps ``units`` positions (as many as sums over ranges of its extent are multiplied with one
+another, if those are more): single ones, and a last one that stands for the rest of the piece.
 Digits of equal extent are cut alike, which relates the axes that an operator identifies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from itertools import pairwise, product
 
 from engine.affine import Affine
 from engine.arrays.dims import Dim, Factor
@@ -48,39 +48,39 @@ def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
 def degrees(nodes: NodeTable, defined: Sequence[int]) -> dict[int, int]:
     """By extent: how many sums over ranges of that extent are multiplied with one another, at most,
     in the definitions.  A function's argument is a polynomial of its own."""
-    most: dict[int, int] = {}
+    held = set(defined)
     outward: dict[int, dict[int, int]] = {}
 
     def degree(number: int) -> dict[int, int]:
         if number in outward or number not in held:
             return outward.get(number, {})
         outward[number] = {}
-        node = nodes[number]
-        reads = operands(nodes, number)
         parts = [degree(o) for o in operand_nodes(nodes, number)]
-        found: dict[int, int] = {}
-        if node.kind == "einsum":
-            for part in parts:
-                for extent, count in part.items():
-                    found[extent] = found.get(extent, 0) + count
-        elif node.kind == "combine":
-            for part in parts:
-                for extent, count in part.items():
-                    found[extent] = max(found.get(extent, 0), count)
-        if node.kind in ("einsum", "amax"):
-            outputs: Sequence[int] = node.payload[-1]  # type: ignore[assignment]
-            reduced = {lb: e for o in reads for _, _, e, lb in o.atoms if lb not in outputs}
-            for extent in reduced.values():
-                found[extent] = found.get(extent, 0) + 1
-        for extent, count in found.items():
-            most[extent] = max(most.get(extent, 0), count)
-        outward[number] = found
-        return found
+        outward[number] = _degree(nodes, number, parts)
+        return outward[number]
 
-    held = set(defined)
+    most: dict[int, int] = {}
     for number in defined:
-        degree(number)
+        for extent, count in degree(number).items():
+            most[extent] = max(most.get(extent, 0), count)
     return most
+
+
+def _degree(nodes: NodeTable, number: int, parts: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    """The degree of a definition, given those of its operands."""
+    node = nodes[number]
+    found: dict[int, int] = {}
+    for part in parts if node.kind in ("einsum", "combine") else ():
+        for extent, count in part.items():
+            before = found.get(extent, 0)
+            found[extent] = before + count if node.kind == "einsum" else max(before, count)
+    if node.kind in ("einsum", "amax"):
+        outputs: Sequence[int] = node.payload[-1]  # type: ignore[assignment]
+        reads = operands(nodes, number)
+        reduced = {lb: e for o in reads for _, _, e, lb in o.atoms if lb not in outputs}
+        for extent in reduced.values():
+            found[extent] = found.get(extent, 0) + 1
+    return found
 
 
 class Grid:
@@ -89,9 +89,9 @@ class Grid:
 
     ``extents``: of the mesh coordinates.  Coordinates in ``over`` are summed or gathered by the
     operator and are represented like a digit; any other takes one value.  ``boundaries``: (size of
-    a local dimension, place) where the operator itself cuts or joins it.  ``alike``: local dimensions
-    of one size are split alike, because the operator joins or splits them.  ``point``: the member
-    of the family, where it is not the second along every coordinate.
+    a local dimension, place) where the operator itself cuts or joins it.  ``alike``: local
+    dimensions of one size are split alike, because the operator joins or splits them.  ``point``: the
+    member of the family, where it is not the second along every coordinate.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Grid:
         if alike:
             self._note_views(lineages)
         self._relate(defined)
-        for axis, extent in over:
+        for _, extent in over:
             self.cuts.setdefault(extent, set()).update((0, extent))
         for extent, place in boundaries:
             self.cuts.setdefault(extent, {0, extent}).add(place)
@@ -210,7 +210,8 @@ class Grid:
             for label, axis, stride, extent in relations:
                 down = {s * stride for s in self.strides[label] if extent == 0 or s <= extent}
                 up = {
-                    s // stride for s in self.strides[axis]
+                    s // stride
+                    for s in self.strides[axis]
                     if s % stride == 0 and (extent == 0 or s <= stride * extent)
                 }
                 if not down <= self.strides[axis] or not up <= self.strides[label]:
@@ -247,7 +248,7 @@ class Grid:
             bounds = sorted(self.strides.get(key, {1}))
             full = self.full.get(key, 0)
             result = []
-            for low, high in zip(bounds, bounds[1:], strict=False):
+            for low, high in pairwise(bounds):
                 if high % low:
                     raise Unsupported(f"an axis read at strides {low} and {high}")
                 result.append((low, high // low))
@@ -259,7 +260,8 @@ class Grid:
     def _within(self, key: Axis, stride: int, extent: int) -> list[tuple[int, int]]:
         """The digits of an axis from ``stride`` up to ``stride * extent``."""
         return [
-            (s, e) for s, e in self._digits(key)
+            (s, e)
+            for s, e in self._digits(key)
             if s >= stride and (extent == ABSOLUTE or s < stride * extent)
         ]
 
@@ -295,14 +297,24 @@ class Grid:
                 for atom in (*(a for d in term.layout.dims for a in d), *term.layout.fixed):
                     if atom.axis == BROADCAST:
                         continue
-                    self._cut((term.node, atom.axis), atom.stride, atom.extent,
-                              self.at(atom.start), atom.size)
+                    self._cut(
+                        (term.node, atom.axis),
+                        atom.stride,
+                        atom.extent,
+                        self.at(atom.start),
+                        atom.size,
+                    )
                 for part in term.parts:
                     token = self.nodes.tokens[part.token]
                     while token.kind == "via":
                         token = self.nodes.tokens[token.inner]
-                    self._cut((token.node, -1 - token.where), 1, part.extent,
-                              self.at(part.start), part.size)
+                    self._cut(
+                        (token.node, -1 - token.where),
+                        1,
+                        part.extent,
+                        self.at(part.start),
+                        part.size,
+                    )
 
     def _cut(self, key: Axis, stride: int, extent: int, start: int, size: int) -> None:
         digits = self._within(key, stride, extent)
@@ -314,7 +326,7 @@ class Grid:
         bounds = sorted(self.cuts.get(extent, set()) | ({0, extent} if extent else set()))
         blocks: list[tuple[int, int]] = []
         units = max(self.units, self.sums.get(extent, 0))
-        for low, high in zip(bounds, bounds[1:], strict=False):
+        for low, high in pairwise(bounds):
             singles = min(units - 1, high - low - 1)
             blocks += [(low + i, 1) for i in range(singles)]
             blocks.append((low + singles, high - low - singles))

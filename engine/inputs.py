@@ -25,8 +25,9 @@ MATRIX_SCALE = 0.5
 
 def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
     """Names of what an operator reads at one position of its inputs."""
-    read = {row.inputs[position] for row in unrolled.rows
-            if row.name == operator and not row.backward}
+    read = {
+        row.inputs[position] for row in unrolled.rows if row.name == operator and not row.backward
+    }
     return frozenset(unrolled.tensors[v].name for v in read)
 
 
@@ -94,7 +95,9 @@ class Inputs:
         """For each dimension: the slice axes that divide it, with their representatives."""
         tensor = self.sizes.recorder.batch[number]
         return [
-            [] if full == local else [
+            []
+            if full == local
+            else [
                 (axis, count(self.sizes.dim(self.sizes.recorder.slices[axis])))
                 for axis, n in slice_axes(self.sizes.plan)
             ]
@@ -122,7 +125,6 @@ class Inputs:
                 drawn += [*(n if a in self.sizes.expanded else 1 for a, n in axes), size]
                 held += [*(n for _, n in axes), size]
             classes = self.sizes.classes(tensor.domain)
-            values = (self._ids(drawn, classes) if classes
-                      else self.random.standard_normal(drawn))
+            values = self._ids(drawn, classes) if classes else self.random.standard_normal(drawn)
             self._batch[number] = np.broadcast_to(values, held)
         return self._batch[number]

@@ -1,11 +1,11 @@
 """The plan: what a single-device and a parallel training program are, before any proof.
 
-A `Plan` holds two sides.  Each side is a set of `Program`\\ s.  A program is what a *class* of ranks
-runs: its free axes (``dp``, sometimes ``tp``, ...) say which ranks those are, and everything in it
-may be affine in the coordinates along them.  The single-device side is one program without axes.
+A `Plan` holds two sides, each a set of programs.  A `Program` is what a *class* of ranks runs: its
+free axes (``dp``, sometimes ``tp``, ...) say which ranks those are, and everything in it may be
+affine in the coordinates along them.  The single-device side is one program without axes.
 
-A program owns straight-line `Body`\\ s in SSA form and a list of `Call`\\ s in the order in which a
-rank issues them.  Calls bind the inputs and outputs of a body to *slots*: names in the rank's
+A program owns straight-line bodies (`Body`) in SSA form and a list of calls (`Call`) in the order
+in which a rank issues them.  Calls bind the inputs and outputs of a body to *slots*: names in the rank's
 memory.  A slot is a name, not a value: a later call may write it again, and a reader sees the last
 write before it in issue order.
 
@@ -136,7 +136,9 @@ class Shard:
     trainable: bool = True
 
 
-def whole(name: str, shape: tuple[int, ...], *, trainable: bool = True, dtype: str = "float32") -> Shard:
+def whole(
+    name: str, shape: tuple[int, ...], *, trainable: bool = True, dtype: str = "float32"
+) -> Shard:
     """A parameter or buffer that a rank holds in full."""
     return Shard(name, shape, shape, tuple(ZERO for _ in shape), dtype, trainable)
 

@@ -31,7 +31,10 @@ def split(atom: Atom, inner: int) -> tuple[Atom, Atom]:
     if atom.extent == ABSOLUTE or atom.extent % inner or not atom.start.divisible(inner):
         raise Misaligned
     outer = Atom(
-        atom.axis, atom.stride * inner, atom.extent // inner, atom.start // inner,
+        atom.axis,
+        atom.stride * inner,
+        atom.extent // inner,
+        atom.start // inner,
         atom.size // inner,
     )
     return outer, Atom(atom.axis, atom.stride, inner, ZERO, inner)
@@ -74,13 +77,19 @@ def _join(outer: Atom, inner: Atom) -> Atom | None:
         return None
     if inner.full:
         return Atom(
-            inner.axis, inner.stride, outer.extent * inner.extent, outer.start * inner.extent,
+            inner.axis,
+            inner.stride,
+            outer.extent * inner.extent,
+            outer.start * inner.extent,
             outer.size * inner.extent,
         )
     if outer.size == 1:
         return Atom(
-            inner.axis, inner.stride, outer.extent * inner.extent,
-            outer.start * inner.extent + inner.start, inner.size,
+            inner.axis,
+            inner.stride,
+            outer.extent * inner.extent,
+            outer.start * inner.extent + inner.start,
+            inner.size,
         )
     return None
 
@@ -148,8 +157,10 @@ def regroup(layout: Layout, shape: tuple[int, ...]) -> Layout:
                 raise Misaligned
             atom = atoms.pop()
             need = size // have
-            if size % have or (atom.size > need and atom.size % need) or (
-                atom.size < need and need % atom.size
+            if (
+                size % have
+                or (atom.size > need and atom.size % need)
+                or (atom.size < need and need % atom.size)
             ):
                 raise Misaligned
             if atom.size > need:

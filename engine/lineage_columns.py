@@ -48,8 +48,9 @@ class LineageWriter:
             "factor": [fraction_text(t.factor) for t in self._terms],
             "node": [t.node for t in self._terms],
             "dims": [[len(dim) for dim in t.layout.dims] for t in self._terms],
-            "atoms": [[_number(self._atoms, a) for dim in t.layout.dims for a in dim]
-                      for t in self._terms],
+            "atoms": [
+                [_number(self._atoms, a) for dim in t.layout.dims for a in dim] for t in self._terms
+            ],
             "fixed": [[_number(self._atoms, a) for a in t.layout.fixed] for t in self._terms],
             "parts": [[_number(self._parts, p) for p in t.parts] for t in self._terms],
         }
@@ -115,8 +116,9 @@ class LineageReader:
         for row, (axis, stride, extent, text, size) in enumerate(_rows(tables["atoms"])):
             where = f"atoms.arrow, row {row}"
             if axis < BROADCAST or stride < 0 or extent < 0 or size < 0:
-                raise InvalidInput(f"axis {axis}, stride {stride}, extent {extent}, size {size}",
-                                   where)
+                raise InvalidInput(
+                    f"axis {axis}, stride {stride}, extent {extent}, size {size}", where
+                )
             atoms.append(Atom(axis, stride, extent, start(text, where), size))
         parts = []
         for row, (token, text, size, extent) in enumerate(_rows(tables["parts"])):
@@ -126,14 +128,20 @@ class LineageReader:
             parts.append(Part(token, start(text, where), size, extent))
         self._atoms = _Pool("atoms", atoms)
         self._parts = _Pool("parts", parts)
-        self._terms = _Pool("terms", [
-            self._term(f"terms.arrow, row {row}", nodes, *cells)
-            for row, cells in enumerate(_rows(tables["terms"]))
-        ])
-        self._lineages = _Pool("lineages", [
-            Lineage(shape, self._terms.all(terms, f"lineages.arrow, row {row}"))
-            for row, (shape, terms) in enumerate(_rows(tables["lineages"]))
-        ])
+        self._terms = _Pool(
+            "terms",
+            [
+                self._term(f"terms.arrow, row {row}", nodes, *cells)
+                for row, cells in enumerate(_rows(tables["terms"]))
+            ],
+        )
+        self._lineages = _Pool(
+            "lineages",
+            [
+                Lineage(shape, self._terms.all(terms, f"lineages.arrow, row {row}"))
+                for row, (shape, terms) in enumerate(_rows(tables["lineages"]))
+            ],
+        )
 
     def _term(
         self,

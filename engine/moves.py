@@ -51,8 +51,10 @@ class _Moves:
             return
         self.vectors[number] = vector
         node = self.nodes[number]
-        if any(n == ABSOLUTE and step != self.zero
-               for n, step in zip(node.extents, vector, strict=True)):
+        if any(
+            n == ABSOLUTE and step != self.zero
+            for n, step in zip(node.extents, vector, strict=True)
+        ):
             raise Uneven
         if number not in self.here.defined:
             return

@@ -92,7 +92,6 @@ class SmallReading(TermReading):
                 entries[i, k] = self.table.app(f"select:{size}:{selection}:{j}", *row)
         return Weighted(entries, (scores.dims[0], (tuple(w for _, w in chosen),)))
 
-
     def _sum(self, entries: Iterable[Entry]) -> Entry:
         """A sum with its largest constant factor taken out, as the definitions of nodes have it:
         equal sums are then equal factors of products, which the linear rung does not look into."""
@@ -202,9 +201,7 @@ class Meaning:
             if token.kind in ("sum", "max") and token.node == number:
                 own[token.where] = part
         extents = {
-            label: extent
-            for o in operands(self.nodes, number)
-            for _, _, extent, label in o.atoms
+            label: extent for o in operands(self.nodes, number) for _, _, extent, label in o.atoms
         }
         if any(not extents[label] for label in extents if label not in outputs):
             raise Unsupported("a sum over a range without an end")
@@ -316,8 +313,10 @@ class Meaning:
         total: Weighted | None = None
         for view in lineage.terms:
             one = self.view(view)
-            total = one if total is None else self.reading.combine(
-                [total, one], [Fraction(1), Fraction(1)], Fraction(0)
+            total = (
+                one
+                if total is None
+                else self.reading.combine([total, one], [Fraction(1), Fraction(1)], Fraction(0))
             )
         assert total is not None
         return total
@@ -371,8 +370,12 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
         kind = "slice" if claim.name == "slice" else "all_gather"
     else:
         kind = claim.kind
-    keys = {"slice": ["dim"], "all_gather": ["dim"], "reduce_scatter": ["dim"],
-            "all_to_all": ["split_dim", "concat_dim"]}.get(kind, [])
+    keys = {
+        "slice": ["dim"],
+        "all_gather": ["dim"],
+        "reduce_scatter": ["dim"],
+        "all_to_all": ["split_dim", "concat_dim"],
+    }.get(kind, [])
     found = []
     dims = [claim.attrs.get(key) for key in keys]
     for dim in (d for d in dims if isinstance(d, int)):
@@ -405,9 +408,7 @@ def build(nodes: NodeTable, claim: Claim, units: int = 2, widened: int = 0) -> O
         return _build(nodes, claim, units, widened, alike=True)
 
 
-def _build(
-    nodes: NodeTable, claim: Claim, units: int, widened: int, *, alike: bool
-) -> Obligation:
+def _build(nodes: NodeTable, claim: Claim, units: int, widened: int, *, alike: bool) -> Obligation:
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.kind in SUMS, widened=widened)
     joined = {axis for axis, _ in claim.over}
@@ -419,8 +420,17 @@ def _build(
     goals: list[tuple[Term, Term]] = []
     symbols: dict[str, tuple[object, ...]] = {}
     for point in points(nodes, claim, here):
-        grid = Grid(nodes, lineages, sorted(here.defined), claim.extents, claim.over, units,
-                    boundaries(claim), alike=alike, point=point)
+        grid = Grid(
+            nodes,
+            lineages,
+            sorted(here.defined),
+            claim.extents,
+            claim.over,
+            units,
+            boundaries(claim),
+            alike=alike,
+            point=point,
+        )
         meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols))
         goals += _goals(meaning, claim)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
@@ -460,7 +470,8 @@ def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     joined = {axis for axis, _ in claim.over}
     varied = set().union(*(attribute_axes(v) for v in claim.attrs.values()))
     varied |= {
-        axis for axis in claim.extents
+        axis
+        for axis in claim.extents
         if axis not in joined and not is_even(nodes, here, lineages, axis)
     }
     if claim.kind in ("reduce_scatter", "all_to_all") or joined & {
@@ -501,9 +512,7 @@ class _Semantics:
         self.meaning = meaning
         self.claim = claim
         self.grid = meaning.grid
-        self.reading = SmallReading(
-            meaning.terms, self.grid, coordinates=self.grid.coordinates
-        )
+        self.reading = SmallReading(meaning.terms, self.grid, coordinates=self.grid.coordinates)
 
     def outputs(self) -> list[Weighted]:
         claim = self.claim
@@ -515,9 +524,11 @@ class _Semantics:
             if not isinstance(wrt, tuple) or not isinstance(arity, int):
                 raise Unsupported("a backward operator without wrt and arity")
             positions = [w for w in wrt if isinstance(w, int)]
-            return list(apply_backward(
-                self.reading, claim.name, inputs[:arity], inputs[arity:], claim.attrs, positions
-            ))
+            return list(
+                apply_backward(
+                    self.reading, claim.name, inputs[:arity], inputs[arity:], claim.attrs, positions
+                )
+            )
         if claim.kind == "accumulate":
             return [self.accumulate()]
         given = [x for x in claim.inputs if x is not None]
@@ -606,5 +617,6 @@ class _Semantics:
 
 def _narrow(x: Weighted, dim: int, start: int, size: int) -> Weighted:
     cut, taken = narrow(x.dims[dim], start, size)
-    return Weighted(x.data[(slice(None),) * dim + (taken,)],
-                    (*x.dims[:dim], cut, *x.dims[dim + 1 :]))
+    return Weighted(
+        x.data[(slice(None),) * dim + (taken,)], (*x.dims[:dim], cut, *x.dims[dim + 1 :])
+    )

@@ -230,8 +230,10 @@ class Tape(Generic[T]):
             extents.update(zip(names, self.shape(x), strict=True))
 
         def pullback(gradient: T) -> list[T | None]:
-            return [self._einsum_pullback(i, operands, output, xs, gradient, extents)
-                    for i in range(len(xs))]
+            return [
+                self._einsum_pullback(i, operands, output, xs, gradient, extents)
+                for i in range(len(xs))
+            ]
 
         return self._record(value, xs, pullback)
 
@@ -299,9 +301,7 @@ class Tape(Generic[T]):
     def constant(self, name: str) -> _Tracked[T]:
         return self.track(self.base.constant(name))
 
-    def pull(
-        self, outputs: Sequence[_Tracked[T]], gradients: Sequence[T | None]
-    ) -> dict[int, T]:
+    def pull(self, outputs: Sequence[_Tracked[T]], gradients: Sequence[T | None]) -> dict[int, T]:
         """Gradients by tracked index, for everything that the outputs depend on."""
         arriving: dict[int, list[T]] = {}
         for output, gradient in zip(outputs, gradients, strict=True):

@@ -67,8 +67,9 @@ class Recorder:
         self.reading = RecordingReading(self.axes)
         self.parameters: dict[str, tuple[Factors, ...]] = {}
         self.boxes: dict[Shard, Recorded] = {}
-        self.slices = {axis: self.axes.factor(self.axes.new(slices=axis), n)
-                       for axis, n in slice_axes(plan)}
+        self.slices = {
+            axis: self.axes.factor(self.axes.new(slices=axis), n) for axis, n in slice_axes(plan)
+        }
         self.batch = self.batch_tensors(single, parallel)
 
     def batch_tensors(self, single: Unrolled, parallel: Unrolled) -> list[BatchTensor]:
@@ -89,11 +90,16 @@ class Recorder:
                     f"a batch tensor of shape {list(part)}, expected {list(whole)} or one of its "
                     f"{slices} slices (replicas x microbatches)"
                 )
-            result.append(BatchTensor(
-                tuple(dim if n == m else (*divided, *dim)
-                      for n, m, dim in zip(whole, part, dims, strict=True)),
-                dims, self.axes.new(),
-            ))
+            result.append(
+                BatchTensor(
+                    tuple(
+                        dim if n == m else (*divided, *dim)
+                        for n, m, dim in zip(whole, part, dims, strict=True)
+                    ),
+                    dims,
+                    self.axes.new(),
+                )
+            )
         return result
 
     def shard(self, held: Shard) -> Recorded:
@@ -115,10 +121,12 @@ class Recorder:
                 raise ShapeMismatch(
                     f"positions {offset} to {offset + size} of the {n} of parameter {held.name}"
                 )
-        self.boxes[held] = Recorded(tuple(
-            dim if n == extent(dim) else self.reading.interval(dim, n, step_of(offset))
-            for dim, n, offset in zip(full, held.shape, held.offset, strict=True)
-        ))
+        self.boxes[held] = Recorded(
+            tuple(
+                dim if n == extent(dim) else self.reading.interval(dim, n, step_of(offset))
+                for dim, n, offset in zip(full, held.shape, held.offset, strict=True)
+            )
+        )
         return self.boxes[held]
 
     def run(self, programs: Sequence[Program], unrolled: Unrolled) -> Recording:
@@ -181,8 +189,9 @@ class Recorder:
             self.reading.unify(first, x)
         ranks *= len(inputs)
         if row.kind == "reduce_scatter":
-            return [self.kept(first, attribute_dim(row, "dim", len(first.dims)), ranks)
-                    ] * len(row.outputs)
+            return [self.kept(first, attribute_dim(row, "dim", len(first.dims)), ranks)] * len(
+                row.outputs
+            )
         if row.kind == "all_to_all":
             split = attribute_dim(row, "split_dim", len(first.dims))
             joined = attribute_dim(row, "concat_dim", len(first.dims))
@@ -242,7 +251,8 @@ def _loaded(unrolled: Unrolled, who: str) -> list[tuple[int, ...]]:
     """The shapes of what the side's loads give, which must agree."""
     found = {
         tuple(unrolled.tensors[v].shape for v in row.outputs)
-        for row in unrolled.rows if row.kind == "load"
+        for row in unrolled.rows
+        if row.kind == "load"
     }
     if len(found) != 1:
         raise InvalidInput(f"the {who} load batches of {len(found)} different shapes")

@@ -64,9 +64,7 @@ class RecordingReading:
         """The dimension that a size was taken from; a plain number is kept as it is."""
         return size.dim if isinstance(size, Length) else self.axes.fixed(size)
 
-    def einsum(
-        self, spec: str, *xs: Recorded, sizes: Mapping[str, int] | None = None
-    ) -> Recorded:
+    def einsum(self, spec: str, *xs: Recorded, sizes: Mapping[str, int] | None = None) -> Recorded:
         left, output = spec.split("->")
         dims: dict[str, Factors] = {}
         for names, x in zip(left.split(","), xs, strict=True):

@@ -35,19 +35,42 @@ SINGLE, PARALLEL = "single", "parallel"
 TABLES: Mapping[str, Mapping[str, str]] = {
     "nodes": {"kind": "word", "payload": "text", "extents": "numbers", "coordinates": "words"},
     "tokens": {"kind": "word", "node": "ref", "position": "ref", "inner": "ref"},
-    "atoms": {"axis": "ref", "stride": "number", "extent": "number", "start": "word",
-              "size": "number"},
+    "atoms": {
+        "axis": "ref",
+        "stride": "number",
+        "extent": "number",
+        "start": "word",
+        "size": "number",
+    },
     "parts": {"token": "ref", "start": "word", "size": "number", "extent": "number"},
-    "terms": {"factor": "word", "node": "ref", "dims": "refs", "atoms": "refs", "fixed": "refs",
-              "parts": "refs"},
+    "terms": {
+        "factor": "word",
+        "node": "ref",
+        "dims": "refs",
+        "atoms": "refs",
+        "fixed": "refs",
+        "parts": "refs",
+    },
     "lineages": {"shape": "numbers", "terms": "refs"},
     "tensors": {"side": "word", "lineage": "ref"},
-    "stages": {"side": "word", "row": "ref", "template": "ref", "live": "flag",
-               "problem": "word"},
-    "templates": {"number": "ref", "sha256": "text", "linear": "text", "nonlinear": "text",
-                  "side": "word", "row": "ref"},
-    "conclusions": {"kind": "word", "name": "text", "ranks": "refs", "holds": "flag",
-                    "message": "text", "program": "ref", "value": "ref"},
+    "stages": {"side": "word", "row": "ref", "template": "ref", "live": "flag", "problem": "word"},
+    "templates": {
+        "number": "ref",
+        "sha256": "text",
+        "linear": "text",
+        "nonlinear": "text",
+        "side": "word",
+        "row": "ref",
+    },
+    "conclusions": {
+        "kind": "word",
+        "name": "text",
+        "ranks": "refs",
+        "holds": "flag",
+        "message": "text",
+        "program": "ref",
+        "value": "ref",
+    },
 }
 
 
@@ -128,9 +151,10 @@ def write_run(
             "lineage": [number for numbers in sides.values() for number in numbers],
         },
         "stages": _columns("stages", stages),
-        "templates": _columns("templates", [
-            (n, text_digest(t.linear, t.nonlinear), *t) for n, t in enumerate(templates)
-        ]),
+        "templates": _columns(
+            "templates",
+            [(n, text_digest(t.linear, t.nonlinear), *t) for n, t in enumerate(templates)],
+        ),
         "conclusions": _columns("conclusions", conclusions),
     }
     try:
@@ -206,15 +230,25 @@ def read_run(folder: str | Path) -> Run:
         sides = _sides(tables, nodes)
         templates = _templates(tables["templates"])
         stages = _stages(tables["stages"], len(templates))
-        conclusions = tuple(Conclusion(*row) for row in zip(
-            *(tables["conclusions"][c] for c in TABLES["conclusions"]), strict=True
-        ))
+        conclusions = tuple(
+            Conclusion(*row)
+            for row in zip(*(tables["conclusions"][c] for c in TABLES["conclusions"]), strict=True)
+        )
         if summary(conclusions) != certificate.conclusions:
             raise InvalidInput("says other conclusions than their table", NAME)
     except InvalidInput as error:
         raise error.within(str(where)) from error
-    return Run(where, plan, nodes, sides[SINGLE], sides[PARALLEL], stages, templates, conclusions,
-               certificate)
+    return Run(
+        where,
+        plan,
+        nodes,
+        sides[SINGLE],
+        sides[PARALLEL],
+        stages,
+        templates,
+        conclusions,
+        certificate,
+    )
 
 
 def _table(where: Path, name: str, certificate: Certificate) -> dict[str, list[Any]]:
@@ -227,9 +261,9 @@ def _table(where: Path, name: str, certificate: Certificate) -> dict[str, list[A
 
 def _nodes(columns: Mapping[str, list[Any]], tokens: Mapping[str, list[Any]]) -> NodeTable:
     table = NodeTable()
-    for number, (kind, text, extents, coordinates) in enumerate(zip(
-        *(columns[c] for c in TABLES["nodes"]), strict=True
-    )):
+    for number, (kind, text, extents, coordinates) in enumerate(
+        zip(*(columns[c] for c in TABLES["nodes"]), strict=True)
+    ):
         where = f"nodes{SUFFIX}, row {number}"
         payload = load_node(kind, text, where)
         if list(coordinates) != sorted(set(coordinates)):
@@ -242,9 +276,9 @@ def _nodes(columns: Mapping[str, list[Any]], tokens: Mapping[str, list[Any]]) ->
             raise InvalidInput("the constant 1 has no axes and no coordinates", where)
     if not columns["kind"]:
         raise InvalidInput("has no rows", f"nodes{SUFFIX}")
-    for number, (kind, node, position, inner) in enumerate(zip(
-        *(tokens[c] for c in TABLES["tokens"]), strict=True
-    )):
+    for number, (kind, node, position, inner) in enumerate(
+        zip(*(tokens[c] for c in TABLES["tokens"]), strict=True)
+    ):
         token = Token(kind, node, position, inner)
         if not (kind in ("sum", "max", "via") and 0 <= node < len(table) and position >= 0) or not (
             0 <= inner < number if kind == "via" else inner == -1
@@ -271,9 +305,9 @@ def _sides(
 
 def _templates(columns: Mapping[str, list[Any]]) -> tuple[TemplateRecord, ...]:
     result = []
-    for row, (number, digest, linear, nonlinear, side, example) in enumerate(zip(
-        *columns.values(), strict=True
-    )):
+    for row, (number, digest, linear, nonlinear, side, example) in enumerate(
+        zip(*columns.values(), strict=True)
+    ):
         where = f"templates{SUFFIX}, row {row}"
         if number != row:
             raise InvalidInput(f"is numbered {number}", where)

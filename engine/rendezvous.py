@@ -90,8 +90,9 @@ def match(programs: Sequence[Program]) -> Matching:
                     peer = op.attrs.get("peer")
                     fault = _peer_fault(programs, bases, program, op)
                     if fault or not isinstance(peer, int):
-                        findings.append(_fault(
-                            "peer", f"rank {program.base}: {fault}", (program.base,), op))
+                        findings.append(
+                            _fault("peer", f"rank {program.base}: {fault}", (program.base,), op)
+                        )
                         continue
                     channel = (program.base, peer) if op.name == "send" else (peer, program.base)
                     (sends if op.name == "send" else receives).setdefault(channel, []).append(event)
@@ -101,10 +102,17 @@ def match(programs: Sequence[Program]) -> Matching:
                 axes = rank_order(program, group.axes)
                 fault = _group_fault(programs, bases, program, ranks)
                 if fault or axes is None:
-                    findings.append(_fault(
-                        "group", f"rank {program.base} issues {op.name} over ranks {list(ranks)}"
-                        + (f" along {list(group.axes)}" if group.axes else "") + ": "
-                        + (fault or "these axes give its members no order"), (program.base,), op))
+                    findings.append(
+                        _fault(
+                            "group",
+                            f"rank {program.base} issues {op.name} over ranks {list(ranks)}"
+                            + (f" along {list(group.axes)}" if group.axes else "")
+                            + ": "
+                            + (fault or "these axes give its members no order"),
+                            (program.base,),
+                            op,
+                        )
+                    )
                     continue
                 collectives.setdefault((ranks, axes), {}).setdefault(p, []).append(event)
     findings += _uneven_axes(programs, sends, receives, collectives, bases)
@@ -129,16 +137,25 @@ def _uneven_axes(
     for ranks in sorted(meetings):
         axes = {programs[bases[rank]].axes for rank in ranks}
         unknown = {
-            axis for (members, names), _ in collectives.items() if members == ranks
-            for axis in names if axis not in programs[bases[ranks[0]]].extents
+            axis
+            for (members, names), _ in collectives.items()
+            if members == ranks
+            for axis in names
+            if axis not in programs[bases[ranks[0]]].extents
         }
         if len(axes) > 1 or unknown:
-            findings.append(Finding(
-                "group", f"ranks {list(ranks)} communicate, but "
-                + (f"have no axis {sorted(unknown)}" if unknown
-                   else "their programs are replicated differently"),
-                ranks=ranks,
-            ))
+            findings.append(
+                Finding(
+                    "group",
+                    f"ranks {list(ranks)} communicate, but "
+                    + (
+                        f"have no axis {sorted(unknown)}"
+                        if unknown
+                        else "their programs are replicated differently"
+                    ),
+                    ranks=ranks,
+                )
+            )
     return findings
 
 
@@ -200,10 +217,15 @@ def _pair_messages(
         for event in out[len(into) :] + into[len(out) :]:
             op = _op(programs, event)
             lack = "receive" if op.name == "send" else "send"
-            findings.append(_fault(
-                "unmatched message",
-                f"rank {channel[0]} to rank {channel[1]}: a {op.name} has no {lack} "
-                f"({len(out)} sends, {len(into)} receives)", channel, op))
+            findings.append(
+                _fault(
+                    "unmatched message",
+                    f"rank {channel[0]} to rank {channel[1]}: a {op.name} has no {lack} "
+                    f"({len(out)} sends, {len(into)} receives)",
+                    channel,
+                    op,
+                )
+            )
     return partner
 
 
@@ -222,21 +244,34 @@ def _pair_collectives(
             short = [r for r, events in zip(ranks, lists, strict=True) if len(events) == count]
             long = next(events for events in lists if len(events) > count)
             op = _op(programs, long[count])
-            findings.append(_fault(
-                "unmatched collective",
-                f"{op.name} over ranks {list(ranks)} is not issued by ranks {short}", ranks, op))
+            findings.append(
+                _fault(
+                    "unmatched collective",
+                    f"{op.name} over ranks {list(ranks)} is not issued by ranks {short}",
+                    ranks,
+                    op,
+                )
+            )
         for joined in zip(*lists, strict=False):
             ops = [_op(programs, event) for event in joined]
             kinds = sorted({_collective_kind(op) for op in ops})
             if len(kinds) > 1:
-                findings.append(_fault(
-                    "collective mismatch",
-                    f"ranks {list(ranks)} join in different collectives: {' and '.join(kinds)}", ranks, ops[0]))
+                findings.append(
+                    _fault(
+                        "collective mismatch",
+                        f"ranks {list(ranks)} join in different collectives: {' and '.join(kinds)}",
+                        ranks,
+                        ops[0],
+                    )
+                )
                 continue
             fault = _root_fault(ranks, ops)
             if fault:
-                findings.append(_fault(
-                    "root", f"{ops[0].name} over ranks {list(ranks)}: {fault}", ranks, ops[0]))
+                findings.append(
+                    _fault(
+                        "root", f"{ops[0].name} over ranks {list(ranks)}: {fault}", ranks, ops[0]
+                    )
+                )
                 continue
             for event in joined:
                 groups[event] = len(members)
@@ -257,8 +292,9 @@ def deadlock(programs: Sequence[Program], matching: Matching) -> Finding | None:
     events: list[list[Event]] = []
     for p, program in enumerate(programs):
         per_body = [communication(body) for body in program.bodies]
-        events.append([(p, c, o) for c, call in enumerate(program.calls)
-                       for o in per_body[call.body]])
+        events.append(
+            [(p, c, o) for c, call in enumerate(program.calls) for o in per_body[call.body]]
+        )
     position = [0] * len(programs)
     sent: set[Event] = set()
     waiting: dict[int, set[int]] = {}
@@ -296,4 +332,8 @@ def deadlock(programs: Sequence[Program], matching: Matching) -> Finding | None:
     op = _op(programs, event)
     ranks = tuple(programs[p].base for p in stuck)
     return _fault(
-        "deadlock", f"ranks {list(ranks)} wait for each other; rank {ranks[0]} waits in {op.name}", ranks, op)
+        "deadlock",
+        f"ranks {list(ranks)} wait for each other; rank {ranks[0]} waits in {op.name}",
+        ranks,
+        op,
+    )

@@ -171,17 +171,20 @@ class Replay:
 
     def input(self, row: Row, at: Mapping[str, int]) -> list[Weighted]:
         if row.kind == "seed":
-            return [self.inputs.loss_gradient(
-                self.unrolled.tensors[row.outputs[0]].shape, whole=self.whole
-            )]
+            return [
+                self.inputs.loss_gradient(
+                    self.unrolled.tensors[row.outputs[0]].shape, whole=self.whole
+                )
+            ]
         if row.kind == "shard":
             number = row.attrs["shard"]
             assert isinstance(number, int)
             shard = self.programs[row.programs[0]].shards[number]
             return [self.cut(self.inputs.parameter(shard.name), shard, at)]
         known = dict(at) if row.microbatch < 0 else {**at, MICROBATCH: row.microbatch}
-        return [self.inputs.batch(i, None if self.whole else known)
-                for i in range(len(row.outputs))]
+        return [
+            self.inputs.batch(i, None if self.whole else known) for i in range(len(row.outputs))
+        ]
 
     def cut(self, full: Weighted, shard: Shard, at: Mapping[str, int]) -> Weighted:
         """The box of a parameter (or of its gradient) that a rank holds."""
@@ -203,8 +206,9 @@ class Replay:
                 axes = self.axes_of(value)
                 distinct = [a for a in axes if a[0] == MICROBATCH]
                 everyone = self.unrolled.tensors[value].batched and self.unrolled.symbolic
-                count = 1 if distinct or not everyone or self.whole else (
-                    self.sizes.plan.microbatches)
+                count = (
+                    1 if distinct or not everyone or self.whole else (self.sizes.plan.microbatches)
+                )
                 for moved in self.members(distinct):
                     parts.append(self.get(value, {**at, **moved}))
                     factors.append(Fraction(count))
@@ -291,6 +295,7 @@ def instances(
     for row in unrolled.rows:
         count = prod(n for axis, n, _ in programs[row.programs[0]].axes if axis in expanded)
         batched = any(unrolled.tensors[v].batched for v in row.outputs)
-        total += count * (microbatches if batched and unrolled.symbolic
-                          and MICROBATCH in expanded else 1)
+        total += count * (
+            microbatches if batched and unrolled.symbolic and MICROBATCH in expanded else 1
+        )
     return total

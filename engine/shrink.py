@@ -82,8 +82,9 @@ class Sizes:
         """A position of a dimension, at its small size."""
         position = (value if isinstance(value, Affine) else Affine(value)) * self.small(dim)
         if not position.divisible(extent(dim)):
-            raise Unsupported(f"position {value} of {extent(dim)} has no place among "
-                              f"{self.small(dim)}")
+            raise Unsupported(
+                f"position {value} of {extent(dim)} has no place among {self.small(dim)}"
+            )
         return position // extent(dim)
 
     def attrs(self, side: Recording, number: int, row: Row) -> Mapping[str, Attr]:
@@ -104,8 +105,11 @@ class Sizes:
             changed["count"] = self._count(row, inputs[0])
         elif number in side.indexed:
             dim = side.indexed[number]
-            changed = {key: self._index(row, key, dim) for key in INDEX_ATTRIBUTES
-                       if row.attrs.get(key) is not None}
+            changed = {
+                key: self._index(row, key, dim)
+                for key in INDEX_ATTRIBUTES
+                if row.attrs.get(key) is not None
+            }
         return {**row.attrs, **changed}
 
     def _index(self, row: Row, key: str, dim: Factors) -> Attr:
@@ -130,7 +134,9 @@ class Sizes:
         """How many numbers all tensors of one replica and microbatch hold."""
         return sum(
             prod(count(dim) for dim in self.dims(x.dims))
-            for side in (self.single, self.parallel) for x in side.tensors if x is not None
+            for side in (self.single, self.parallel)
+            for x in side.tensors
+            if x is not None
         )
 
 

@@ -95,7 +95,8 @@ class Simulation:
     def worst(self) -> Comparison | None:
         """The comparison that is furthest off."""
         return max(
-            self.comparisons, default=None,
+            self.comparisons,
+            default=None,
             key=lambda found: np.inf if np.isnan(found.error) else found.error,
         )
 
@@ -146,9 +147,7 @@ def _attempt(
         return Simulation(expanded=expanded, failure=str(error))
 
 
-def _run(
-    plan: Plan, single: Unrolled, parallel: Unrolled, sizes: Sizes, seed: int
-) -> Simulation:
+def _run(plan: Plan, single: Unrolled, parallel: Unrolled, sizes: Sizes, seed: int) -> Simulation:
     inputs = Inputs(
         sizes,
         rotary=read_by("apply_rotary_emb", -1, single),
@@ -168,7 +167,12 @@ def _run(
 
 
 def compare(
-    program: int, shard: int, name: str, at: Coordinates, expected: Floats, actual: Floats,
+    program: int,
+    shard: int,
+    name: str,
+    at: Coordinates,
+    expected: Floats,
+    actual: Floats,
     scale: float,
 ) -> Comparison:
     """One comparison; NaN and infinity count as infinitely wrong unless both sides have them."""
@@ -177,7 +181,13 @@ def compare(
     off = np.where(np.isnan(off), np.inf, off)
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), off.shape))
     return Comparison(
-        program, shard, name, at, expected, actual, float(off[index]) / (scale or 1.0),
+        program,
+        shard,
+        name,
+        at,
+        expected,
+        actual,
+        float(off[index]) / (scale or 1.0),
         Worst(index, float(expected[index]), float(actual[index])),
     )
 
@@ -202,12 +212,8 @@ def _losses(plan: Plan, one: Replay, many: Replay) -> list[Comparison]:
     return result
 
 
-def _loss(
-    program: int, which: str, at: Coordinates, expected: float, actual: float
-) -> Comparison:
-    return compare(
-        program, -1, which, at, np.array([expected]), np.array([actual]), abs(expected)
-    )
+def _loss(program: int, which: str, at: Coordinates, expected: float, actual: float) -> Comparison:
+    return compare(program, -1, which, at, np.array([expected]), np.array([actual]), abs(expected))
 
 
 def final_losses(unrolled: Unrolled) -> list[tuple[int, str, int]]:
@@ -222,9 +228,7 @@ def final_losses(unrolled: Unrolled) -> list[tuple[int, str, int]]:
     return [loss for loss in unrolled.losses if loss[2] not in before]
 
 
-def _total(
-    side: Replay, value: int, at: dict[str, int], batch: Sequence[tuple[str, int]]
-) -> float:
+def _total(side: Replay, value: int, at: dict[str, int], batch: Sequence[tuple[str, int]]) -> float:
     """The sum of a loss over the slices of the batch that its members are of."""
     held = side.unrolled.tensors[value]
     own = side.family(held.program, held.batched)
@@ -259,11 +263,17 @@ def _gradients(programs: Sequence[Program], one: Replay, many: Replay) -> list[C
                 actual = None if value is None else many.get(value, at)
                 wanted = None if full is None else many.cut(full, shard, at)
                 zero = np.zeros(next(held.data.shape for held in (wanted, actual) if held))
-                result.append(compare(
-                    number, position, shard.name, tuple(at.items()),
-                    wanted.data if wanted else zero, actual.data if actual else zero,
-                    max(scales.get(shard.name, 0.0), least),
-                ))
+                result.append(
+                    compare(
+                        number,
+                        position,
+                        shard.name,
+                        tuple(at.items()),
+                        wanted.data if wanted else zero,
+                        actual.data if actual else zero,
+                        max(scales.get(shard.name, 0.0), least),
+                    )
+                )
     return result
 
 

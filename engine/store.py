@@ -50,10 +50,12 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 }
 
 #: All tables in one stream: a table's name and its own stream.
-_ARCHIVE = pa.schema([
-    pa.field("table", pa.string(), nullable=False),
-    pa.field("stream", pa.large_binary(), nullable=False),
-])
+_ARCHIVE = pa.schema(
+    [
+        pa.field("table", pa.string(), nullable=False),
+        pa.field("stream", pa.large_binary(), nullable=False),
+    ]
+)
 
 _READ_ERRORS = (pa.ArrowException, OSError, MemoryError, ValueError)
 

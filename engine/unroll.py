@@ -121,11 +121,14 @@ def flow(program: Program) -> _Flow:
                 origins.append(("seed", *written[seeds[slot]]))
             else:
                 name = body.values[body.inputs[position]].name or f"slot {slot}"
-                raise Structure(Finding(
-                    "read before write",
-                    f"rank {program.base}: {body.name} reads {name}, which nothing has written",
-                    operator=body.name, ranks=(program.base,),
-                ))
+                raise Structure(
+                    Finding(
+                        "read before write",
+                        f"rank {program.base}: {body.name} reads {name}, which nothing has written",
+                        operator=body.name,
+                        ranks=(program.base,),
+                    )
+                )
         result.inputs.append(tuple(origins))
         result.paired.append(_pair(program, c, body, forward_calls, backward_count))
         forward_calls.setdefault(call.body, []).append(c)
@@ -148,12 +151,15 @@ def _pair(
     backward_count[number] = k + 1
     earlier = forward_calls.get(body.mirror, [])
     if k >= len(earlier):
-        raise Structure(Finding(
-            "read before write",
-            f"rank {program.base}: {body.name} runs backward for the {k + 1}. time, its forward "
-            f"has run {len(earlier)} times",
-            operator=body.name, ranks=(program.base,),
-        ))
+        raise Structure(
+            Finding(
+                "read before write",
+                f"rank {program.base}: {body.name} runs backward for the {k + 1}. time, its "
+                f"forward has run {len(earlier)} times",
+                operator=body.name,
+                ranks=(program.base,),
+            )
+        )
     return earlier[k]
 
 
@@ -162,6 +168,26 @@ def label(
 ) -> list[list[int]] | None:
     """The microbatch of every call (-1: of none); None if a call mixes microbatches."""
     labels = [[call.microbatch for call in program.calls] for program in programs]
+    incoming = _incoming(programs, flows, matching)
+    changed = True
+    while changed:
+        changed = _label_receivers(labels, matching)
+        for p, program in enumerate(programs):
+            for c in range(len(program.calls)):
+                found = {labels[q][d] for q, d in incoming[p][c]} - {-1, labels[p][c]}
+                if not found:
+                    continue
+                if labels[p][c] >= 0 or len(found) > 1:
+                    return None
+                labels[p][c] = found.pop()
+                changed = True
+    return labels
+
+
+def _incoming(
+    programs: Sequence[Program], flows: Sequence[_Flow], matching: Matching
+) -> list[list[list[tuple[int, int]]]]:
+    """For each call of each program: the calls whose data it reads."""
     incoming: list[list[list[tuple[int, int]]]] = [
         [[] for _ in program.calls] for program in programs
     ]
@@ -172,27 +198,20 @@ def label(
                 incoming[p][c].append((p, data.paired[c]))
     for (p, c, _), (q, d, _) in matching.partner.items():
         incoming[p][c].append((q, d))
-    changed = True
-    while changed:
-        changed = False
-        for members in matching.members:
-            # Who only receives in a collective belongs to the microbatch that it receives.
-            known = [labels[q][d] for q, d, _ in members if labels[q][d] >= 0]
-            for q, d, _ in members if known else ():
-                if labels[q][d] < 0:
-                    labels[q][d] = known[0]
-                    changed = True
-        for p, program in enumerate(programs):
-            for c in range(len(program.calls)):
-                for q, d in incoming[p][c]:
-                    found = labels[q][d]
-                    if found < 0 or found == labels[p][c]:
-                        continue
-                    if labels[p][c] >= 0:
-                        return None
-                    labels[p][c] = found
-                    changed = True
-    return labels
+    return incoming
+
+
+def _label_receivers(labels: list[list[int]], matching: Matching) -> bool:
+    """Who only receives in a collective belongs to the microbatch that it receives; whether that
+    labelled anyone."""
+    changed = False
+    for members in matching.members:
+        known = [labels[q][d] for q, d, _ in members if labels[q][d] >= 0]
+        for q, d, _ in members if known else ():
+            if labels[q][d] < 0:
+                labels[q][d] = known[0]
+                changed = True
+    return changed
 
 
 def is_symbolic(
@@ -268,6 +287,10 @@ def _gradients_complete(program: Program) -> bool:
     return True
 
 
+#: The source of rows that no operator of the plan makes.
+NOWHERE = Source()
+
+
 class _Emitter:
     """Replays calls in issue order and writes rows; see `unroll`."""
 
@@ -308,15 +331,25 @@ class _Emitter:
         outputs: Sequence[int],
         attrs: Mapping[str, Attr] | None = None,
         *,
-        source: Source = Source(),
+        source: Source = NOWHERE,
         backward: bool = False,
         over: tuple[tuple[str, int], ...] = (),
         microbatch: int = -1,
     ) -> None:
-        self.out.rows.append(Row(
-            kind, name, programs, tuple(inputs), tuple(outputs), attrs or {}, source, backward,
-            over, microbatch,
-        ))
+        self.out.rows.append(
+            Row(
+                kind,
+                name,
+                programs,
+                tuple(inputs),
+                tuple(outputs),
+                attrs or {},
+                source,
+                backward,
+                over,
+                microbatch,
+            )
+        )
 
     def label(self, p: int, c: int) -> int:
         """The microbatch that rows of this call are written for (-1: all, or none)."""
@@ -368,12 +401,16 @@ class _Emitter:
         if not inputs:
             if before is None:
                 name = self.programs[p].shards[shard].name
-                raise Structure(Finding(
-                    "read before write",
-                    f"rank {self.programs[p].base}: the gradient of {name} is reduced before "
-                    "anything was accumulated", ranks=(self.programs[p].base,),
-                    operator="reducer", layer=name,
-                ))
+                raise Structure(
+                    Finding(
+                        "read before write",
+                        f"rank {self.programs[p].base}: the gradient of {name} is reduced before "
+                        "anything was accumulated",
+                        ranks=(self.programs[p].base,),
+                        operator="reducer",
+                        layer=name,
+                    )
+                )
             return before
         over: tuple[tuple[str, int], ...] = ()
         if self.symbolic and any(self.out.tensors[v].batched for v in inputs):
@@ -406,13 +443,28 @@ class _Emitter:
         outputs = [self.fresh(p, body, v, values, batched) for v in op.outputs]
         kind, name, attrs = "op", op.name, op.attrs
         if op.name == "load_batch":
-            self.row("load", name, (p,), inputs, outputs, attrs, source=op.source,
-                     microbatch=-1 if self.symbolic else self.programs[p].calls[c].microbatch)
+            self.row(
+                "load",
+                name,
+                (p,),
+                inputs,
+                outputs,
+                attrs,
+                source=op.source,
+                microbatch=-1 if self.symbolic else self.programs[p].calls[c].microbatch,
+            )
             return True
         elif op.name == "chunk":
             kind, name, attrs = "slice", "slice", self.chunk(p, op, self.shape(inputs[0]))
         self.row(
-            kind, name, (p,), inputs, outputs, attrs, source=op.source, backward=op.backward,
+            kind,
+            name,
+            (p,),
+            inputs,
+            outputs,
+            attrs,
+            source=op.source,
+            backward=op.backward,
             microbatch=self.label(p, c),
         )
         return True
@@ -422,18 +474,19 @@ class _Emitter:
         if value in values:
             return values[value]
         reader = op.name if op is not None else body.name
-        raise Structure(Finding(
-            "read before write",
-            f"rank {self.programs[p].base}: {reader} reads {body.values[value].name}, which "
-            "nothing has written",
-            operator=reader, layer=op.source.module if op else "",
-            source=(op.source.location or op.source.cell) if op else "",
-            ranks=(self.programs[p].base,),
-        ))
+        raise Structure(
+            Finding(
+                "read before write",
+                f"rank {self.programs[p].base}: {reader} reads {body.values[value].name}, which "
+                "nothing has written",
+                operator=reader,
+                layer=op.source.module if op else "",
+                source=(op.source.location or op.source.cell) if op else "",
+                ranks=(self.programs[p].base,),
+            )
+        )
 
-    def fresh(
-        self, p: int, body: Body, value: int, values: dict[int, int], batched: bool
-    ) -> int:
+    def fresh(self, p: int, body: Body, value: int, values: dict[int, int], batched: bool) -> int:
         declared = body.values[value]
         values[value] = self.tensor(p, declared.shape, declared.name, batched)
         return values[value]
@@ -447,49 +500,75 @@ class _Emitter:
         dim = op.attrs.get("dim")
         program = self.programs[p]
         if not isinstance(group, Group) or not isinstance(dim, int):
-            raise Structure(Finding("chunk", f"rank {program.base}: a chunk without its group "
-                                    "or dimension", operator="chunk", ranks=(program.base,)))
+            raise Structure(
+                Finding(
+                    "chunk",
+                    f"rank {program.base}: a chunk without its group or dimension",
+                    operator="chunk",
+                    ranks=(program.base,),
+                )
+            )
         extents = program.extents
         axis_size = 1
         position: Affine = affine(0)
         axes = rank_order(program, group.axes)
         if axes is None:
-            raise Structure(Finding(
-                "group", f"rank {program.base} takes a chunk along {list(group.axes)}: these axes "
-                "give the members of its group no order", operator="chunk", ranks=(program.base,),
-            ))
+            raise Structure(
+                Finding(
+                    "group",
+                    f"rank {program.base} takes a chunk along {list(group.axes)}: these axes "
+                    "give the members of its group no order",
+                    operator="chunk",
+                    ranks=(program.base,),
+                )
+            )
         for axis in axes:
             axis_size *= extents[axis]
             position = position * extents[axis] + affine(0, {axis: 1})
         ranks = sorted(group.ranks) or [program.base]
         if program.base not in ranks or not -len(shape) <= dim < len(shape):
-            raise Structure(Finding(
-                "group", f"rank {program.base} takes a chunk of dimension {dim} over ranks "
-                f"{ranks}, shape {list(shape)}", operator="chunk", ranks=(program.base,),
-                layer=op.source.module, source=op.source.location or op.source.cell,
-            ))
+            raise Structure(
+                Finding(
+                    "group",
+                    f"rank {program.base} takes a chunk of dimension {dim} over ranks "
+                    f"{ranks}, shape {list(shape)}",
+                    operator="chunk",
+                    ranks=(program.base,),
+                    layer=op.source.module,
+                    source=op.source.location or op.source.cell,
+                )
+            )
         size = shape[dim]
         count = axis_size * len(ranks)
         step = -(-size // count)
         if axis_size > 1 and (size % count or len(ranks) > 1):
-            raise Structure(Finding(
-                "shape", f"rank {program.base}: {count} ranks cannot share {size} evenly",
-                operator="chunk", ranks=(program.base,),
-            ))
+            raise Structure(
+                Finding(
+                    "shape",
+                    f"rank {program.base}: {count} ranks cannot share {size} evenly",
+                    operator="chunk",
+                    ranks=(program.base,),
+                )
+            )
         start = position * step + ranks.index(program.base) * step
         last = size - start.const if not start.terms else step
         kept = max(0, min(step, last))
         claimed = op.attrs.get("claimed")
         if claimed is not None and not start.terms and claimed != start.const:
-            self.out.findings.append(Finding(
-                "chunk position",
-                f"rank {program.base} takes positions {start.const} to {start.const + kept} of "
-                f"dimension {dim} (it is number {ranks.index(program.base)} of ranks {ranks}); the "
-                f"plan records that it takes them from {claimed} on",
-                operator="chunk", layer=op.source.module,
-                source=op.source.location or op.source.cell, ranks=(program.base,),
-                expected=str(claimed), actual=str(start.const),
-            ))
+            self.out.findings.append(
+                Finding(
+                    "chunk position",
+                    f"rank {program.base} takes positions {start.const} to {start.const + kept} of "
+                    f"dimension {dim} (it is number {ranks.index(program.base)} of {ranks}); the "
+                    f"plan records that it takes them from {claimed} on",
+                    operator="chunk",
+                    layer=op.source.module,
+                    source=op.source.location or op.source.cell,
+                    ranks=(program.base,),
+                    expected=str(claimed),
+                    actual=str(start.const),
+                )
+            )
         return {"dim": dim, "start": start, "size": kept}
 
     def receive(self, p: int, c: int, o: int, op: Op, values: dict[int, int]) -> bool:
@@ -499,16 +578,27 @@ class _Emitter:
         sent = self.sent[partner]
         declared = self.programs[p].bodies[self.programs[p].calls[c].body].values[op.outputs[0]]
         if declared.shape != self.shape(sent):
-            raise Structure(Finding(
-                "shape", f"rank {self.programs[p].base} receives shape {list(declared.shape)}, "
-                f"rank {self.programs[partner[0]].base} sends {list(self.shape(sent))}",
-                operator="recv", ranks=(self.programs[p].base, self.programs[partner[0]].base),
-                source=op.source.location or op.source.cell,
-            ))
+            raise Structure(
+                Finding(
+                    "shape",
+                    f"rank {self.programs[p].base} receives shape {list(declared.shape)}, "
+                    f"rank {self.programs[partner[0]].base} sends {list(self.shape(sent))}",
+                    operator="recv",
+                    ranks=(self.programs[p].base, self.programs[partner[0]].base),
+                    source=op.source.location or op.source.cell,
+                )
+            )
         value = self.tensor(p, declared.shape, declared.name, self.labels[p][c] >= 0)
         values[op.outputs[0]] = value
-        self.row("recv", "recv", (partner[0], p), (sent,), (value,), source=op.source,
-                 microbatch=self.label(p, c))
+        self.row(
+            "recv",
+            "recv",
+            (partner[0], p),
+            (sent,),
+            (value,),
+            source=op.source,
+            microbatch=self.label(p, c),
+        )
         return True
 
     def collective(self, p: int, c: int, o: int) -> bool:
@@ -532,15 +622,19 @@ class _Emitter:
             other = self._op((q, d, i))
             body = self.programs[q].bodies[self.programs[q].calls[d].body]
             batched = self.labels[q][d] >= 0
-            outputs += [
-                self.fresh(q, body, v, self.values[q, d], batched) for v in other.outputs
-            ]
+            outputs += [self.fresh(q, body, v, self.values[q, d], batched) for v in other.outputs]
         group = op.attrs.get("group")
         extents = self.programs[p].extents
         axes = rank_order(self.programs[p], group.axes) if isinstance(group, Group) else ()
         self.row(
-            op.name, op.name, tuple(q for q, _, _ in members), inputs, outputs, op.attrs,
-            source=op.source, over=tuple((axis, extents[axis]) for axis in axes or ()),
+            op.name,
+            op.name,
+            tuple(q for q, _, _ in members),
+            inputs,
+            outputs,
+            op.attrs,
+            source=op.source,
+            over=tuple((axis, extents[axis]) for axis in axes or ()),
             microbatch=self.label(p, c),
         )
         return True
@@ -588,10 +682,13 @@ class _Emitter:
                 progress = progress or moved
         for p, (k, _) in enumerate(place):
             if k < len(todo[p]):
-                raise Structure(Finding(
-                    "deadlock", f"rank {self.programs[p].base} waits for a message that does not "
-                    "come", ranks=(self.programs[p].base,),
-                ))
+                raise Structure(
+                    Finding(
+                        "deadlock",
+                        f"rank {self.programs[p].base} waits for a message that does not come",
+                        ranks=(self.programs[p].base,),
+                    )
+                )
         for p, program in enumerate(self.programs):
             for number, shard in enumerate(program.shards):
                 held = (p, number) in self.pending or (p, number) in self.settled

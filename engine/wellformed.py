@@ -78,7 +78,8 @@ def _program(program: Program) -> None:
         if len(call.inputs) != len(body.inputs) or len(call.outputs) != len(body.outputs):
             raise InvalidInput(
                 f"{len(call.inputs)} inputs and {len(call.outputs)} outputs for {body.name}, "
-                f"expected {len(body.inputs)} and {len(body.outputs)}", f"call {number}",
+                f"expected {len(body.inputs)} and {len(body.outputs)}",
+                f"call {number}",
             )
         if call.microbatch < -1:
             raise InvalidInput(f"microbatch {call.microbatch}", f"call {number}")
@@ -96,9 +97,7 @@ def _shard(shard: Shard, extents: Mapping[str, int]) -> None:
         low = start.const + sum(x for x in reach if x < 0)
         high = start.const + sum(x for x in reach if x > 0)
         if size < 0 or low < 0 or high + size > full:
-            raise InvalidInput(
-                f"[{start}, +{size}) does not lie in a dimension of {full}", where
-            )
+            raise InvalidInput(f"[{start}, +{size}) does not lie in a dimension of {full}", where)
 
 
 def _body(program: Program, body: Body) -> None:
@@ -130,8 +129,12 @@ def _body(program: Program, body: Body) -> None:
                     f"reads value {v}, expected one of {count}", f"operator {index} ({op.name})"
                 )
         define(op.outputs, f"an output of operator {index} ({op.name})")
-    read = [*body.outputs, *body.losses, *(v for v, _ in body.gradients),
-            *(v for _, v, _ in body.reduced)]
+    read = [
+        *body.outputs,
+        *body.losses,
+        *(v for v, _ in body.gradients),
+        *(v for _, v, _ in body.reduced),
+    ]
     for v in read:
         if not 0 <= v < count:
             raise InvalidInput(f"gives out value {v}, expected one of {count}")

@@ -64,7 +64,7 @@ def _coarsen(
 ) -> tuple[list[Draft], dict[int, tuple[int, int, int]]]:
     """Merge label pairs that are outer and inner part of one axis wherever they occur."""
     where: dict[int, tuple[int, int, int]] = {}
-    current = [dict((label, atom) for atom, label in d[1]) for d in drafts]
+    current = [{label: atom for atom, label in d[1]} for d in drafts]
     changed = True
     merged: dict[int, list[tuple[int, int]]] = {}
     while changed:
@@ -145,7 +145,10 @@ def canonical(
                 number = numbers.setdefault(label, len(numbers))
                 entries.append((atom.axis, atom.stride, atom.extent, number))
             operands.append(Operand(node, tuple(entries), _fixed(fixed)))
-        key = (tuple(o.atoms for o in operands), tuple(sorted(numbers[x] for x in numbers if x in outputs)))
+        key = (
+            tuple(o.atoms for o in operands),
+            tuple(sorted(numbers[x] for x in numbers if x in outputs)),
+        )
         if best is None or key < best[0]:
             best = (key, tuple(operands), order, numbers)
     assert best is not None

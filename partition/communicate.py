@@ -21,8 +21,9 @@ def total(
     reading: LineageReading, members: Sequence[Lineage], over: Over, kind: str = "sum"
 ) -> Lineage:
     """The sum (or maximum) over explicit members and over mesh axes."""
-    joined = [reduce(lambda x, a: _over_axis(reading, x, a[0], a[1], kind), over, m)
-              for m in members]
+    joined = [
+        reduce(lambda x, a: _over_axis(reading, x, a[0], a[1], kind), over, m) for m in members
+    ]
     shape = joined[0].shape
     if kind == "max":
         return _maximum(reading, joined)
@@ -36,7 +37,9 @@ def _maximum(reading: LineageReading, members: Sequence[Lineage]) -> Lineage:
     if all(m == first for m in members):
         return first
     if all(
-        len(m.terms) == 1 and m.terms[0].factor > 0 and root_kinds(reading.table, m.terms[0].parts) == {"max"}
+        len(m.terms) == 1
+        and m.terms[0].factor > 0
+        and root_kinds(reading.table, m.terms[0].parts) == {"max"}
         for m in members
     ):
         terms = merge_parts(reading.table, [m.terms[0] for m in members], add=False)
@@ -47,16 +50,15 @@ def _maximum(reading: LineageReading, members: Sequence[Lineage]) -> Lineage:
     return local_view(node, first.shape)
 
 
-def _over_axis(
-    reading: LineageReading, x: Lineage, axis: str, extent: int, kind: str
-) -> Lineage:
+def _over_axis(reading: LineageReading, x: Lineage, axis: str, extent: int, kind: str) -> Lineage:
     """The sum (maximum) of a family of tensors along one mesh axis."""
     try:
         terms = [term_over_axis(reading.table, t, axis, extent, kind) for t in x.terms]
     except Misaligned:
         taken = reading.piece(x)
         node = reading.table.node(
-            "over", (axis, extent, kind, taken.terms[0].node),
+            "over",
+            (axis, extent, kind, taken.terms[0].node),
             tuple(n for n in x.shape if n != 1),
             lineage_axes(x, reading.table) - {axis},
         )
@@ -64,9 +66,7 @@ def _over_axis(
     return Lineage(x.shape, tuple(terms))
 
 
-def gather(
-    reading: LineageReading, members: Sequence[Lineage], over: Over, dim: int
-) -> Lineage:
+def gather(reading: LineageReading, members: Sequence[Lineage], over: Over, dim: int) -> Lineage:
     """Concatenation along ``dim`` in group order, over explicit members or one mesh axis."""
     if not over:
         return reading.concat(members, dim)
@@ -76,9 +76,7 @@ def gather(
     return result
 
 
-def _gather_axis(
-    reading: LineageReading, x: Lineage, axis: str, extent: int, dim: int
-) -> Lineage:
+def _gather_axis(reading: LineageReading, x: Lineage, axis: str, extent: int, dim: int) -> Lineage:
     shape = (*x.shape[:dim], x.shape[dim] * extent, *x.shape[dim + 1 :])
     try:
         return Lineage(shape, tuple(_grow(reading, t, axis, extent, dim) for t in x.terms))
@@ -155,4 +153,3 @@ def own_slice(
     start = (start + position) * step
     kept = step if start.terms else max(0, min(step, size - start.const))
     return reading.slice(x, dim, start, kept)
-

@@ -55,9 +55,7 @@ def places(rows: list[Row]) -> list[Place | None]:
 def counterparts(result: Partition) -> list[int]:
     """For each parallel row the aligned row of the single-device side (-1: none)."""
     given = result.single.unrolled.rows[: result.derived.given]
-    numbers = {
-        place: number for number, place in enumerate(places(given)) if place is not None
-    }
+    numbers = {place: number for number, place in enumerate(places(given)) if place is not None}
     return [
         numbers.get(place, -1) if place is not None else -1
         for place in places(result.parallel.unrolled.rows)
@@ -93,17 +91,18 @@ def _fault(result: Partition, row: Row, counterpart: int) -> str:
     if counterpart >= 0:
         expected = result.single.unrolled.rows[counterpart]
         for mine, theirs in zip(row.outputs, expected.outputs, strict=False):
-            a, b = essence(result.parallel.lineages[mine]), essence(
-                result.single.lineages[theirs])
+            a, b = essence(result.parallel.lineages[mine]), essence(result.single.lineages[theirs])
             if a != b:
                 return _cause(result, row, a, b)
         return ""
     new = [
-        t.node for x in outputs if x is not None for t in x.terms
-        if t.node >= result.reference_size
+        t.node for x in outputs if x is not None for t in x.terms if t.node >= result.reference_size
     ]
     old = [
-        t.node for v in row.inputs if v >= 0 for t in _terms(result, v)
+        t.node
+        for v in row.inputs
+        if v >= 0
+        for t in _terms(result, v)
         if t.node >= result.reference_size
     ]
     if new and not old:
@@ -148,6 +147,13 @@ def explain(result: Partition, culprit: Culprit, expected: str, actual: str) -> 
     what = f"{name} in {layer}" if layer else name
     message = f"{what} on ranks {list(ranks)} of the first replica: {culprit.cause}"
     return Finding(
-        "mismatch", message, name, layer, row.source.location or row.source.cell, ranks,
-        microbatches, expected, actual,
+        "mismatch",
+        message,
+        name,
+        layer,
+        row.source.location or row.source.cell,
+        ranks,
+        microbatches,
+        expected,
+        actual,
     )

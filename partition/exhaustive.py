@@ -24,11 +24,13 @@ from engine.obligation import SUMS, Claim, Obligation, build, points
 from partition.partition import PARALLEL, Partition, Stage, is_same
 from partition.templates import key
 
-SCHEMA = pa.schema([
-    pa.field("stage", pa.int32(), nullable=False),
-    pa.field("coordinates", pa.list_(pa.int32()), nullable=False),
-    pa.field("template", pa.int32(), nullable=False),
-])
+SCHEMA = pa.schema(
+    [
+        pa.field("stage", pa.int32(), nullable=False),
+        pa.field("coordinates", pa.list_(pa.int32()), nullable=False),
+        pa.field("template", pa.int32(), nullable=False),
+    ]
+)
 
 #: Instances per Arrow batch.
 BATCH = 1 << 16
@@ -49,8 +51,7 @@ Stated = dict[tuple[object, ...], list[tuple[Claim, int]]]
 
 def audit(result: Partition, file: Path) -> Audit:
     """Look every instance of the parallel side up and record it in ``file``."""
-    stages = [(n, s) for n, s in enumerate(result.stages)
-              if s.side == PARALLEL and s.template >= 0]
+    stages = [(n, s) for n, s in enumerate(result.stages) if s.side == PARALLEL and s.template >= 0]
     stated: Stated = {}
     for template, (side, row) in enumerate(result.examples):
         claim = result.side(side).claim(result.side(side).unrolled.rows[row])
@@ -98,9 +99,7 @@ def _flush(
         column.clear()
 
 
-def _lookup(
-    result: Partition, claim: Claim, stated: Stated, more: list[Obligation]
-) -> int:
+def _lookup(result: Partition, claim: Claim, stated: Stated, more: list[Obligation]) -> int:
     """The template of an instance: of a stated member that it is, moved, or one of ``more``
     (numbered after the templates); -1 if no obligation can be stated."""
     try:
@@ -124,8 +123,10 @@ def instances(result: Partition, stage: Stage) -> Iterator[tuple[list[int], Clai
         return
     joined = {axis for axis, _ in row.over}
     axes = [a for a in side.programs[row.programs[0]].extents if a not in joined]
-    if MICROBATCH not in joined and side.unrolled.symbolic and any(
-        side.unrolled.tensors[v].batched for v in row.outputs
+    if (
+        MICROBATCH not in joined
+        and side.unrolled.symbolic
+        and any(side.unrolled.tensors[v].batched for v in row.outputs)
     ):
         axes.append(MICROBATCH)
     for chosen in product(*(range(claim.extents[a]) for a in axes)):

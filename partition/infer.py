@@ -165,18 +165,19 @@ class LineageReading:
         inner = unfold(self.table, view.terms[0])
         if not any(self.table[t.node].kind == "combine" for t in inner):
             return
-        flat = collect([
-            u for t in inner
-            for u in (unfold(self.table, t) if self.table[t.node].kind == "combine" else [t])
-        ])
+        flat = collect(
+            [
+                u
+                for t in inner
+                for u in (unfold(self.table, t) if self.table[t.node].kind == "combine" else [t])
+            ]
+        )
         form = self._sum_node(node.extents, flat).terms[0]
         axes = [dim[0].axis for dim in form.layout.dims if len(dim) == 1]
         if len(axes) != len(node.extents) or self._alias_table is None:
             return
         back = tuple(axes.index(i) for i in range(len(axes)))
-        self._alias_table.setdefault(
-            self.table[form.node].payload, (number, 1 / form.factor, back)
-        )
+        self._alias_table.setdefault(self.table[form.node].payload, (number, 1 / form.factor, back))
 
     def _sum_node(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
         outputs: set[int] = set()
@@ -259,9 +260,7 @@ class LineageReading:
 
     # -- products -------------------------------------------------------------------------------
 
-    def einsum(
-        self, spec: str, *xs: Lineage, sizes: Mapping[str, int] | None = None
-    ) -> Lineage:
+    def einsum(self, spec: str, *xs: Lineage, sizes: Mapping[str, int] | None = None) -> Lineage:
         left, output = spec.split("->")
         operands = left.split(",")
         extents = dict(sizes or {})
@@ -324,11 +323,10 @@ class LineageReading:
                     if atom is not None and atom.axis != BROADCAST:
                         atoms[k].append((atom._replace(extent=joined.extent), label))
             dims[name] = dim
-        outputs = frozenset(
-            x for name in output for x in dims[name] if not isinstance(x, Atom)
+        outputs = frozenset(x for name in output for x in dims[name] if not isinstance(x, Atom))
+        return self._product_term(
+            factor, terms, atoms, [dims[n] for n in output], outputs, extents, intervals
         )
-        return self._product_term(factor, terms, atoms, [dims[n] for n in output], outputs,
-                                  extents, intervals)
 
     def _product_term(
         self,
@@ -342,9 +340,11 @@ class LineageReading:
     ) -> Term:
         real = [k for k, t in enumerate(terms) if t.node != self.table.one]
         if not real:
-            return Term(factor, self.table.one, Layout(tuple(
-                merge([a for a in dim if isinstance(a, Atom)]) for dim in dims
-            )))
+            return Term(
+                factor,
+                self.table.one,
+                Layout(tuple(merge([a for a in dim if isinstance(a, Atom)]) for dim in dims)),
+            )
         if len(real) == 1 and len(outputs) == len(extents):
             only = terms[real[0]]
             held = {label: atom for atom, label in atoms[real[0]]}
@@ -354,8 +354,7 @@ class LineageReading:
             return Term(factor, only.node, Layout(moved, only.layout.fixed), only.parts)
         chosen = [terms[k] for k in real]
         drafts: list[Draft] = [
-            (t.node, tuple(atoms[k]), t.layout.fixed, ())
-            for k, t in zip(real, chosen, strict=True)
+            (t.node, tuple(atoms[k]), t.layout.fixed, ()) for k, t in zip(real, chosen, strict=True)
         ]
         form = canonical(drafts, outputs, dict(extents))
         payload = (form.operands, form.outputs)
@@ -384,9 +383,7 @@ class LineageReading:
         for old, (number, stride, extent) in labels.items():
             if old not in outputs:
                 atom = intervals[old]
-                summed.setdefault(number, []).append(
-                    Atom(0, stride, extent, atom.start, atom.size)
-                )
+                summed.setdefault(number, []).append(Atom(0, stride, extent, atom.start, atom.size))
         parts = []
         for number, atoms in summed.items():
             joined = merge(sorted(atoms, key=lambda a: -a.stride))
@@ -492,8 +489,7 @@ class LineageReading:
             payload = (sign, form.operands[0], form.outputs)
             node = self._definition("amax", payload, form.outputs, form.extents, [term])
             parts = [
-                p._replace(token=self.table.token(
-                    self.table.tokens[p.token]._replace(kind="max")))
+                p._replace(token=self.table.token(self.table.tokens[p.token]._replace(kind="max")))
                 for p in self._partial_sums(node, form.labels, frozenset(outputs), intervals)
             ]
             layout = self._result_layout(kept, form.labels, form.outputs, intervals)
@@ -557,9 +553,7 @@ class LineageReading:
     def piece(self, x: Lineage) -> Lineage:
         """The tensor as a node of its own (a value that only the parallel program has)."""
         if not x.terms:
-            return Lineage(
-                x.shape, (Term(Fraction(0), self.table.one, constant_layout(x.shape)),)
-            )
+            return Lineage(x.shape, (Term(Fraction(0), self.table.one, constant_layout(x.shape)),))
         ranked = tuple(sorted(x.terms, key=repr))
         node = self.local_node("piece", (ranked,), x.shape, ranked)
         return local_view(node, x.shape)
@@ -580,8 +574,10 @@ def unfold(table: NodeTable, term: Term) -> list[Term]:
     factors, operands, outputs = table[term.node].payload
     result = []
     for factor, operand in zip(factors, operands, strict=True):  # type: ignore[call-overload]
-        where = {outputs.index(label): (axis, stride)  # type: ignore[attr-defined]
-                 for axis, stride, _, label in operand.atoms}
+        where = {
+            outputs.index(label): (axis, stride)  # type: ignore[attr-defined]
+            for axis, stride, _, label in operand.atoms
+        }
         dims = []
         for dim in term.layout.dims:
             atoms = []
@@ -592,8 +588,9 @@ def unfold(table: NodeTable, term: Term) -> list[Term]:
                 else:
                     atoms.append(constant_atom(atom.size))
             dims.append(merge(atoms))
-        fixed = [Atom(axis, stride, extent, start, 1) for axis, stride, extent, start
-                 in operand.fixed]
+        fixed = [
+            Atom(axis, stride, extent, start, 1) for axis, stride, extent, start in operand.fixed
+        ]
         for atom in term.layout.fixed:
             if atom.axis in where:
                 axis, stride = where[atom.axis]

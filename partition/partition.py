@@ -61,8 +61,18 @@ class Side:
             return None
         extents = {**self.programs[row.programs[0]].extents, MICROBATCH: self.microbatches}
         batched = tuple(self.unrolled.tensors[v].batched for v in row.inputs if v >= 0)
-        return Claim(row.kind, row.name, row.attrs, row.backward, row.over, len(row.programs),
-                     inputs, present, extents, batched)
+        return Claim(
+            row.kind,
+            row.name,
+            row.attrs,
+            row.backward,
+            row.over,
+            len(row.programs),
+            inputs,
+            present,
+            extents,
+            batched,
+        )
 
 
 @dataclass(slots=True)
@@ -100,9 +110,15 @@ def partition(plan: Plan) -> Partition:
     nodes = NodeTable()
     if single.faults:
         empty = Side((plan.single,), single, [], 1)
-        return Partition(plan, nodes, empty, Derived(single, {}, -1, -1, len(single.rows)),
-                         Side(plan.programs, parallel, [], plan.microbatches), 0,
-                         faults=single.faults)
+        return Partition(
+            plan,
+            nodes,
+            empty,
+            Derived(single, {}, -1, -1, len(single.rows)),
+            Side(plan.programs, parallel, [], plan.microbatches),
+            0,
+            faults=single.faults,
+        )
     known = reference(plan.single, single)
     derived = derive(plan.single, single)
     alone = replace(plan, microbatches=1, replica_axes=())
@@ -110,10 +126,14 @@ def partition(plan: Plan) -> Partition:
     size = len(nodes)
     second = Tracer(plan, plan.programs, nodes, known, size).run(parallel)
     result = Partition(
-        plan, nodes,
-        Side((plan.single,), derived.unrolled, first.lineages, 1), derived,
-        Side(plan.programs, parallel, second.lineages, plan.microbatches), size,
-        faults=list(parallel.faults), findings=list(parallel.findings),
+        plan,
+        nodes,
+        Side((plan.single,), derived.unrolled, first.lineages, 1),
+        derived,
+        Side(plan.programs, parallel, second.lineages, plan.microbatches),
+        size,
+        faults=list(parallel.faults),
+        findings=list(parallel.findings),
     )
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == "unsupported operator" else result.faults
@@ -178,6 +198,7 @@ def _template(result: Partition, name: str, number: int, known: Forms) -> tuple[
 
 def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
     """Whether two claims of one form are one claim, moved."""
+
     def sides(x: Claim) -> tuple[list[Lineage], list[Lineage]]:
         return [i for i in x.inputs if i is not None], list(x.outputs)
 
@@ -187,8 +208,11 @@ def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
 def _live(result: Partition, name: str) -> set[int]:
     """Values that some conclusion depends on."""
     side = result.side(name)
-    roots = {c.value for c in result.conclusions
-             if (c.kind == "single-device gradient") == (name == SINGLE) and c.value >= 0}
+    roots = {
+        c.value
+        for c in result.conclusions
+        if (c.kind == "single-device gradient") == (name == SINGLE) and c.value >= 0
+    }
     if name == SINGLE:
         roots |= {*result.derived.gradients.values(), result.derived.loss}
     else:
@@ -208,13 +232,17 @@ def _less_defined(nodes: NodeTable, single: Trace, parallel: Trace) -> list[Find
     found = {}
     for function, term in parallel.partial:
         if (function, term.factor, term.node) in whole or (
-            function, term.factor, term.node, term.layout
+            function,
+            term.factor,
+            term.node,
+            term.layout,
         ) in boxes:
             continue
         found[function, term.node] = Finding(
             "definedness",
             f"the parallel program takes {function} of values that the single-device program does "
-            "not take it of", operator=function,
+            "not take it of",
+            operator=function,
         )
     return list(found.values())
 

@@ -19,8 +19,10 @@ def precision(result: Partition) -> list[Finding]:
             continue
         mine = str(row.attrs.get("dtype", "float32"))
         other = aligned[number]
-        theirs = "" if other < 0 else str(
-            result.single.unrolled.rows[other].attrs.get("dtype", "float32")
+        theirs = (
+            ""
+            if other < 0
+            else str(result.single.unrolled.rows[other].attrs.get("dtype", "float32"))
         )
         if mine == theirs:
             continue
@@ -34,6 +36,11 @@ def precision(result: Partition) -> list[Finding]:
             "precision",
             f"{row.name}{layer} on ranks {list(ranks)} casts to {mine}, the single-device program "
             + (f"to {theirs}" if theirs else "has no such cast"),
-            row.name, row.source.module, place, ranks, expected=theirs, actual=mine,
+            row.name,
+            row.source.module,
+            place,
+            ranks,
+            expected=theirs,
+            actual=mine,
         )
     return list(found.values())

@@ -100,24 +100,27 @@ def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
         return start
 
     def atoms(items: Iterable[Atom]) -> tuple[object, ...]:
-        return tuple(
-            (a.axis, a.stride, a.extent, moved(a.start, a.extent), a.size) for a in items
-        )
+        return tuple((a.axis, a.stride, a.extent, moved(a.start, a.extent), a.size) for a in items)
 
     def form(lineage: Lineage | None) -> object:
         if lineage is None:
             return None
-        return (lineage.shape, tuple(
-            (
-                t.factor,
-                number(t.node),
-                tuple(atoms(d) for d in t.layout.dims),
-                atoms(t.layout.fixed),
-                tuple((number.token(p.token), moved(p.start, p.extent), p.size, p.extent)
-                      for p in t.parts),
-            )
-            for t in lineage.terms
-        ))
+        return (
+            lineage.shape,
+            tuple(
+                (
+                    t.factor,
+                    number(t.node),
+                    tuple(atoms(d) for d in t.layout.dims),
+                    atoms(t.layout.fixed),
+                    tuple(
+                        (number.token(p.token), moved(p.start, p.extent), p.size, p.extent)
+                        for p in t.parts
+                    ),
+                )
+                for t in lineage.terms
+            ),
+        )
 
     shapes = (tuple(form(x) for x in claim.inputs), tuple(form(x) for x in claim.outputs))
     read = []
@@ -130,14 +133,24 @@ def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
         if isinstance(value, Affine):
             axes.update(value.axes)
     extents = tuple(sorted((a, claim.extents[a]) for a in axes))
-    return (claim.kind, claim.name if claim.kind == "op" else "", claim.backward, claim.over,
-            claim.members, claim.batched if claim.kind == "accumulate" else (), attrs, shapes,
-            tuple(read), extents)
+    return (
+        claim.kind,
+        claim.name if claim.kind == "op" else "",
+        claim.backward,
+        claim.over,
+        claim.members,
+        claim.batched if claim.kind == "accumulate" else (),
+        attrs,
+        shapes,
+        tuple(read),
+        extents,
+    )
 
 
 def _attributes(attrs: Mapping[str, Attr]) -> tuple[object, ...]:
     """Attributes that matter to what an operator means (a group's ranks are names)."""
     return tuple(
-        (k, v) for k, v in sorted(attrs.items(), key=lambda i: i[0])
+        (k, v)
+        for k, v in sorted(attrs.items(), key=lambda i: i[0])
         if not isinstance(v, Group) and k not in ("claimed", "position", "shard", "dtype")
     )

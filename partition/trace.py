@@ -96,17 +96,20 @@ class Tracer:
     def finding(self, kind: str, row: Row, message: str) -> Finding:
         ranks = tuple(self.programs[p].base for p in row.programs)
         name = f"backward of {row.name}" if row.backward else row.name
-        where = f"rank {ranks[0]}: {name}" + (f" in {row.source.module}" if row.source.module
-                                              else "")
+        where = f"rank {ranks[0]}: {name}" + (
+            f" in {row.source.module}" if row.source.module else ""
+        )
         return Finding(
-            kind, f"{where}: {message}", name, row.source.module,
-            row.source.location or row.source.cell, ranks,
+            kind,
+            f"{where}: {message}",
+            name,
+            row.source.module,
+            row.source.location or row.source.cell,
+            ranks,
             (row.microbatch,) if row.microbatch >= 0 else (),
         )
 
-    def check_shapes(
-        self, row: Row, outputs: Sequence[Lineage], unrolled: Unrolled
-    ) -> None:
+    def check_shapes(self, row: Row, outputs: Sequence[Lineage], unrolled: Unrolled) -> None:
         """The declared true sizes must be those that the operator gives."""
         if len(outputs) != len(row.outputs):
             raise ShapeMismatch(f"{len(row.outputs)} outputs, expected {len(outputs)}")
@@ -118,9 +121,7 @@ class Tracer:
                     f"the operator gives {list(lineage.shape)}"
                 )
 
-    def read(
-        self, row: Row, inputs: Sequence[Lineage | None], unrolled: Unrolled
-    ) -> list[Lineage]:
+    def read(self, row: Row, inputs: Sequence[Lineage | None], unrolled: Unrolled) -> list[Lineage]:
         """The lineages of a row's outputs; raises `Unsupported`, `ShapeMismatch`,
         `InvalidInput`."""
         if row.kind in ("op", "slice"):
@@ -130,8 +131,10 @@ class Tracer:
         if row.kind == "shard":
             return [self.shard(row)]
         if row.kind == "load":
-            return [self.batch(n, unrolled.tensors[v].shape, row)
-                    for n, v in zip(batch_names(row), row.outputs, strict=True)]
+            return [
+                self.batch(n, unrolled.tensors[v].shape, row)
+                for n, v in zip(batch_names(row), row.outputs, strict=True)
+            ]
         if row.kind == "seed":
             return [self.seed(unrolled.tensors[row.outputs[0]].shape, row)]
         present = [x for x in inputs if x is not None]
@@ -147,17 +150,19 @@ class Tracer:
         if not isinstance(wrt, tuple) or not isinstance(arity, int):
             raise Unsupported("a backward operator without wrt and arity")
         positions = [w for w in wrt if isinstance(w, int)]
-        return list(apply_backward(
-            self.reading, row.name, inputs[:arity], inputs[arity:], row.attrs, positions
-        ))
+        return list(
+            apply_backward(
+                self.reading, row.name, inputs[:arity], inputs[arity:], row.attrs, positions
+            )
+        )
 
-    def accumulate(
-        self, row: Row, inputs: Sequence[Lineage], unrolled: Unrolled
-    ) -> Lineage:
-        batched = [x for x, v in zip(inputs, row.inputs, strict=True)
-                   if unrolled.tensors[v].batched]
-        once = [x for x, v in zip(inputs, row.inputs, strict=True)
-                if not unrolled.tensors[v].batched]
+    def accumulate(self, row: Row, inputs: Sequence[Lineage], unrolled: Unrolled) -> Lineage:
+        batched = [
+            x for x, v in zip(inputs, row.inputs, strict=True) if unrolled.tensors[v].batched
+        ]
+        once = [
+            x for x, v in zip(inputs, row.inputs, strict=True) if not unrolled.tensors[v].batched
+        ]
         shapes = {x.shape for x in inputs}
         if len(shapes) > 1:
             raise ShapeMismatch(f"gradients of shapes {sorted(map(list, shapes))} accumulate")
@@ -181,7 +186,8 @@ class Tracer:
         if full != shard.full_shape:
             raise InvalidInput(
                 f"parameter {shard.name} has full shape {list(shard.full_shape)}, "
-                f"expected {list(full)} as in the single-device plan", f"rank {program.base}",
+                f"expected {list(full)} as in the single-device plan",
+                f"rank {program.base}",
             )
         node = self.input_node(shard.name, full)
         return box_view(node, full, shard.shape, shard.offset)
@@ -209,7 +215,8 @@ class Tracer:
         if full is None or len(full) != len(shape):
             raise InvalidInput(
                 f"batch tensor {name} of shape {list(shape)}, the single-device plan has "
-                f"{'none' if full is None else list(full)}", where,
+                f"{'none' if full is None else list(full)}",
+                where,
             )
         number, count = self.slice_number(row)
         offset = []
@@ -221,7 +228,8 @@ class Tracer:
             else:
                 raise InvalidInput(
                     f"batch tensor {name} has shape {list(shape)}, expected {list(full)} or its "
-                    f"{count} slices (replicas x microbatches)", where,
+                    f"{count} slices (replicas x microbatches)",
+                    where,
                 )
         return box_view(self.input_node(name, full), full, shape, tuple(offset))
 
@@ -265,8 +273,9 @@ class Tracer:
         if row.kind == "reduce_scatter":
             dim = self.dim(row, inputs[0], "dim")
             result = total(self.reading, inputs, row.over)
-            return [own_slice(self.reading, result, row.over, dim, i, members)
-                    for i in range(members)]
+            return [
+                own_slice(self.reading, result, row.over, dim, i, members) for i in range(members)
+            ]
         return self.all_to_all(row, inputs)
 
     def all_to_all(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
@@ -289,4 +298,3 @@ class Tracer:
         if not isinstance(value, int) or not -len(x.shape) <= value < len(x.shape):
             raise ShapeMismatch(f"{key} {value} of a tensor of shape {list(x.shape)}")
         return value % len(x.shape)
-

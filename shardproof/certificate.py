@@ -39,8 +39,7 @@ def write(
             for s in result.stages
         ],
         templates=[
-            TemplateRecord(*texts, *examples[number])
-            for number, texts in enumerate(answers.texts)
+            TemplateRecord(*texts, *examples[number]) for number, texts in enumerate(answers.texts)
         ],
         conclusions=result.conclusions,
         verdict=decision.verdict,
@@ -48,6 +47,10 @@ def write(
         reasons=[decision.reason] if decision.reason else [f.message for f in decision.findings],
         counts=asdict(counts),
         solvers={"z3": options.z3, "cvc5": options.cvc5},
-        settings={"mode": options.mode, "seed": options.seed, "timeout": options.timeout,
-                  "memory_limit_bytes": options.memory_limit_bytes},
+        settings={
+            "mode": options.mode,
+            "seed": options.seed,
+            "timeout": options.timeout,
+            "memory_limit_bytes": options.memory_limit_bytes,
+        },
     )

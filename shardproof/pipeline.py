@@ -136,6 +136,6 @@ def _audit(result: Partition, solving: Solving, out: Path) -> None:
     if not solving.hold(found.more):
         strange.append("an instance")
     for name in strange:
-        result.unsupported.append(Finding(
-            "symmetry", f"{name}: not what the family that it was taken to belong to is"
-        ))
+        result.unsupported.append(
+            Finding("symmetry", f"{name}: not what the family that it was taken to belong to is")
+        )

@@ -48,9 +48,7 @@ def name_stage(result: Partition, stage: Stage) -> str:
     return f"{name}{layer} on rank {side.programs[row.programs[0]].base}"
 
 
-def is_proved(
-    result: Partition, open_stages: list[tuple[Stage, str]]
-) -> bool:
+def is_proved(result: Partition, open_stages: list[tuple[Stage, str]]) -> bool:
     """Whether everything that a proof needs is there."""
     return (
         not result.faults

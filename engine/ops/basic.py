@@ -187,8 +187,10 @@ def _sum(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 @operator("mean", "a k+ -> a", attrs="dim keepdim count")
 def _mean(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     dims, after = _reduced(r, inputs[0], attrs)
-    count = number(attrs, "count") if "count" in attrs else Fraction(
-        prod(r.shape(inputs[0])[i] for i in dims)
+    count = (
+        number(attrs, "count")
+        if "count" in attrs
+        else Fraction(prod(r.shape(inputs[0])[i] for i in dims))
     )
     return [scale(r, 1 / count, r.reshape(sum_dims(r, inputs[0], dims), after))]
 

@@ -16,7 +16,9 @@ from engine.reading import Reading, Selection, expand_as, multiply, scale, sum_d
 R = Reading[Any]
 
 
-@operator("gate_fw", "a h!, e! h! -> a k!, a k!", attrs="score_func n_groups topk_groups topk route_scale")
+@operator(
+    "gate_fw", "a h!, e! h! -> a k!, a k!", attrs="score_func n_groups topk_groups topk route_scale"
+)
 def _gate(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x [a, h], weight [e, h][, bias [e]] -> weights [a, k], indices [a, k].
 
@@ -54,8 +56,10 @@ def _gate(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [scale(r, number(attrs, "route_scale"), weights), indices]
 
 
-@operator("nnscaler_moe_gmm",
-    "a h!, a k+, a k+, e+ d+ h!, e+ d+ h!, e+ o d+ -> a o", attrs="local_expert_start local_expert_end",
+@operator(
+    "nnscaler_moe_gmm",
+    "a h!, a k+, a k+, e+ d+ h!, e+ d+ h!, e+ o d+ -> a o",
+    attrs="local_expert_start local_expert_end",
     data=(1,),
 )
 def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
@@ -75,7 +79,5 @@ def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     chosen = r.onehot(indices, offset, held)
     share = r.einsum("ak,ake->ae", weights, chosen)
     gated = r.einsum("ah,edh->aed", x, gate)
-    hidden = multiply(
-        r, gated, r.unary("sigmoid", gated), r.einsum("ah,edh->aed", x, up)
-    )
+    hidden = multiply(r, gated, r.unary("sigmoid", gated), r.einsum("ah,edh->aed", x, up))
     return [r.einsum("ae,aed,ehd->ah", share, hidden, down)]

@@ -139,7 +139,8 @@ class _BodyWriter:
             # Needs no context: the sum of whatever gradients it is given.
             copies = tensors_of(op.forward.outputs)
             given = [
-                self.read(x) for i, x in enumerate(op.inputs)
+                self.read(x)
+                for i, x in enumerate(op.inputs)
                 if x.id in self.environment
                 or i >= len(copies)
                 or not self.unused(copies[i], forward)
@@ -156,9 +157,7 @@ class _BodyWriter:
         inputs = [self.context(value, x) for value, x in zip(held, tensors, strict=True)]
         graded = differentiable(op.forward.outputs)
         if len(graded) != len(op.inputs):
-            raise UnreadablePlan(
-                f"expected {len(graded)} output gradients, found {len(op.inputs)}"
-            )
+            raise UnreadablePlan(f"expected {len(graded)} output gradients, found {len(op.inputs)}")
         results = [x for x in op.forward.outputs if isinstance(x, Tensor)]
         gradients = [-1] * len(results)
         for position, gradient in zip(graded, op.inputs, strict=True):
@@ -166,9 +165,7 @@ class _BodyWriter:
                 gradients[position] = self.read(gradient)
         wrt = differentiable(tensors)
         if len(wrt) != len(op.outputs):
-            raise UnreadablePlan(
-                f"expected {len(wrt)} input gradients, found {len(op.outputs)}"
-            )
+            raise UnreadablePlan(f"expected {len(wrt)} input gradients, found {len(op.outputs)}")
         attrs = {**attrs, "wrt": tuple(wrt), "arity": len(inputs)}
         outputs, joins = self.arriving(op.outputs, set())
         self.emit(name, [*inputs, *gradients], outputs, attrs, source, backward=True)
@@ -234,9 +231,7 @@ class _BodyWriter:
             inputs = [self.read(x) for x in into]
             self.emit(name, inputs, [self.write(x) for x in out], attrs, source)
 
-    def body(
-        self, inputs: Sequence[int], outputs: Sequence[int], mirror: int = -1
-    ) -> Body:
+    def body(self, inputs: Sequence[int], outputs: Sequence[int], mirror: int = -1) -> Body:
         return Body(
             name=self.name,
             values=tuple(self.values),
@@ -297,10 +292,16 @@ class _DeviceWriter:
             offset = tuple(affine(start) for start, _ in tensor.box)
             if tensor.dtype.startswith("complex"):
                 offset = (*offset, ZERO)
-            self.held.append(Shard(
-                name, shape_of(tensor, tensor.full.shape), shape_of(tensor, tensor.shape), offset,
-                tensor.dtype, gradient is not None,
-            ))
+            self.held.append(
+                Shard(
+                    name,
+                    shape_of(tensor, tensor.full.shape),
+                    shape_of(tensor, tensor.shape),
+                    offset,
+                    tensor.dtype,
+                    gradient is not None,
+                )
+            )
         if gradient is not None:
             self.graded[gradient.id] = number
         return number
@@ -310,7 +311,8 @@ class _DeviceWriter:
         if number is None:
             raise UnreadablePlan(
                 "expected the gradient of a parameter that this device holds, found "
-                f"{tensor.full.name}", f"tensor {tensor.id}",
+                f"{tensor.full.name}",
+                f"tensor {tensor.id}",
             )
         return number
 
@@ -343,9 +345,9 @@ class _DeviceWriter:
         if isinstance(cell, cells.DataOp):
             microbatch = self.loads
             self.loads += 1
-        self.calls.append(Call(
-            number, tuple(x.id for x in ins), tuple(x.id for x in outs), microbatch
-        ))
+        self.calls.append(
+            Call(number, tuple(x.id for x in ins), tuple(x.id for x in outs), microbatch)
+        )
 
     def write_body(self, cell: cells.Cell) -> int:
         kind = type(cell).__name__.lower()
@@ -417,9 +419,9 @@ class _DeviceWriter:
             source = Source(f"reducer {cell.id}", weight.full.name)
             ops.append(Op("all_reduce", (before,), (after,), {"group": group}, False, source))
             reduced.append((before, after, number))
-        self.bodies.append(Body(
-            f"reducer {cell.id}", tuple(values), tuple(ops), reduced=tuple(reduced)
-        ))
+        self.bodies.append(
+            Body(f"reducer {cell.id}", tuple(values), tuple(ops), reduced=tuple(reduced))
+        )
         self.calls.append(Call(len(self.bodies) - 1))
 
     def program(self) -> Program:

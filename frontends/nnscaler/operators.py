@@ -19,8 +19,13 @@ from frontends.nnscaler.records import Constant, Tensor
 #: Keyword arguments that change nothing over the reals.
 _IGNORED: Final = frozenset({"inplace", "_stacklevel", "n_routed_experts"})
 #: Operators whose second operand may be a constant, and the attribute that holds it.
-_CONSTANT_OPERAND: Final = {"add": "other", "sub": "other", "mul": "other", "div": "other",
-                            "pow": "exponent"}
+_CONSTANT_OPERAND: Final = {
+    "add": "other",
+    "sub": "other",
+    "mul": "other",
+    "div": "other",
+    "pow": "exponent",
+}
 
 
 def exact(value: Constant) -> Attr:
@@ -64,8 +69,11 @@ def declared(op: ForwardOp) -> tuple[str, list[Tensor], dict[str, Attr]]:
         leading = not isinstance(op.inputs[0], Tensor)
         if constants == [None] * len(constants):
             return name, tensors, found
-        if key is None or len(constants) != 1 or len(tensors) != 1 or (
-            leading and name not in ("add", "mul")
+        if (
+            key is None
+            or len(constants) != 1
+            or len(tensors) != 1
+            or (leading and name not in ("add", "mul"))
         ):
             return f"{name} with constant operands", tensors, {}
         found[key] = exact(constants[0])

@@ -208,8 +208,12 @@ class ProgramBuilder:
     def body(self, name: str, mirror: int = -1) -> BodyBuilder:
         """A new body (a backward one names its ``mirror``)."""
         body = BodyBuilder(
-            name, len(self._bodies), shards=self.shards, extents=self.extents,
-            inference=self.inference, mirror=mirror,
+            name,
+            len(self._bodies),
+            shards=self.shards,
+            extents=self.extents,
+            inference=self.inference,
+            mirror=mirror,
         )
         body.program = self
         self._bodies.append(body)
@@ -236,7 +240,8 @@ class ProgramBuilder:
         if len(inputs) != len(body.inputs) or len(outputs) != len(body.outputs):
             raise InvalidInput(
                 f"a call of {body.name} with {len(inputs)} inputs and {len(outputs)} outputs, "
-                f"expected {len(body.inputs)} and {len(body.outputs)}", self.name,
+                f"expected {len(body.inputs)} and {len(body.outputs)}",
+                self.name,
             )
         self._calls.append(Call(body.number, tuple(inputs), tuple(outputs), microbatch))
 
@@ -275,6 +280,11 @@ class ProgramBuilder:
     def build(self) -> Program:
         """The finished program."""
         return Program(
-            self.name, tuple(body.body() for body in self._bodies), tuple(self._calls),
-            tuple(self.shards), self.base, self.axes, tuple(self._seeds),
+            self.name,
+            tuple(body.body() for body in self._bodies),
+            tuple(self._calls),
+            tuple(self.shards),
+            self.base,
+            self.axes,
+            tuple(self._seeds),
         )

@@ -150,7 +150,9 @@ def _exchange(tape: Tape, x: int, split_dim: int, concat_dim: int, group: Group)
     shape[concat_dim] *= count
     output = tape.value(tuple(shape), "all_to_all")
     tape.append(
-        "all_to_all", [x], [output],
+        "all_to_all",
+        [x],
+        [output],
         {"group": group, "split_dim": split_dim, "concat_dim": concat_dim},
     )
     return output

@@ -84,9 +84,7 @@ class Llama:
         """A linear layer [outputs, inputs], divided by columns of its result (``split`` 0) or
         rows (``split`` 1)."""
         shard = self.program.parameter(f"{name}.weight", (outputs, inputs), {split: "tp"})
-        return self.forward.linear(
-            x, self.forward.parameter(shard), name=name.rpartition(".")[2]
-        )
+        return self.forward.linear(x, self.forward.parameter(shard), name=name.rpartition(".")[2])
 
     # -- layers ---------------------------------------------------------------------------------
 
@@ -217,12 +215,15 @@ def stage_program(
     )
     first, last = stage_layers(config.layers, parallel.pp)[number]
     stage = Stage(
-        first, last,
+        first,
+        last,
         None if number == 0 else (number - 1) * size,
         None if number == parallel.pp - 1 else (number + 1) * size,
     )
     layout = Layout(
-        parallel.tp, parallel.sequence_parallel, parallel.microbatch_size,
+        parallel.tp,
+        parallel.sequence_parallel,
+        parallel.microbatch_size,
         Fraction(1, batch * config.sequence),
     )
     model = Llama(config, layout, program)

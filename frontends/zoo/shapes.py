@@ -86,9 +86,7 @@ class Inference:
         self._reading = ShapeReading()
         self._known: dict[tuple[object, ...], list[Shape]] = {}
 
-    def forward(
-        self, name: str, inputs: Sequence[Shape], attrs: Mapping[str, Attr]
-    ) -> list[Shape]:
+    def forward(self, name: str, inputs: Sequence[Shape], attrs: Mapping[str, Attr]) -> list[Shape]:
         """Shapes of the outputs; raises `ShapeMismatch`, `Unsupported`."""
         key = (name, tuple(inputs), _frozen(attrs))
         if key not in self._known:
@@ -106,9 +104,7 @@ class Inference:
         """Shapes of the gradients of the inputs at ``wrt``; raises like `forward`."""
         key = (name, tuple(inputs), _frozen(attrs), tuple(gradients), tuple(wrt))
         if key not in self._known:
-            self._known[key] = apply_backward(
-                self._reading, name, inputs, gradients, attrs, wrt
-            )
+            self._known[key] = apply_backward(self._reading, name, inputs, gradients, attrs, wrt)
         return self._known[key]
 
 

@@ -216,10 +216,17 @@ class Tape:
     def body(self) -> Body:
         """The finished body."""
         return Body(
-            self.name, tuple(self.values), tuple(self.ops), tuple(self.inputs),
-            tuple(self.outputs), tuple((value, shard) for shard, value in self.shards.items()),
-            tuple((value, there) for there, value in self.saved.items()), self.mirror,
-            tuple(self.gradients), tuple(self.reduced), tuple(self.losses),
+            self.name,
+            tuple(self.values),
+            tuple(self.ops),
+            tuple(self.inputs),
+            tuple(self.outputs),
+            tuple((value, shard) for shard, value in self.shards.items()),
+            tuple((value, there) for there, value in self.saved.items()),
+            self.mirror,
+            tuple(self.gradients),
+            tuple(self.reduced),
+            tuple(self.losses),
         )
 
 
@@ -266,7 +273,10 @@ class Reverse:
         outputs = [self.gradient_value(inputs[i]) for i in wrt]
         read = [*(self.saved(v) for v in inputs), *gradients]
         self.tape.append(
-            operator, read, outputs, {**attrs, "wrt": tuple(wrt), "arity": len(inputs)},
+            operator,
+            read,
+            outputs,
+            {**attrs, "wrt": tuple(wrt), "arity": len(inputs)},
             backward=True,
         )
         return outputs
