@@ -90,8 +90,8 @@ class Grid:
     ``extents``: of the mesh coordinates.  Coordinates in ``over`` are summed or gathered by the
     operator and are represented like a digit; any other takes one value.  ``boundaries``: (size of
     a local dimension, place) where the operator itself cuts or joins it.  ``alike``: local
-    dimensions of one size are split alike, because the operator joins or splits them.  ``point``: the
-    member of the family, where it is not the second along every coordinate.
+    dimensions of one size are split alike, because the operator joins or splits them.  ``point``:
+    the member of the family, where it is not the second along every coordinate.
     """
 
     def __init__(

@@ -5,9 +5,9 @@ free axes (``dp``, sometimes ``tp``, ...) say which ranks those are, and everyth
 affine in the coordinates along them.  The single-device side is one program without axes.
 
 A program owns straight-line bodies (`Body`) in SSA form and a list of calls (`Call`) in the order
-in which a rank issues them.  Calls bind the inputs and outputs of a body to *slots*: names in the rank's
-memory.  A slot is a name, not a value: a later call may write it again, and a reader sees the last
-write before it in issue order.
+in which a rank issues them.  Calls bind the inputs and outputs of a body to *slots*: names in the
+rank's memory.  A slot is a name, not a value: a later call may write it again, and a reader sees
+the last write before it in issue order.
 
 What is kept symbolic: replicas and ranks of a class (the axes), and microbatches (one body, many
 calls).  No object exists per rank or per microbatch and operator.

@@ -9,6 +9,7 @@ from pathlib import Path
 from cluster.cache import VerdictCache
 from cluster.ledger import Ledger
 from cluster.settings import Settings
+from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
 from engine.simulate import Simulation, simulate
@@ -48,7 +49,20 @@ def run(
     """
     start = time.perf_counter()
     progress.phase("partition")
-    result = partition(plan)
+    told = assumptions.describe(plan)
+    try:
+        result = partition(plan)
+    except Unsupported as error:
+        # The single-device side has no meaning here: there is nothing to hold the plan against.
+        seconds = time.perf_counter() - start
+        return Result(
+            verdict="inconclusive",
+            reason=f"single-device plan: {error}",
+            counts=Counts(ranks=plan.ranks),
+            seconds=Seconds(load=load_seconds, partition=seconds, total=load_seconds + seconds),
+            assumptions=told,
+            run_dir=str(out),
+        )
     if not result.faults:
         result.findings += precision(result)
     partitioned = time.perf_counter()
@@ -64,7 +78,6 @@ def run(
     decision = _decide(result, answers)
     composed = time.perf_counter()
     found = counts(result, answers)
-    told = assumptions.describe(plan)
     certificate.write(out, result, answers, decision, told, found, settings)
     return Result(
         verdict=decision.verdict,
