@@ -139,11 +139,11 @@ def _check_argument(work: _Check) -> None:
             check_lineages(side, run.nodes, problems)
         if problems.doubtful():
             return
+        _check_conclusions(work, derived, parallel)
         for side in sides:
             Assumptions(side, inputs, run.nodes, problems).check()
             check_stages(side, [s for s in run.stages if s.side == side.name], problems)
         _check_templates(work, sides)
-        _check_conclusions(work, derived, parallel)
         if problems.doubtful():
             return
     with work.timed("rebuild"):
@@ -174,12 +174,7 @@ def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Si
     run = work.run
     single = derived.unrolled
     roots = [derived.loss, *derived.gradients.values(), *(v for _, _, v in single.gradients)]
-    ends = [v for _, _, v in parallel.losses]
-    wanted = set(derived.gradients)
-    ends += [
-        v for p, number, v in parallel.gradients
-        if run.plan.programs[p].shards[number].name in wanted
-    ]
+    ends = [v for _, _, v in (*parallel.losses, *parallel.gradients)]
     return (
         Side(SINGLE, run.plan, (run.plan.single,), single, run.single, 1,
              live_rows(single, roots), _by_row(run, SINGLE, single)),
