@@ -125,14 +125,11 @@ def _partial_input(result: Partition, row: Row) -> str:
 
 
 def _cause(result: Partition, row: Row, mine: Essence | None, theirs: Essence | None) -> str:
-    partial = _partial_input(result, row)
-    if partial:
-        return partial
     if mine is not None and theirs is not None and len(mine) == len(theirs) == 1:
         (a, m), (b, n) = *mine, *theirs
         if m == n and b:
             return f"its result is {a / b} times the single-device operator's"
-    return "its result is not the single-device operator's"
+    return _partial_input(result, row) or "its result is not the single-device operator's"
 
 
 def explain(result: Partition, culprit: Culprit, expected: str, actual: str) -> Finding:
