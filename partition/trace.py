@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -17,6 +18,10 @@ from engine.ops import apply_backward, apply_forward
 from engine.unroll import Row, Unrolled
 from partition.communicate import gather, own_slice, total
 from partition.infer import LineageReading
+
+#: The name of the incoming gradient of the loss, among inputs; and those of batch tensors.
+SEED = "loss gradient"
+RESERVED = re.compile(r"batch\.[0-9]+")
 
 
 class Reference(NamedTuple):
@@ -38,12 +43,19 @@ class Trace:
 
 
 def reference(program: Program, unrolled: Unrolled) -> Reference:
-    """The names and full shapes that the single-device side defines."""
-    batch = {}
-    for row in unrolled.rows:
-        if row.kind == "load":
-            for name, value in zip(batch_names(row), row.outputs, strict=True):
-                batch[name] = unrolled.tensors[value].shape
+    """The names and full shapes that the single-device side defines; raises `InvalidInput` where
+    two inputs would be one."""
+    loads = [row for row in unrolled.rows if row.kind == "load"]
+    if len(loads) > 1:
+        raise InvalidInput(f"the single-device plan loads the batch {len(loads)} times, expected 1")
+    batch = {
+        name: unrolled.tensors[value].shape
+        for row in loads
+        for name, value in zip(batch_names(row), row.outputs, strict=True)
+    }
+    for shard in program.shards:
+        if shard.name == SEED or RESERVED.fullmatch(shard.name):
+            raise InvalidInput(f"a parameter is called {shard.name}, which names another input")
     return Reference({s.name: s.full_shape for s in program.shards}, batch)
 
 
@@ -234,7 +246,7 @@ class Tracer:
         return box_view(self.input_node(name, full), full, shape, tuple(offset))
 
     def seed(self, shape: tuple[int, ...], row: Row) -> Lineage:
-        node = self.input_node("loss gradient", ())
+        node = self.input_node(SEED, ())
         if any(n != 1 for n in shape):
             raise ShapeMismatch(f"the loss has shape {list(shape)}, expected one element")
         lineage = box_view(node, shape, shape, tuple(ZERO for _ in shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -123,8 +124,20 @@ def _run(
         assumptions=assumptions,
         load_seconds=seconds,
         progress=progress,
+        inputs=digests(single, parallel),
     )
     return _held_to(replace(result, run_dir=str(out)), assumptions)
+
+
+def digests(single: Path, parallel: Path | None) -> dict[str, str]:
+    """SHA-256 of the input files, by role (a stored plan has its own digest)."""
+    if parallel is None:
+        return {}
+    found = {}
+    for role, path in (("single", single), ("parallel", parallel)):
+        with path.open("rb") as file:
+            found[role] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def _held_to(result: Result, assumptions: Assumptions) -> Result:

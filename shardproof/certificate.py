@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,6 +22,7 @@ def write(
     assumptions: Sequence[str],
     counts: Counts,
     settings: Settings,
+    inputs: Mapping[str, str],
 ) -> None:
     """Write the tables and the certificate of a run to its directory."""
     examples: dict[int, tuple[str, int]] = {}
@@ -43,6 +44,7 @@ def write(
         ],
         conclusions=result.conclusions,
         verdict=decision.verdict,
+        inputs=inputs,
         assumptions=assumptions,
         reasons=[decision.reason] if decision.reason else [f.message for f in decision.findings],
         counts=asdict(counts),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,8 +42,11 @@ def run(
     assumptions: Assumptions,
     load_seconds: float,
     progress: Progress,
+    inputs: Mapping[str, str] | None = None,
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
+
+    ``inputs``: SHA-256 of the files that the plan was read from, by name, for the certificate.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
     `cluster.execute.execute`.
@@ -78,7 +82,7 @@ def run(
     decision = _decide(result, answers)
     composed = time.perf_counter()
     found = counts(result, answers)
-    certificate.write(out, result, answers, decision, told, found, settings)
+    certificate.write(out, result, answers, decision, told, found, settings, inputs or {})
     return Result(
         verdict=decision.verdict,
         reason=decision.reason,
