@@ -115,6 +115,11 @@ def _terms(result: Partition, value: int) -> tuple[Term, ...]:
     return lineage.terms if lineage is not None else ()
 
 
+def times(factor: Fraction) -> str:
+    """A factor as a person reads it: exact where it is short."""
+    return str(factor) if factor.denominator < 1000 else f"about {float(factor):.6g}"
+
+
 def _partial_input(result: Partition, row: Row) -> str:
     """What is wrong with a row that reads a partial sum ("" if it does not)."""
     for v in row.inputs:
@@ -128,7 +133,7 @@ def _cause(result: Partition, row: Row, mine: Essence | None, theirs: Essence | 
     if mine is not None and theirs is not None and len(mine) == len(theirs) == 1:
         (a, m), (b, n) = *mine, *theirs
         if m == n and b:
-            return f"its result is {a / b} times the single-device operator's"
+            return f"its result is {times(a / b)} times the single-device operator's"
     return _partial_input(result, row) or "its result is not the single-device operator's"
 
 
