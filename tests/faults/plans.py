@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +23,6 @@ from shardproof.assume import Assumptions
 from shardproof.progress import Progress
 from shardproof.result import Result
 
-TINY: Mapping[str, int] = {
-    "hidden": 16, "heads": 4, "kv_heads": 2, "ffn": 24, "vocabulary": 32, "sequence": 8,
-}
-
 Operands = tuple[int, ...]
 OpEdit = Callable[[Op], Op]
 BodyEdit = Callable[[Body], Body]
@@ -36,12 +32,13 @@ ProgramEdit = Callable[[Program], Program]
 @functools.cache
 def llama(
     *, dp: int = 1, tp: int = 1, pp: int = 1, microbatches: int = 1, layers: int = 1,
-    sequence_parallel: bool = False,
+    sequence_parallel: bool = False, sequence: int = 8, kv_heads: int = 2, ffn: int = 24,
 ) -> Plan:
     """A tiny Llama, laid out over ranks."""
     return build(
         "llama3-8b", dp=dp, tp=tp, pp=pp, microbatches=microbatches, layers=layers,
-        sequence_parallel=sequence_parallel, **TINY,
+        sequence_parallel=sequence_parallel, hidden=16, heads=4, vocabulary=32,
+        sequence=sequence, kv_heads=kv_heads, ffn=ffn,
     )
 
 
@@ -201,13 +198,13 @@ def appended(body: Body, name: str, inputs: Operands, shape: tuple[int, ...]) ->
     )
 
 
-def scaled_input(plan: Plan, name: str, factor: Attr, **where: object) -> Plan:
+def scaled_input(
+    plan: Plan, name: str, factor: Attr, *, nth: int = 0, body: str = "forward", program: int = 0
+) -> Plan:
     """A number multiplied into the first input of an operator."""
-    body = str(where.get("body", "forward"))
-    program = int(str(where.get("program", 0)))
 
     def within(held: Body) -> Body:
-        number = find(held, name, int(str(where.get("nth", 0))))
+        number = find(held, name, nth)
         op = held.ops[number]
         between = len(held.values)
         scale = Op("mul", op.inputs[:1], (between,), {"other": factor}, source=op.source)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from engine.affine import ZERO, Affine, affine
-from engine.ir import Group, Plan, Program, Shard
+from engine.ir import Attr, Group, Plan, Program, Shard
 from frontends.zoo.builder import BodyBuilder, ProgramBuilder, along
 
 WIDTH = 6
@@ -161,11 +161,10 @@ def parts(
         if rank is not None:
             group = Group(ranks=ranks[rank])
             out = body.value((ROWS, size), "part")
-            attrs = {"group": group, "dim": 1}
-            body.append(
-                "chunk", [x], [out],
-                attrs if claimed is None else {**attrs, "claimed": claimed[rank]},
-            )
+            attrs: dict[str, Attr] = {"group": group, "dim": 1}
+            if claimed is not None:
+                attrs["claimed"] = claimed[rank]
+            body.append("chunk", [x], [out], attrs)
             x = body.mul(out, body.parameter(weight))
             joined = body.value((ROWS, full), "joined")
             body.append("all_gather", [x], [joined], {"group": group, "dim": 1})

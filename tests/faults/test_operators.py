@@ -6,7 +6,6 @@ shapes: what looks right by shape has to be found wrong by value.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,9 +13,7 @@ import pytest
 
 from engine.errors import InvalidInput
 from engine.ir import Op, Plan
-from frontends.zoo import build
 from tests.faults.plans import (
-    TINY,
     OpEdit,
     appended,
     attrs,
@@ -24,6 +21,7 @@ from tests.faults.plans import (
     edit_op,
     exchanged,
     identity,
+    llama,
     named,
     outputs_exchanged,
     proved,
@@ -36,11 +34,9 @@ from tests.faults.plans import (
 ATTENTION, FEED_FORWARD = "layers.0.attention", "layers.0.feed_forward"
 
 
-@functools.cache
 def square() -> Plan:
     """Dimensions of attention all 4; two microbatches."""
-    sizes = {**TINY, "sequence": 4, "kv_heads": 4}
-    return build("llama3-8b", dp=1, tp=1, pp=1, microbatches=2, layers=1, **sizes)
+    return llama(microbatches=2, sequence=4, kv_heads=4)
 
 
 def fault(name: str, change: OpEdit, nth: int = 0, body: str = "forward") -> Plan:
@@ -178,8 +174,7 @@ def test_a_declared_shape_that_the_operator_does_not_give_is_refuted() -> None:
 
 def test_a_missing_parameter_is_invalid_input() -> None:
     """A parallel model without its last layer."""
-    deep = build("llama3-8b", dp=1, tp=1, pp=1, microbatches=2, layers=2,
-                 **{**TINY, "sequence": 4, "kv_heads": 4})
+    deep = llama(microbatches=2, layers=2, sequence=4, kv_heads=4)
     with pytest.raises(InvalidInput, match=r"layers\.1\.attention_norm\.weight .* no rank"):
         verify(replace(square(), single=deep.single))
     with pytest.raises(InvalidInput, match=r"layers\.1\..* is not in the single-device plan"):
@@ -187,7 +182,6 @@ def test_a_missing_parameter_is_invalid_input() -> None:
 
 
 def test_another_size_is_invalid_input() -> None:
-    other = build("llama3-8b", dp=1, tp=1, pp=1, microbatches=2, layers=1,
-                  **{**TINY, "sequence": 4, "kv_heads": 4, "ffn": 32})
+    other = llama(microbatches=2, sequence=4, kv_heads=4, ffn=32)
     with pytest.raises(InvalidInput, match=r"feed_forward\.w1\.weight .*\[32, 16\].*\[24, 16\]"):
         verify(replace(other, single=square().single))
