@@ -18,6 +18,7 @@ from typing import Any
 from frontends.errors import UnreadablePlan
 from frontends.nnscaler.inert import Record, printable
 from frontends.nnscaler.records import (
+    MAX_EXTENT,
     Constant,
     Tensor,
     constant,
@@ -87,6 +88,12 @@ class Prim:
     def number(self, key: str) -> int:
         """The integer attribute ``key``; raises `UnreadablePlan` without one."""
         return whole(self.kwargs.get(key), f"{key} of {self.kind}", -MAX_RANKS, MAX_RANKS)
+
+    def shape(self) -> tuple[int, ...] | None:
+        """What a receiver allocates, if the primitive says so; raises `UnreadablePlan` if that is
+        no shape."""
+        given = self.kwargs.get("shape")
+        return None if given is None else wholes(given, f"sizes of {self.kind}", MAX_EXTENT)
 
     def ranks(self) -> tuple[int, ...]:
         """The group; raises `UnreadablePlan` if it is not a list of different ranks."""

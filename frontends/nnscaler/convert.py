@@ -72,14 +72,14 @@ class _BodyWriter:
         #: forward cell id -> (input values, output count), for the backward body.
         self.contexts: dict[int, tuple[int, ...]] = {}
 
-    def new(self, tensor: Tensor) -> int:
-        """A value for a production of ``tensor``."""
-        shape = shape_of(tensor, tensor.shape)
+    def new(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
+        """A value for a production of ``tensor`` (of another ``shape`` than it records)."""
+        shape = shape_of(tensor, tensor.shape if shape is None else shape)
         self.values.append(Value(shape, tensor.dtype, f"{tensor.name or 'tensor'} #{tensor.id}"))
         return len(self.values) - 1
 
-    def write(self, tensor: Tensor) -> int:
-        value = self.new(tensor)
+    def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
+        value = self.new(tensor, shape)
         self.environment[tensor.id] = value
         if tensor.full.is_loss and not tensor.is_grad:
             self.losses.append(value)
@@ -229,7 +229,9 @@ class _BodyWriter:
             # The data flow of an adapter is its own; a lone primitive is the adapter.
             into, out = (adapter if alone else prim).inputs, (adapter if alone else prim).outputs
             inputs = [self.read(x) for x in into]
-            self.emit(name, inputs, [self.write(x) for x in out], attrs, source)
+            # Who receives allocates what the primitive says, whatever its output records.
+            given = prim.shape() if prim.kind in ONE_SIDED and not into else None
+            self.emit(name, inputs, [self.write(x, given) for x in out], attrs, source)
 
     def body(self, inputs: Sequence[int], outputs: Sequence[int], mirror: int = -1) -> Body:
         return Body(

@@ -48,7 +48,7 @@ def apart_llama() -> Plan:
     return apart(llama(tp=2), "tp")
 
 
-def verify(plan: Plan) -> Result:
+def verify(plan: Plan, *, exhaustive: bool = False) -> Result:
     """The verdict on a plan in memory, as the command line comes to it: well formed, of one model,
     then partitioned, solved and composed.  Raises `InvalidInput` where the verdict would be that.
     """
@@ -57,7 +57,7 @@ def verify(plan: Plan) -> Result:
     with tempfile.TemporaryDirectory(prefix="shardproof-") as folder:
         return pipeline.run(
             plan, settings=Settings(executor="local", workers=1), out=Path(folder),
-            exhaustive=False, use_cache=False, assumptions=Assumptions(), load_seconds=0.0,
+            exhaustive=exhaustive, use_cache=False, assumptions=Assumptions(), load_seconds=0.0,
             progress=Progress(),
         )
 
@@ -215,6 +215,29 @@ def scaled_input(
         )
 
     return edit_body(plan, program, body, within)
+
+
+def on_microbatch(plan: Plan, microbatch: int, change: BodyEdit, program: int = 0) -> Plan:
+    """One microbatch runs bodies of its own: a copy of the forward body with a change, and a copy
+    of its backward.  The program has one forward and one backward call per microbatch."""
+
+    def within(held: Program) -> Program:
+        names = [body.name for body in held.bodies]
+        forward, backward = names.index("forward"), names.index("backward")
+        count = len(held.bodies)
+        bodies = (*held.bodies, change(held.bodies[forward]),
+                  replace(held.bodies[backward], mirror=count))
+        own = {forward: count, backward: count + 1}
+        seen: dict[int, int] = {}
+        calls = []
+        for call in held.calls:
+            number = seen.get(call.body, 0)
+            seen[call.body] = number + 1
+            moved = own.get(call.body, call.body) if number == microbatch else call.body
+            calls.append(replace(call, body=moved))
+        return replace(held, bodies=bodies, calls=tuple(calls))
+
+    return edit_program(plan, program, within)
 
 
 def edit_calls(

@@ -94,7 +94,7 @@ def in_group(*ranks: int) -> Edit:
     return prim_kwargs(0, FEED_FORWARD_REDUCED, "AllReduceIdentityPrim", ranks=list(ranks))
 
 
-Expected = tuple[Edit, str, str | None, tuple[int, ...]]
+Expected = tuple[Edit, str, str | None, tuple[int, ...] | None]
 
 LLAMA_FAULTS: dict[str, Expected] = {
     "keys are not transposed": (kwargs(0, KEYS, dim0=2, dim1=2), "mismatch", "matmul", (0,)),
@@ -122,6 +122,8 @@ LLAMA_FAULTS: dict[str, Expected] = {
         prim_kwargs(1, MASK_SENT, "MovePrim", dst=2), "unmatched message", "send", (1, 2)),
     "a message from another rank": (
         prim_kwargs(1, MASK_SENT, "MovePrim", src=0), "peer", "send", (1,)),
+    "a message received into another shape": (
+        prim_kwargs(3, MASK_SENT, "MovePrim", shape=(1, 1, 64, 128)), "shape", "recv", None),
     "a chunk of another dimension": (
         prim_kwargs(0, MASK_SENT, "ChunkPrim", dim=2), "shape", None, (0,)),
     "a gather along another dimension": (
