@@ -100,8 +100,9 @@ class Assumptions:
     def expect(self, number: int, value: int, expected: Lineage | None) -> None:
         if expected is None or self.side.lineages[value] != expected:
             self.problems.add(
-                "assumption", f"{self.side.where(number)}: the lineage of "
-                f"{self.side.unrolled.tensors[value].name} is not what the plan says"
+                "assumption",
+                f"{self.side.where(number)}: the lineage of "
+                f"{self.side.unrolled.tensors[value].name} is not what the plan says",
             )
 
     def view(self, name: str, shape: Shape, offset: tuple[Affine, ...]) -> Lineage | None:
@@ -117,8 +118,9 @@ class Assumptions:
         shard = shards[held]
         if self.inputs.parameters.get(shard.name) != shard.full_shape:
             self.problems.add(
-                "assumption", f"{self.side.where(number)}: parameter {shard.name} of full shape "
-                f"{list(shard.full_shape)} is not in the single-device plan"
+                "assumption",
+                f"{self.side.where(number)}: parameter {shard.name} of full shape "
+                f"{list(shard.full_shape)} is not in the single-device plan",
             )
             return
         self.expect(number, row.outputs[0], self.view(shard.name, shard.shape, shard.offset))
@@ -161,6 +163,7 @@ class Assumptions:
         for value in row.outputs:
             if self.side.lineages[value] != source:
                 self.problems.add(
-                    "assumption", f"{self.side.where(number)}: the lineage of "
-                    f"{self.side.unrolled.tensors[value].name} is not its source's"
+                    "assumption",
+                    f"{self.side.where(number)}: the lineage of "
+                    f"{self.side.unrolled.tensors[value].name} is not its source's",
                 )

@@ -22,7 +22,12 @@ from solvers import Query
 MOST_WIDENED = 3
 
 _STATING_ERRORS = (
-    Unsupported, ShapeMismatch, ValueError, LookupError, ArithmeticError, AssertionError,
+    Unsupported,
+    ShapeMismatch,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
     RecursionError,
 )
 
@@ -52,6 +57,7 @@ class Rebuilder:
         self.extra: dict[Texts, str] = {}
         self.needed: dict[int, str] = {}
         self.partial: dict[tuple[Texts, ...], str] = {}
+        self.matched: set[int] = set()
         self.rebuilt = 0
 
     def side(self, side: Side, defined: frozenset[int] | None) -> None:
@@ -66,14 +72,17 @@ class Rebuilder:
                 self.needed.setdefault(stage.template, where)
             claim = side.claim(side.unrolled.rows[number])
             if claim is None:
-                self.problems.add("stage", f"{where} has a template, but a tensor of it has no "
-                                  "lineage")
+                self.problems.add(
+                    "stage", f"{where} has a template, but a tensor of it has no lineage"
+                )
                 continue
             try:
                 self.claim(claim, stage.template, where, defined if live else None)
             except _STATING_ERRORS as error:
-                self.problems.add("unproved", f"{where}: its obligation cannot be stated: "
-                                  f"{error or type(error).__name__}")
+                self.problems.add(
+                    "unproved",
+                    f"{where}: its obligation cannot be stated: {error or type(error).__name__}",
+                )
 
     def claim(
         self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
@@ -84,11 +93,9 @@ class Rebuilder:
         self._follow(claim)
         widened = self._rebuild(claim, template, where, defined)
         if widened is None:
-            self.problems.add(
-                "obligation", f"{where}: its obligation, stated again, is not the text of template "
-                f"{template}"
-            )
+            self._moved(claim, template, where, defined)
             return
+        self.matched.add(template)
         if widened == 0:
             self.known[key] = template
         for here, member in members(self.nodes, claim, widened):
@@ -96,6 +103,36 @@ class Rebuilder:
             if texts != self.texts[template]:
                 place = ", ".join(f"{axis} {n}" for axis, n in here.items())
                 self.extra.setdefault(texts, f"{where} at {place or 'every member'}")
+
+    def _moved(
+        self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
+    ) -> None:
+        """A claim whose text is not its template's: it may be the template's claim, moved to where
+        it is represented otherwise, and is solved by itself; but no other template's text."""
+        obligation = build(self.nodes, claim)
+        texts = _texts(obligation)
+        if texts in self.texts:
+            self.problems.add(
+                "obligation",
+                f"{where}: its obligation, stated again, is not the text of template {template}",
+            )
+            return
+        self.extra.setdefault(texts, where)
+        if defined is not None:
+            self._definedness(claim, obligation, where, defined)
+        for here, member in members(self.nodes, claim, 0):
+            place = ", ".join(f"{axis} {n}" for axis, n in here.items())
+            self.extra.setdefault(_texts(build(self.nodes, member)), f"{where} at {place}")
+
+    def finish(self) -> None:
+        """Every template that a verdict rests on must be the text of some claim."""
+        for template, where in sorted(self.needed.items()):
+            if template not in self.matched:
+                self.problems.add(
+                    "obligation",
+                    f"{where}: its obligation, stated again, is not the text of "
+                    f"template {template}, nor is any other",
+                )
 
     def _follow(self, claim: Claim) -> None:
         """Raise `Unsupported` where entries depend on coordinates otherwise than by position."""
@@ -131,20 +168,26 @@ class Rebuilder:
         """What the operator divides by or takes roots of, the claimed values must as well."""
         claimed = _partial(b for _, b in obligation.goals)
         for term in _partial(a for a, _ in obligation.goals) - claimed:
-            same = tuple(dict.fromkeys(
-                _equal(term.args[0], other.args[0])
-                for other in sorted(claimed, key=lambda t: t.uid) if other.name == term.name
-            ))
-            self.partial.setdefault(same, f"{where} takes {term.name} of a value that the single "
-                                    "device does not take it of")
+            same = tuple(
+                dict.fromkeys(
+                    _equal(term.args[0], other.args[0])
+                    for other in sorted(claimed, key=lambda t: t.uid)
+                    if other.name == term.name
+                )
+            )
+            self.partial.setdefault(
+                same,
+                f"{where} takes {term.name} of a value that the single device does not take it of",
+            )
         inputs = [x for x in claim.inputs if x is not None]
         here = cone(self.nodes, inputs, claim.outputs, adds=claim.kind in SUMS)
         for number in sorted(here.defined - defined):
             node = self.nodes[number]
             if node.kind == "unary" and is_partial(str(node.payload[0])):
                 self.problems.add(
-                    "definedness", f"{where} takes {node.payload[0]} of a value that the single "
-                    "device does not compute"
+                    "definedness",
+                    f"{where} takes {node.payload[0]} of a value that the single "
+                    "device does not compute",
                 )
 
 

@@ -100,7 +100,7 @@ class DefinitionChecker:
                 if not 0 <= position < self.mesh.get(axis, 0):
                     raise IllFormed(f"coordinate {position} of {axis}")
                 return held.extents, held.coordinates - {axis}
-            case ("piece" | "maximum"), (tuple(terms),):
+            case (("piece" | "maximum"), (tuple(terms),)):
                 return node.extents, self.pieces(number, node, terms)
             case "stack", (int(), tuple(terms)):
                 return node.extents, self.pieces(number, node, terms)

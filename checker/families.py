@@ -58,9 +58,7 @@ def _at(value: Attr, here: Point) -> Attr:
     return value
 
 
-def members(
-    nodes: NodeTable, claim: Claim, widened: int = 0
-) -> Iterator[tuple[Point, Claim]]:
+def members(nodes: NodeTable, claim: Claim, widened: int = 0) -> Iterator[tuple[Point, Claim]]:
     """The claims at the points that decide a family, and the points (empty: all members); none
     where the claim at any one of them is the claim at all.
 
@@ -72,15 +70,23 @@ def members(
     used |= {a for value in claim.attrs.values() for a in attribute_axes(value)}
     free = sorted(a for a in used if a not in joined and claim.extents[a] > 1)
     if free:
-        here = cone(nodes, [x for x in claim.inputs if x is not None], claim.outputs,
-                    adds=claim.kind in SUMS, widened=widened)
+        here = cone(
+            nodes,
+            [x for x in claim.inputs if x is not None],
+            claim.outputs,
+            adds=claim.kind in SUMS,
+            widened=widened,
+        )
         free = [axis for axis in free if not is_even(nodes, here, claim, axis)]
     if free:
         for point in points(free, claim.extents):
-            yield point, claim._replace(
-                inputs=tuple(None if x is None else concrete(x, point) for x in claim.inputs),
-                outputs=tuple(concrete(x, point) for x in claim.outputs),
-                attrs={name: _at(value, point) for name, value in claim.attrs.items()},
+            yield (
+                point,
+                claim._replace(
+                    inputs=tuple(None if x is None else concrete(x, point) for x in claim.inputs),
+                    outputs=tuple(concrete(x, point) for x in claim.outputs),
+                    attrs={name: _at(value, point) for name, value in claim.attrs.items()},
+                ),
             )
     if not joined:
         return
@@ -103,5 +109,6 @@ def _written_out(claim: Claim) -> Claim:
     return claim._replace(
         inputs=tuple(concrete(x, here) for here in places for x in given),
         outputs=tuple(concrete(x, here) for here in places for x in claim.outputs),
-        over=(), members=len(places),
+        over=(),
+        members=len(places),
     )

@@ -40,11 +40,18 @@ class _Names:
     def lineage(self, lineage: Lineage | None) -> object:
         if lineage is None:
             return None
-        return (lineage.shape, tuple(
-            (t.factor, self(t.node), t.layout,
-             tuple((self.token(p.token), p.start, p.size, p.extent) for p in t.parts))
-            for t in lineage.terms
-        ))
+        return (
+            lineage.shape,
+            tuple(
+                (
+                    t.factor,
+                    self(t.node),
+                    t.layout,
+                    tuple((self.token(p.token), p.start, p.size, p.extent) for p in t.parts),
+                )
+                for t in lineage.terms
+            ),
+        )
 
     def definition(self, number: int, here: Cone) -> tuple[object, ...]:
         """What the claim reads of a node: how large it is, and its definition if it is opened."""
@@ -54,10 +61,13 @@ class _Names:
         if number not in here.defined:
             return seen
         kinds = PAYLOAD.get(node.kind, ())
-        return (*seen, *(
-            self._renamed(kinds[i] if i < len(kinds) else "value", item)
-            for i, item in enumerate(node.payload)
-        ))
+        return (
+            *seen,
+            *(
+                self._renamed(kinds[i] if i < len(kinds) else "value", item)
+                for i, item in enumerate(node.payload)
+            ),
+        )
 
     def _renamed(self, kind: str, item: Any) -> object:
         if kind == "node":
@@ -72,7 +82,8 @@ class _Names:
 def _attributes(attrs: Mapping[str, Attr]) -> tuple[object, ...]:
     """Attributes as they are written (1 is not True); a group's ranks are names."""
     return tuple(
-        (name, repr(value)) for name, value in sorted(attrs.items(), key=lambda item: item[0])
+        (name, repr(value))
+        for name, value in sorted(attrs.items(), key=lambda item: item[0])
         if not isinstance(value, Group)
     )
 
@@ -89,7 +100,15 @@ def form(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
     # The name of a parameter is no operator's, unless it is spelled like one that is looked for.
     named = claim.kind in ("op", "slice") or claim.name in ("slice", "concat")
     return (
-        claim.kind, claim.name if named else "", claim.backward, claim.over, claim.members,
-        claim.batched, _attributes(claim.attrs), lineages, len(claim.outputs), tuple(read),
+        claim.kind,
+        claim.name if named else "",
+        claim.backward,
+        claim.over,
+        claim.members,
+        claim.batched,
+        _attributes(claim.attrs),
+        lineages,
+        len(claim.outputs),
+        tuple(read),
         tuple(sorted(claim.extents.items())),
     )

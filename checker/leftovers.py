@@ -36,8 +36,9 @@ def _result(run: Run, problems: Problems) -> None:
         raise InvalidInput(f"is no result: {error}", RESULT) from error
     verdict = found.get("verdict") if isinstance(found, dict) else None
     if verdict != run.certificate.verdict:
-        problems.add("verdict", f"{RESULT} says {verdict}, the certificate "
-                     f"{run.certificate.verdict}")
+        problems.add(
+            "verdict", f"{RESULT} says {verdict}, the certificate {run.certificate.verdict}"
+        )
 
 
 def _verdicts(run: Run, problems: Problems) -> None:

@@ -86,15 +86,13 @@ class _Moves:
     def still(self, number: int) -> None:
         """A definition that does not move: nothing below it may."""
         for kind, item in self.nodes[number].payload_items():
-            for operand in (item if kind == "operands" else (item,)):
+            for operand in item if kind == "operands" else (item,):
                 if kind in ("operand", "operands"):
                     self.node(operand.node, (0,) * len(self.nodes[operand.node].extents))
                 elif kind == "node":
                     self.node(operand, (0,) * len(self.nodes[operand].extents))
 
-    def operands(
-        self, operands: Sequence[Operand], outputs: Sequence[int], vector: Vector
-    ) -> None:
+    def operands(self, operands: Sequence[Operand], outputs: Sequence[int], vector: Vector) -> None:
         steps = dict(zip(outputs, vector, strict=True))
         for operand in operands:
             below = [0] * len(self.nodes[operand.node].extents)

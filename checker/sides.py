@@ -35,8 +35,10 @@ class Side:
         """A row in words, for messages."""
         row = self.unrolled.rows[number]
         ranks = ", ".join(str(self.programs[p].base) for p in row.programs[:8])
-        who = "single device" if self.name == "single" else (
-            f"rank {ranks}" if len(row.programs) == 1 else f"ranks {ranks}"
+        who = (
+            "single device"
+            if self.name == "single"
+            else (f"rank {ranks}" if len(row.programs) == 1 else f"ranks {ranks}")
         )
         name = row.name if row.kind in ("op", "slice") else f"{row.kind} {row.name}"
         if row.kind == row.name:
@@ -49,8 +51,10 @@ class Side:
     def tensor(self, value: int) -> str:
         """A tensor in words."""
         held = self.unrolled.tensors[value]
-        who = "single device" if self.name == "single" else (
-            f"rank {self.programs[held.program].base}"
+        who = (
+            "single device"
+            if self.name == "single"
+            else (f"rank {self.programs[held.program].base}")
         )
         return f"{who}: {held.name or 'tensor'} (tensor {value})"
 
@@ -63,8 +67,14 @@ class Side:
         ):
             return None
         return Claim(
-            row.kind, row.name, row.attrs, row.backward, row.over, len(row.programs),
-            tuple(self.lineages[v] if v >= 0 else None for v in row.inputs), present,
+            row.kind,
+            row.name,
+            row.attrs,
+            row.backward,
+            row.over,
+            len(row.programs),
+            tuple(self.lineages[v] if v >= 0 else None for v in row.inputs),
+            present,
             {**self.programs[row.programs[0]].extents, MICROBATCH: self.microbatches},
             tuple(self.unrolled.tensors[v].batched for v in row.inputs if v >= 0),
         )
@@ -95,9 +105,7 @@ def check_structure(side: Side, problems: Problems) -> None:
             written.add(v)
         first = side.programs[row.programs[0]].axes
         if any(sorted(side.programs[p].axes) != sorted(first) for p in row.programs):
-            problems.add(
-                "plan", f"{side.where(number)} joins programs over different mesh axes"
-            )
+            problems.add("plan", f"{side.where(number)} joins programs over different mesh axes")
     for value in range(len(side.unrolled.tensors)):
         if value not in written:
             problems.add("plan", f"{side.tensor(value)} is written by no row")
@@ -109,8 +117,10 @@ def check_stages(side: Side, stages: Sequence[StageRecord], problems: Problems) 
     rows = side.unrolled.rows
     for stage in stages:
         if not 0 <= stage.row < len(rows):
-            problems.add("stage", f"a stage for row {stage.row} of the {side.name} side, which "
-                         f"has {len(rows)} rows")
+            problems.add(
+                "stage",
+                f"a stage for row {stage.row} of the {side.name} side, which has {len(rows)} rows",
+            )
             continue
         where = side.where(stage.row)
         if stage.row in seen:
@@ -118,8 +128,11 @@ def check_stages(side: Side, stages: Sequence[StageRecord], problems: Problems) 
         seen.add(stage.row)
         live = stage.row in side.live
         if stage.live != live:
-            problems.add("stage", f"{where} is called {'live' if stage.live else 'dead'}, but "
-                         f"{'a' if live else 'no'} conclusion depends on it")
+            problems.add(
+                "stage",
+                f"{where} is called {'live' if stage.live else 'dead'}, but "
+                f"{'a' if live else 'no'} conclusion depends on it",
+            )
         unclaimed = rows[stage.row].kind in UNCLAIMED
         if unclaimed and stage.template >= 0:
             problems.add("stage", f"{where} has a template, but it claims nothing of its own")

@@ -37,9 +37,7 @@ class Solver:
         lock = threading.Lock()
         workers = min(self.parallel, len(todo))
         with ThreadPoolExecutor(workers) as pool:
-            for future in [
-                pool.submit(self._work, queue, lock, len(todo)) for _ in range(workers)
-            ]:
+            for future in [pool.submit(self._work, queue, lock, len(todo)) for _ in range(workers)]:
                 future.result()
 
     def _work(self, queue: Iterator[Texts], lock: threading.Lock, total: int) -> None:

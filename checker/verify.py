@@ -150,9 +150,12 @@ def _check_argument(work: _Check) -> None:
         rebuilder = Rebuilder(run.nodes, run.templates, problems, thorough=work.thorough)
         rebuilder.side(sides[0], None)
         rebuilder.side(sides[1], single_values(sides[0], run.nodes))
+        rebuilder.finish()
     work.counts.update(
-        rows=sum(len(side.unrolled.rows) for side in sides), rebuilt=rebuilder.rebuilt,
-        templates=len(run.templates), members=len(rebuilder.extra),
+        rows=sum(len(side.unrolled.rows) for side in sides),
+        rebuilt=rebuilder.rebuilt,
+        templates=len(run.templates),
+        members=len(rebuilder.extra),
         conclusions=len(run.conclusions),
     )
     if not problems:
@@ -176,10 +179,26 @@ def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Si
     roots = [derived.loss, *derived.gradients.values(), *(v for _, _, v in single.gradients)]
     ends = [v for _, _, v in (*parallel.losses, *parallel.gradients)]
     return (
-        Side(SINGLE, run.plan, (run.plan.single,), single, run.single, 1,
-             live_rows(single, roots), _by_row(run, SINGLE, single)),
-        Side(PARALLEL, run.plan, run.plan.programs, parallel, run.parallel, run.plan.microbatches,
-             live_rows(parallel, ends), _by_row(run, PARALLEL, parallel)),
+        Side(
+            SINGLE,
+            run.plan,
+            (run.plan.single,),
+            single,
+            run.single,
+            1,
+            live_rows(single, roots),
+            _by_row(run, SINGLE, single),
+        ),
+        Side(
+            PARALLEL,
+            run.plan,
+            run.plan.programs,
+            parallel,
+            run.parallel,
+            run.plan.microbatches,
+            live_rows(parallel, ends),
+            _by_row(run, PARALLEL, parallel),
+        ),
     )
 
 
@@ -196,8 +215,9 @@ def _check_templates(work: _Check, sides: Sequence[Side]) -> None:
         stage = side.stages.get(template.row) if side is not None else None
         if stage is None or stage.template != number:
             work.problems.add(
-                "stage", f"template {number} is not the claim of row {template.row} of the "
-                f"{template.side} side"
+                "stage",
+                f"template {number} is not the claim of row {template.row} of the "
+                f"{template.side} side",
             )
 
 
@@ -236,11 +256,13 @@ def _solve(work: _Check, rebuilder: Rebuilder) -> None:
     """Solve again what live rows rest on, and what the run did not say about them."""
     texts = rebuilder.texts
     solver = work.solver
-    solver.solve([
-        *(texts[number] for number in rebuilder.needed),
-        *rebuilder.extra,
-        *(t for same in rebuilder.partial for t in same),
-    ])
+    solver.solve(
+        [
+            *(texts[number] for number in rebuilder.needed),
+            *rebuilder.extra,
+            *(t for same in rebuilder.partial for t in same),
+        ]
+    )
     work.counts["solved"] = len(solver.verdicts)
     for number, where in sorted(rebuilder.needed.items()):
         if not solver.unsat(texts[number]):

@@ -47,8 +47,9 @@ class ViewChecker:
         for term in lineage.terms:
             missing = self.nodes[term.node].coordinates - mesh.keys()
             if missing:
-                raise IllFormed(f"node {term.node} depends on {sorted(missing)}, which the tensor "
-                                "has not")
+                raise IllFormed(
+                    f"node {term.node} depends on {sorted(missing)}, which the tensor has not"
+                )
             self.term(term, lineage.shape, mesh)
 
     def term(self, term: Term, shape: Sequence[int], mesh: Mapping[str, int]) -> set[str]:
@@ -132,8 +133,11 @@ def check_lineages(side: Side, nodes: NodeTable, problems: Problems) -> None:
     views = ViewChecker(nodes)
     known: dict[tuple[int, bool, int], str] = {}
     if len(side.lineages) != len(side.unrolled.tensors):
-        problems.add("lineage", f"{len(side.lineages)} lineages for the "
-                     f"{len(side.unrolled.tensors)} tensors of the {side.name} side")
+        problems.add(
+            "lineage",
+            f"{len(side.lineages)} lineages for the "
+            f"{len(side.unrolled.tensors)} tensors of the {side.name} side",
+        )
         return
     for value, (tensor, lineage) in enumerate(
         zip(side.unrolled.tensors, side.lineages, strict=True)
@@ -141,8 +145,11 @@ def check_lineages(side: Side, nodes: NodeTable, problems: Problems) -> None:
         if lineage is None:
             continue
         if lineage.shape != tensor.shape:
-            problems.add("lineage", f"{side.tensor(value)} has shape {list(tensor.shape)}, its "
-                         f"lineage {list(lineage.shape)}")
+            problems.add(
+                "lineage",
+                f"{side.tensor(value)} has shape {list(tensor.shape)}, its "
+                f"lineage {list(lineage.shape)}",
+            )
             continue
         per_microbatch = side.unrolled.symbolic and tensor.batched
         key = (tensor.program, per_microbatch, id(lineage))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.affine import ZERO, Affine
-from engine.cone import Cone, cone
+from engine.cone import Cone, cone, operands
 from engine.ir import Attr
 from engine.lineage import ABSOLUTE, BROADCAST, Lineage, NodeTable, Operand, Part, Term
 
@@ -133,6 +133,9 @@ def attribute_axes(value: Attr) -> set[str]:
 
 def is_even(nodes: NodeTable, here: Cone, lineages: Sequence[Lineage], axis: str) -> bool:
     """Whether the claims along a coordinate are one claim, moved."""
+    for number in here.defined:
+        if any(f[3].coefficient(axis) for o in operands(nodes, number) for f in o.fixed):
+            return False
     views = []
     for lineage in lineages:
         for term in lineage.terms:

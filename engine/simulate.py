@@ -187,7 +187,7 @@ def compare(
         at,
         expected,
         actual,
-        float(off[index]) / (scale or 1.0),
+        float(off[index]) / (scale if scale and np.isfinite(scale) else 1.0),
         Worst(index, float(expected[index]), float(actual[index])),
     )
 

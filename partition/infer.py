@@ -207,10 +207,7 @@ class LineageReading:
         ]
         form = canonical(drafts, frozenset(outputs), extents)
         factors = [terms[i].factor for i in form.order]
-        # A masked sum keeps its sign: minus infinity has no negative.
-        lead = largest(factors)
-        if any(self.table.is_masked(t.node) for t in terms):
-            lead = abs(lead)
+        lead = self._lead(terms)
         operands = tuple(
             o._replace(node=self.table.one) if o.node == -1 else o for o in form.operands
         )
@@ -218,6 +215,17 @@ class LineageReading:
         node = self._definition("combine", payload, form.outputs, form.extents, terms)
         layout = self._result_layout(dims, form.labels, form.outputs, intervals)
         return Lineage(shape, (Term(lead, node, layout),))
+
+    def _lead(self, terms: Sequence[Term]) -> Fraction:
+        """The factor that is taken out of a sum: of what is a sum already and was there first (the
+        residual stream), so that factors do not pile up layer by layer.  A masked sum keeps its
+        sign: minus infinity has no negative."""
+        sums = [t for t in terms if self.table[t.node].kind == "combine"] or [
+            t for t in terms if t.node != self.table.one
+        ]
+        first = min(t.node for t in sums)
+        lead = largest([t.factor for t in sums if t.node == first])
+        return abs(lead) if any(self.table.is_masked(t.node) for t in terms) else lead
 
     def _definition(
         self,

@@ -53,7 +53,7 @@ def run(
     """
     start = time.perf_counter()
     progress.phase("partition")
-    told = assumptions.describe(plan)
+    told = (*assumptions.describe(plan), *stated_orders(plan))
     try:
         result = partition(plan)
     except Unsupported as error:
@@ -101,6 +101,17 @@ def run(
         findings=decision.findings,
         run_dir=str(out),
     )
+
+
+def stated_orders(plan: Plan) -> tuple[str, ...]:
+    """The assumption that a plan itself makes where it states the order of a group."""
+    named = any(
+        "position" in op.attrs
+        for program in plan.programs
+        for body in program.bodies
+        for op in body.ops
+    )
+    return ("gathers join their parts in the positions that the plan states",) if named else ()
 
 
 def counts(result: Partition, answers: Answers) -> Counts:

@@ -148,10 +148,10 @@ TAMPERINGS: dict[str, tuple[Change, str]] = {
     "a node of itself": (
         change_node("einsum", self_reference), r"is defined by node \d+, which is not before it"),
     "another number in a definition": (
-        change_node("combine", scale_addend), r"is not the text of template"),
+        change_node("combine", scale_addend), r"its obligation is sat"),
     "another function": (
         change_node("unary", lambda _, n: n._replace(payload=("tanh", *n.payload[1:]))),
-        r"is not the text of template"),
+        r"its obligation is sat"),
     "an unknown function": (
         change_node("unary", lambda _, n: n._replace(payload=("magic", *n.payload[1:]))),
         r"there is no function magic"),
