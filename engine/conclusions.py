@@ -98,6 +98,10 @@ def _single_gradients(plan: Plan, single: Derived, lineages: Lineages) -> list[C
         result.append(
             Conclusion("single-device gradient", name, (0,), holds, message, program, value)
         )
+    computed = {c.name for c in result}
+    for name in sorted(set(single.gradients) - computed if computed else ()):
+        message = f"the single-device plan computes no gradient of {name}"
+        result.append(Conclusion("single-device gradient", name, (0,), False, message))
     return result
 
 

@@ -93,7 +93,7 @@ class Tracer:
             except Unsupported as error:
                 trace.findings.append(self.finding("unsupported operator", row, str(error)))
                 continue
-            except (IndexError, ValueError) as error:
+            except (IndexError, ValueError, ArithmeticError) as error:
                 message = f"it does not take these operands ({error})"
                 trace.findings.append(self.finding("shape", row, message))
                 continue

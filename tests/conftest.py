@@ -22,7 +22,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes long; `make test` leaves it out")
-    config.addinivalue_line("markers", "ray: starts or joins a Ray cluster; `make test` runs these one by one")
+    config.addinivalue_line(
+        "markers", "ray: starts or joins a Ray cluster; `make test` runs these one by one"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -78,9 +78,7 @@ def change_atom(
         assert atom is not None
         return with_atom(lineage, atom, **change(atom))
 
-    return change_output(
-        lambda row, x: wanted(row, x) and atom_of(x, which) is not None, apply
-    )
+    return change_output(lambda row, x: wanted(row, x) and atom_of(x, which) is not None, apply)
 
 
 def change_part(change: Callable[[Part], dict[str, Any]]) -> Change:
@@ -137,9 +135,10 @@ def swap_texts(parts: Any) -> None:
 
 def nonlinear(parts: Any) -> None:
     number = next(i for i, t in enumerate(parts.templates) if t.nonlinear)
-    change_template(number, nonlinear=lambda t: t.nonlinear.replace(
-        "(assert (not", "(assert false)\n(assert (not"
-    ))(parts)
+    change_template(
+        number,
+        nonlinear=lambda t: t.nonlinear.replace("(assert (not", "(assert false)\n(assert (not"),
+    )(parts)
 
 
 def drop_stage(parts: Any) -> None:
@@ -148,9 +147,7 @@ def drop_stage(parts: Any) -> None:
 
 def drop_all_reduce_stage(parts: Any) -> None:
     number = next(n for n, row in rows(parts) if row.kind == "all_reduce")
-    parts.stages.remove(
-        next(s for s in parts.stages if s.side == "parallel" and s.row == number)
-    )
+    parts.stages.remove(next(s for s in parts.stages if s.side == "parallel" and s.row == number))
 
 
 def repeat_stage(parts: Any) -> None:
@@ -160,12 +157,14 @@ def repeat_stage(parts: Any) -> None:
 def other_template(parts: Any) -> None:
     """A stage whose template has another example is given another template."""
     index = next(
-        i for i, s in enumerate(parts.stages)
+        i
+        for i, s in enumerate(parts.stages)
         if claimed(parts, s) and parts.templates[s.template].row != s.row
     )
     stage = parts.stages[index]
     other = next(
-        i for i, t in enumerate(parts.templates)
+        i
+        for i, t in enumerate(parts.templates)
         if t.linear != parts.templates[stage.template].linear
     )
     parts.stages[index] = stage._replace(template=other)
@@ -212,7 +211,7 @@ def swap_inputs(parts: Any) -> None:
 
 def swap_shards(atom: Atom) -> dict[str, Any]:
     """The tensor-parallel ranks change places."""
-    (axis, step), = atom.start.terms
+    ((axis, step),) = atom.start.terms
     assert axis == "tp"
     return {"start": affine(step, {"tp": -step})}
 
@@ -255,7 +254,8 @@ def other_node(parts: Any, lineage: Lineage) -> Lineage:
     node = lineage.terms[0].node
     extents = parts.nodes.nodes[node].extents
     other = next(
-        i for i, n in enumerate(parts.nodes.nodes)
+        i
+        for i, n in enumerate(parts.nodes.nodes)
         if i != node and n.extents == extents and n.kind == parts.nodes.nodes[node].kind
     )
     return with_term(lineage, node=other)
@@ -284,7 +284,9 @@ def edit_op(plan: Plan, name: str, change: Callable[[Op], Op], *, last: bool = F
     """The plan with the first (last) operator of a name changed on its first ranks."""
     program = plan.programs[0]
     places = [
-        (b, i) for b, body in enumerate(program.bodies) for i, op in enumerate(body.ops)
+        (b, i)
+        for b, body in enumerate(program.bodies)
+        for i, op in enumerate(body.ops)
         if op.name == name
     ]
     b, i = places[-1 if last else 0]

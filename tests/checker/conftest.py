@@ -21,8 +21,17 @@ from solvers import Query
 
 #: No two sizes are equal, so that what is meant by each is plain.
 SIZES: dict[str, Any] = {
-    "layers": 1, "hidden": 96, "heads": 12, "kv_heads": 4, "ffn": 160, "vocabulary": 224,
-    "sequence": 10, "dp": 2, "tp": 2, "pp": 1, "microbatches": 2,
+    "layers": 1,
+    "hidden": 96,
+    "heads": 12,
+    "kv_heads": 4,
+    "ffn": 160,
+    "vocabulary": 224,
+    "sequence": 10,
+    "dp": 2,
+    "tp": 2,
+    "pp": 1,
+    "microbatches": 2,
 }
 
 
@@ -45,16 +54,29 @@ class Parts:
         nodes = NodeTable()
         nodes.nodes[:], nodes.tokens[:] = self.nodes.nodes, self.nodes.tokens
         return replace(
-            self, nodes=nodes, single=list(self.single), parallel=list(self.parallel),
-            stages=list(self.stages), templates=list(self.templates),
-            conclusions=list(self.conclusions), **changes,
+            self,
+            nodes=nodes,
+            single=list(self.single),
+            parallel=list(self.parallel),
+            stages=list(self.stages),
+            templates=list(self.templates),
+            conclusions=list(self.conclusions),
+            **changes,
         )
 
     def store(self, folder: Path) -> Certificate:
         return write_run(
-            folder, plan=self.plan, nodes=self.nodes, single=self.single, parallel=self.parallel,
-            stages=self.stages, templates=self.templates, conclusions=self.conclusions,
-            verdict=self.verdict, inputs={"plan": "0" * 64}, assumptions=("as the plan says",),
+            folder,
+            plan=self.plan,
+            nodes=self.nodes,
+            single=self.single,
+            parallel=self.parallel,
+            stages=self.stages,
+            templates=self.templates,
+            conclusions=self.conclusions,
+            verdict=self.verdict,
+            inputs={"plan": "0" * 64},
+            assumptions=("as the plan says",),
         )
 
 
@@ -62,12 +84,18 @@ def parts_of(plan: Plan, verdict: str = "proved") -> Parts:
     found = partition(plan)
     queries = [Query.of("", template.goals) for template in found.templates]
     return Parts(
-        plan, found.nodes, list(found.single.lineages), list(found.parallel.lineages),
+        plan,
+        found.nodes,
+        list(found.single.lineages),
+        list(found.parallel.lineages),
         [StageRecord(*stage) for stage in found.stages],
-        [TemplateRecord(q.linear_text, q.nonlinear_text, side, row)
-         for q, (side, row) in zip(queries, found.examples, strict=True)],
+        [
+            TemplateRecord(q.linear_text, q.nonlinear_text, side, row)
+            for q, (side, row) in zip(queries, found.examples, strict=True)
+        ],
         list(found.conclusions),
-        {"single": found.single.unrolled, "parallel": found.parallel.unrolled}, verdict,
+        {"single": found.single.unrolled, "parallel": found.parallel.unrolled},
+        verdict,
     )
 
 

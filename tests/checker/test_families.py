@@ -58,8 +58,10 @@ Holds = Callable[[NodeTable, Claim], bool]
 @pytest.fixture(scope="module")
 def holds() -> Iterator[Holds]:
     with Portfolio() as portfolio:
-        yield lambda nodes, claim: (
-            portfolio.solve(Query.of("", build(nodes, claim).goals)).verdict == "unsat"
+        yield (
+            lambda nodes, claim: (
+                portfolio.solve(Query.of("", build(nodes, claim).goals)).verdict == "unsat"
+            )
         )
 
 
@@ -74,7 +76,9 @@ def test_members_that_are_one_claim_moved_are_not_looked_at() -> None:
     assert list(members(nodes, claim)) == []
 
 
-@pytest.mark.parametrize("claimed", [merged(affine(128)), split(affine(1))], ids=["merged", "split"])
+@pytest.mark.parametrize(
+    "claimed", [merged(affine(128)), split(affine(1))], ids=["merged", "split"]
+)
 def test_one_member_is_no_family(claimed: Dim, holds: Holds) -> None:
     """What only the second replica has is not what all have, however its box is written."""
     nodes, x = table()
@@ -113,7 +117,10 @@ def test_what_is_scattered_is_written_out(holds: Holds) -> None:
 def test_points_are_in_general_position() -> None:
     assert points(["a"], {"a": 4}) == [{"a": 0}, {"a": 1}, {"a": 3}]
     assert points(["a", "b"], {"a": 2, "b": 2}) == [
-        {"a": 0, "b": 0}, {"a": 1, "b": 0}, {"a": 0, "b": 1}, {"a": 1, "b": 1},
+        {"a": 0, "b": 0},
+        {"a": 1, "b": 0},
+        {"a": 0, "b": 1},
+        {"a": 1, "b": 1},
     ]
 
 
@@ -124,9 +131,7 @@ def test_a_value_that_differs_along_the_joined_axis_is_refused() -> None:
     given = view(own, (Atom(0, 1, 128, ZERO, 128),))
     total = given._replace(terms=(given.terms[0]._replace(factor=Fraction(4)),))
     problems = Problems()
-    rebuilder = Rebuilder(
-        nodes, [TemplateRecord("", "", "parallel", 0)], problems, thorough=False
-    )
+    rebuilder = Rebuilder(nodes, [TemplateRecord("", "", "parallel", 0)], problems, thorough=False)
     with pytest.raises(Exception, match=r"another value at every \['dp'\]|differs along the axis"):
         rebuilder.claim(all_reduce(given, total), 0, "rank 0", None)
 

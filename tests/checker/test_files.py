@@ -61,7 +61,8 @@ def set_cell(name: str, column: str, row: int, value: Any) -> Callable[[Path], N
         cells[row] = value(cells[row]) if callable(value) else value
         array = (
             pa.array(cells, pa.string()).dictionary_encode()
-            if pa.types.is_dictionary(field.type) else pa.array(cells, field.type)
+            if pa.types.is_dictionary(field.type)
+            else pa.array(cells, field.type)
         )
         return table.set_column(index, field, array).replace_schema_metadata(table.schema.metadata)
 
@@ -161,16 +162,19 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
     rejected(tmp_path / "nowhere", "is no run directory")
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"verdict": "true"}, "its verdict is 'true'"),
-    ({"format": "shardproof run 0"}, "its format is 'shardproof run 0'"),
-    ({"trusted": []}, "names another trusted base"),
-    ({"files": {}}, "names other files than the tables of a run"),
-    ({"more": 1}, "is no certificate"),
-    ({"counts": {"stages": "many"}}, "is no certificate"),
-    ({"plan": "0" * 64}, "is another plan than the certificate's"),
-    ({"conclusions": {}}, "says other conclusions than their table"),
-])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"verdict": "true"}, "its verdict is 'true'"),
+        ({"format": "shardproof run 0"}, "its format is 'shardproof run 0'"),
+        ({"trusted": []}, "names another trusted base"),
+        ({"files": {}}, "names other files than the tables of a run"),
+        ({"more": 1}, "is no certificate"),
+        ({"counts": {"stages": "many"}}, "is no certificate"),
+        ({"plan": "0" * 64}, "is another plan than the certificate's"),
+        ({"conclusions": {}}, "says other conclusions than their table"),
+    ],
+)
 def test_a_certificate_is_held_to_its_form(
     run: Path, changes: dict[str, Any], message: str
 ) -> None:
@@ -187,25 +191,19 @@ def test_a_certificate_that_is_none(run: Path, data: bytes) -> None:
 # -- the plan ---------------------------------------------------------------------------------------
 
 
-def test_another_plan_in_its_place_is_noticed(
-    run: Path, make_plan: Callable[..., Plan]
-) -> None:
+def test_another_plan_in_its_place_is_noticed(run: Path, make_plan: Callable[..., Plan]) -> None:
     store.save(make_plan(sequence=20), run / "plan")
     rejected(run, "is another plan than the certificate's")
 
 
-def test_another_plan_with_its_digest_is_noticed(
-    run: Path, make_plan: Callable[..., Plan]
-) -> None:
+def test_another_plan_with_its_digest_is_noticed(run: Path, make_plan: Callable[..., Plan]) -> None:
     other = make_plan(sequence=20)
     store.save(other, run / "plan")
     edit_certificate(run, plan=store.digest(other))
     rejected(run, "has shape", "lineage")
 
 
-def test_a_plan_of_other_parameters_is_noticed(
-    run: Path, make_plan: Callable[..., Plan]
-) -> None:
+def test_a_plan_of_other_parameters_is_noticed(run: Path, make_plan: Callable[..., Plan]) -> None:
     other = make_plan(ffn=320)
     store.save(other, run / "plan")
     edit_certificate(run, plan=store.digest(other))
@@ -249,43 +247,71 @@ def first_row_again(table: pa.Table) -> pa.Table:
 TABLE_EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a column dropped": (
         lambda run: edit_table(run, "stages", drop_column),
-        "stages.arrow: has other columns than declared"),
+        "stages.arrow: has other columns than declared",
+    ),
     "an atom twice": (
-        lambda run: edit_table(run, "atoms", first_row_again), "atoms.arrow: has equal rows"),
+        lambda run: edit_table(run, "atoms", first_row_again),
+        "atoms.arrow: has equal rows",
+    ),
     "a lineage that no tensor has": (
-        set_cell("tensors", "lineage", -1, 0), r"lineages.arrow, row \d+: is used by nothing"),
+        set_cell("tensors", "lineage", -1, 0),
+        r"lineages.arrow, row \d+: is used by nothing",
+    ),
     "a lineage that does not exist": (
-        set_cell("tensors", "lineage", 0, 10**6), r"tensors.arrow, row 0: refers to row 1000000"),
+        set_cell("tensors", "lineage", 0, 10**6),
+        r"tensors.arrow, row 0: refers to row 1000000",
+    ),
     "a tensor of no side": (
-        set_cell("tensors", "side", 0, "both"), "tensors.arrow, row 0: side 'both'"),
-    "a term of no node": (
-        set_cell("terms", "node", 2, 10**6), "terms.arrow, row 2: node 1000000"),
+        set_cell("tensors", "side", 0, "both"),
+        "tensors.arrow, row 0: side 'both'",
+    ),
+    "a term of no node": (set_cell("terms", "node", 2, 10**6), "terms.arrow, row 2: node 1000000"),
     "atoms of no dimension": (
-        set_cell("terms", "dims", 0, lambda dims: [*dims, 1]), r"terms.arrow, row 0: \d+ atoms"),
+        set_cell("terms", "dims", 0, lambda dims: [*dims, 1]),
+        r"terms.arrow, row 0: \d+ atoms",
+    ),
     "a factor that is none": (
-        set_cell("terms", "factor", 1, "2/4"), "terms.arrow, row 1: factor '2/4'"),
+        set_cell("terms", "factor", 1, "2/4"),
+        "terms.arrow, row 1: factor '2/4'",
+    ),
     "a start that is none": (
-        set_cell("atoms", "start", 1, "[1, []]"), "atoms.arrow, row 1: .*another spelling"),
-    "an atom of no size": (
-        set_cell("atoms", "size", 0, -1), "atoms.arrow, row 0: .*size -1"),
-    "a part of no sum": (
-        set_cell("parts", "token", 0, 10**6), "parts.arrow, row 0: token 1000000"),
+        set_cell("atoms", "start", 1, "[1, []]"),
+        "atoms.arrow, row 1: .*another spelling",
+    ),
+    "an atom of no size": (set_cell("atoms", "size", 0, -1), "atoms.arrow, row 0: .*size -1"),
+    "a part of no sum": (set_cell("parts", "token", 0, 10**6), "parts.arrow, row 0: token 1000000"),
     "a definition that is none": (
-        set_cell("nodes", "payload", 3, "[1, 2, 3]"), "nodes.arrow, row 3: .*is not understood"),
+        set_cell("nodes", "payload", 3, "[1, 2, 3]"),
+        "nodes.arrow, row 3: .*is not understood",
+    ),
     "a node of no kind": (
-        set_cell("nodes", "kind", 3, "oracle"), "nodes.arrow, row 3: .*unknown kind 'oracle'"),
+        set_cell("nodes", "kind", 3, "oracle"),
+        "nodes.arrow, row 3: .*unknown kind 'oracle'",
+    ),
     "a node that is no longer first": (
-        set_cell("nodes", "kind", 0, "causal"), "nodes.arrow, row 0: the constant 1 is node 0"),
+        set_cell("nodes", "kind", 0, "causal"),
+        "nodes.arrow, row 0: the constant 1 is node 0",
+    ),
     "a token of no kind": (
-        set_cell("tokens", "kind", 0, "product"), "tokens.arrow, row 0: .*is no partial sum"),
+        set_cell("tokens", "kind", 0, "product"),
+        "tokens.arrow, row 0: .*is no partial sum",
+    ),
     "a stage of no side": (
-        set_cell("stages", "side", 0, "both"), "stages.arrow, row 0: side 'both'"),
+        set_cell("stages", "side", 0, "both"),
+        "stages.arrow, row 0: side 'both'",
+    ),
     "a stage of no template": (
-        set_cell("stages", "template", 0, 10**6), "stages.arrow, row 0: .*template 1000000"),
+        set_cell("stages", "template", 0, 10**6),
+        "stages.arrow, row 0: .*template 1000000",
+    ),
     "a template of another number": (
-        set_cell("templates", "number", 2, 3), "templates.arrow, row 2: is numbered 3"),
+        set_cell("templates", "number", 2, 3),
+        "templates.arrow, row 2: is numbered 3",
+    ),
     "a text of another digest": (
-        set_cell("templates", "linear", 2, "(check-sat)"), "templates.arrow, row 2: the texts do"),
+        set_cell("templates", "linear", 2, "(check-sat)"),
+        "templates.arrow, row 2: the texts do",
+    ),
 }
 
 
@@ -311,9 +337,12 @@ def test_a_result_says_what_the_certificate_says(run: Path) -> None:
 def test_a_record_of_another_verdict_is_noticed(proved: Any, run: Path) -> None:
     number = next(s.template for s in proved.stages if s.template >= 0 and s.live)
     template = proved.templates[number]
-    table = pa.table({
-        "key": [text_digest(template.linear, template.nonlinear)], "verdict": ["sat"],
-    })
+    table = pa.table(
+        {
+            "key": [text_digest(template.linear, template.nonlinear)],
+            "verdict": ["sat"],
+        }
+    )
     with (
         pa.OSFile(str(run / "verdicts.arrows"), "wb") as sink,
         pa.ipc.new_stream(sink, table.schema) as writer,

@@ -28,9 +28,13 @@ def real_plan(folder: Path, parallel: str, *, as_recorded: bool = False) -> Plan
     return Plan(parallel, single, many.programs, many.microbatches, ("dp",), one.loss)
 
 
-@pytest.mark.parametrize("name", [
-    "dp2_pp2_tp2_nm2", pytest.param("dp16_pp4_tp8_nm8", marks=pytest.mark.slow),
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dp2_pp2_tp2_nm2",
+        pytest.param("dp16_pp4_tp8_nm8", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_of_a_real_plan_is_accepted(
     name: str, shared_plans: Path, tmp_path: Path, make_parts: Callable[..., Any]
 ) -> None:

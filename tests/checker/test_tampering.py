@@ -59,12 +59,15 @@ from tests.checker.changes import (
 TAMPERINGS: dict[str, tuple[Change, str]] = {
     # texts
     "a text that is false by itself": (
-        change_template(5, linear=lambda t: t.linear.replace(
-            "(assert (not", "(assert false)\n(assert (not")),
-        r"its obligation, stated again, is not the text of template 5"),
+        change_template(
+            5, linear=lambda t: t.linear.replace("(assert (not", "(assert false)\n(assert (not")
+        ),
+        r"its obligation, stated again, is not the text of template 5",
+    ),
     "a text with another goal": (
         change_template(7, linear="(set-logic QF_UFLRA)\n(assert false)\n(check-sat)\n"),
-        r"its obligation, stated again, is not the text of template 7"),
+        r"its obligation, stated again, is not the text of template 7",
+    ),
     "the text of the second rung": (nonlinear, r"is not the text of template \d+"),
     "two texts swapped": (swap_texts, r"is not the text of template 3"),
     # stages
@@ -73,117 +76,171 @@ TAMPERINGS: dict[str, tuple[Change, str]] = {
     "a stage twice": (repeat_stage, r"rank 0: .* is in two stages"),
     "a stage with another template": (other_template, r"rank \d: .* is not the text of template"),
     "a stage of another row": (
-        change_stage(claimed, row=10**6), r"a stage for row 1000000 of the parallel side"),
+        change_stage(claimed, row=10**6),
+        r"a stage for row 1000000 of the parallel side",
+    ),
     "a live stage called dead": (
-        change_stage(claimed, live=False), r"is called dead, but a conclusion depends on it"),
+        change_stage(claimed, live=False),
+        r"is called dead, but a conclusion depends on it",
+    ),
     "a stage without a template": (
-        change_stage(claimed, template=-1), r"has no obligation, but a conclusion depends on it"),
+        change_stage(claimed, template=-1),
+        r"has no obligation, but a conclusion depends on it",
+    ),
     "a stage with a problem": (
-        change_stage(claimed, template=-1, problem="too large"), r"has no obligation: too large"),
+        change_stage(claimed, template=-1, problem="too large"),
+        r"has no obligation: too large",
+    ),
     "an assumption with a template": (claim_on_shard, r"has a template, but it claims nothing"),
     "an extra template": (extra_template, r"template \d+ is not the claim of row"),
     "a template of another row": (
-        change_template(5, row=0), r"template 5 is not the claim of row 0"),
+        change_template(5, row=0),
+        r"template 5 is not the claim of row 0",
+    ),
     "a template of another side": (
-        change_template(5, side="parallel"), r"template 5 is not the claim of row"),
+        change_template(5, side="parallel"),
+        r"template 5 is not the claim of row",
+    ),
     # boxes
     "a widened box": (
         change_atom(operator("linear"), lambda a: a.size > 2, lambda a: {"size": a.size + 1}),
-        r"rank 0: .*: atoms of sizes \[\d+\] for a dimension of \d+"),
+        r"rank 0: .*: atoms of sizes \[\d+\] for a dimension of \d+",
+    ),
     "a shifted box": (
-        change_atom(operator("linear"), lambda a: a.start.coefficient("tp") != 0,
-                    lambda a: {"start": affine(a.size, {"tp": -a.size})}),
-        r"rank 0: .*(is not the text of template|cannot be stated)"),
+        change_atom(
+            operator("linear"),
+            lambda a: a.start.coefficient("tp") != 0,
+            lambda a: {"start": affine(a.size, {"tp": -a.size})},
+        ),
+        r"rank 0: .*(is not the text of template|cannot be stated)",
+    ),
     "a box that leaves its axis": (
-        change_atom(operator("linear"), lambda a: not a.full,
-                    lambda a: {"start": a.start + a.extent}),
-        r"rank 0: .* is not inside \[0, \d+\)"),
+        change_atom(
+            operator("linear"), lambda a: not a.full, lambda a: {"start": a.start + a.extent}
+        ),
+        r"rank 0: .* is not inside \[0, \d+\)",
+    ),
     "a box at another stride": (
         change_atom(operator("linear"), lambda a: a.full, lambda a: {"stride": 2}),
-        r"rank 0: .*stride 2 over \d+ positions of an axis of \d+"),
+        r"rank 0: .*stride 2 over \d+ positions of an axis of \d+",
+    ),
     "a box of another axis": (
         change_atom(operator("linear"), lambda a: True, lambda a: {"axis": 9}),
-        r"rank 0: .*axis 9 of a node with \d+"),
+        r"rank 0: .*axis 9 of a node with \d+",
+    ),
     "a box over an axis of the mesh that is not there": (
-        change_atom(operator("linear"), lambda a: a.full and a.size > 1,
-                    lambda a: {"start": affine(0, {"ep": 1})}),
-        r"rank 0: .*is over the axis ep, which does not exist here"),
+        change_atom(
+            operator("linear"),
+            lambda a: a.full and a.size > 1,
+            lambda a: {"start": affine(0, {"ep": 1})},
+        ),
+        r"rank 0: .*is over the axis ep, which does not exist here",
+    ),
     "a replica's box for all replicas": (frozen("dp"), r"rank 0: .*(template|is sat|stated)"),
     "a microbatch's box for all": (frozen("mb"), r"rank 0: .*(template|is sat|stated)"),
     # terms
     "a term left out": (
         change_output(operator("linear"), lambda _, x: x._replace(terms=())),
-        r"rank 0: linear .*(is not the text of template|cannot be stated)"),
+        r"rank 0: linear .*(is not the text of template|cannot be stated)",
+    ),
     "a term twice": (
         change_output(operator("linear"), lambda _, x: x._replace(terms=x.terms * 2)),
-        r"rank 0: linear .*(is not the text of template|cannot be stated)"),
+        r"rank 0: linear .*(is not the text of template|cannot be stated)",
+    ),
     "another factor": (
         change_output(operator("linear"), lambda _, x: with_term(x, factor=Fraction(2))),
-        r"rank 0: linear .* is not the text of template"),
+        r"rank 0: linear .* is not the text of template",
+    ),
     "another node": (
         change_output(operator("linear"), other_node),
-        r"rank 0: linear .*(is not the text of template|cannot be stated)"),
+        r"rank 0: linear .*(is not the text of template|cannot be stated)",
+    ),
     "a lineage left out": (
         change_output(operator("linear"), lambda _, x: None),
-        r"has a template, but a tensor of it has no lineage"),
+        r"has a template, but a tensor of it has no lineage",
+    ),
     "a lineage of another shape": (
         change_output(operator("linear"), lambda _, x: x._replace(shape=(*x.shape, 1))),
-        r"has shape \[.*\], its lineage \[.*\]"),
+        r"has shape \[.*\], its lineage \[.*\]",
+    ),
     # partial sums
     "a part of another interval": (
-        change_part(lambda p: {"start": affine(0)}), r"rank 0: .*(template|is sat|stated)"),
+        change_part(lambda p: {"start": affine(0)}),
+        r"rank 0: .*(template|is sat|stated)",
+    ),
     "a part that leaves its range": (
-        change_part(lambda p: {"size": p.extent + 1}), r"is not inside \[0, \d+\)"),
+        change_part(lambda p: {"size": p.extent + 1}),
+        r"is not inside \[0, \d+\)",
+    ),
     "a part of another range": (
-        change_part(lambda p: {"extent": p.extent * 2}), r"a part of \d+ positions, \d+ are"),
+        change_part(lambda p: {"extent": p.extent * 2}),
+        r"a part of \d+ positions, \d+ are",
+    ),
     "a partial sum called complete": (
         change_output(is_partial, lambda _, x: with_term(x, parts=())),
-        r"rank 0: .*(template|stated)"),
-    "a part of another sum": (
-        token(where=77), r"label 77 is not reduced"),
+        r"rank 0: .*(template|stated)",
+    ),
+    "a part of another sum": (token(where=77), r"label 77 is not reduced"),
     "a part of another node": (token(node=0), r"a part of node 0"),
     "a part of what is not summed": (part_of_a_sum, r"a partial sum of a node of kind combine"),
     "a partial sum called a maximum": (token(kind="max"), r"a partial max of a node of kind"),
     # nodes
     "a node of itself": (
-        change_node("einsum", self_reference), r"is defined by node \d+, which is not before it"),
+        change_node("einsum", self_reference),
+        r"is defined by node \d+, which is not before it",
+    ),
     "another number in a definition": (
-        change_node("combine", scale_addend), r"its obligation is sat"),
+        change_node("combine", scale_addend),
+        r"its obligation is sat",
+    ),
     "another function": (
         change_node("unary", lambda _, n: n._replace(payload=("tanh", *n.payload[1:]))),
-        r"its obligation is sat"),
+        r"its obligation is sat",
+    ),
     "an unknown function": (
         change_node("unary", lambda _, n: n._replace(payload=("magic", *n.payload[1:]))),
-        r"there is no function magic"),
+        r"there is no function magic",
+    ),
     "other extents": (
-        change_node("einsum", lambda _, n: n._replace(
-            extents=(n.extents[0] + 1, *n.extents[1:]))),
-        r"has extents \[.*\], its definition \[.*\]"),
+        change_node("einsum", lambda _, n: n._replace(extents=(n.extents[0] + 1, *n.extents[1:]))),
+        r"has extents \[.*\], its definition \[.*\]",
+    ),
     "other coordinates": (
         change_node("einsum", lambda _, n: n._replace(coordinates=frozenset({"tp"}))),
-        r"depends on \[\], stored are \['tp'\]"),
+        r"depends on \[\], stored are \['tp'\]",
+    ),
     "an input that does not exist": (
         change_node("input", lambda _, n: n._replace(payload=("nothing",))),
-        r"the plan has no input nothing"),
+        r"the plan has no input nothing",
+    ),
     "two inputs swapped": (swap_inputs, r"is not what the plan says"),
     # assumptions
     "tensor-parallel shards swapped": (
         change_atom(is_shard, lambda a: a.start.coefficient("tp") != 0, swap_shards),
-        r"rank 0: shard .*: the lineage of .* is not what the plan says"),
+        r"rank 0: shard .*: the lineage of .* is not what the plan says",
+    ),
     "a scaled parameter": (
         change_output(is_shard, lambda _, x: with_term(x, factor=Fraction(1, 2))),
-        r"rank 0: shard .*: the lineage of .* is not what the plan says"),
+        r"rank 0: shard .*: the lineage of .* is not what the plan says",
+    ),
     "another parameter": (
         change_output(is_shard, other_node),
-        r"rank 0: shard .*: the lineage of .* is not what the plan says"),
+        r"rank 0: shard .*: the lineage of .* is not what the plan says",
+    ),
     "another slice of the batch": (
-        change_atom(lambda row, _: row.kind == "load", lambda a: bool(a.start.terms),
-                    lambda a: {"start": affine(0, {"dp": a.size, "mb": 2 * a.size})}),
-        r"rank 0: load .*: the lineage of .* is not what the plan says"),
+        change_atom(
+            lambda row, _: row.kind == "load",
+            lambda a: bool(a.start.terms),
+            lambda a: {"start": affine(0, {"dp": a.size, "mb": 2 * a.size})},
+        ),
+        r"rank 0: load .*: the lineage of .* is not what the plan says",
+    ),
     "another share of the loss": (
-        change_output(lambda row, _: row.kind == "seed",
-                      lambda _, x: with_term(x, factor=Fraction(1, 3))),
-        r"rank 0: seed .*: the lineage of loss gradient is not what the plan says"),
+        change_output(
+            lambda row, _: row.kind == "seed", lambda _, x: with_term(x, factor=Fraction(1, 3))
+        ),
+        r"rank 0: seed .*: the lineage of loss gradient is not what the plan says",
+    ),
     # conclusions
     "a conclusion dropped": (drop_conclusion, r"is missing from the run, or another"),
     "a conclusion twice": (repeat_conclusion, r"a conclusion is listed twice"),
@@ -192,17 +249,21 @@ TAMPERINGS: dict[str, tuple[Change, str]] = {
     # the plan
     "a reduction that is none": (
         change_plan(without_reduction),
-        r"(is not the text of template|cannot be stated|is not the claim|in no stage)"),
+        r"(is not the text of template|cannot be stated|is not the claim|in no stage)",
+    ),
     "a last reduction that is none": (
         change_plan(without_last_reduction),
-        r"(is not the text of template|cannot be stated|is not the claim|in no stage)"),
+        r"(is not the text of template|cannot be stated|is not the claim|in no stage)",
+    ),
     "another mean": (
         change_plan(lambda plan: replace(plan, loss="mean" if plan.loss == "sum" else "sum")),
-        r"is not what the plan says"),
-    "more microbatches": (
-        change_plan(lambda plan: replace(plan, microbatches=4)), r"."),
+        r"is not what the plan says",
+    ),
+    "more microbatches": (change_plan(lambda plan: replace(plan, microbatches=4)), r"."),
     "other replicas": (
-        change_plan(lambda plan: replace(plan, replica_axes=())), r"is not what the plan says"),
+        change_plan(lambda plan: replace(plan, replica_axes=())),
+        r"is not what the plan says",
+    ),
     "another shard": (change_plan(shift_shard), r"is not what the plan says"),
 }
 
@@ -257,9 +318,9 @@ def test_a_pipelined_run_is_accepted(pipelined: Any, tmp_path: Path) -> None:
 
 def test_a_received_value_is_its_source(pipelined: Any, tmp_path: Path) -> None:
     parts = pipelined.copy()
-    change_output(
-        lambda row, _: row.kind == "recv", lambda _, x: with_term(x, factor=Fraction(2))
-    )(parts)
+    change_output(lambda row, _: row.kind == "recv", lambda _, x: with_term(x, factor=Fraction(2)))(
+        parts
+    )
     parts.store(tmp_path)
     messages = [p.message for p in check(tmp_path).problems]
     assert any("recv" in m and "is not its source's" in m for m in messages), messages

@@ -33,17 +33,29 @@ def step(
     """One rank's program: it holds ``inner`` inner positions from ``starts`` on (of w1 and w2),
     all-reduces y over ``reduce`` and gradients over ``reducer``; ``factor`` multiplies y."""
     shards = (
-        replace(whole("w1", (INNER, WIDTH)), shape=(inner, WIDTH),
-                offset=(affine(starts[0]), affine(0))),
-        replace(whole("w2", (WIDTH, INNER)), shape=(WIDTH, inner),
-                offset=(affine(0), affine(starts[1]))),
+        replace(
+            whole("w1", (INNER, WIDTH)), shape=(inner, WIDTH), offset=(affine(starts[0]), affine(0))
+        ),
+        replace(
+            whole("w2", (WIDTH, INNER)), shape=(WIDTH, inner), offset=(affine(0), affine(starts[1]))
+        ),
     )
-    shapes = [(rows, WIDTH), (inner, WIDTH), (WIDTH, inner), (rows, inner), (rows, inner),
-              (rows, WIDTH), (rows, WIDTH), (rows, WIDTH), (1,)]
+    shapes = [
+        (rows, WIDTH),
+        (inner, WIDTH),
+        (WIDTH, inner),
+        (rows, inner),
+        (rows, inner),
+        (rows, WIDTH),
+        (rows, WIDTH),
+        (rows, WIDTH),
+        (1,),
+    ]
     x, w1, w2, h, a, y, total, scaled, result = range(9)
     reduced: dict[str, Attr] = {"group": reduce} if reduce else {}
     forward = Body(
-        "forward", tuple(Value(s, name=f"value {i}") for i, s in enumerate(shapes)),
+        "forward",
+        tuple(Value(s, name=f"value {i}") for i, s in enumerate(shapes)),
         (
             Op("load_batch", (), (x,)),
             Op("linear", (x, w1), (h,)),
@@ -53,29 +65,41 @@ def step(
             Op("mul", (total,), (scaled,), {"other": factor}),
             Op(loss, (scaled,), (result,)),
         ),
-        outputs=(result,), shards=((w1, 0), (w2, 1)), losses=(result,),
+        outputs=(result,),
+        shards=((w1, 0), (w2, 1)),
+        losses=(result,),
     )
     return Program(
-        f"rank {rank}", (forward, _backward(shapes, loss, factor), *_reducer(shapes, reducer)),
+        f"rank {rank}",
+        (forward, _backward(shapes, loss, factor), *_reducer(shapes, reducer)),
         (
-            *(call for m in range(microbatches)
-              for call in (Call(0, (), (0,), m), Call(1, (1,), ()))),
+            *(
+                call
+                for m in range(microbatches)
+                for call in (Call(0, (), (0,), m), Call(1, (1,), ()))
+            ),
             *((Call(2),) if reducer else ()),
         ),
-        shards, rank, axes, seeds=((1, 0),),
+        shards,
+        rank,
+        axes,
+        seeds=((1, 0),),
     )
 
 
 def _backward(shapes: list[tuple[int, ...]], loss: str, factor: Fraction) -> Body:
     x, w1, w2, h, a, total, scaled, g, gs, gy, ga, gw2, gh, gw1 = range(14)
-    held = [*(shapes[i] for i in (0, 1, 2, 3, 4, 6, 7, 8)),
-            *(shapes[i] for i in (7, 6, 4, 2, 3, 1))]
+    held = [
+        *(shapes[i] for i in (0, 1, 2, 3, 4, 6, 7, 8)),
+        *(shapes[i] for i in (7, 6, 4, 2, 3, 1)),
+    ]
 
     def back(name: str, arity: int, wrt: tuple[int, ...], more: dict[str, Attr]) -> dict[str, Attr]:
         return {"arity": arity, "wrt": wrt, **more}
 
     return Body(
-        "backward", tuple(Value(s, name=f"gradient {i}") for i, s in enumerate(held)),
+        "backward",
+        tuple(Value(s, name=f"gradient {i}") for i, s in enumerate(held)),
         (
             Op(loss, (scaled, g), (gs,), back(loss, 1, (0,), {}), True),
             Op("mul", (total, gs), (gy,), back("mul", 1, (0,), {"other": factor}), True),
@@ -83,8 +107,11 @@ def _backward(shapes: list[tuple[int, ...]], loss: str, factor: Fraction) -> Bod
             Op("silu", (h, ga), (gh,), back("silu", 1, (0,), {}), True),
             Op("linear", (x, w1, gh), (gw1,), back("linear", 2, (1,), {}), True),
         ),
-        inputs=(g,), shards=((w1, 0), (w2, 1)), mirror=0,
-        saved=((x, 0), (h, 3), (a, 4), (total, 6), (scaled, 7)), gradients=((gw1, 0), (gw2, 1)),
+        inputs=(g,),
+        shards=((w1, 0), (w2, 1)),
+        mirror=0,
+        saved=((x, 0), (h, 3), (a, 4), (total, 6), (scaled, 7)),
+        gradients=((gw1, 0), (gw2, 1)),
     )
 
 
@@ -104,7 +131,9 @@ def row_parallel(
     group = Group(ranks=(0, 1)) if reduce else None
     first = (8 - second[0], 8 - second[1])
     ranks = tuple(
-        step(inner=8, starts=starts, rank=rank, reduce=group, factor=factor if rank else Fraction(1))
+        step(
+            inner=8, starts=starts, rank=rank, reduce=group, factor=factor if rank else Fraction(1)
+        )
         for rank, starts in enumerate((first, second))
     )
     return Plan("row parallel", step(), ranks, 1)
@@ -116,7 +145,11 @@ def replicas(
     """Replicas with two microbatches each."""
     rows = BATCH // count // 2
     ranks = step(
-        rows=rows, axes=(("dp", count, 1),), microbatches=2, loss=loss, factor=factor,
+        rows=rows,
+        axes=(("dp", count, 1),),
+        microbatches=2,
+        loss=loss,
+        factor=factor,
         reducer=Group(axes=("dp",)) if reduced else None,
     )
     return Plan("replicas", step(loss=loss), (ranks,), 2, ("dp",), loss)
@@ -135,8 +168,15 @@ def gathered(*, positions: tuple[int, int] | None = None, weights: str = "given"
         group: dict[str, Attr] = {"group": Group(ranks=tuple(range(parts))), "dim": 1}
         if positions is not None and parts > 1:
             group["position"] = positions[number]
-        shapes = [(BATCH, WIDTH), (size, WIDTH), (WIDTH,), (BATCH, size), (BATCH, WIDTH),
-                  (BATCH, WIDTH), (1,)]
+        shapes = [
+            (BATCH, WIDTH),
+            (size, WIDTH),
+            (WIDTH,),
+            (BATCH, size),
+            (BATCH, WIDTH),
+            (BATCH, WIDTH),
+            (1,),
+        ]
         ops = (
             Op("load_batch", (), (0,)),
             Op("linear", (0, 1), (3,)),
@@ -144,8 +184,14 @@ def gathered(*, positions: tuple[int, int] | None = None, weights: str = "given"
             Op("mul", (4, 2), (5,)),
             Op("sum", (5,), (6,)),
         )
-        body = Body("forward", tuple(Value(s) for s in shapes), ops, outputs=(6,),
-                    shards=((1, 0), (2, 1)), losses=(6,))
+        body = Body(
+            "forward",
+            tuple(Value(s) for s in shapes),
+            ops,
+            outputs=(6,),
+            shards=((1, 0), (2, 1)),
+            losses=(6,),
+        )
         return Program(f"rank {number}", (body,), (Call(0, (), (0,), 0),), shards, number)
 
     return Plan("gathered", rank(0, 1), (rank(0, 2), rank(1, 2)), 1)

@@ -115,8 +115,9 @@ def test_shards_stay_exact() -> None:
     assert dims_of(sizes, "w2") == [width, inner]
     shard = sizes.recorder.shard(plan.programs[1].shards[0])
     assert sizes.dims(shard.dims) == (((4, 4),), width)
-    assert sizes.scaled(plan.programs[1].shards[0].offset[0],
-                        sizes.recorder.parameters["w1"][0]) == Affine(INNER // 2)
+    assert sizes.scaled(
+        plan.programs[1].shards[0].offset[0], sizes.recorder.parameters["w1"][0]
+    ) == Affine(INNER // 2)
 
 
 def test_one_slice_stands_for_all_unless_expanded() -> None:
@@ -153,14 +154,17 @@ def test_a_mean_divides_by_the_true_number() -> None:
     plan = replicas(loss="mean", factor=Fraction(1))
     single, parallel = sides(plan)
     sizes = shrink(plan, single, parallel)
-    counts = [sizes.attrs(side, i, row)["count"]
-              for side, rows in ((sizes.single, single.rows), (sizes.parallel, parallel.rows))
-              for i, row in enumerate(rows) if row.name == "mean"]
+    counts = [
+        sizes.attrs(side, i, row)["count"]
+        for side, rows in ((sizes.single, single.rows), (sizes.parallel, parallel.rows))
+        for i, row in enumerate(rows)
+        if row.name == "mean"
+    ]
     assert counts == [96, 96, 24, 24]
 
 
 def test_real_plans_become_small(shared_plans: Path) -> None:
-    found = shrink(*real(
-        shared_plans, LLAMA, "llama3_default_dp2_pp4_tp8_nm8_gbs512_ly2_h32_hi4096_sq128"
-    ))
+    found = shrink(
+        *real(shared_plans, LLAMA, "llama3_default_dp2_pp4_tp8_nm8_gbs512_ly2_h32_hi4096_sq128")
+    )
     assert found.entries < 20_000_000

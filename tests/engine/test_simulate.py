@@ -93,8 +93,12 @@ def test_microbatches_that_flow_differently_are_taken_one_by_one() -> None:
         program = plan.programs[0]
         other = step(rows=3, factor=factor).bodies
         bodies = (*program.bodies, other[0], replace(other[1], mirror=3))
-        calls = (*program.calls[:2], replace(program.calls[2], body=3),
-                 replace(program.calls[3], body=4), *program.calls[4:])
+        calls = (
+            *program.calls[:2],
+            replace(program.calls[2], body=3),
+            replace(program.calls[3], body=4),
+            *program.calls[4:],
+        )
         changed = replace(plan, programs=(replace(program, bodies=bodies, calls=calls),))
         assert not sides(changed)[1].symbolic
         found = run(changed)
@@ -176,11 +180,14 @@ def test_another_parameter_shape_is_not_the_same_model() -> None:
     assert not found.impossible
 
 
-@pytest.mark.parametrize("layout", [
-    {"dp": 2, "tp": 2, "pp": 2, "microbatches": 2},
-    {"dp": 1, "tp": 4, "pp": 2, "microbatches": 4, "sequence_parallel": True},
-    {"dp": 4, "tp": 1, "pp": 1, "microbatches": 1},
-])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"dp": 2, "tp": 2, "pp": 2, "microbatches": 2},
+        {"dp": 1, "tp": 4, "pp": 2, "microbatches": 4, "sequence_parallel": True},
+        {"dp": 4, "tp": 1, "pp": 1, "microbatches": 1},
+    ],
+)
 def test_zoo_plans_do_not_differ(layout: dict[str, int]) -> None:
     plan = build("llama3-8b", layers=2, **layout)
     found = run(plan)
@@ -190,22 +197,29 @@ def test_zoo_plans_do_not_differ(layout: dict[str, int]) -> None:
 
 # -- real plans --------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("single", "parallel"), [
-    (LLAMA, "llama3_default_dp2_pp2_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"),
-    (LLAMA, "llama3_default_dp16_pp4_tp1_nm8_gbs512_ly2_h32_hi4096_sq128"),
-    (LLAMA, "llama3_default_dp2_pp16_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"),
-    (MOE, "moe_default_dp2_pp2_tp2_nm2_gbs1024_ly2_h16_hi512_sq128_a2_r16"),
-])
+
+@pytest.mark.parametrize(
+    ("single", "parallel"),
+    [
+        (LLAMA, "llama3_default_dp2_pp2_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"),
+        (LLAMA, "llama3_default_dp16_pp4_tp1_nm8_gbs512_ly2_h32_hi4096_sq128"),
+        (LLAMA, "llama3_default_dp2_pp16_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"),
+        (MOE, "moe_default_dp2_pp2_tp2_nm2_gbs1024_ly2_h16_hi512_sq128_a2_r16"),
+    ],
+)
 def test_real_plans_do_not_differ(shared_plans: Path, single: str, parallel: str) -> None:
     found = simulate(*real(shared_plans, single, parallel))
     assert not found.failure
     assert not found.differs
 
 
-@pytest.mark.parametrize(("single", "parallel"), [
-    (LLAMA, "llama3_default_dp2_pp4_tp8_nm8_gbs512_ly2_h32_hi4096_sq128"),
-    (LARGE_MOE, "moe_default_dp16_pp2_tp4_nm16_gbs1024_ly2_h16_hi512_sq128_a6_r64"),
-])
+@pytest.mark.parametrize(
+    ("single", "parallel"),
+    [
+        (LLAMA, "llama3_default_dp2_pp4_tp8_nm8_gbs512_ly2_h32_hi4096_sq128"),
+        (LARGE_MOE, "moe_default_dp16_pp2_tp4_nm16_gbs1024_ly2_h16_hi512_sq128_a6_r64"),
+    ],
+)
 def test_chunks_at_their_rank_differ_where_a_plan_records_another_order(
     shared_plans: Path, single: str, parallel: str
 ) -> None:

@@ -35,16 +35,23 @@ def example(attrs: dict[str, Any] | None = None) -> Plan:
             Op("load_batch", (), (0,)),
             Op("made_up", (0, 1), (2,), attrs or {}, source=Source("cell 7", "layers.0", "m.py:3")),
         ),
-        outputs=(2,), shards=((1, 0),), losses=(2,),
+        outputs=(2,),
+        shards=((1, 0),),
+        losses=(2,),
     )
     backward = Body(
         "backward",
         (Value((1,)), Value((4, 8), "float32", "x"), Value((8, 8)), Value((8, 8))),
         (Op("made_up", (1, 2, 0), (3,), {"wrt": (1,), "arity": 2}, True),),
-        inputs=(0,), shards=((2, 0),), saved=((1, 0),), mirror=0, gradients=((3, 0),),
+        inputs=(0,),
+        shards=((2, 0),),
+        saved=((1, 0),),
+        mirror=0,
+        gradients=((3, 0),),
     )
     reducer = Body(
-        "reducer", (Value((8, 8)), Value((8, 8))),
+        "reducer",
+        (Value((8, 8)), Value((8, 8))),
         (Op("all_reduce", (0,), (1,), {"group": Group(axes=("dp",)), "op": "sum"}),),
         reduced=((0, 1, 0),),
     )
@@ -52,8 +59,13 @@ def example(attrs: dict[str, Any] | None = None) -> Plan:
     single = Program("single", (forward, backward), calls, (whole("w", (8, 8)),), seeds=((1, 0),))
     shard = Shard("w", (16, 8), (8, 8), (affine(0, {"tp": 8}), Affine()), "bfloat16", False)
     ranks = Program(
-        "ranks", (forward, backward, reducer), (*calls, Call(2)), (shard,), 0,
-        (("dp", 3, 2), ("tp", 2, 1)), ((1, 0),),
+        "ranks",
+        (forward, backward, reducer),
+        (*calls, Call(2)),
+        (shard,),
+        0,
+        (("dp", 3, 2), ("tp", 2, 1)),
+        ((1, 0),),
     )
     return Plan("example", single, (ranks,), 1, ("dp",), "mean", ("a note", "another"))
 
@@ -64,13 +76,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "plan"
 
 
-
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 integers = st.integers() | st.integers(-(10**40), 10**40)
 axes = st.sampled_from(["dp", "tp"])
 affines = st.builds(affine, integers, st.dictionaries(axes, integers, max_size=2))
 groups = st.builds(
-    Group, st.lists(st.integers(0, 99), max_size=3).map(tuple), st.lists(axes, max_size=2).map(tuple)
+    Group,
+    st.lists(st.integers(0, 99), max_size=3).map(tuple),
+    st.lists(axes, max_size=2).map(tuple),
 )
 scalars = st.none() | st.booleans() | texts | integers | st.fractions()
 placeless = st.recursive(scalars, lambda x: st.lists(x, max_size=3).map(tuple), max_leaves=8)
@@ -227,7 +240,9 @@ def test_a_file_of_another_plan_is_noticed(folder: Path, tmp_path: Path) -> None
 
 def test_a_file_under_another_name_is_noticed(folder: Path) -> None:
     shutil.copy(folder / "calls.arrow", folder / "ops.arrow")
-    with pytest.raises(InvalidInput, match="table ops: its metadata do not say 'shardproof plan 1'"):
+    with pytest.raises(
+        InvalidInput, match="table ops: its metadata do not say 'shardproof plan 1'"
+    ):
         store.load(folder)
 
 
@@ -272,7 +287,13 @@ def _pack(columns: Any) -> bytes:
         ("programs", "axis_strides", 1, (1, 1), "example: rank 1 runs more than one program"),
         ("programs", "axis_extents", 1, (1 << 40, 2), r"example: \d+ ranks \(at most"),
         ("shards", "offset", 1, (99, 99), "table shards, row 1: w: offsets"),
-        ("shards", "shape", 1, (9, 8), r"shard w: \[8\*tp, \+9\) does not lie in a dimension of 16"),
+        (
+            "shards",
+            "shape",
+            1,
+            (9, 8),
+            r"shard w: \[8\*tp, \+9\) does not lie in a dimension of 16",
+        ),
         ("shards", "full_shape", 0, (8,), "table shards, row 0"),
         ("bodies", "inputs", 1, (9,), "body 1 .backward.: an input is value 9, expected one of 4"),
         ("bodies", "outputs", 0, (-1,), "body 0 .forward.: gives out value -1"),
@@ -281,7 +302,13 @@ def _pack(columns: Any) -> bytes:
         ("bodies", "saved_sources", 1, (1,), r"x has shape \[4, 8\], in its mirror \[8, 8\]"),
         ("bodies", "shard_numbers", 0, (1,), "shard 1, expected one of 1"),
         ("calls", "body", 0, 2, "call 0: body 2, expected one of 2"),
-        ("calls", "inputs", 0, (3,), "call 0: 1 inputs and 1 outputs for forward, expected 0 and 1"),
+        (
+            "calls",
+            "inputs",
+            0,
+            (3,),
+            "call 0: 1 inputs and 1 outputs for forward, expected 0 and 1",
+        ),
         ("calls", "microbatch", 0, -2, "call 0: microbatch -2"),
         ("values", "shape", 0, (-4, 8), r"value 0 .x.: shape \[-4, 8\]"),
         ("ops", "inputs", 1, (0, 3), r"operator 1 .made_up.: reads value 3"),

@@ -31,14 +31,32 @@ ProgramEdit = Callable[[Program], Program]
 
 @functools.cache
 def llama(
-    *, dp: int = 1, tp: int = 1, pp: int = 1, microbatches: int = 1, layers: int = 1,
-    sequence_parallel: bool = False, sequence: int = 8, kv_heads: int = 2, ffn: int = 24,
+    *,
+    dp: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    microbatches: int = 1,
+    layers: int = 1,
+    sequence_parallel: bool = False,
+    sequence: int = 8,
+    kv_heads: int = 2,
+    ffn: int = 24,
 ) -> Plan:
     """A tiny Llama, laid out over ranks."""
     return build(
-        "llama3-8b", dp=dp, tp=tp, pp=pp, microbatches=microbatches, layers=layers,
-        sequence_parallel=sequence_parallel, hidden=16, heads=4, vocabulary=32,
-        sequence=sequence, kv_heads=kv_heads, ffn=ffn,
+        "llama3-8b",
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        microbatches=microbatches,
+        layers=layers,
+        sequence_parallel=sequence_parallel,
+        hidden=16,
+        heads=4,
+        vocabulary=32,
+        sequence=sequence,
+        kv_heads=kv_heads,
+        ffn=ffn,
     )
 
 
@@ -56,8 +74,13 @@ def verify(plan: Plan, *, exhaustive: bool = False) -> Result:
     pairing.check(plan)
     with tempfile.TemporaryDirectory(prefix="shardproof-") as folder:
         return pipeline.run(
-            plan, settings=Settings(executor="local", workers=1), out=Path(folder),
-            exhaustive=exhaustive, use_cache=False, assumptions=Assumptions(), load_seconds=0.0,
+            plan,
+            settings=Settings(executor="local", workers=1),
+            out=Path(folder),
+            exhaustive=exhaustive,
+            use_cache=False,
+            assumptions=Assumptions(),
+            load_seconds=0.0,
             progress=Progress(),
         )
 
@@ -119,7 +142,8 @@ def edit_body(plan: Plan, program: int, name: str, change: BodyEdit) -> Plan:
 def find(body: Body, name: str, nth: int = 0, layer: str | None = None) -> int:
     """The number of the ``nth`` operator called ``name`` (in the module ``layer``)."""
     found = [
-        i for i, op in enumerate(body.ops)
+        i
+        for i, op in enumerate(body.ops)
         if op.name == name and (layer is None or op.source.module == layer)
     ]
     return found[nth]
@@ -184,8 +208,12 @@ def twice(name: str, body: Body) -> Body:
     return replace(
         body,
         values=(*body.values, body.values[op.outputs[0]]),
-        ops=(*body.ops[:number], replace(op, outputs=(between,)),
-             replace(op, inputs=(between,)), *body.ops[number + 1 :]),
+        ops=(
+            *body.ops[:number],
+            replace(op, outputs=(between,)),
+            replace(op, inputs=(between,)),
+            *body.ops[number + 1 :],
+        ),
     )
 
 
@@ -193,7 +221,8 @@ def appended(body: Body, name: str, inputs: Operands, shape: tuple[int, ...]) ->
     """One more operator at the end, whose result nobody reads."""
     output = len(body.values)
     return replace(
-        body, values=(*body.values, Value(shape, name=f"unread {name}")),
+        body,
+        values=(*body.values, Value(shape, name=f"unread {name}")),
         ops=(*body.ops, Op(name, inputs, (output,))),
     )
 
@@ -209,9 +238,14 @@ def scaled_input(
         between = len(held.values)
         scale = Op("mul", op.inputs[:1], (between,), {"other": factor}, source=op.source)
         return replace(
-            held, values=(*held.values, held.values[op.inputs[0]]),
-            ops=(*held.ops[:number], scale,
-                 replace(op, inputs=(between, *op.inputs[1:])), *held.ops[number + 1 :]),
+            held,
+            values=(*held.values, held.values[op.inputs[0]]),
+            ops=(
+                *held.ops[:number],
+                scale,
+                replace(op, inputs=(between, *op.inputs[1:])),
+                *held.ops[number + 1 :],
+            ),
         )
 
     return edit_body(plan, program, body, within)
@@ -225,8 +259,11 @@ def on_microbatch(plan: Plan, microbatch: int, change: BodyEdit, program: int = 
         names = [body.name for body in held.bodies]
         forward, backward = names.index("forward"), names.index("backward")
         count = len(held.bodies)
-        bodies = (*held.bodies, change(held.bodies[forward]),
-                  replace(held.bodies[backward], mirror=count))
+        bodies = (
+            *held.bodies,
+            change(held.bodies[forward]),
+            replace(held.bodies[backward], mirror=count),
+        )
         own = {forward: count, backward: count + 1}
         seen: dict[int, int] = {}
         calls = []
@@ -257,9 +294,7 @@ def swapped_calls(first: int, second: int) -> Callable[[Sequence[Call]], Sequenc
 
 def edit_shard(plan: Plan, program: int, name: str, change: Callable[[Shard], Shard]) -> Plan:
     def within(held: Program) -> Program:
-        return replace(
-            held, shards=tuple(change(s) if s.name == name else s for s in held.shards)
-        )
+        return replace(held, shards=tuple(change(s) if s.name == name else s for s in held.shards))
 
     return edit_program(plan, program, within)
 
@@ -268,9 +303,13 @@ def renamed(plan: Plan, first: str, second: str, programs: Sequence[int] = (0,))
     """Two parameters exchange their names."""
     other = {first: second, second: first}
     for program in programs:
-        plan = edit_program(plan, program, lambda p: replace(p, shards=tuple(
-            replace(s, name=other.get(s.name, s.name)) for s in p.shards
-        )))
+        plan = edit_program(
+            plan,
+            program,
+            lambda p: replace(
+                p, shards=tuple(replace(s, name=other.get(s.name, s.name)) for s in p.shards)
+            ),
+        )
     return plan
 
 

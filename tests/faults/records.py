@@ -46,22 +46,25 @@ class Records:
 
     def uses(self, device: int, number: int) -> list[Any]:
         """The uses of one cell on a device, in order."""
-        return [item for item in self.sequence(device)
-                if getattr(item, "_cell", item)._id == number]
+        return [
+            item for item in self.sequence(device) if getattr(item, "_cell", item)._id == number
+        ]
 
     def prim(self, device: int, adapter: int, kind: str) -> Any:
         """The first primitive of a kind in an adapter."""
         return next(p for p in self.cell(device, adapter)._prims if p.kind == kind)
 
     def reducers(self, device: int) -> list[Any]:
-        return [item for item in self.sequence(device)
-                if getattr(item, "kind", "") == "IRWeightReducer"]
+        return [
+            item for item in self.sequence(device) if getattr(item, "kind", "") == "IRWeightReducer"
+        ]
 
     def plan(self, single: Path) -> Plan:
         """The pair with a single-device plan, as the command line makes it."""
         one, many = _single(single), convert(cells.plan(self.root), single=False)
-        return Plan("edited", one.programs[0], many.programs, many.microbatches, (REPLICA,),
-                    one.loss)
+        return Plan(
+            "edited", one.programs[0], many.programs, many.microbatches, (REPLICA,), one.loss
+        )
 
 
 @functools.cache

@@ -49,12 +49,14 @@ def segments(order: Sequence[tuple[str, int]], microbatches: int = 2) -> Plan:
         t = second.input((rows, WIDTH), "t")
         y = second.linear(h, second.parameter(w2))
         second.loss(second.sum(second.mul(t, second.mul(y, y))))
-        bodies = {"load": load, "first": first, "second": second,
-                  "first backward": first.backward("first backward"),
-                  "second backward": second.backward("second backward")}
-        x_at, t_at, h_at, loss_at, g_at = (
-            [made.slot() for _ in range(count)] for _ in range(5)
-        )
+        bodies = {
+            "load": load,
+            "first": first,
+            "second": second,
+            "first backward": first.backward("first backward"),
+            "second backward": second.backward("second backward"),
+        }
+        x_at, t_at, h_at, loss_at, g_at = ([made.slot() for _ in range(count)] for _ in range(5))
         seeds = [made.seed(slot) for slot in loss_at]
         for name, m in calls:
             inputs, outputs = {
@@ -70,7 +72,8 @@ def segments(order: Sequence[tuple[str, int]], microbatches: int = 2) -> Plan:
     return Plan(
         "segments",
         program(ROWS * microbatches, 1, [(name, 0) for name in PASS]),
-        (program(ROWS, microbatches, order),), microbatches,
+        (program(ROWS, microbatches, order),),
+        microbatches,
     )
 
 

@@ -56,8 +56,13 @@ def test_a_loss_that_is_not_divided_by_all_tokens_is_refuted() -> None:
 
 
 def test_a_mean_of_losses_is_not_their_sum() -> None:
-    found = refuted(replace(replicated(), loss="mean"), kind="mismatch", layer="loss", ranks=(0,),
-                    says="is 1/4 times the single-device operator's")
+    found = refuted(
+        replace(replicated(), loss="mean"),
+        kind="mismatch",
+        layer="loss",
+        ranks=(0,),
+        says="is 1/4 times the single-device operator's",
+    )
     wrong = [c.message for c in found.conclusions if c.kind == "loss" and not c.holds]
     assert wrong
     assert "the mean of the losses over 4 slices" in wrong[0]
@@ -89,9 +94,13 @@ def test_a_plan_that_runs_nothing_is_not_proved() -> None:
 WK = "layers.0.attention.wk.weight"
 
 
-@pytest.mark.parametrize(("factor", "says"), [
-    (Fraction(2), "is 2 times"), (Fraction(1, 2), "is 1/2 times"),
-])
+@pytest.mark.parametrize(
+    ("factor", "says"),
+    [
+        (Fraction(2), "is 2 times"),
+        (Fraction(1, 2), "is 1/2 times"),
+    ],
+)
 def test_a_scaled_gradient_is_refuted_and_located(factor: Fraction, says: str) -> None:
     plan = scaled_input(replicated(), "all_reduce", factor, body="reducer", nth=3)
     refuted(plan, kind="conclusion", operator=f"gradient of {WK}", layer=WK, ranks=(0,), says=says)
@@ -99,36 +108,59 @@ def test_a_scaled_gradient_is_refuted_and_located(factor: Fraction, says: str) -
 
 def test_a_gradient_that_is_not_reduced_is_refuted_and_located() -> None:
     plan = edit_op(replicated(), "all_reduce", identity, nth=3, body="reducer")
-    refuted(plan, kind="conclusion", operator=f"gradient of {WK}", layer=WK, ranks=(0,),
-            says="a reduction is missing")
+    refuted(
+        plan,
+        kind="conclusion",
+        operator=f"gradient of {WK}",
+        layer=WK,
+        ranks=(0,),
+        says="a reduction is missing",
+    )
 
 
 def test_gradients_that_are_never_reduced_are_refuted() -> None:
-    refuted(edit_calls(replicated(), 0, lambda calls: calls[:-1]), kind="conclusion", ranks=(0,),
-            says="a reduction is missing")
+    refuted(
+        edit_calls(replicated(), 0, lambda calls: calls[:-1]),
+        kind="conclusion",
+        ranks=(0,),
+        says="a reduction is missing",
+    )
 
 
 def test_gradients_that_are_reduced_twice_are_refuted() -> None:
-    refuted(edit_calls(replicated(), 0, lambda calls: (*calls, calls[-1])), kind="conclusion",
-            ranks=(0,), says="is 2 times")
+    refuted(
+        edit_calls(replicated(), 0, lambda calls: (*calls, calls[-1])),
+        kind="conclusion",
+        ranks=(0,),
+        says="is 2 times",
+    )
     plan = edit_body(replicated(), 0, "reducer", lambda b: twice("all_reduce", b))
     refuted(plan, kind="conclusion", ranks=(0,), says="is 2 times")
 
 
 @pytest.mark.parametrize("axes", [("tp",), ("dp", "tp")])
 def test_a_gradient_reduced_over_the_wrong_axis_is_refuted_and_located(
-    axes: tuple[str, ...]
+    axes: tuple[str, ...],
 ) -> None:
     plan = edit_op(replicated(), "all_reduce", attrs(group=Group(axes=axes)), nth=2, body="reducer")
-    refuted(plan, kind="mismatch", operator="all_reduce", layer="layers.0.attention.wq.weight",
-            ranks=(0,))
+    refuted(
+        plan,
+        kind="mismatch",
+        operator="all_reduce",
+        layer="layers.0.attention.wq.weight",
+        ranks=(0,),
+    )
 
 
 def test_a_reducer_before_the_last_backward_is_refuted() -> None:
     plan = replicated()
     last = len(plan.programs[0].calls) - 1
-    refuted(edit_calls(plan, 0, swapped_calls(last - 1, last)), kind="mismatch",
-            operator="all_reduce", ranks=(0,))
+    refuted(
+        edit_calls(plan, 0, swapped_calls(last - 1, last)),
+        kind="mismatch",
+        operator="all_reduce",
+        ranks=(0,),
+    )
     refuted(edit_calls(plan, 0, swapped_calls(0, last)), kind="read before write", ranks=(0,))
 
 
@@ -138,8 +170,10 @@ def test_a_reducer_before_the_last_backward_is_refuted() -> None:
 def test_microbatches_in_another_order_are_proved_and_one_twice_refuted() -> None:
     def numbered(numbers: dict[int, int]) -> Plan:
         def change(calls: object) -> list[Call]:
-            return [replace(c, microbatch=numbers.get(c.microbatch, -1))
-                    for c in replicas().programs[0].calls]
+            return [
+                replace(c, microbatch=numbers.get(c.microbatch, -1))
+                for c in replicas().programs[0].calls
+            ]
 
         return edit_calls(replicas(), 0, change)
 
@@ -149,8 +183,11 @@ def test_microbatches_in_another_order_are_proved_and_one_twice_refuted() -> Non
 
 def test_a_missing_microbatch_is_refuted() -> None:
     """Forward and backward of one microbatch only."""
-    refuted(edit_calls(replicas(), 0, lambda calls: (*calls[:2], calls[-1])), kind="mismatch",
-            ranks=(0,))
+    refuted(
+        edit_calls(replicas(), 0, lambda calls: (*calls[:2], calls[-1])),
+        kind="mismatch",
+        ranks=(0,),
+    )
 
 
 # -- what the plan cannot choose -------------------------------------------------------------------
@@ -158,8 +195,11 @@ def test_a_missing_microbatch_is_refuted() -> None:
 
 def test_a_parameter_declared_frozen_still_needs_its_gradient() -> None:
     def freeze(plan: Plan) -> Plan:
-        return edit_program(plan, 0, lambda p: replace(p, shards=tuple(
-            replace(s, trainable=False) for s in p.shards)))
+        return edit_program(
+            plan,
+            0,
+            lambda p: replace(p, shards=tuple(replace(s, trainable=False) for s in p.shards)),
+        )
 
     plan = freeze(replicas())
     found = verify(plan)
@@ -170,16 +210,19 @@ def test_a_parameter_declared_frozen_still_needs_its_gradient() -> None:
 def test_a_parameter_without_influence_gets_no_gradient() -> None:
     plan = replicas(spare=True)
     proved(plan)
-    garbage = edit_body(plan, 0, "backward", lambda b: replace(
-        b, gradients=(*b.gradients, (b.gradients[0][0], 1))))
+    garbage = edit_body(
+        plan, 0, "backward", lambda b: replace(b, gradients=(*b.gradients, (b.gradients[0][0], 1)))
+    )
     refuted(garbage, kind="conclusion", operator="gradient of spare", ranks=(0,))
 
 
 def test_the_single_device_backward_is_checked_too() -> None:
     plan = replicas()
     body = plan.single.bodies[1]
-    ops = tuple(replace(op, attrs={**op.attrs, "other": Fraction(1, 4)}) if op.name == "mul" else op
-                for op in body.ops)
+    ops = tuple(
+        replace(op, attrs={**op.attrs, "other": Fraction(1, 4)}) if op.name == "mul" else op
+        for op in body.ops
+    )
     single = replace(plan.single, bodies=(plan.single.bodies[0], replace(body, ops=ops)))
     found = verify(replace(plan, single=single))
     assert found.verdict != "proved"

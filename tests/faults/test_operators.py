@@ -56,10 +56,18 @@ def dims(first: int, second: int) -> OpEdit:
 FORWARD = {
     "keys are not transposed": (fault("transpose", identity, 1), "matmul", ATTENTION),
     "keys exchange heads and positions": (fault("transpose", dims(1, 2), 1), "matmul", ATTENTION),
-    "queries exchange the wrong dimensions": (fault("transpose", dims(2, 3), 2), "matmul", ATTENTION),
+    "queries exchange the wrong dimensions": (
+        fault("transpose", dims(2, 3), 2),
+        "matmul",
+        ATTENTION,
+    ),
     "values are not transposed": (fault("transpose", identity, 3), None, ATTENTION),
     "heads are not moved back": (fault("transpose", identity, 4), "linear", ATTENTION),
-    "queries and keys exchanged in rotary": (fault("apply_rotary_emb", exchanged()), None, ATTENTION),
+    "queries and keys exchanged in rotary": (
+        fault("apply_rotary_emb", exchanged()),
+        None,
+        ATTENTION,
+    ),
     "softmax over queries": (fault("softmax", attrs(dim=-2)), "softmax", ATTENTION),
     "no mask": (fault("apply_mask", identity), None, ATTENTION),
     "scores divided by another number": (fault("div", attrs(other=Fraction(4))), "div", ATTENTION),
@@ -69,10 +77,15 @@ FORWARD = {
     "a residual dropped": (fault("add", identity), "rms_norm", "layers.0"),
     "a sum for a product": (fault("mul", named("add")), None, FEED_FORWARD),
     "parameters of equal shape exchanged": (
-        renamed(square(), f"{ATTENTION}.wq.weight", f"{ATTENTION}.wk.weight"), None, ATTENTION),
+        renamed(square(), f"{ATTENTION}.wq.weight", f"{ATTENTION}.wk.weight"),
+        None,
+        ATTENTION,
+    ),
     "gate and up exchanged": (
-        renamed(square(), f"{FEED_FORWARD}.w1.weight", f"{FEED_FORWARD}.w3.weight"), "linear",
-        FEED_FORWARD),
+        renamed(square(), f"{FEED_FORWARD}.w1.weight", f"{FEED_FORWARD}.w3.weight"),
+        "linear",
+        FEED_FORWARD,
+    ),
 }
 
 
@@ -84,23 +97,45 @@ def test_a_wrong_forward_operator_is_refuted_and_located(name: str) -> None:
 
 BACKWARD = {
     "a sigmoid's derivative for a silu's": (
-        fault("silu", named("sigmoid"), body="backward"), "backward of sigmoid", FEED_FORWARD),
+        fault("silu", named("sigmoid"), body="backward"),
+        "backward of sigmoid",
+        FEED_FORWARD,
+    ),
     "gradients of a product exchanged": (
-        edit_op(square(), "mul", outputs_exchanged, body="backward", layer=FEED_FORWARD), None,
-        FEED_FORWARD),
+        edit_op(square(), "mul", outputs_exchanged, body="backward", layer=FEED_FORWARD),
+        None,
+        FEED_FORWARD,
+    ),
     "gradients of queries and keys exchanged": (
-        fault("apply_rotary_emb", outputs_exchanged, body="backward"), None, ATTENTION),
+        fault("apply_rotary_emb", outputs_exchanged, body="backward"),
+        None,
+        ATTENTION,
+    ),
     "gradients of scores' operands exchanged": (
-        fault("matmul", outputs_exchanged, 1, "backward"), None, ATTENTION),
+        fault("matmul", outputs_exchanged, 1, "backward"),
+        None,
+        ATTENTION,
+    ),
     "another epsilon": (
-        fault("rms_norm", attrs(eps=Fraction(2)), 1, "backward"), "backward of rms_norm", "layers.0"),
+        fault("rms_norm", attrs(eps=Fraction(2)), 1, "backward"),
+        "backward of rms_norm",
+        "layers.0",
+    ),
     "an incoming gradient doubled": (
-        scaled_input(square(), "silu", Fraction(2), body="backward"), None, FEED_FORWARD),
+        scaled_input(square(), "silu", Fraction(2), body="backward"),
+        None,
+        FEED_FORWARD,
+    ),
     "the wrong context": (
-        edit_op(square(), "mul", exchanged(), body="backward", layer=FEED_FORWARD), None,
-        FEED_FORWARD),
+        edit_op(square(), "mul", exchanged(), body="backward", layer=FEED_FORWARD),
+        None,
+        FEED_FORWARD,
+    ),
     "softmax over queries": (
-        fault("softmax", attrs(dim=-2), body="backward"), "backward of softmax", ATTENTION),
+        fault("softmax", attrs(dim=-2), body="backward"),
+        "backward of softmax",
+        ATTENTION,
+    ),
 }
 
 
@@ -150,8 +185,11 @@ def test_an_attribute_that_nobody_declared_is_not_ignored() -> None:
 
 
 def test_a_cast_to_integers_is_no_identity() -> None:
-    plan = fault("transpose", lambda op: Op("to", op.inputs, op.outputs, {"dtype": "int64"},
-                                            source=op.source), 4)
+    plan = fault(
+        "transpose",
+        lambda op: Op("to", op.inputs, op.outputs, {"dtype": "int64"}, source=op.source),
+        4,
+    )
     assert verify(plan).verdict in ("inconclusive", "refuted")
 
 

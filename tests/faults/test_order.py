@@ -20,10 +20,16 @@ def swapped(order: Sequence[tuple[str, int]], first: int, second: int) -> list[t
     return changed
 
 
-@pytest.mark.parametrize("order", [GPIPE, [(name, m) for m in (0, 1) for name in PASS],
-                                   [(name, m) for m in (1, 0) for name in PASS]])
+@pytest.mark.parametrize(
+    "order",
+    [
+        GPIPE,
+        [(name, m) for m in (0, 1) for name in PASS],
+        [(name, m) for m in (1, 0) for name in PASS],
+    ],
+)
 def test_any_order_of_microbatches_that_pairs_contexts_is_proved(
-    order: Sequence[tuple[str, int]]
+    order: Sequence[tuple[str, int]],
 ) -> None:
     proved(segments(order))
 
@@ -31,19 +37,31 @@ def test_any_order_of_microbatches_that_pairs_contexts_is_proved(
 @pytest.mark.parametrize("name", ["first backward", "second backward", "second"])
 def test_gradients_of_one_microbatch_with_contexts_of_another_are_refuted(name: str) -> None:
     first = GPIPE.index((name, 0))
-    refuted(segments(swapped(GPIPE, first, first + 1)), kind="mismatch",
-            operator="backward of silu", ranks=(0,))
+    refuted(
+        segments(swapped(GPIPE, first, first + 1)),
+        kind="mismatch",
+        operator="backward of silu",
+        ranks=(0,),
+    )
 
 
 def test_a_backward_that_runs_before_its_gradient_arrives_is_refuted() -> None:
     early = swapped(GPIPE, GPIPE.index(("second backward", 0)), GPIPE.index(("first backward", 0)))
-    refuted(segments(early), kind="read before write", operator="first backward", ranks=(0,),
-            says="gradient of h, which nothing has written")
+    refuted(
+        segments(early),
+        kind="read before write",
+        operator="first backward",
+        ranks=(0,),
+        says="gradient of h, which nothing has written",
+    )
 
 
 def test_a_backward_without_its_forward_is_refuted() -> None:
-    refuted(segments([step for step in GPIPE if step != ("first", 1)]), kind="read before write",
-            ranks=(0,))
+    refuted(
+        segments([step for step in GPIPE if step != ("first", 1)]),
+        kind="read before write",
+        ranks=(0,),
+    )
 
 
 def test_a_missing_backward_is_refuted() -> None:
@@ -56,13 +74,20 @@ def test_a_missing_backward_is_refuted() -> None:
 # -- messages and slots ----------------------------------------------------------------------------
 
 SENDS: tuple[Step, ...] = (
-    ("load", 0, (), (0, 1)), ("compute", 0, (0,), (2,)), ("send to 1", 0, (2,), ()),
-    ("load", 1, (), (3, 4)), ("compute", 1, (3,), (5,)), ("send to 1", 1, (5,), ()),
+    ("load", 0, (), (0, 1)),
+    ("compute", 0, (0,), (2,)),
+    ("send to 1", 0, (2,), ()),
+    ("load", 1, (), (3, 4)),
+    ("compute", 1, (3,), (5,)),
+    ("send to 1", 1, (5,), ()),
 )
 RECEIVES: tuple[Step, ...] = (
-    ("load", 0, (), (0, 1)), ("load", 1, (), (2, 3)),
-    ("receive", 0, (), (4,)), ("receive", 1, (), (5,)),
-    ("compute", 0, (4, 1), (6,)), ("compute", 1, (5, 3), (7,)),
+    ("load", 0, (), (0, 1)),
+    ("load", 1, (), (2, 3)),
+    ("receive", 0, (), (4,)),
+    ("receive", 1, (), (5,)),
+    ("compute", 0, (4, 1), (6,)),
+    ("compute", 1, (5, 3), (7,)),
 )
 #: The first message's slot is written again by the second one.
 REUSED: Step = ("receive", 1, (), (4,))
@@ -87,8 +112,13 @@ def test_a_slot_overwritten_before_it_is_read_is_refuted_and_harmless_reuse_prov
 
 def test_a_read_before_the_message_arrives_is_refuted() -> None:
     early = (*RECEIVES[:3], RECEIVES[4], RECEIVES[5], RECEIVES[3])
-    refuted(stages(SENDS, early), kind="read before write", operator="compute", ranks=(1,),
-            says="reads h, which nothing has written")
+    refuted(
+        stages(SENDS, early),
+        kind="read before write",
+        operator="compute",
+        ranks=(1,),
+        says="reads h, which nothing has written",
+    )
 
 
 def test_messages_issued_in_exchanged_order_are_refuted_unless_both_sides_exchange() -> None:
@@ -100,8 +130,13 @@ def test_messages_issued_in_exchanged_order_are_refuted_unless_both_sides_exchan
 
 def test_a_message_to_the_wrong_rank_is_refuted() -> None:
     astray = (*SENDS[:2], ("send to 2", 0, (2,), ()), *SENDS[3:])
-    refuted(stages(astray, RECEIVES, idle=True), kind="unmatched message", operator="recv",
-            ranks=(0, 1), says="1 sends, 2 receives")
+    refuted(
+        stages(astray, RECEIVES, idle=True),
+        kind="unmatched message",
+        operator="recv",
+        ranks=(0, 1),
+        says="1 sends, 2 receives",
+    )
     proved(stages(SENDS, RECEIVES, idle=True))
 
 
@@ -112,8 +147,13 @@ def test_a_message_to_no_rank_is_refuted() -> None:
 
 def test_a_message_that_nobody_receives_is_refuted() -> None:
     short = (*RECEIVES[:3], RECEIVES[4])
-    refuted(stages(SENDS, short), kind="unmatched message", operator="send", ranks=(0, 1),
-            says="2 sends, 1 receives")
+    refuted(
+        stages(SENDS, short),
+        kind="unmatched message",
+        operator="send",
+        ranks=(0, 1),
+        says="2 sends, 1 receives",
+    )
 
 
 def test_ranks_that_both_receive_first_are_refuted() -> None:

@@ -53,8 +53,12 @@ def test_uneven_chunks_are_proved_and_shards_off_by_one_refuted() -> None:
 
 
 def test_a_group_that_its_members_do_not_agree_on_is_refuted() -> None:
-    refuted(parts(ranks=((0,), (0, 1))), kind="unmatched collective", operator="all_gather",
-            ranks=(0, 1))
+    refuted(
+        parts(ranks=((0,), (0, 1))),
+        kind="unmatched collective",
+        operator="all_gather",
+        ranks=(0, 1),
+    )
 
 
 def test_a_rank_outside_its_own_group_is_refuted() -> None:
@@ -62,13 +66,17 @@ def test_a_rank_outside_its_own_group_is_refuted() -> None:
 
 
 def test_a_group_of_a_rank_that_runs_nothing_is_refuted() -> None:
-    refuted(parts(ranks=((0, 1, 2), (0, 1, 2))), kind="group", ranks=(0,),
-            says="ranks [2] run no program")
+    refuted(
+        parts(ranks=((0, 1, 2), (0, 1, 2))),
+        kind="group",
+        ranks=(0,),
+        says="ranks [2] run no program",
+    )
 
 
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
 def test_members_along_mesh_axes_are_ordered_by_rank_whatever_the_plan_lists_first(
-    order: tuple[str, ...]
+    order: tuple[str, ...],
 ) -> None:
     proved(mesh(order, {"a": 8, "b": 4}))
     refuted(mesh(order, {"b": 8, "a": 4}), kind="mismatch", operator="all_gather")
@@ -112,8 +120,13 @@ def broadcast(root: int) -> Plan:
 def test_a_broadcast_comes_from_its_root() -> None:
     proved(broadcast(0))
     for root in (1, 5):
-        refuted(broadcast(root), kind="root", operator="broadcast", ranks=(0, 1),
-                says=f"ranks [0] give what is to come from rank {root}")
+        refuted(
+            broadcast(root),
+            kind="root",
+            operator="broadcast",
+            ranks=(0, 1),
+            says=f"ranks [0] give what is to come from rank {root}",
+        )
 
 
 @pytest.mark.parametrize("kind", ["avg", "min", "prod"])
@@ -133,7 +146,15 @@ def test_a_reduction_that_is_no_sum_is_not_taken_for_one(kind: str) -> None:
 def test_a_shard_that_does_not_move_with_its_coordinate_is_refuted() -> None:
     """Every member of the family but one holds the wrong rows."""
     plan = mesh(("a", "b"), {"a": 8, "b": 4})
-    still = edit_program(plan, 0, lambda p: replace(p, shards=(
-        replace(p.shards[0], offset=(affine(0, {"a": 8}), affine(0))), *p.shards[1:],
-    )))
+    still = edit_program(
+        plan,
+        0,
+        lambda p: replace(
+            p,
+            shards=(
+                replace(p.shards[0], offset=(affine(0, {"a": 8}), affine(0))),
+                *p.shards[1:],
+            ),
+        ),
+    )
     refuted(still, kind="mismatch", operator="all_gather")

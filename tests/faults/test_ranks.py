@@ -60,18 +60,29 @@ def test_ranks_apart_are_proved_as_the_family_is() -> None:
 
 ON_RANK_1 = {
     "embedding starts one row early": (
-        on(1, "embedding", attrs(start=15)), "embedding", "tok_embeddings"),
+        on(1, "embedding", attrs(start=15)),
+        "embedding",
+        "tok_embeddings",
+    ),
     "embedding has the other range": (
-        on(1, "embedding", attrs(start=0)), "embedding", "tok_embeddings"),
+        on(1, "embedding", attrs(start=0)),
+        "embedding",
+        "tok_embeddings",
+    ),
     "target picked from the other range": (on(1, "pick", attrs(start=0)), None, "loss"),
     "a sigmoid for a silu": (on(1, "silu", named("sigmoid")), None, FEED_FORWARD),
     "another epsilon": (on(1, "rms_norm", attrs(eps=Fraction(2))), "rms_norm", "layers.0"),
     "another scale": (on(1, "div", attrs(other=Fraction(4))), "div", ATTENTION),
     "a gradient halved": (
-        scaled_input(apart_llama(), "silu", Fraction(1, 2), body="backward", program=1), None,
-        FEED_FORWARD),
+        scaled_input(apart_llama(), "silu", Fraction(1, 2), body="backward", program=1),
+        None,
+        FEED_FORWARD,
+    ),
     "targets' gradient in the other range": (
-        on(1, "cross_entropy_grad", attrs(start=0), body="backward"), None, None),
+        on(1, "cross_entropy_grad", attrs(start=0), body="backward"),
+        None,
+        None,
+    ),
 }
 
 
@@ -84,28 +95,39 @@ def test_a_fault_on_one_rank_is_found_on_that_rank(name: str) -> None:
 
 
 def test_a_gradient_that_one_rank_drops_is_found_there() -> None:
-    plan = edit_body(apart_llama(), 1, "backward",
-                     lambda b: replace(b, gradients=b.gradients[1:]))
-    refuted(plan, kind="conclusion", operator="gradient of tok_embeddings.weight", ranks=(1,),
-            says="never computed")
+    plan = edit_body(apart_llama(), 1, "backward", lambda b: replace(b, gradients=b.gradients[1:]))
+    refuted(
+        plan,
+        kind="conclusion",
+        operator="gradient of tok_embeddings.weight",
+        ranks=(1,),
+        says="never computed",
+    )
 
 
 def test_gradients_of_two_parameters_exchanged_are_refuted() -> None:
     """wk and wv have one shape: 4 and 5 are their shards."""
     other = {4: 5, 5: 4}
-    plan = edit_body(apart_llama(), 1, "backward", lambda b: replace(
-        b, gradients=tuple((v, other.get(s, s)) for v, s in b.gradients)))
+    plan = edit_body(
+        apart_llama(),
+        1,
+        "backward",
+        lambda b: replace(b, gradients=tuple((v, other.get(s, s)) for v, s in b.gradients)),
+    )
     refuted(plan, kind="conclusion", operator=f"gradient of {ATTENTION}.wk.weight", ranks=(1,))
 
 
 # -- shards ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "operator", "layer", "first", "second"), [
-    (f"{ATTENTION}.wo.weight", "linear", ATTENTION, (0, 8), (0, 0)),
-    (f"{FEED_FORWARD}.w2.weight", "linear", FEED_FORWARD, (0, 12), (0, 0)),
-    ("output.weight", None, "loss", (16, 0), (0, 0)),
-])
+@pytest.mark.parametrize(
+    ("name", "operator", "layer", "first", "second"),
+    [
+        (f"{ATTENTION}.wo.weight", "linear", ATTENTION, (0, 8), (0, 0)),
+        (f"{FEED_FORWARD}.w2.weight", "linear", FEED_FORWARD, (0, 12), (0, 0)),
+        ("output.weight", None, "loss", (16, 0), (0, 0)),
+    ],
+)
 def test_swapped_shards_are_refuted_and_located(
     name: str, operator: str | None, layer: str, first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
@@ -117,8 +139,9 @@ def test_vocabulary_shards_swapped_together_with_their_ranges_are_proved() -> No
     plan = moved(moved(apart_llama(), 0, "output.weight", 16, 0), 1, "output.weight", 0, 0)
     for rank, start in ((0, 16), (1, 0)):
         plan = edit_op(plan, "pick", attrs(start=start), program=rank)
-        plan = edit_op(plan, "cross_entropy_grad", attrs(start=start), program=rank,
-                       body="backward")
+        plan = edit_op(
+            plan, "cross_entropy_grad", attrs(start=start), program=rank, body="backward"
+        )
     proved(plan)
 
 
@@ -140,24 +163,46 @@ def test_a_shard_off_by_one_is_refuted_and_one_outside_is_invalid() -> None:
 
 
 def test_removing_an_all_reduce_is_refuted_and_located() -> None:
-    refuted(on_both("all_reduce", identity, 1), kind="mismatch", operator="add", ranks=(0, 1),
-            layer=ATTENTION, says="still a partial sum: a reduction before it is missing")
+    refuted(
+        on_both("all_reduce", identity, 1),
+        kind="mismatch",
+        operator="add",
+        ranks=(0, 1),
+        layer=ATTENTION,
+        says="still a partial sum: a reduction before it is missing",
+    )
 
 
 def test_removing_an_all_reduce_from_the_family_is_refuted_and_located() -> None:
     plan = edit_op(llama(tp=2), "all_reduce", identity, nth=1)
-    refuted(plan, kind="mismatch", operator="add", ranks=(0,), layer=ATTENTION,
-            says="still a partial sum")
+    refuted(
+        plan,
+        kind="mismatch",
+        operator="add",
+        ranks=(0,),
+        layer=ATTENTION,
+        says="still a partial sum",
+    )
 
 
 def test_removing_an_all_reduce_on_one_rank_is_a_contradiction() -> None:
-    refuted(on(1, "all_reduce", identity, 1), kind="unmatched collective", operator="all_reduce",
-            ranks=(0, 1), layer=ATTENTION)
+    refuted(
+        on(1, "all_reduce", identity, 1),
+        kind="unmatched collective",
+        operator="all_reduce",
+        ranks=(0, 1),
+        layer=ATTENTION,
+    )
 
 
 def test_removing_a_backward_all_reduce_is_refuted() -> None:
-    found = refuted(on_both("all_reduce", identity, 1, "backward"), kind="mismatch",
-                    operator="backward of rms_norm", ranks=(0, 1), layer="layers.0")
+    found = refuted(
+        on_both("all_reduce", identity, 1, "backward"),
+        kind="mismatch",
+        operator="backward of rms_norm",
+        ranks=(0, 1),
+        layer="layers.0",
+    )
     assert all(c.holds for c in found.conclusions if c.kind == "loss")
 
 
@@ -175,8 +220,13 @@ def test_reducing_twice_is_refuted() -> None:
 
 
 def test_a_maximum_for_a_sum_and_a_sum_for_a_maximum_are_not_proved() -> None:
-    refuted(on_both("all_reduce", attrs(op="max"), 1), kind="mismatch", operator="all_reduce",
-            ranks=(0, 1), layer=ATTENTION)
+    refuted(
+        on_both("all_reduce", attrs(op="max"), 1),
+        kind="mismatch",
+        operator="all_reduce",
+        ranks=(0, 1),
+        layer=ATTENTION,
+    )
     # Any number may be subtracted before exponentials: not wrong, but another program.
     assert verify(on_both("all_reduce", attrs(op="sum"), 3)).verdict != "proved"
 
@@ -186,8 +236,12 @@ def test_sequence_parallel_twins() -> None:
     of equal size it is not."""
     plan = llama(tp=2, sequence_parallel=True)
     proved(plan)
-    refuted(edit_op(plan, "reduce_scatter", attrs(dim=2), nth=1), kind="shape",
-            operator="reduce_scatter", layer=ATTENTION)
+    refuted(
+        edit_op(plan, "reduce_scatter", attrs(dim=2), nth=1),
+        kind="shape",
+        operator="reduce_scatter",
+        layer=ATTENTION,
+    )
 
 
 def test_a_loss_on_some_ranks_only_is_enough_and_on_none_is_not() -> None:

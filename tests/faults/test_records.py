@@ -99,63 +99,133 @@ Expected = tuple[Edit, str, str | None, tuple[int, ...] | None]
 LLAMA_FAULTS: dict[str, Expected] = {
     "keys are not transposed": (kwargs(0, KEYS, dim0=2, dim1=2), "mismatch", "matmul", (0,)),
     "a view with two sizes exchanged": (
-        kwargs(0, QUERIES_VIEW, size=(128, 32, 128, 128)), "shape", "view", (0,)),
+        kwargs(0, QUERIES_VIEW, size=(128, 32, 128, 128)),
+        "shape",
+        "view",
+        (0,),
+    ),
     "softmax over queries": (kwargs(0, SOFTMAX, dim=-2), "mismatch", "softmax", (0,)),
-    "no mask": (
-        signature(0, MASK, "nnscaler.runtime.function.identity"), "mismatch", None, (0,)),
+    "no mask": (signature(0, MASK, "nnscaler.runtime.function.identity"), "mismatch", None, (0,)),
     "scores divided by another number": (operand(0, SCALE, 1, 4.0), "mismatch", "div", (0,)),
     "another epsilon": (operand(0, EPSILON, 1, 1e-6), "mismatch", "add", (0,)),
     "another power": (operand(0, POWER, 1, 3), "mismatch", "pow", (0,)),
     "a sigmoid for a silu": (signature(0, SILU, "torch.sigmoid"), "mismatch", None, (0,)),
     "an embedding that starts one row late": (
-        kwargs(0, EMBEDDING, start=1, stop=51201), "mismatch", "embedding", (0,)),
+        kwargs(0, EMBEDDING, start=1, stop=51201),
+        "mismatch",
+        "embedding",
+        (0,),
+    ),
     "an embedding that stops too early": (
-        kwargs(0, EMBEDDING, stop=25600), "shape", "embedding", (0,)),
+        kwargs(0, EMBEDDING, stop=25600),
+        "shape",
+        "embedding",
+        (0,),
+    ),
     "gradients of rotary exchanged": (
-        outputs_exchanged(0, ROTARY_BACKWARD), "mismatch", None, (0,)),
+        outputs_exchanged(0, ROTARY_BACKWARD),
+        "mismatch",
+        None,
+        (0,),
+    ),
     "gradients of a product exchanged": (
-        outputs_exchanged(0, ATTENTION_BACKWARD), "mismatch", None, (0,)),
+        outputs_exchanged(0, ATTENTION_BACKWARD),
+        "mismatch",
+        None,
+        (0,),
+    ),
     "a group without the other rank": (in_group(0), "unmatched collective", None, (0, 1)),
     "a group of another rank": (in_group(0, 2), "unmatched collective", "all_reduce", (0, 2)),
     "a rank outside its group": (in_group(1, 2), "group", "all_reduce", (0,)),
     "a message to the wrong rank": (
-        prim_kwargs(1, MASK_SENT, "MovePrim", dst=2), "unmatched message", "send", (1, 2)),
+        prim_kwargs(1, MASK_SENT, "MovePrim", dst=2),
+        "unmatched message",
+        "send",
+        (1, 2),
+    ),
     "a message from another rank": (
-        prim_kwargs(1, MASK_SENT, "MovePrim", src=0), "peer", "send", (1,)),
+        prim_kwargs(1, MASK_SENT, "MovePrim", src=0),
+        "peer",
+        "send",
+        (1,),
+    ),
     "a message received into another shape": (
-        prim_kwargs(3, MASK_SENT, "MovePrim", shape=(1, 1, 64, 128)), "shape", "recv", None),
+        prim_kwargs(3, MASK_SENT, "MovePrim", shape=(1, 1, 64, 128)),
+        "shape",
+        "recv",
+        None,
+    ),
     "a chunk of another dimension": (
-        prim_kwargs(0, MASK_SENT, "ChunkPrim", dim=2), "shape", None, (0,)),
+        prim_kwargs(0, MASK_SENT, "ChunkPrim", dim=2),
+        "shape",
+        None,
+        (0,),
+    ),
     "a gather along another dimension": (
-        prim_kwargs(0, RESIDUAL_GRADIENT, "AllGatherPrim", dim=1), "collective mismatch",
-        "all_gather", (0, 1)),
+        prim_kwargs(0, RESIDUAL_GRADIENT, "AllGatherPrim", dim=1),
+        "collective mismatch",
+        "all_gather",
+        (0, 1),
+    ),
     "uses given each other's tensors": (
-        use_inputs_exchanged(2, LAST_FORWARD), "read before write", None, (2,)),
+        use_inputs_exchanged(2, LAST_FORWARD),
+        "read before write",
+        None,
+        (2,),
+    ),
     "a use given the tensors of the microbatch before": (
-        stale(2, LAST_FORWARD), "mismatch", None, (2,)),
+        stale(2, LAST_FORWARD),
+        "mismatch",
+        None,
+        (2,),
+    ),
     "a backward given the gradients of the microbatch before": (
-        stale(0, FIRST_BACKWARD), "mismatch", None, (0,)),
-    "gradients reduced before the last backward": (
-        early_reducer, "mismatch", "all_reduce", (0,)),
+        stale(0, FIRST_BACKWARD),
+        "mismatch",
+        None,
+        (0,),
+    ),
+    "gradients reduced before the last backward": (early_reducer, "mismatch", "all_reduce", (0,)),
     "gradients never reduced": (
-        without_reducer, "conclusion", "gradient of tok_embeddings.weight", (0,)),
+        without_reducer,
+        "conclusion",
+        "gradient of tok_embeddings.weight",
+        (0,),
+    ),
     "parameters of equal shape exchanged": (exchanged_names, "mismatch", "linear", (0, 1)),
     "a shard that is the other half": (other_half, "mismatch", None, (1,)),
 }
 MOE_FAULTS: dict[str, Expected] = {
     "routing weights' gradient not reduced": (
-        backward_as_forward(2, 3), "mismatch", "backward of nnscaler_moe_gmm", (2, 3)),
+        backward_as_forward(2, 3),
+        "mismatch",
+        "backward of nnscaler_moe_gmm",
+        (2, 3),
+    ),
     "routing weights' gradient not reduced on one rank": (
-        backward_as_forward(2), "unmatched collective", "all_reduce", (2, 3)),
+        backward_as_forward(2),
+        "unmatched collective",
+        "all_reduce",
+        (2, 3),
+    ),
     "the other rank's experts": (
-        kwargs(2, EXPERTS, local_expert_start=8, local_expert_end=16), "mismatch",
-        "nnscaler_moe_gmm", (2,)),
+        kwargs(2, EXPERTS, local_expert_start=8, local_expert_end=16),
+        "mismatch",
+        "nnscaler_moe_gmm",
+        (2,),
+    ),
     "another scale of the routing": (
-        all_of(kwargs(2, GATE, route_scale=2.0), kwargs(3, GATE, route_scale=2.0)), "mismatch",
-        "gate_fw", (2, 3)),
+        all_of(kwargs(2, GATE, route_scale=2.0), kwargs(3, GATE, route_scale=2.0)),
+        "mismatch",
+        "gate_fw",
+        (2, 3),
+    ),
     "another scoring function": (
         all_of(kwargs(2, GATE, score_func="softmax"), kwargs(3, GATE, score_func="softmax")),
-        "mismatch", "gate_fw", (2, 3)),
+        "mismatch",
+        "gate_fw",
+        (2, 3),
+    ),
 }
 
 
@@ -210,10 +280,13 @@ def test_an_unknown_operator_is_inconclusive_by_name(shared_plans: Path) -> None
     assert "operator swish is not declared" in found.reason
 
 
-@pytest.mark.parametrize(("single", "says"), [
-    (LLAMA_3, r"layers\.2\.attention_norm\.weight .* is on no rank"),
-    (MOE, r"tok_embeddings\.weight has full shape \[51200, 4096\], expected \[51200, 512\]"),
-])
+@pytest.mark.parametrize(
+    ("single", "says"),
+    [
+        (LLAMA_3, r"layers\.2\.attention_norm\.weight .* is on no rank"),
+        (MOE, r"tok_embeddings\.weight has full shape \[51200, 4096\], expected \[51200, 512\]"),
+    ],
+)
 def test_another_model_is_invalid_input(shared_plans: Path, single: str, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         verify(edited(shared_plans, single, LLAMA_222))

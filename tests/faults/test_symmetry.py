@@ -67,8 +67,9 @@ def test_a_fault_in_one_microbatch_is_found_there() -> None:
     """Microbatches that run different bodies are taken one by one."""
     plan = llama(tp=2, microbatches=2)
     proved(on_microbatch(plan, 1, lambda body: body))
-    found = refuted(on_microbatch(plan, 1, sigmoid), kind="mismatch", ranks=(0,),
-                    layer="layers.0.feed_forward")
+    found = refuted(
+        on_microbatch(plan, 1, sigmoid), kind="mismatch", ranks=(0,), layer="layers.0.feed_forward"
+    )
     assert found.findings[0].microbatches == (1,)
 
 
@@ -90,11 +91,18 @@ def through(*points: int) -> Affine:
     return affine(start, {"tp": slope})
 
 
-@pytest.mark.parametrize("start", [through(0, 0), through(8, 0), through(24, 0), through(-8, 16),
-                                   through(24, -8), through(0, 7)])
-@pytest.mark.parametrize(("operator", "body"), [
-    ("embedding", "forward"), ("pick", "forward"), ("cross_entropy_grad", "backward"),
-])
+@pytest.mark.parametrize(
+    "start",
+    [through(0, 0), through(8, 0), through(24, 0), through(-8, 16), through(24, -8), through(0, 7)],
+)
+@pytest.mark.parametrize(
+    ("operator", "body"),
+    [
+        ("embedding", "forward"),
+        ("pick", "forward"),
+        ("cross_entropy_grad", "backward"),
+    ],
+)
 def test_a_range_that_is_right_on_some_ranks_only_is_refuted(
     start: Affine, operator: str, body: str
 ) -> None:
@@ -138,5 +146,6 @@ def test_every_operator_is_in_a_stage_and_what_nobody_reads_is_listed_dead() -> 
     # Messages, loads and parameters have no claim of their own; everything else alive has one.
     assert all(
         s.template >= 0 or rows[s.row].kind in ("shard", "load", "seed")
-        for s in result.stages if s.side == "parallel" and s.live
+        for s in result.stages
+        if s.side == "parallel" and s.live
     )

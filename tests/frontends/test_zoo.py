@@ -19,7 +19,12 @@ from frontends.zoo import MODELS, ProgramBuilder, along, build
 from partition.trace import Trace, Tracer, reference
 
 TINY: dict[str, Any] = {
-    "layers": 2, "hidden": 32, "heads": 8, "kv_heads": 4, "ffn": 64, "vocabulary": 96,
+    "layers": 2,
+    "hidden": 32,
+    "heads": 8,
+    "kv_heads": 4,
+    "ffn": 64,
+    "vocabulary": 96,
     "sequence": 8,
 }
 LAYOUTS: list[dict[str, Any]] = [
@@ -130,7 +135,8 @@ def edit(plan: Plan, program: int, body: int, change: Any) -> Plan:
 def without_all_reduce(axis: str, last: bool = False) -> Any:
     def change(body: Body) -> Body:
         numbers = [
-            i for i, op in enumerate(body.ops)
+            i
+            for i, op in enumerate(body.ops)
             if op.name == "all_reduce" and op.attrs["group"] == Group(axes=(axis,))
         ]
         number = numbers[-1 if last else 0]
@@ -167,7 +173,8 @@ def test_a_wrong_loss_factor_changes_the_loss_or_every_gradient(body: int, backw
     def halve(body: Body) -> Body:
         ops = [
             dataclasses.replace(op, attrs={**op.attrs, "other": op.attrs["other"] / 2})  # type: ignore[operator]
-            if op.name == "mul" and "other" in op.attrs else op
+            if op.name == "mul" and "other" in op.attrs
+            else op
             for op in body.ops
         ]
         return dataclasses.replace(body, ops=tuple(ops))
@@ -200,8 +207,11 @@ def test_models_have_their_true_number_of_parameters(
     assert sum(s.name.endswith("wq.weight") for s in plan.single.shards) == layers
     (frequencies,) = [s for s in plan.single.shards if not s.trainable]
     assert (frequencies.name, frequencies.full_shape) == ("freqs_cis", (8192, 64, 2))
-    assert all(op.attrs["eps"] == Fraction(1, 100000)
-               for op in plan.single.bodies[0].ops if op.name == "rms_norm")
+    assert all(
+        op.attrs["eps"] == Fraction(1, 100000)
+        for op in plan.single.bodies[0].ops
+        if op.name == "rms_norm"
+    )
 
 
 def test_the_full_405b_plan_is_sound() -> None:
@@ -229,7 +239,8 @@ def test_stages_run_one_forward_one_backward() -> None:
 
 def communication(body: Body) -> list[str]:
     return [
-        f"{op.name} {op.attrs.get('op', '')}".strip() for op in body.ops
+        f"{op.name} {op.attrs.get('op', '')}".strip()
+        for op in body.ops
         if op.name in ("all_reduce", "all_gather", "reduce_scatter", "send", "recv")
     ]
 
@@ -260,18 +271,25 @@ def test_communication_along_the_sequence() -> None:
         ({"tp": 3}, "llama3-8b: heads 8 is not divisible by tp 3"),
         ({"tp": 8}, "llama3-8b: kv_heads 4 is not divisible by tp 8"),
         ({"tp": 2, "vocabulary": 97}, "llama3-8b: vocabulary 97 is not divisible by tp 2"),
-        ({"tp": 2, "sequence": 9, "sequence_parallel": True},
-         "llama3-8b: sequence 9 is not divisible by tp 2"),
+        (
+            {"tp": 2, "sequence": 9, "sequence_parallel": True},
+            "llama3-8b: sequence 9 is not divisible by tp 2",
+        ),
         ({"pp": 3}, "llama3-8b: 2 layers cannot fill 3 pipeline stages"),
         ({"dp": 0}, "dp is 0, expected an integer of at least 1"),
         ({"microbatches": -1}, "microbatches is -1, expected an integer of at least 1"),
         ({"layers": 0}, "llama3-8b: layers is 0, expected at least 1"),
         ({"heads": 3}, "llama3-8b: hidden 32 is not divisible into 3 heads of even size"),
         ({"kv_heads": 3}, "llama3-8b: 8 heads are not divisible by 3 kv_heads"),
-        ({"norm_eps": "tiny"},
-         "llama3-8b: norm_eps is 'tiny', expected a positive decimal in quotes"),
-        ({"experts": 8}, "llama3-8b: experts is no setting; known are ffn, heads, hidden, kv_heads, "
-         "layers, norm_eps, rope_theta, sequence, vocabulary"),
+        (
+            {"norm_eps": "tiny"},
+            "llama3-8b: norm_eps is 'tiny', expected a positive decimal in quotes",
+        ),
+        (
+            {"experts": 8},
+            "llama3-8b: experts is no setting; known are ffn, heads, hidden, kv_heads, "
+            "layers, norm_eps, rope_theta, sequence, vocabulary",
+        ),
     ],
 )
 def test_what_cannot_be_built_says_why(changes: dict[str, Any], message: str) -> None:

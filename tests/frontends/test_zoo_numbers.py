@@ -18,7 +18,12 @@ from engine.unroll import Row, Unrolled, unroll
 from frontends.zoo import build
 
 CONFIG: dict[str, Any] = {
-    "layers": 2, "hidden": 16, "heads": 4, "kv_heads": 2, "ffn": 24, "vocabulary": 20,
+    "layers": 2,
+    "hidden": 16,
+    "heads": 4,
+    "kv_heads": 2,
+    "ffn": 24,
+    "vocabulary": 20,
     "sequence": 4,
 }
 Point = tuple[tuple[str, int], ...]
@@ -56,14 +61,18 @@ class Machine:
     def row(self, row: Row, at: dict[str, int], unrolled: Unrolled) -> list[Any]:
         if row.kind == "shard":
             shard = self.programs[row.programs[0]].shards[row.attrs["shard"]]  # type: ignore[index]
-            box = tuple(slice(o.at(at), o.at(at) + n)
-                        for o, n in zip(shard.offset, shard.shape, strict=True))
+            box = tuple(
+                slice(o.at(at), o.at(at) + n)
+                for o, n in zip(shard.offset, shard.shape, strict=True)
+            )
             return [self.tensors[shard.name][box]]
         if row.kind == "load":
             replica = at.get("dp", 0) * self.microbatches + at["mb"]
             size = unrolled.tensors[row.outputs[0]].shape[0]
-            return [self.tensors[n][replica * size : (replica + 1) * size]
-                    for n in ("tokens", "targets")]
+            return [
+                self.tensors[n][replica * size : (replica + 1) * size]
+                for n in ("tokens", "targets")
+            ]
         if row.kind == "seed":
             return [np.ones(1)]
         if row.kind == "recv":
@@ -71,8 +80,10 @@ class Machine:
         if row.kind in ("op", "slice"):
             return self.operator(row, at)
         (source, *rest) = row.inputs
-        along = [{**at, **dict(zip([a for a, _ in row.over], place, strict=True))}
-                 for place in itertools.product(*(range(n) for _, n in row.over))]
+        along = [
+            {**at, **dict(zip([a for a, _ in row.over], place, strict=True))}
+            for place in itertools.product(*(range(n) for _, n in row.over))
+        ]
         parts = [self.get(source, p) for p in along]
         if row.kind == "accumulate":
             return [sum(parts) + sum(self.get(v, at) for v in rest)]
@@ -102,9 +113,7 @@ class Machine:
 
 def random_tensors(plan: Plan, batch: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    tensors: dict[str, Any] = {
-        s.name: rng.normal(0, 0.3, s.full_shape) for s in plan.single.shards
-    }
+    tensors: dict[str, Any] = {s.name: rng.normal(0, 0.3, s.full_shape) for s in plan.single.shards}
     angles = rng.uniform(0, 6, (CONFIG["sequence"], CONFIG["hidden"] // CONFIG["heads"] // 2))
     tensors["freqs_cis"] = np.stack([np.cos(angles), np.sin(angles)], -1)
     for name in ("tokens", "targets"):
@@ -183,10 +192,15 @@ def test_both_sides_compute_what_pytorch_computes(layout: dict[str, Any]) -> Non
         for program, number, value in unrolled.gradients:
             shard = programs[program].shards[number]
             for at in machine.points(program):
-                box = tuple(slice(o.at(at), o.at(at) + n)
-                            for o, n in zip(shard.offset, shard.shape, strict=True))
+                box = tuple(
+                    slice(o.at(at), o.at(at) + n)
+                    for o, n in zip(shard.offset, shard.shape, strict=True)
+                )
                 np.testing.assert_allclose(
-                    machine.get(value, at), gradients[shard.name][box], rtol=1e-9, atol=1e-13,
+                    machine.get(value, at),
+                    gradients[shard.name][box],
+                    rtol=1e-9,
+                    atol=1e-13,
                     err_msg=f"{shard.name} at {at}",
                 )
             compared.add(shard.name)
