@@ -8,14 +8,22 @@ own; shapes and gradients are derived from the operators' declarations.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from engine.errors import InvalidInput
 from engine.ir import Plan
-from frontends.zoo import llama
+from frontends.zoo import transformer
 from frontends.zoo.builder import BodyBuilder, ProgramBuilder, along
-from frontends.zoo.config import FOLDER, Parallel, read_data, read_llama
+from frontends.zoo.config import FOLDER, ModelConfig, Parallel, read_config, read_data
+from frontends.zoo.llama import Llama, LlamaConfig
+from frontends.zoo.transformer import Model
 
-__all__ = ["MODELS", "BodyBuilder", "ProgramBuilder", "along", "build"]
+__all__ = ["ARCHITECTURES", "MODELS", "BodyBuilder", "ProgramBuilder", "along", "build"]
+
+#: What ``architecture = "..."`` in a configuration file names: its settings, and who writes it.
+ARCHITECTURES: dict[str, tuple[type[ModelConfig], type[Model[Any]]]] = {
+    "llama": (LlamaConfig, Llama),
+}
 
 #: Name -> configuration file of every model.
 MODELS: dict[str, Path] = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
@@ -39,14 +47,28 @@ def build(
     ``layers`` and ``overrides`` replace hyperparameters of the model (``sequence=128``).  Raises
     `InvalidInput` for an unknown model, or one that cannot be divided this way.
     """
-    path = MODELS.get(name)
-    if path is None:
-        raise InvalidInput(f"no model {name}; known are {', '.join(MODELS)}")
+    path = find(name)
     parallel = Parallel(dp, tp, pp, microbatches, sequence_parallel, microbatch_size)
     architecture = read_data(path).get("architecture")
-    if architecture != "llama":
-        raise InvalidInput(f"architecture {architecture!r} is not known", str(path))
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise InvalidInput(
+            f"architecture {architecture!r} is not known; known are {known}", str(path)
+        )
+    kind, model = ARCHITECTURES[architecture]
     changed = {**overrides, **({} if layers is None else {"layers": layers})}
-    config = read_llama(path, changed)
+    config = read_config(kind, path, changed)
     parallel.check(config)
-    return llama.build(config, parallel)
+    return transformer.build(model, config, parallel)
+
+
+def find(name: str) -> Path:
+    """The configuration file of a model: one of the zoo's by its name, or any by its path."""
+    if name in MODELS:
+        return MODELS[name]
+    path = Path(name)
+    if path.suffix == ".toml":
+        return path
+    raise InvalidInput(
+        f"no model {name}; known are {', '.join(MODELS)}, or the path of a .toml file"
+    )
