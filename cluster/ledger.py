@@ -53,6 +53,7 @@ _SAID = [
     pa.field("rss_mib", pa.float64(), False),
     pa.field("model", _MODEL, False),
     pa.field("reason", pa.string(), False),
+    pa.field("configuration", pa.string(), False),
 ]
 SCHEMA = pa.schema(
     [
@@ -64,9 +65,10 @@ SCHEMA = pa.schema(
         pa.field("answers", pa.list_(pa.field("answer", pa.struct(_SAID), False)), False),
     ]
 )
-"""One row per verdict. ``key`` is :func:`text_key`. ``solver`` and ``version`` name the last answer
-that says the verdict; ``seconds`` is the sum over all answers, ``rss_mib`` their maximum;
-``cached`` rows were decided by an earlier run; ``answers`` is every answer on the way."""
+"""One row per verdict. ``key`` is :func:`text_key`. ``solver``, ``version`` and ``configuration``
+(`solvers.configurations`) name the last answer that says the verdict; ``seconds`` is the sum over
+all answers, ``rss_mib`` their maximum; ``cached`` rows were decided by an earlier run; ``answers`` is
+every answer on the way."""
 
 _PREFIX = SCHEMA.serialize().to_pybytes()
 
@@ -114,6 +116,7 @@ def _row(key: str, solved: Solved) -> dict[str, Any]:
         "verdict": solved.verdict,
         "solver": said[-1].solver,
         "version": said[-1].version,
+        "configuration": said[-1].configuration,
         "seconds": sum(a.seconds for a in solved.answers),
         "rss_mib": max(a.rss_mib for a in solved.answers),
         "model": _list(solved.model),
@@ -121,6 +124,7 @@ def _row(key: str, solved: Solved) -> dict[str, Any]:
         "answers": [
             {name: getattr(a, name) for name in ("verdict", "solver", "version", "seconds")}
             | {"rss_mib": a.rss_mib, "model": _list(a.model), "reason": a.reason}
+            | {"configuration": a.configuration}
             for a in solved.answers
         ],
     }

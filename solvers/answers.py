@@ -44,7 +44,8 @@ class Answer:
     that gave up; ``reason`` says more about these four. ``model`` holds, when sat on the last
     rung, the values of the symbols as rationals ("-3/2"), or as the solver writes an irrational.
     ``seconds`` is the time in the solver, parsing included; ``rss_mib`` the most its child held
-    resident meanwhile.
+    resident meanwhile. ``configuration`` is one of :mod:`solvers.configurations`, by name;
+    ``proof`` the proof in CPC where one was asked for and the verdict is "unsat".
     """
 
     verdict: Verdict
@@ -54,6 +55,8 @@ class Answer:
     rss_mib: float
     model: Mapping[str, str] = field(default_factory=lambda: _NO_MODEL)
     reason: str = ""
+    configuration: str = ""
+    proof: str = ""
 
     @property
     def decided(self) -> bool:
@@ -82,7 +85,9 @@ class Solved:
         """Why there is no decision, in the solvers' words; empty if there is one."""
         if self.verdict in ("unsat", "sat"):
             return ""
-        return "; ".join(f"{a.solver}: {a.reason or a.verdict}" for a in self.answers)
+        return "; ".join(
+            f"{a.configuration or a.solver}: {a.reason or a.verdict}" for a in self.answers
+        )
 
 
 class SolverDisagreement(RuntimeError):

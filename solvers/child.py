@@ -19,6 +19,7 @@ from typing import IO, cast
 import msgspec
 
 from solvers.answers import Answer, SolverName, SolverUnavailable, Verdict
+from solvers.configurations import Configuration
 from solvers.smtlib import decode_name
 from solvers.worker import LENGTH, MIB, OUT_OF_MEMORY, Question, Reply, Settings, resident_bytes
 
@@ -36,14 +37,15 @@ _decode = msgspec.msgpack.Decoder(Reply).decode
 
 
 class Child:
-    """One warm process of one solver, from its start to its end.
+    """One warm process of one configuration of a solver, from its start to its end.
 
     ``reply_fd`` becomes readable when :meth:`receive` has something to do; ``wants_write`` says
     when ``question_fd`` should be watched for :meth:`transmit`.
     """
 
-    def __init__(self, solver: SolverName, seed: int, memory_limit_bytes: int) -> None:
-        self.solver = solver
+    def __init__(self, configuration: Configuration, seed: int, memory_limit_bytes: int) -> None:
+        self.configuration = configuration
+        self.solver: SolverName = configuration.solver
         self.version = ""
         self.rss_bytes = 0
         self.peak_bytes = 0
@@ -54,9 +56,10 @@ class Child:
         self._outgoing = memoryview(b"")
         self._incoming = bytearray()
         self._ended_reading = False
-        self._stderr = os.memfd_create(f"{solver}-stderr")
+        self._stderr = os.memfd_create(f"{self.solver}-stderr")
         hold, self._lifeline = os.pipe()
-        settings = Settings(solver, seed, memory_limit_bytes, hold)
+        options = dict(configuration.options)
+        settings = Settings(self.solver, seed, memory_limit_bytes, hold, options)
         self._process = subprocess.Popen(
             [sys.executable, "-P", _WORKER, msgspec.json.encode(settings).decode()],
             stdin=subprocess.PIPE,
@@ -100,9 +103,17 @@ class Child:
             return self._started + START_SECONDS
         return self._asked + self._timeout
 
-    def ask(self, text: str, resource_limit: int, timeout: float, want_model: bool) -> None:
+    def ask(
+        self,
+        text: str,
+        resource_limit: int,
+        timeout: float,
+        *,
+        want_model: bool = False,
+        want_proof: bool = False,
+    ) -> None:
         """Begin a question; its wall clock of ``timeout`` seconds runs from the warm child."""
-        body = msgspec.msgpack.encode(Question(text, resource_limit, want_model))
+        body = msgspec.msgpack.encode(Question(text, resource_limit, want_model, want_proof))
         self._outgoing = memoryview(LENGTH.pack(len(body)) + body)
         self._asked, self._timeout, self.busy = time.perf_counter(), timeout, True
         self.transmit()
@@ -178,9 +189,8 @@ class Child:
                 self.transmit()
                 continue
             self.busy = False
-            return self._answer(
-                cast("Verdict", reply.verdict), reply.seconds, reply.reason, reply.model
-            )
+            verdict = cast("Verdict", reply.verdict)
+            return self._answer(verdict, reply.seconds, reply.reason, reply.model, reply.proof)
         return None
 
     def _ended(self) -> Answer:
@@ -212,10 +222,23 @@ class Child:
         self.busy = False
 
     def _answer(
-        self, verdict: Verdict, seconds: float, reason: str, model: dict[str, str] | None = None
+        self,
+        verdict: Verdict,
+        seconds: float,
+        reason: str,
+        model: dict[str, str] | None = None,
+        proof: str = "",
     ) -> Answer:
         names = {decode_name(spelled): value for spelled, value in (model or {}).items()}
         rss_mib = self.peak_bytes / MIB
         return Answer(
-            verdict, self.solver, self.version, seconds, rss_mib, MappingProxyType(names), reason
+            verdict,
+            self.solver,
+            self.version,
+            seconds,
+            rss_mib,
+            MappingProxyType(names),
+            reason,
+            self.configuration.name,
+            proof,
         )

@@ -2,8 +2,8 @@
 
 The ladder asks the linear rung first, where products are uninterpreted: "unsat" there is a
 proof. Anything else goes on to the nonlinear rung, whose word is the last. Z3 answers alone as
-long as it is quick; a text that takes it longer than :data:`RACE_AFTER` seconds is given to cvc5
-as well, and the first decision wins.
+long as it is quick; a text that takes it longer is given to cvc5 as well, a stubborn one to further
+configurations of both (`solvers.configurations`), and the first decision wins.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from typing import Literal, Self, TypeAlias, get_args
 
 from solvers.answers import Answer, Query, Solved, SolverDisagreement, SolverName, Verdict
 from solvers.child import Child
+from solvers.configurations import CONFIGURATIONS, Configuration
 from solvers.smtlib import Rung
 
 Mode: TypeAlias = Literal["portfolio", "z3", "cvc5", "both"]
-
-RACE_AFTER = 0.05
-"""Seconds that Z3 has for itself before cvc5 is asked as well."""
 
 RESOURCES_PER_SECOND: dict[SolverName, int] = {"z3": 4_000_000, "cvc5": 400_000}
 """The solver's own resource units for one second of ``timeout``: below what a machine of today
@@ -32,6 +30,9 @@ SAMPLE_EVERY = 0.1
 
 RETIRE_SHARE = 0.5
 """A child that keeps this share of its memory limit after an answer is replaced."""
+
+_USUAL: dict[SolverName, Configuration] = {"z3": CONFIGURATIONS[0], "cvc5": CONFIGURATIONS[1]}
+_ORDER = {configuration.name: place for place, configuration in enumerate(CONFIGURATIONS)}
 
 
 class Portfolio:
@@ -60,10 +61,10 @@ class Portfolio:
         self.timeout = timeout
         self.memory_limit_bytes = memory_limit_bytes
         self.seed = seed
-        self._children: dict[SolverName, Child] = {}
+        self._children: dict[str, Child] = {}
 
     def __enter__(self) -> Self:
-        self._child("cvc5" if self.mode == "cvc5" else "z3")
+        self._child(_USUAL["cvc5" if self.mode == "cvc5" else "z3"])
         return self
 
     def __exit__(
@@ -104,7 +105,7 @@ class Portfolio:
             rungs.append(("nonlinear", query.nonlinear_text))
         answers: list[Answer] = []
         for rung, text in rungs:
-            fresh = self._solve_text(text, want_model=rung == rungs[-1][0])
+            fresh = self._solve_text(text, rung, want_model=rung == rungs[-1][0])
             answers += fresh
             if {"unsat", "sat"} <= {a.verdict for a in fresh}:
                 raise SolverDisagreement(query.key, rung, fresh)
@@ -113,55 +114,82 @@ class Portfolio:
                 break
         return Solved(verdict, rung, tuple(answers))
 
-    def _conclude(self, answers: list[Answer]) -> Verdict:
-        """What the answers to one text amount to; in mode "both", decided only if all decided."""
-        decided = [a for a in answers if a.decided]
-        open_ = [a for a in answers if not a.decided]
-        if decided and not (open_ and self.mode == "both"):
-            return decided[0].verdict
-        return open_[0].verdict
+    def prove(self, text: str) -> Answer:
+        """What cvc5 says about one text, with its proof if that is "unsat"."""
+        child = self._child(_USUAL["cvc5"])
+        limit = max(1, int(self.timeout * RESOURCES_PER_SECOND["cvc5"]))
+        child.ask(text, limit, self.timeout, want_proof=True)
+        while True:
+            for _, answer in self._wait([child], None):
+                return answer
 
-    def _solve_text(self, text: str, want_model: bool) -> list[Answer]:
+    def _conclude(self, answers: list[Answer]) -> Verdict:
+        """What the answers to one text amount to; in mode "both", decided only if both decided."""
+        decided = [a for a in answers if a.decided]
+        agreed = self.mode != "both" or {a.solver for a in decided} == {"z3", "cvc5"}
+        if decided and agreed:
+            return decided[0].verdict
+        return next(a.verdict for a in answers if not a.decided)
+
+    def _contestants(self, rung: Rung) -> list[tuple[float, Configuration]]:
+        """Who may be asked about a text, by the seconds after which: the cheapest at once."""
+        chosen = [
+            c
+            for c in CONFIGURATIONS
+            if rung in c.rungs and self.mode in ("portfolio", "both", c.solver)
+        ]
+        if self.mode == "both":
+            return [(0.0 if c.warm else c.after, c) for c in chosen]
+        return [(0.0 if c is chosen[0] else c.after, c) for c in chosen]
+
+    def _solve_text(self, text: str, rung: Rung, want_model: bool) -> list[Answer]:
         """Ask the solvers of this mode about one text until it is decided or all have spoken."""
-        first: SolverName = "cvc5" if self.mode == "cvc5" else "z3"
-        second: SolverName | None = "cvc5" if self.mode in ("portfolio", "both") else None
-        second_at = time.perf_counter() + (0.0 if self.mode == "both" else RACE_AFTER)
-        racing = [self._ask(first, text, want_model)]
+        start = time.perf_counter()
+        waiting = self._contestants(rung)
+        racing: list[Child] = []
         answers: list[Answer] = []
-        while racing or second:
-            if second and (not racing or time.perf_counter() >= second_at):
-                racing.append(self._ask(second, text, want_model))
-                second = None
-            for child, answer in self._wait(racing, second_at if second else None):
+        while racing or waiting:
+            while waiting and (not racing or time.perf_counter() >= start + waiting[0][0]):
+                racing.append(self._ask(waiting.pop(0)[1], text, want_model))
+            for child, answer in self._wait(racing, start + waiting[0][0] if waiting else None):
                 racing.remove(child)
                 answers.append(answer)
-            if self.mode != "both" and any(a.decided for a in answers):
-                break
-        for loser in racing:
-            if not loser.withdraw():
-                self._discard(loser)
-        return sorted(answers, key=lambda answer: answer.solver != first)
+                if not child.configuration.warm:
+                    self._discard(child)
+            done = self._done(answers)
+            for loser in [c for c in racing if c.solver in done]:
+                racing.remove(loser)
+                if not loser.withdraw() or not loser.configuration.warm:
+                    self._discard(loser)
+            waiting = [entry for entry in waiting if entry[1].solver not in done]
+        return sorted(answers, key=lambda answer: _ORDER[answer.configuration])
 
-    def _ask(self, solver: SolverName, text: str, want_model: bool) -> Child:
-        child = self._child(solver)
-        limit = max(1, int(self.timeout * RESOURCES_PER_SECOND[solver]))
-        child.ask(text, limit, self.timeout, want_model)
+    def _done(self, answers: list[Answer]) -> set[SolverName]:
+        """The solvers of which nothing more is wanted."""
+        decided: set[SolverName] = {a.solver for a in answers if a.decided}
+        return decided if self.mode == "both" or not decided else {"z3", "cvc5"}
+
+    def _ask(self, configuration: Configuration, text: str, want_model: bool) -> Child:
+        child = self._child(configuration)
+        limit = max(1, int(self.timeout * RESOURCES_PER_SECOND[configuration.solver]))
+        child.ask(text, limit, self.timeout, want_model=want_model)
         return child
 
-    def _child(self, solver: SolverName) -> Child:
+    def _child(self, configuration: Configuration) -> Child:
         """A child that is free, in place of one that died or was left at work by an error."""
-        child = self._children.get(solver)
+        child = self._children.get(configuration.name)
         if child is not None and (child.busy or not child.alive):
             self._discard(child)
             child = None
         if child is None:
-            child = self._children[solver] = Child(solver, self.seed, self.memory_limit_bytes)
+            child = Child(configuration, self.seed, self.memory_limit_bytes)
+            self._children[configuration.name] = child
         return child
 
     def _discard(self, child: Child) -> None:
         child.kill()
-        if self._children.get(child.solver) is child:
-            del self._children[child.solver]
+        if self._children.get(child.configuration.name) is child:
+            del self._children[child.configuration.name]
 
     def _wait(self, racing: list[Child], until: float | None) -> list[tuple[Child, Answer]]:
         """Move bytes until an answer is there, a child is over time, or ``until`` is reached."""

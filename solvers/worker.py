@@ -18,11 +18,12 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from struct import Struct
-from typing import BinaryIO, Literal
+from types import MappingProxyType
+from typing import BinaryIO, Literal, NamedTuple
 
 import msgspec
 
@@ -37,12 +38,14 @@ _LOGIC = re.compile(r"\A\(set-logic (\w+)\)$", re.MULTILINE)
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a child is started with; bytes of address space, solver-specific resource units."""
+    """What a child is started with: bytes of address space, options of the solver as in
+    :mod:`solvers.configurations`."""
 
     solver: str
     seed: int
     memory_limit_bytes: int
     lifeline: int
+    options: dict[str, str] = {}
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -51,6 +54,7 @@ class Question(msgspec.Struct, frozen=True):
     text: str
     resource_limit: int
     want_model: bool
+    want_proof: bool = False
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -66,10 +70,16 @@ class Reply(msgspec.Struct, frozen=True):
     peak_bytes: int
     model: dict[str, str] = {}
     reason: str = ""
+    proof: str = ""
 
 
-Outcome = tuple[str, dict[str, str], str]
-"""Verdict, model, reason."""
+class Outcome(NamedTuple):
+    """What a solver makes of a question."""
+
+    verdict: str
+    model: Mapping[str, str] = MappingProxyType({})
+    reason: str = ""
+    proof: str = ""
 
 
 def z3_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
@@ -90,8 +100,11 @@ def z3_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
             raise kind(message.strip()) from error
 
     def decide(question: Question) -> Outcome:
-        solver = z3.SolverFor(_logic(question.text))
-        solver.set("random_seed", settings.seed)
+        if tactics := settings.options.get("tactics", "").split():
+            solver = z3.Then(*tactics).solver()
+        else:
+            solver = z3.SolverFor(_logic(question.text))
+            solver.set("random_seed", settings.seed)
         solver.set("rlimit", question.resource_limit)
         solver.from_string(question.text)
         verdict = str(solver.check())
@@ -104,7 +117,7 @@ def z3_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
                 value = found.eval(z3.Real(spelled.strip("|")), model_completion=True)
                 rational = z3.is_rational_value(value)
                 model[spelled] = str(value.as_fraction() if rational else value)
-        return verdict, model, ""
+        return Outcome(verdict, model)
 
     z3.SolverFor("QF_UFLRA").check()
     return z3.get_version_string(), ask
@@ -120,6 +133,11 @@ def cvc5_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]
         solver.setOption("sat-random-seed", str(settings.seed))
         solver.setOption("produce-models", "true" if question.want_model else "false")
         solver.setOption("rlimit-per", str(question.resource_limit))
+        for option, value in settings.options.items():
+            solver.setOption(option, value)
+        if question.want_proof:
+            solver.setOption("produce-proofs", "true")
+            solver.setOption("proof-granularity", "dsl-rewrite")
         parser = cvc5.InputParser(solver)
         parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, question.text, "obligation")
         symbols = parser.getSymbolManager()
@@ -141,7 +159,11 @@ def cvc5_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]
                     value = solver.getValue(term)
                     exact = value.isRealValue()
                     model[str(term)] = str(Fraction(value.getRealValue()) if exact else value)
-        return verdict, model, ""
+        proof = ""
+        if verdict == "unsat" and question.want_proof:
+            said = solver.proofToString(solver.getProof()[0], cvc5.ProofFormat.CPC)
+            proof = said.decode() if isinstance(said, bytes) else said
+        return Outcome(verdict, model, proof=proof)
 
     ask(Question("(set-logic QF_UFLRA)\n(check-sat)\n", 0, False))
     return cvc5.__version__, ask
@@ -161,12 +183,13 @@ def _undecided(said: str, question: Question) -> Outcome:
     """Whether a solver that did not decide ran into a limit, and which."""
     lowered = said.lower()
     if "memout" in lowered or "memory" in lowered:
-        return "memory", {}, said
+        return Outcome("memory", reason=said)
     if "resource" in lowered:
-        return "timeout", {}, f"resource limit {question.resource_limit} reached ({said})"
+        reached = f"resource limit {question.resource_limit} reached ({said})"
+        return Outcome("timeout", reason=reached)
     if "timeout" in lowered or "canceled" in lowered:
-        return "timeout", {}, said
-    return "unknown", {}, said
+        return Outcome("timeout", reason=said)
+    return Outcome("unknown", reason=said)
 
 
 def answer(ask: Callable[[Question], Outcome], version: str, question: Question) -> Reply:
@@ -181,17 +204,19 @@ def answer(ask: Callable[[Question], Outcome], version: str, question: Question)
         _logic(question.text)
         if question.text.count("\n(check-sat)") != 1:
             raise RuntimeError("the text does not hold exactly one (check-sat) on its own line")
-        verdict, model, reason = ask(question)
-        if verdict not in VERDICTS:
-            raise RuntimeError(f"not a verdict: {verdict!r}")
+        found = ask(question)
+        if found.verdict not in VERDICTS:
+            raise RuntimeError(f"not a verdict: {found.verdict!r}")
     except MemoryError as error:
-        verdict, model, reason = "memory", {}, f"out of memory: {error}"
+        found = Outcome("memory", reason=f"out of memory: {error}")
     except RuntimeError as error:
         short = any(sign in str(error).lower() for sign in OUT_OF_MEMORY)
-        verdict, model, reason = "memory" if short else "crashed", {}, f"solver error: {error}"
+        found = Outcome("memory" if short else "crashed", reason=f"solver error: {error}")
     seconds = time.perf_counter() - start
     rss, peak = resident_bytes()
-    return Reply(verdict, version, seconds, rss, peak, model, reason)
+    return Reply(
+        found.verdict, version, seconds, rss, peak, dict(found.model), found.reason, found.proof
+    )
 
 
 def resident_bytes(process: int | Literal["self"] = "self") -> tuple[int, int]:

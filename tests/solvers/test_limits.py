@@ -15,6 +15,7 @@ import pytest
 from engine.terms import TermTable
 from solvers.answers import Query, SolverName, SolverUnavailable
 from solvers.child import Child
+from solvers.configurations import CONFIGURATIONS
 from solvers.portfolio import Portfolio
 from solvers.smtlib import emit
 
@@ -119,8 +120,8 @@ def test_a_child_killed_while_idle_is_replaced_unseen() -> None:
     ("sign", "verdict"), [(signal.SIGKILL, "memory"), (signal.SIGSEGV, "crashed")]
 )
 def test_a_child_that_dies_at_work_answers_by_how_it_died(sign: int, verdict: str) -> None:
-    child = Child("z3", 1, 2 << 30)
-    child.ask(endless().linear_text, 0, 60.0, False)
+    child = Child(CONFIGURATIONS[0], 1, 2 << 30)
+    child.ask(endless().linear_text, 0, 60.0)
     answer = None
     killed = False
     while answer is None:

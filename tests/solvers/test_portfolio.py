@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from engine.terms import Term, TermTable
 from solvers import portfolio as module
 from solvers.answers import Answer, Query, SolverDisagreement
+from solvers.configurations import CONFIGURATIONS, Configuration
 from solvers.portfolio import Mode, Portfolio
 
 
@@ -133,7 +135,7 @@ def answer(solver: Any, verdict: Any) -> Answer:
 def test_a_disagreement_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     said = [answer("z3", "unsat"), answer("cvc5", "sat")]
     portfolio = Portfolio("both")
-    monkeypatch.setattr(portfolio, "_solve_text", lambda text, want_model: said)
+    monkeypatch.setattr(portfolio, "_solve_text", lambda text, rung, want_model: said)
     with pytest.raises(SolverDisagreement) as caught:
         portfolio.solve_batch([Query("layers.0.attention.wq", "text", "")])
     assert str(caught.value) == (
@@ -158,12 +160,13 @@ def test_both_decides_only_what_both_decide(
 ) -> None:
     portfolio = Portfolio(mode)
     said = [answer("z3", first), answer("cvc5", second)]
-    monkeypatch.setattr(portfolio, "_solve_text", lambda text, want_model: said)
+    monkeypatch.setattr(portfolio, "_solve_text", lambda text, rung, want_model: said)
     assert portfolio.solve(Query("q", "text", "")).verdict == expected
 
 
 def test_slow_texts_are_raced_and_the_loser_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RACE_AFTER", 0.0)
+    at_once = tuple(replace(c, after=0.0) for c in CONFIGURATIONS)
+    monkeypatch.setattr(module, "CONFIGURATIONS", at_once)
     with Portfolio(timeout=10) as portfolio:
         for i in range(4):
             solved = portfolio.solve(Query.of(str(i), row_parallel(2, 2)))
@@ -188,3 +191,88 @@ def test_settings_are_checked() -> None:
         Portfolio("yices")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="limits must be positive"):
         Portfolio(timeout=0)
+
+
+# -- configurations ---------------------------------------------------------------------------------
+
+
+def test_the_cheapest_configuration_answers_alone(solver: Portfolio) -> None:
+    solved = solver.solve(Query.of("distribution", distributed()))
+    assert [a.configuration for a in solved.answers] == ["z3", "z3"]
+
+
+@pytest.mark.parametrize("only", CONFIGURATIONS, ids=[c.name for c in CONFIGURATIONS])
+def test_every_configuration_proves_and_refutes(
+    only: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each by itself, on texts without functions; and it never proves what is false."""
+    monkeypatch.setattr(module, "CONFIGURATIONS", (replace(only, after=0.0),))
+    x, y, z = three()
+    true = Query.of("true", [((x + y) * z, x * z + y * z)]).nonlinear_text
+    false = Query.of("false", [((x + y) * z, x * z + y)]).nonlinear_text
+    with Portfolio(only.solver, timeout=10) as portfolio:
+        said = [portfolio._solve_text(t, "nonlinear", want_model=False) for t in (true, false)]
+        assert [[(a.verdict, a.configuration) for a in answers] for answers in said] == [
+            [("unsat", only.name)],
+            [("sat", only.name)],
+        ]
+        assert ("z3 nlsat" in portfolio._children) is False
+
+
+@pytest.mark.parametrize("only", CONFIGURATIONS, ids=[c.name for c in CONFIGURATIONS])
+def test_no_configuration_takes_functions_for_symbols(
+    only: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """x² = y² does not make f(x) = f(y); with x = y it does."""
+    monkeypatch.setattr(module, "CONFIGURATIONS", (replace(only, after=0.0),))
+    table = TermTable()
+    x, y = table.symbol("x"), table.symbol("y")
+    f_x, f_y = table.app("f", x), table.app("f", y)
+    goal = [(f_x * x, f_y * y)]
+    squares = Query.of("squares", goal, [(x * x, y * y)]).nonlinear_text
+    same = Query.of("same", goal, [(x, y)]).nonlinear_text
+    with Portfolio(only.solver, timeout=5) as portfolio:
+        assert portfolio._solve_text(squares, "nonlinear", want_model=False)[0].verdict != "unsat"
+        assert portfolio._solve_text(same, "nonlinear", want_model=False)[0].verdict != "sat"
+
+
+def test_a_stubborn_text_is_given_to_further_configurations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    give_up = tuple(replace(c, after=0.0) for c in CONFIGURATIONS)
+    monkeypatch.setattr(module, "CONFIGURATIONS", give_up)
+    ask = Portfolio._ask
+
+    def noted(self: Portfolio, configuration: Configuration, text: str, want: bool) -> Any:
+        asked.append(configuration.name)
+        return ask(self, configuration, text, want)
+
+    monkeypatch.setattr(Portfolio, "_ask", noted)
+    with Portfolio(timeout=10) as portfolio:
+        solved = portfolio.solve(Query.of("distribution", distributed()))
+        assert solved.verdict == "unsat"
+        assert asked == ["z3", "cvc5", *(c.name for c in CONFIGURATIONS)]
+        assert set(portfolio._children) <= {"z3", "cvc5"}
+
+
+# -- proofs -----------------------------------------------------------------------------------------
+
+
+def test_a_proof_comes_with_the_verdict(solver: Portfolio) -> None:
+    text = Query.of("row parallel", row_parallel(2, 2)).linear_text
+    answer = solver.prove(text)
+    assert (answer.verdict, answer.solver, answer.configuration) == ("unsat", "cvc5", "cvc5")
+    assert answer.proof.startswith("(")
+    assert ":rule eq_resolve" in answer.proof
+    assert "trust" not in answer.proof
+
+
+def test_what_is_false_has_no_proof(solver: Portfolio) -> None:
+    answer = solver.prove(Query.of("missing", row_parallel(2, 1)).linear_text)
+    assert (answer.verdict, answer.proof) == ("sat", "")
+
+
+def test_only_who_asks_gets_a_proof(solver: Portfolio) -> None:
+    solved = solver.solve(Query.of("row parallel", row_parallel(2, 2)))
+    assert all(a.proof == "" for a in solved.answers)

@@ -1,0 +1,57 @@
+"""The configurations of both solvers that a text may be given to, in the order of their cost.
+
+A configuration is raced only on the rungs that it is of use for, and only against a text that has
+been open for ``after`` seconds: nearly every text is decided by the first one before that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from solvers.answers import SolverName
+from solvers.smtlib import Rung
+
+RACE_AFTER = 0.05
+"""Seconds that the first configuration has for itself before the other solver is asked as well."""
+
+STUBBORN_AFTER = 1.0
+"""Seconds after which a text counts as stubborn: other methods are tried beside the usual ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """``options``: the solver's own, except "tactics" (Z3): tactics, one after the other, in place
+    of the solver that Z3 has for the logic; ``warm``: whether its child is kept for the next text.
+    """
+
+    name: str
+    solver: SolverName
+    after: float = 0.0
+    rungs: tuple[Rung, ...] = ("linear", "nonlinear")
+    warm: bool = True
+    options: tuple[tuple[str, str], ...] = ()
+
+
+#: Z3's solver for QF_UFNRA interleaves cuts and case splits; nlsat decides by cylindrical
+#: decomposition from the start, cvc5's coverings likewise.  Z3's nlsat gives up ("unknown") where
+#: functions are left after preprocessing.
+CONFIGURATIONS = (
+    Configuration("z3", "z3"),
+    Configuration("cvc5", "cvc5", RACE_AFTER),
+    Configuration(
+        "z3 nlsat",
+        "z3",
+        STUBBORN_AFTER,
+        ("nonlinear",),
+        warm=False,
+        options=(("tactics", "simplify purify-arith qfnra-nlsat"),),
+    ),
+    Configuration(
+        "cvc5 coverings",
+        "cvc5",
+        STUBBORN_AFTER,
+        ("nonlinear",),
+        warm=False,
+        options=(("nl-cov", "true"), ("nl-ext", "none")),
+    ),
+)
