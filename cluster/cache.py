@@ -1,9 +1,10 @@
-"""Decisions kept across runs: one small file per verdict, named by what it depends on.
+"""Proofs kept across runs: one small file per text, named by what its verdict depends on.
 
-A file is the SHA-256 of its second line, and that line: the verdict as JSON with its own name.
-Files appear by an atomic rename, so concurrent runs see a whole entry or none, whatever ends a
-run. An entry that is not what was written is a miss, and is written anew. Only "unsat" and "sat"
-are kept: anything else may go better next time.
+A file is the SHA-256 of its second line, and that line: JSON with the entry's own name, the
+options it was solved under (solver versions among them) and every answer with its solver and
+version. Files appear by an atomic rename, so concurrent runs see a whole entry or none, whatever
+ends a run. An entry that is not what was written is a miss, is counted, and is written anew. Only
+"unsat" is kept: that is what a proof rests on, and anything else may go better next time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import msgspec
 from cluster.settings import Options
 from solvers import Solved
 
-FORMAT = "shardproof verdict 1"
+FORMAT = "shardproof verdict 2"
 STALE_SECONDS = 3600.0
 """The age at which a half-written file has surely lost its writer."""
 
@@ -38,6 +39,7 @@ def default_folder() -> Path:
 @dataclass(frozen=True, slots=True)
 class _Entry:
     name: str
+    options: Options
     solved: Solved
 
 
@@ -45,7 +47,7 @@ _decode = msgspec.json.Decoder(_Entry).decode
 
 
 class VerdictCache:
-    """Decisions by text and options. ``damaged`` counts the entries that were no longer sound.
+    """Proofs by text and options. ``damaged`` counts the entries that were no longer sound.
 
     A folder that cannot be written is a cache that keeps nothing: :attr:`failure` says why.
     """
@@ -63,31 +65,48 @@ class VerdictCache:
             self.failure = str(error)
 
     def get(self, key: str, options: Options) -> Solved | None:
-        """The decision on the texts of :func:`cluster.ledger.text_key`, if there is a sound one."""
+        """The proof on the texts of :func:`cluster.ledger.text_key`, if there is a sound one."""
         name = _name(key, options)
         try:
             seal, _, body = self._path(name).read_bytes().partition(b"\n")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError:
+            self.damaged += 1
             return None
         if hashlib.sha256(body).hexdigest().encode() == seal:
             with contextlib.suppress(msgspec.DecodeError):
                 entry = _decode(body)
-                if entry.name == name and entry.solved.verdict in ("unsat", "sat"):
+                same = entry.name == name and entry.options == options
+                if same and is_proof(entry.solved, options):
                     return entry.solved
         self.damaged += 1
         return None
 
     def put(self, solved: Mapping[str, Solved], options: Options) -> None:
-        """Keep those verdicts that are decisions."""
+        """Keep those verdicts that are proofs."""
         for key, one in solved.items():
-            if one.verdict in ("unsat", "sat") and not self.failure:
+            if is_proof(one, options) and not self.failure:
                 try:
-                    self._write(_name(key, options), one)
+                    self._write(_Entry(_name(key, options), options, one))
                 except OSError as error:
                     self.failure = str(error)
 
-    def _write(self, name: str, solved: Solved) -> None:
-        body = msgspec.json.encode(_Entry(name, solved), enc_hook=dict)
+    def problems(self) -> tuple[str, ...]:
+        """What a person should know of this cache: damage, and that it cannot be written."""
+        found = []
+        if self.damaged:
+            many = "1 entry" if self.damaged == 1 else f"{self.damaged} entries"
+            found.append(
+                f"{many} of the verdict cache {self.folder} damaged: not used, solved again"
+            )
+        if self.failure:
+            found.append(f"nothing is kept in the verdict cache {self.folder}: {self.failure}")
+        return tuple(found)
+
+    def _write(self, entry: _Entry) -> None:
+        name = entry.name
+        body = msgspec.json.encode(entry, enc_hook=dict)
         seal = hashlib.sha256(body).hexdigest().encode()
         path = self._path(name)
         draft = self._drafts / f"{self._writer}-{name}"
@@ -107,6 +126,16 @@ class VerdictCache:
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - draft.stat().st_mtime > STALE_SECONDS:
                     draft.unlink()
+
+
+def is_proof(solved: Solved, options: Options) -> bool:
+    """Whether a verdict is "unsat" by solvers that the options name, all of them in mode "both",
+    each with its version."""
+    if solved.verdict != "unsat":
+        return False
+    said = {a.solver for a in solved.answers if a.verdict == "unsat" and a.version}
+    asked = {"z3", "cvc5"} if options.mode in ("portfolio", "both") else {options.mode}
+    return said == asked if options.mode == "both" else bool(said) and said <= asked
 
 
 def _name(key: str, options: Options) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -59,10 +59,20 @@ def memory_bytes(pid: int) -> int:
 
 
 class MemorySampler:
-    """Looks at the memory of a process tree about ten times a second while its context is open."""
+    """Looks at the memory of a process tree about ten times a second while its context is open.
 
-    def __init__(self, root: int | None = None) -> None:
+    ``watch`` is told what is held, in MiB, at each look, in the sampling thread.
+    """
+
+    def __init__(
+        self,
+        root: int | None = None,
+        watch: Callable[[float], None] = lambda held_mib: None,
+        every_seconds: float = EVERY_SECONDS,
+    ) -> None:
         self._root = os.getpid() if root is None else root
+        self._tell = watch
+        self._every_seconds = every_seconds
         self._peak_bytes = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memory sampler", daemon=True)
@@ -94,8 +104,8 @@ class MemorySampler:
         self.sample()
 
     def _watch(self) -> None:
-        pause = EVERY_SECONDS
+        pause = self._every_seconds
         while not self._stop.wait(pause):
             start = time.thread_time()
-            self.sample()
-            pause = max(EVERY_SECONDS, (time.thread_time() - start) / SHARE_OF_TIME)
+            self._tell(self.sample())
+            pause = max(self._every_seconds, (time.thread_time() - start) / SHARE_OF_TIME)

@@ -73,7 +73,8 @@ class Settings:
     """How to execute. ``timeout`` is in seconds per query, the memory limit holds per solver.
 
     ``workers`` None means one per CPU: of this process (local), of the cluster (Ray). An
-    ``address`` is that of a running Ray cluster. Raises ValueError for what cannot be.
+    ``address`` is that of a running Ray cluster. ``memory_budget_bytes`` bounds this process and
+    everything below it (`cluster.budget`). Raises ValueError for what cannot be.
     """
 
     executor: ExecutorName = "auto"
@@ -83,6 +84,7 @@ class Settings:
     timeout: float = 30.0
     memory_limit_bytes: int = 2 << 30
     seed: int = 1
+    memory_budget_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.executor not in get_args(ExecutorName):
@@ -98,6 +100,8 @@ class Settings:
             raise ValueError(f"the timeout must be a positive number of seconds: {self.timeout}")
         if self.memory_limit_bytes <= 0:
             raise ValueError(f"the memory limit must be positive: {self.memory_limit_bytes} bytes")
+        if self.memory_budget_bytes is not None and self.memory_budget_bytes <= 0:
+            raise ValueError(f"the budget must be positive: {self.memory_budget_bytes} bytes")
         if not 0 <= self.seed < 1 << 31:
             raise ValueError(f"the seed must be at least 0 and below 2^31, not {self.seed}")
 

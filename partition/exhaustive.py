@@ -49,8 +49,8 @@ class Audit(NamedTuple):
 Stated = dict[tuple[object, ...], list[tuple[Claim, int]]]
 
 
-def audit(result: Partition, file: Path) -> Audit:
-    """Look every instance of the parallel side up and record it in ``file``."""
+def audit(result: Partition, file: Path, batch: int = BATCH) -> Audit:
+    """Look every instance of the parallel side up and record it in ``file``, ``batch`` at a time."""
     stages = [(n, s) for n, s in enumerate(result.stages) if s.side == PARALLEL and s.template >= 0]
     stated: Stated = {}
     for template, (side, row) in enumerate(result.examples):
@@ -71,7 +71,7 @@ def audit(result: Partition, file: Path) -> Audit:
                 columns[0].append(number)
                 columns[1].append(coordinates)
                 columns[2].append(template)
-                if len(columns[0]) >= BATCH:
+                if len(columns[0]) >= batch:
                     _flush(writer, columns)
         _flush(writer, columns)
     return Audit(count, tuple(more), tuple(sorted(unstated)))

@@ -29,8 +29,10 @@ def verify(
     solver: str = "portfolio",
     timeout: float = 30.0,
     memory_limit: int | str = "2GiB",
+    memory_budget: int | str | None = None,
     exhaustive: bool = False,
     cache: bool = True,
+    cache_dir: str | os.PathLike[str] | None = None,
     seed: int = 1,
     assume: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -40,7 +42,9 @@ def verify(
     ``single`` and ``parallel`` are two nnScaler plans (.pkl, .pkl.gz); alone, ``single`` is a
     folder with both sides.  The options are those of ``shardproof verify``: ``out`` is the run
     directory, which must be new or empty; ``timeout`` is in seconds per query, ``memory_limit``
-    per solver, in bytes or as text ("2GiB"); ``assume`` a file as in docs/assumptions.md.
+    per solver, in bytes or as text ("2GiB"), ``memory_budget`` for this process and everything
+    below it; ``cache_dir`` is where proofs are kept across runs instead of the user's cache
+    folder; ``assume`` a file as in docs/assumptions.md.
 
     Input that cannot be read is a result too (verdict "invalid input").  Raises ``ValueError``
     for options that cannot be; any other error is a fault of Shardproof's or of the machine.
@@ -55,8 +59,10 @@ def verify(
         solver=solver,
         timeout=timeout,
         memory_limit=memory_limit,
+        memory_budget=memory_budget,
         exhaustive=exhaustive,
         cache=cache,
+        cache_dir=None if cache_dir is None else Path(cache_dir),
         seed=seed,
         assume=None if assume is None else Path(assume),
     )

@@ -33,17 +33,22 @@ class Options:
     solver: str = "portfolio"
     timeout: float = 30.0
     memory_limit: int | str = "2GiB"
+    memory_budget: int | str | None = None
     exhaustive: bool = False
     cache: bool = True
+    cache_dir: Path | None = None
     seed: int = 1
     assume: Path | None = None
 
     def settings(self) -> Settings:
         """How to execute; raises ``ValueError`` for what cannot be."""
+        from cluster.budget import within
         from cluster.settings import Settings, parse_size
 
-        limit = self.memory_limit
-        return Settings(
+        if self.cache_dir is not None and not self.cache:
+            raise ValueError("a folder for the cache and no cache exclude each other")
+        limit, budget = self.memory_limit, self.memory_budget
+        settings = Settings(
             executor=self.executor,  # type: ignore[arg-type]  # it checks
             address=self.address,
             workers=self.workers,
@@ -52,6 +57,9 @@ class Options:
             memory_limit_bytes=parse_size(limit) if isinstance(limit, str) else limit,
             seed=self.seed,
         )
+        if budget is None:
+            return settings
+        return within(settings, parse_size(budget) if isinstance(budget, str) else budget)
 
 
 def run(
@@ -64,24 +72,33 @@ def run(
     """
     settings = options.settings()
     progress = Progress() if progress is None else progress
-    from cluster.memory import MemorySampler
+    from cluster.budget import OverBudget, bounded
 
     start = time.perf_counter()
-    with MemorySampler() as sampler:
-        progress.memory = lambda: sampler.peak_mib
-        try:
+    peak = 0.0
+    try:
+        with bounded(settings.memory_budget_bytes) as sampler:
+            progress.memory = lambda: sampler.peak_mib
             result = _run(single, parallel, options, settings, progress)
-        except InvalidInput as error:
-            where = "" if progress.run_dir is None else str(progress.run_dir)
-            result = Result("invalid input", reason=str(error), run_dir=where)
+    except InvalidInput as error:
+        result = Result("invalid input", reason=str(error), run_dir=_place(progress))
+    except OverBudget as over:
+        peak = over.held_mib
+        reason = f"memory: in phase {progress.current}, {over}"
+        result = Result("inconclusive", reason=reason, run_dir=_place(progress))
     result = replace(
         result,
         seconds=replace(result.seconds, total=time.perf_counter() - start),
-        peak_rss_mib=max(result.peak_rss_mib, sampler.peak_mib),
+        peak_rss_mib=max(result.peak_rss_mib, peak, progress.memory()),
     )
     if result.run_dir:
         rundir.keep(Path(result.run_dir), rundir.RESULT, result.to_json() + "\n")
     return result
+
+
+def _place(progress: Progress) -> str:
+    """Where the run keeps its things, if it has a place yet."""
+    return "" if progress.run_dir is None else str(progress.run_dir)
 
 
 def check(run_dir: Path) -> Any:
@@ -121,6 +138,7 @@ def _run(
         out=out,
         exhaustive=options.exhaustive,
         use_cache=options.cache,
+        cache_dir=options.cache_dir,
         assumptions=assumptions,
         load_seconds=seconds,
         progress=progress,

@@ -200,9 +200,21 @@ def main() -> None:
     "--memory-limit", default="2GiB", show_default=True, metavar="SIZE", help="For one solver."
 )
 @click.option(
+    "--memory-budget",
+    metavar="SIZE",
+    help="For the whole run, its children included (docs/cache.md).  [default: no bound]",
+)
+@click.option(
     "--exhaustive",
     is_flag=True,
     help="Symmetry off: every rank and microbatch is looked at on its own.",
+)
+@click.option(
+    "--cache",
+    "cache_dir",
+    type=_PATH,
+    metavar="DIR",
+    help="Where proofs are kept across runs.  [default: the user's cache folder]",
 )
 @click.option("--no-cache", is_flag=True, help="Solve again what earlier runs have solved.")
 @click.option("--seed", type=int, default=1, show_default=True, help="For the random parts.")

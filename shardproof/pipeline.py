@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from cluster.budget import batch_instances
 from cluster.cache import VerdictCache
 from cluster.ledger import Ledger
 from cluster.settings import Settings
@@ -39,6 +40,7 @@ def run(
     out: Path,
     exhaustive: bool,
     use_cache: bool,
+    cache_dir: Path | None = None,
     assumptions: Assumptions,
     load_seconds: float,
     progress: Progress,
@@ -46,6 +48,7 @@ def run(
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
 
+    ``cache_dir``: where verdicts are kept across runs; the user's cache folder if it is None.
     ``inputs``: SHA-256 of the files that the plan was read from, by name, for the certificate.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
@@ -72,11 +75,11 @@ def run(
     partitioned = time.perf_counter()
     progress.phase("solve")
     with Ledger(out) as ledger:
-        cache = VerdictCache() if use_cache else None
+        cache = VerdictCache(cache_dir) if use_cache else None
         solving = Solving(result, settings, ledger, cache, progress.update)
         answers = solving.run()
         if exhaustive:
-            _audit(result, solving, out)
+            _audit(result, solving, out, batch_instances(settings.memory_budget_bytes))
     solved = time.perf_counter()
     progress.phase("compose")
     decision = _decide(result, answers)
@@ -98,7 +101,7 @@ def run(
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
         ),
-        findings=decision.findings,
+        findings=(*decision.findings, *_of_cache(cache)),
         run_dir=str(out),
     )
 
@@ -157,9 +160,14 @@ def _simulate(result: Partition) -> Simulation:
     return simulation
 
 
-def _audit(result: Partition, solving: Solving, out: Path) -> None:
+def _of_cache(cache: VerdictCache | None) -> tuple[Finding, ...]:
+    """What is wrong with the cache; no verdict rests on it."""
+    return () if cache is None else tuple(Finding("cache", m) for m in cache.problems())
+
+
+def _audit(result: Partition, solving: Solving, out: Path, batch: int) -> None:
     """Look up every instance; those that no template states are solved beside them."""
-    found = audit(result, out / INSTANCES)
+    found = audit(result, out / INSTANCES, batch)
     strange = [name_stage(result, result.stages[n]) for n in found.open]
     if not solving.hold(found.more):
         strange.append("an instance")

@@ -37,6 +37,11 @@ class Progress:
         self._total = 0
         self._detail = ""
 
+    @property
+    def current(self) -> str:
+        """The phase that is under way."""
+        return self._phase or "start"
+
     def phase(self, name: str) -> None:
         """A new phase begins."""
         self._phase, self._done, self._total, self._detail = name, 0, 0, ""
@@ -52,7 +57,7 @@ class Progress:
 
     def line(self) -> str:
         """The state in one line."""
-        parts = [self._phase or "start"]
+        parts = [self.current]
         if self._total:
             parts.append(f"{self._done} of {self._total}")
         if self._detail:

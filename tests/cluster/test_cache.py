@@ -1,9 +1,10 @@
-"""The cache gives back what was decided and nothing else, whoever else uses it meanwhile."""
+"""The cache gives back what was proved and nothing else, whoever else uses it meanwhile."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from cluster.cache import STALE_SECONDS, VerdictCache, default_folder
 from cluster.settings import Settings
+from solvers import Solved
 from tests.cluster.work import said
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,13 +27,23 @@ def entries(cache: VerdictCache) -> list[Path]:
     return sorted(path for path in cache.folder.glob("??/*") if path.is_file())
 
 
-def test_decisions_are_kept_across_runs(tmp_path: Path) -> None:
-    VerdictCache(tmp_path).put({KEY: said("sat", {"x": "1/2"})}, OPTIONS)
-    assert VerdictCache(tmp_path).get(KEY, OPTIONS) == said("sat", {"x": "1/2"})
+def test_proofs_are_kept_across_runs(tmp_path: Path) -> None:
+    VerdictCache(tmp_path).put({KEY: said("unsat")}, OPTIONS)
+    assert VerdictCache(tmp_path).get(KEY, OPTIONS) == said("unsat")
 
 
-@pytest.mark.parametrize("verdict", ["unknown", "timeout", "memory", "crashed"])
-def test_what_was_not_decided_is_not_kept(tmp_path: Path, verdict: str) -> None:
+def test_an_entry_says_solver_version_and_options(tmp_path: Path) -> None:
+    cache = VerdictCache(tmp_path)
+    cache.put({KEY: said("unsat")}, OPTIONS)
+    (path,) = entries(cache)
+    entry = json.loads(path.read_bytes().partition(b"\n")[2])
+    assert entry["options"] == dataclasses.asdict(OPTIONS)
+    (answer,) = entry["solved"]["answers"]
+    assert (answer["solver"], answer["version"], answer["verdict"]) == ("z3", "1.2.3", "unsat")
+
+
+@pytest.mark.parametrize("verdict", ["sat", "unknown", "timeout", "memory", "crashed"])
+def test_what_was_not_proved_is_not_kept(tmp_path: Path, verdict: str) -> None:
     cache = VerdictCache(tmp_path)
     cache.put({KEY: said(verdict)}, OPTIONS)
     assert cache.get(KEY, OPTIONS) is None
@@ -57,6 +69,79 @@ def test_other_options_are_another_question(tmp_path: Path, other: dict[str, obj
     assert cache.damaged == 0
 
 
+def by(*solvers: str, version: str = "1.2.3") -> Solved:
+    """A proof by each of these solvers."""
+    answer = said("unsat").answers[0]
+    answers = [dataclasses.replace(answer, solver=s, version=version) for s in solvers]  # type: ignore[arg-type]
+    return Solved("unsat", "linear", tuple(answers))
+
+
+@pytest.mark.parametrize(
+    ("mode", "solved", "complete"),
+    [
+        ("both", by("z3", "cvc5"), True),
+        ("both", by("z3"), False),
+        ("z3", by("z3"), True),
+        ("z3", by("cvc5"), False),
+        ("portfolio", by("cvc5"), True),
+        ("portfolio", by(), False),
+        ("portfolio", by("z3", version=""), False),
+    ],
+)
+def test_a_proof_needs_the_solvers_of_its_options(
+    tmp_path: Path, mode: str, solved: Solved, complete: bool
+) -> None:
+    options = dataclasses.replace(OPTIONS, mode=mode)  # type: ignore[arg-type]
+    cache = VerdictCache(tmp_path)
+    cache.put({KEY: solved}, options)
+    assert cache.get(KEY, options) == (solved if complete else None)
+    assert (len(entries(cache)), cache.damaged) == (int(complete), 0)
+
+
+def resealed(path: Path, old: bytes, new: bytes) -> None:
+    """Change an entry and give it the checksum of the change."""
+    body = path.read_bytes().partition(b"\n")[2]
+    assert old in body
+    body = body.replace(old, new)
+    path.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"unsat", b"timeout"),
+        (b"unsat", b"sat"),
+        (b'"seed":1', b'"seed":2'),
+        (b'"version":"1.2.3"', b'"version":""'),
+        (b'"solver":"z3"', b'"solver":"yices"'),
+    ],
+)
+def test_an_incomplete_entry_with_a_right_checksum_is_a_miss(
+    tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    cache = VerdictCache(tmp_path)
+    cache.put({KEY: said("unsat")}, OPTIONS)
+    (path,) = entries(cache)
+    resealed(path, b"unsat", b"unsat")
+    assert cache.get(KEY, OPTIONS) == said("unsat")
+    resealed(path, old, new)
+    assert cache.get(KEY, OPTIONS) is None
+    assert cache.damaged == 1
+    assert cache.problems() == (
+        f"1 entry of the verdict cache {tmp_path} damaged: not used, solved again",
+    )
+
+
+def test_an_entry_that_cannot_be_read_is_a_miss_and_said(tmp_path: Path) -> None:
+    cache = VerdictCache(tmp_path)
+    cache.put({KEY: said("unsat")}, OPTIONS)
+    (path,) = entries(cache)
+    path.unlink()
+    path.mkdir()
+    assert cache.get(KEY, OPTIONS) is None
+    assert cache.damaged == 1
+
+
 def test_every_damaged_byte_is_a_miss_and_is_repaired(tmp_path: Path) -> None:
     cache = VerdictCache(tmp_path)
     cache.put({KEY: said("unsat")}, OPTIONS)
@@ -77,20 +162,11 @@ def test_an_entry_under_another_name_is_a_miss(tmp_path: Path) -> None:
     cache = VerdictCache(tmp_path)
     cache.put({KEY: said("unsat")}, OPTIONS)
     (proved,) = entries(cache)
-    cache.put({"0" * 64: said("sat")}, OPTIONS)
-    (refuted,) = set(entries(cache)) - {proved}
-    refuted.write_bytes(proved.read_bytes())
+    cache.put({"0" * 64: by("cvc5")}, OPTIONS)
+    (other,) = set(entries(cache)) - {proved}
+    other.write_bytes(proved.read_bytes())
     assert cache.get("0" * 64, OPTIONS) is None
     assert cache.damaged == 1
-
-
-def test_an_undecided_entry_with_a_right_checksum_is_a_miss(tmp_path: Path) -> None:
-    cache = VerdictCache(tmp_path)
-    cache.put({KEY: said("unsat")}, OPTIONS)
-    (path,) = entries(cache)
-    body = path.read_bytes().partition(b"\n")[2].replace(b"unsat", b"timeout")
-    path.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-    assert cache.get(KEY, OPTIONS) is None
 
 
 FILL = """
@@ -145,6 +221,8 @@ def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_why(tmp_path: Path)
     cache.put({KEY: said("unsat")}, OPTIONS)
     assert cache.get(KEY, OPTIONS) is None
     assert "Not a directory" in cache.failure or "File exists" in cache.failure
+    (said_so,) = cache.problems()
+    assert said_so.startswith("nothing is kept in the verdict cache")
 
 
 def test_the_default_is_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

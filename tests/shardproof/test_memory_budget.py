@@ -1,0 +1,60 @@
+"""`--memory-budget`: a run within it is as ever, one that would exceed it ends by itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import store
+from tests.shardproof.faces import ROOT, tiny
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plans") / "plan"
+    store.save(tiny(layers=2), folder)
+    return folder
+
+
+def verify(*args: object) -> tuple[int, dict[str, Any], str]:
+    command = [sys.executable, "-m", "shardproof", "verify", *map(str, args)]
+    done = subprocess.run(
+        [*command, "--json", "--no-cache", "--executor", "local"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def test_a_budget_that_suffices_changes_nothing(plan: Path, tmp_path: Path) -> None:
+    code, document, errors = verify(plan, "--out", tmp_path / "run", "--memory-budget", "1GiB")
+    assert (code, document["verdict"], errors) == (0, "proved", "")
+    assert 0 < document["peak_rss_mib"] < 1024
+
+
+@pytest.mark.parametrize("exhaustive", [[], ["--exhaustive"]])
+def test_a_budget_too_small_is_inconclusive_with_the_figures(
+    plan: Path, tmp_path: Path, exhaustive: list[str]
+) -> None:
+    code, document, errors = verify(
+        plan, "--out", tmp_path / "run", "--memory-budget", "96MiB", *exhaustive
+    )
+    assert (code, document["verdict"], errors) == (2, "inconclusive", "")
+    reason = document["reason"]
+    assert reason.startswith("memory: in phase ")
+    assert reason.endswith("a memory budget of 96 MiB allows 72 MiB and a reserve"), reason
+    assert 72 < document["peak_rss_mib"] < 96
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == document
+
+
+def test_a_budget_that_is_no_size_is_a_wrong_use(plan: Path) -> None:
+    command = [sys.executable, "-m", "shardproof", "verify", str(plan)]
+    done = subprocess.run(
+        [*command, "--memory-budget", "lots"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert "'lots' is not a size" in done.stderr
