@@ -8,8 +8,10 @@ as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from math import prod
 
-from engine.affine import ZERO, Affine
+from engine.affine import ZERO, Affine, affine
 from engine.lineage import ABSOLUTE, BROADCAST, Atom, Dim, Layout
 
 
@@ -177,40 +179,55 @@ def regroup(layout: Layout, shape: tuple[int, ...]) -> Layout:
 
 
 def narrow(dim: Dim, start: Affine, size: int) -> Dim:
-    """Positions [start, start + size) of a dimension, cut from its outermost atom."""
+    """Positions [start, start + size) of a dimension: an interval of its outermost atom, or of the
+    inner ones at one position of it."""
     lead = next((i for i, atom in enumerate(dim) if atom.size != 1), len(dim) - 1)
     if lead < 0:
         return dim
-    inner = 1
-    for atom in dim[lead + 1 :]:
-        inner *= atom.size
+    rest = dim[lead + 1 :]
+    inner = prod(atom.size for atom in rest)
     if size % inner or not start.divisible(inner):
+        within = affine(start.const % inner)
+        if within.const + size > inner:
+            raise Misaligned
+        start -= within
+        rest = narrow(rest, within, size)
+        size = inner
+    if not start.divisible(inner):
         raise Misaligned
     if dim[lead].axis == BROADCAST:
         cut = constant_atom(size // inner)
     else:
         cut = dim[lead]._replace(start=dim[lead].start + start // inner, size=size // inner)
-    return merge((*dim[:lead], cut, *dim[lead + 1 :]))
+    return merge((*dim[:lead], cut, *rest))
 
 
 def adjoin(dims: Sequence[Dim]) -> Dim:
     """Dimensions one after the other, where together they are one interval of a view."""
-    first = dims[0]
     if all(len(d) == 1 and d[0].axis == BROADCAST for d in dims):
         return (constant_atom(sum(d[0].size for d in dims)),)
-    heads = [d[0] if d else None for d in dims]
-    if any(h is None or d[1:] != first[1:] for h, d in zip(heads, dims, strict=True)):
+    if not all(dims):
         raise Misaligned
-    head = first[0]
-    inner_full = all(a.axis == BROADCAST or a.full for a in first[1:])
-    if not inner_full or head.axis == BROADCAST:
+    if any(d[1:] != dims[0][1:] for d in dims):
+        if any(d[0].size != 1 for d in dims):
+            raise Misaligned
+        runs = [(h, [d[1:] for d in run]) for h, run in groupby(dims, key=lambda d: d[0])]
+        dims = [(head, *adjoin(rests)) for head, rests in runs]
+        if len(dims) == 1:
+            return merge(dims[0])
+    return _adjoin_heads(dims)
+
+
+def _adjoin_heads(dims: Sequence[Dim]) -> Dim:
+    """`adjoin` of dimensions that differ in their outermost atom only."""
+    head, *rest = dims[0]
+    if any(list(d[1:]) != rest for d in dims) or head.axis == BROADCAST:
         raise Misaligned
-    end = head.start + head.size
-    total = head.size
-    for atom in heads[1:]:
-        assert atom is not None
+    if not all(a.axis == BROADCAST or a.full for a in rest):
+        raise Misaligned
+    end = head.start
+    for atom, *_ in dims:
         if atom[:3] != head[:3] or atom.start != end:
             raise Misaligned
         end = atom.start + atom.size
-        total += atom.size
-    return merge((head._replace(size=total), *first[1:]))
+    return merge((head._replace(size=sum(d[0].size for d in dims)), *rest))

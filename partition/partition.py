@@ -21,6 +21,7 @@ from engine.lineage import BROADCAST, Lineage, NodeTable, Term
 from engine.moves import is_moved
 from engine.obligation import SUMS, Claim, Obligation, build
 from engine.unroll import Row, Unrolled, unroll
+from partition.signature import Signatures
 from partition.templates import key
 from partition.trace import Trace, Tracer, reference
 
@@ -153,7 +154,7 @@ POINTLESS = "not stated, since a conclusion does not hold"
 
 def _stage(result: Partition) -> None:
     """Give every row its template; claims of one key share it."""
-    known: Forms = {}
+    known = Known(Signatures(result.nodes))
     pointless = any(not c.holds for c in result.conclusions)
     for name in (SINGLE, PARALLEL):
         side = result.side(name)
@@ -169,31 +170,52 @@ def _stage(result: Partition) -> None:
             result.stages.append(Stage(name, number, template, used, problem))
 
 
-#: Templates by the form of their claims: (claim, template, problem) of each example.
-Forms = dict[tuple[object, ...], list[tuple[Claim, int, str]]]
+@dataclass(slots=True)
+class Known:
+    """Templates so far: (template, problem) of claims by signature, and (claim, template, problem)
+    of examples by form."""
+
+    signatures: Signatures
+    equal: dict[tuple[object, ...], tuple[int, str]] = field(default_factory=dict)
+    forms: dict[tuple[object, ...], list[tuple[Claim, int, str]]] = field(default_factory=dict)
 
 
-def _template(result: Partition, name: str, number: int, known: Forms) -> tuple[int, str]:
+def _template(result: Partition, name: str, number: int, known: Known) -> tuple[int, str]:
     claim = result.side(name).claim(result.side(name).unrolled.rows[number])
     if claim is None:
         return -1, "a tensor without a lineage"
     try:
-        form = key(result.nodes, claim)
+        signature = known.signatures(claim)
     except Unsupported as error:
         return -1, str(error)
-    examples = known.setdefault(form, [])
-    for example, template, problem in examples:
+    found = known.equal.get(signature)
+    if found is None:
+        found = _alike(result, claim, known)
+        if found is None:
+            found = _stated(result, claim, known)
+            if found[0] >= 0:
+                result.examples.append((name, number))
+        known.equal[signature] = found
+    return found
+
+
+def _alike(result: Partition, claim: Claim, known: Known) -> tuple[int, str] | None:
+    """The template of a claim that is this one, moved."""
+    for example, template, problem in known.forms.get(key(result.nodes, claim), ()):
         if is_same(result.nodes, claim, example):
             return template, problem
+    return None
+
+
+def _stated(result: Partition, claim: Claim, known: Known) -> tuple[int, str]:
+    """A new template for a claim, or why there is none."""
+    found = len(result.templates), ""
     try:
-        obligation = build(result.nodes, claim)
+        result.templates.append(build(result.nodes, claim))
     except (Unsupported, ShapeMismatch) as error:
-        examples.append((claim, -1, str(error)))
-        return -1, str(error)
-    result.templates.append(obligation)
-    result.examples.append((name, number))
-    examples.append((claim, len(result.templates) - 1, ""))
-    return len(result.templates) - 1, ""
+        found = -1, str(error)
+    known.forms.setdefault(key(result.nodes, claim), []).append((claim, *found))
+    return found
 
 
 def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:

@@ -7,14 +7,14 @@ the origin.  It is an index only: claims of one key share a template if they are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from engine.affine import ZERO, Affine
 from engine.cone import Cone, cone, operand_nodes
-from engine.ir import Attr, Group
 from engine.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, NodeTable, Part
 from engine.obligation import SUMS, Claim
+from partition.signature import attributes
 
 
 class _Numbering:
@@ -128,7 +128,7 @@ def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
     while position < len(number.order):
         read.append(number.definition(number.order[position]))
         position += 1
-    attrs = _attributes(claim.attrs)
+    attrs = attributes(claim.attrs)
     for value in claim.attrs.values():
         if isinstance(value, Affine):
             axes.update(value.axes)
@@ -144,13 +144,4 @@ def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
         shapes,
         tuple(read),
         extents,
-    )
-
-
-def _attributes(attrs: Mapping[str, Attr]) -> tuple[object, ...]:
-    """Attributes that matter to what an operator means (a group's ranks are names)."""
-    return tuple(
-        (k, v)
-        for k, v in sorted(attrs.items(), key=lambda i: i[0])
-        if not isinstance(v, Group) and k not in ("claimed", "position", "shard", "dtype")
     )

@@ -158,8 +158,8 @@ def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> tuple[Dim, ...]:
 def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
     """Positions [start, start + size), and the representatives that they have.
 
-    Raises `ShapeMismatch` outside the dimension, `Unsupported` where the interval cuts through a
-    factor that is not the outermost.
+    Raises `ShapeMismatch` outside the dimension, `Unsupported` where the interval is neither one of
+    the outermost factor nor inside one position of it.
     """
     total = Extent(dim)
     if start < 0 or size < 0 or start + size > total:
@@ -167,7 +167,12 @@ def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
     head, *rest = dim or ((1,),)
     inner, step = Extent(tuple(rest)), count(tuple(rest))
     if start % inner or size % inner:
-        raise Unsupported(f"positions {start} to {start + size} of {dim}: cut through a factor")
+        if start % inner + size > inner:
+            raise Unsupported(f"positions {start} to {start + size} of {dim}: cut through a factor")
+        _, outer = narrow((head,), start // inner, 1)
+        within, taken = narrow(tuple(rest), start % inner, size)
+        skipped = outer.start * step
+        return within, slice(skipped + taken.start, skipped + taken.stop)
     first, last = start // inner, (start + size) // inner
     kept: list[int] = []
     skipped = end = 0
