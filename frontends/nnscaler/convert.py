@@ -14,12 +14,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from engine.affine import ZERO, affine
+from engine.claims import Claimed
+from engine.findings import Finding
 from engine.ir import Attr, Body, Call, Group, Op, Program, Shard, Source, Value
 from frontends.errors import UnreadablePlan
 from frontends.nnscaler import cells
+from frontends.nnscaler.contradictions import contradictions
 from frontends.nnscaler.operators import (
     ONE_SIDED,
     PLAIN,
@@ -36,17 +40,28 @@ _LOCATION = re.compile(r'File "([^"]{1,300})", line (\d{1,9})')
 
 
 class Side(NamedTuple):
-    """A plan by itself: its programs, and how its loss is reduced over the batch."""
+    """A plan by itself: its programs, how its loss is reduced over the batch, and where its records
+    contradict each other."""
 
     programs: tuple[Program, ...]
     microbatches: int
     replicas: int
     loss: str
+    recorded: tuple[Finding, ...] = ()
 
 
 def shape_of(tensor: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Complex tensors are stored as pairs (real, imaginary): one more dimension of 2."""
     return (*shape, 2) if tensor.dtype.startswith("complex") else shape
+
+
+def claim_of(tensor: Tensor) -> Claimed:
+    """What the plan records about a tensor beside its shape."""
+    low = tuple([start for start, _ in tensor.box])
+    high = tuple([end for _, end in tensor.box])
+    if tensor.dtype.startswith("complex"):
+        low, high = (*low, 0), (*high, 2)
+    return Claimed(tensor.full.id, low, high, *tensor.addend)
 
 
 def source_of(op: cells.ForwardOp, ident: int) -> Source:
@@ -62,6 +77,7 @@ class _BodyWriter:
         self.device = device
         self.name = name
         self.values: list[Value] = []
+        self.claims: dict[int, Claimed] = {}
         self.ops: list[Op] = []
         self.environment: dict[int, int] = {}
         self.shards: dict[int, int] = {}
@@ -81,6 +97,8 @@ class _BodyWriter:
     def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
         value = self.new(tensor, shape)
         self.environment[tensor.id] = value
+        if self.device.claims:
+            self.claims[value] = claim_of(tensor)
         if tensor.full.is_loss and not tensor.is_grad:
             self.losses.append(value)
         return value
@@ -191,6 +209,7 @@ class _BodyWriter:
 
     def join(self, joins: Sequence[tuple[int, int, Tensor]], source: Source) -> None:
         for before, value, tensor in joins:
+            self.device.joined.add(tensor.full.id)
             self.emit("add_n", [before, value], [self.write(tensor)], {}, source)
 
     def context(self, value: int, tensor: Tensor) -> int:
@@ -245,6 +264,9 @@ class _BodyWriter:
             mirror=mirror,
             gradients=tuple(self.gradients),
             losses=tuple(self.losses),
+            claims=tuple([self.claims.get(v) for v in range(len(self.values))])
+            if self.claims
+            else (),
         )
 
 
@@ -265,10 +287,19 @@ class _DeviceWriter:
     """Writes the program of one plan device."""
 
     def __init__(
-        self, number: int, replicas: int, stride: int, single: bool, as_recorded: bool
+        self,
+        number: int,
+        replicas: int,
+        stride: int,
+        single: bool,
+        as_recorded: bool,
+        joined: set[int],
     ) -> None:
         self.number = number
         self.as_recorded = as_recorded
+        self.claims = not single
+        #: Full tensors to which several stages contribute: a record of one is about none of them.
+        self.joined = joined
         self.axes = () if single else ((REPLICA, replicas, stride),)
         self.bodies: list[Body] = []
         self.calls: list[Call] = []
@@ -429,7 +460,7 @@ class _DeviceWriter:
     def program(self) -> Program:
         return Program(
             name=f"device {self.number}",
-            bodies=tuple(self.bodies),
+            bodies=tuple(unclaimed(body, self.joined) for body in self.bodies),
             calls=tuple(self.calls),
             shards=tuple(self.held),
             base=self.number,
@@ -461,15 +492,26 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
             f"expected a single-device plan, found {plan.ranks} ranks on {count} plan devices"
         )
     replicas = plan.ranks // count
-    programs = []
+    writers = []
+    joined: set[int] = set()
     loads = 0
     for device in sorted(plan.devices):
-        writer = _DeviceWriter(device, replicas, count, single, as_recorded)
+        writer = _DeviceWriter(device, replicas, count, single, as_recorded, joined)
         for item in plan.sequence(device):
             writer.item(item)
         loads = max(loads, writer.loads)
-        programs.append(writer.program())
-    return Side(tuple(programs), max(1, loads), replicas, loss_kind(programs))
+        writers.append(writer)
+    programs = [writer.program() for writer in writers]
+    recorded = () if single else contradictions(plan)
+    return Side(tuple(programs), max(1, loads), replicas, loss_kind(programs), recorded)
+
+
+def unclaimed(body: Body, fulls: set[int]) -> Body:
+    """The body without what is recorded about parts of some full tensors."""
+    if not fulls or not any(x is not None and x.full in fulls for x in body.claims):
+        return body
+    kept = [x if x is None or x.full not in fulls else None for x in body.claims]
+    return replace(body, claims=tuple(kept))
 
 
 def loss_kind(programs: Sequence[Program]) -> str:

@@ -63,7 +63,13 @@ class Records:
         """The pair with a single-device plan, as the command line makes it."""
         one, many = _single(single), convert(cells.plan(self.root), single=False)
         return Plan(
-            "edited", one.programs[0], many.programs, many.microbatches, (REPLICA,), one.loss
+            "edited",
+            one.programs[0],
+            many.programs,
+            many.microbatches,
+            (REPLICA,),
+            one.loss,
+            recorded=many.recorded,
         )
 
 
