@@ -21,17 +21,34 @@ Peaks = dict[tuple[int, str], float]
 """The most memory, in MiB, that a worker's children of one solver held resident."""
 
 
-def solve_each(portfolio: Portfolio, queries: Iterable[Query]) -> Iterator[tuple[str, Solved]]:
+TRIES = 3
+"""How often a query is asked until the death of its solver is believed."""
+
+
+def solve_each(
+    portfolio: Portfolio, queries: Iterable[Query], memory_tries: int = TRIES
+) -> Iterator[tuple[str, Solved]]:
     """Keys and verdicts in order. A solver's death, at work or while starting, is only believed
     when it repeats: whatever killed it may not have been the query, and the next child is empty.
+    ``memory_tries``: the same for a death of memory, 1 where somebody else tries with more of it.
     """
     for query in queries:
+        yield query.key, _solve(portfolio, query, memory_tries)
+
+
+def _solve(portfolio: Portfolio, query: Query, memory_tries: int) -> Solved:
+    asked = 0
+    while True:
+        asked += 1
         try:
             solved = portfolio.solve(query)
-            again = solved.verdict in ("memory", "crashed")
         except SolverUnavailable:
-            again = True
-        yield query.key, portfolio.solve(query) if again else solved
+            if asked == TRIES:
+                raise
+            continue
+        tries = {"memory": memory_tries, "crashed": TRIES}.get(solved.verdict, 1)
+        if asked >= tries:
+            return solved
 
 
 def note_peaks(peaks: Peaks, worker: int, answers: Sequence[Answer]) -> None:

@@ -18,6 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from shardproof.commands.mutate import mutate
+from shardproof.commands.plan import plan
+from shardproof.commands.resume import resume
+from shardproof.commands.status import status
+from shardproof.commands.sweep import sweep
+
 if TYPE_CHECKING:
     from shardproof.progress import Progress
 
@@ -250,54 +256,6 @@ def verify(
     return result.exit_code
 
 
-@main.command(short_help="Write the plan of a model from the zoo.")
-@click.argument("model")
-@click.option("--dp", type=int, default=1, show_default=True, help="Data-parallel replicas.")
-@click.option("--tp", type=int, default=1, show_default=True, help="Tensor-parallel ranks.")
-@click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
-@click.option("--microbatches", type=int, default=1, show_default=True, help="Per replica.")
-@click.option("--layers", type=int, metavar="N", help="Another number of layers than the model's.")
-@click.option(
-    "--sequence-parallel",
-    is_flag=True,
-    help="Divide the sequence among tensor-parallel ranks outside of their blocks.",
-)
-@click.option(
-    "-o",
-    "--out",
-    type=_PATH,
-    required=True,
-    metavar="PLAN_DIR",
-    help="The folder to write; a plan in it is replaced.",
-)
-def plan(
-    model: str,
-    dp: int,
-    tp: int,
-    pp: int,
-    microbatches: int,
-    layers: int | None,
-    sequence_parallel: bool,
-    out: Path,
-) -> int:
-    """Write both sides of a plan for MODEL from the zoo: llama3-8b, llama3-70b, llama3-405b."""
-    from engine import store
-    from frontends import zoo
-
-    made = zoo.build(
-        model,
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        microbatches=microbatches,
-        layers=layers,
-        sequence_parallel=sequence_parallel,
-    )
-    store.save(made, out)
-    click.echo(f"{made.name}: {made.ranks} ranks, in {out}")
-    return 0
-
-
 @main.command(short_help="Show what is in a plan or a run.")
 @click.argument("path", type=_PATH, metavar="PLAN_OR_RUN")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
@@ -340,3 +298,10 @@ def check(run_dir: Path, as_json: bool) -> int:
             click.echo(plain(problem))
         click.echo("the run holds" if found.ok else "the run does not hold")
     return 0 if found.ok else 1
+
+
+main.add_command(mutate)
+main.add_command(plan)
+main.add_command(sweep)
+main.add_command(resume)
+main.add_command(status)
