@@ -29,10 +29,10 @@ LEAST_CHILD_BYTES = 384 * MIB
 BATCH_SHARE = 64
 """One part in so many of the budget is for a batch of an exhaustive run."""
 
-INSTANCE_BYTES = 512
+INSTANCE_BYTES = 2048
 """What one instance takes until its batch is written."""
 
-BATCH_INSTANCES = (256, 1 << 16)
+BATCH_INSTANCES = (256, 1 << 14)
 """The fewest and the most instances of a batch."""
 
 RESERVE_BYTES = 32 * MIB

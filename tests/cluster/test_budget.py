@@ -39,8 +39,8 @@ def test_workers_and_limits_grow_with_the_budget() -> None:
 
 
 def test_batches_follow_the_budget() -> None:
-    assert batch_instances(None) == batch_instances(64 * GIB) == 1 << 16
-    assert batch_instances(256 * MIB) == 8192
+    assert batch_instances(None) == batch_instances(64 * GIB) == 1 << 14
+    assert batch_instances(256 * MIB) == 2048
     assert batch_instances(1) == 256
 
 
