@@ -37,6 +37,17 @@ def agree(a: Claimed, x: Lineage, b: Claimed, y: Lineage) -> bool:
     )
 
 
+def difference(x: Lineage, y: Lineage) -> str:
+    """What keeps one value from being part of what another one is part of, in words."""
+    if {t.node for t in x.terms} != {t.node for t in y.terms}:
+        return "no part"
+    if {t.factor for t in x.terms} != {t.factor for t in y.terms}:
+        return "a multiple"
+    if {p for t in x.terms for p in t.parts} != {p for t in y.terms for p in t.parts}:
+        return "another addend"
+    return "another part"
+
+
 def _moved(x: Term, y: Term, shift: tuple[int, ...]) -> bool:
     """Whether two views differ by nothing but where the outermost digits of their dimensions begin,
     and that is as far as the boxes are apart (the usual case, seen without looking at positions).

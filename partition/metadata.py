@@ -22,8 +22,8 @@ from engine.findings import Finding
 from engine.ir import MICROBATCH
 from engine.lineage import Lineage, Part
 from engine.unroll import Row
-from partition.agreement import agree
-from partition.diagnose import counterparts
+from partition.agreement import agree, difference
+from partition.order import order
 from partition.partition import Partition
 
 #: The kind of these findings.
@@ -46,7 +46,7 @@ class Contradiction(NamedTuple):
 def metadata(result: Partition) -> list[Finding]:
     """Contradictions of what the parallel plan records with what it computes, and of its records
     among each other; nothing for plans without such records."""
-    found = [*_claims(result), *_order(result)]
+    found = [*_claims(result), *order(result, KIND)]
     recorded = list(result.plan.recorded)
     every = [*recorded, *found]
     if len(every) <= MOST:
@@ -260,23 +260,30 @@ class _Group:
         self, addends: dict[tuple[int, int], list[int]], expected: int | None
     ) -> Iterator[Contradiction]:
         """Every addend of a sum is somewhere, and none of them is the whole."""
+        copies = expected is None and self.are_copies(addends)
         for (number, count), values in addends.items():
             present = {i for i, n in addends if n == count}
             if len(present) < count:
-                yield Contradiction(
-                    values[0],
-                    "value map",
-                    f"is recorded as {self.claim(values[0])}; of these {count} addends the plan "
-                    f"has {sorted(present)}",
-                    f"{count} addends",
-                    str(sorted(present)),
-                )
+                for value in values:
+                    yield Contradiction(
+                        value,
+                        "value map",
+                        f"is recorded as {self.claim(value)}; of these {count} addends the plan "
+                        f"has {sorted(present)}",
+                        f"{count} addends",
+                        str(sorted(present)),
+                    )
                 continue
             for value in values:
-                if expected is not None and agree(
-                    self.claim(expected), self.lineage(expected), self.claim(value),
-                    self.lineage(value),
-                ):  # fmt: skip
+                if copies or (
+                    expected is not None
+                    and agree(
+                        self.claim(expected),
+                        self.lineage(expected),
+                        self.claim(value),
+                        self.lineage(value),
+                    )
+                ):
                     yield Contradiction(
                         value,
                         "value map",
@@ -284,6 +291,18 @@ class _Group:
                         f"addend {number} of {count}",
                         "the complete value",
                     )
+
+    def are_copies(self, addends: dict[tuple[int, int], list[int]]) -> bool:
+        """Whether what is recorded as addends is one complete value on several ranks."""
+        every = [v for values in addends.values() for v in values]
+        tensors = self.result.parallel.unrolled.tensors
+        holders = [{tensors[v].program for v in values} for values in addends.values()]
+        return (
+            len(addends) > 1
+            and sum(map(len, holders)) == len(set().union(*holders))
+            and all(self.lineage(v) == self.lineage(every[0]) for v in every)
+            and not any(self.is_partial(v) for v in every)
+        )
 
     def divide(self, values: Sequence[int]) -> tuple[int, list[int]]:
         """The value that most agree with (of what the single-device program computes, if any is),
@@ -339,15 +358,14 @@ class _Group:
                 str(claim),
                 str(held),
             )
-        nodes = {t.node for t in lineage.terms} == {t.node for t in self.lineage(expected).terms}
-        what = "other elements" if nodes else "no part"
+        what = difference(lineage, self.lineage(expected))
         return Contradiction(
             value,
             "index map",
-            f"is recorded as {claim}; it is {what} of what {other} is, which is recorded as "
-            f"{self.claim(expected)}",
+            f"is recorded as {claim}; {other} is recorded as {self.claim(expected)}, of which it "
+            f"is {what}",
             str(claim),
-            f"{what} of it",
+            what,
         )
 
     def held(self, value: int, expected: int) -> Claimed | None:
@@ -368,43 +386,3 @@ def _size(claim: Claimed) -> int:
     for n in claim.shape:
         size *= n
     return size
-
-
-# -- order ---------------------------------------------------------------------------------------
-
-
-def _order(result: Partition) -> list[Finding]:
-    """Operators that come in another order than the single-device program's do, by their names and
-    places in the model: where order and evidence disagree, it is the evidence that was followed."""
-    if not any(body.claims for program in result.plan.programs for body in program.bodies):
-        return []
-    aligned = counterparts(result)
-    last: dict[tuple[tuple[int, ...], int, bool], int] = {}
-    found: dict[tuple[str, str, str], Finding] = {}
-    rows, theirs = result.parallel.unrolled.rows, result.single.unrolled.rows
-    for number, row in enumerate(rows):
-        counterpart = aligned[number]
-        if counterpart < 0:
-            continue
-        key = (row.programs, row.microbatch, row.backward)
-        before = last.get(key, -1)
-        if counterpart > before:
-            last[key] = counterpart
-            continue
-        ranks = tuple(result.parallel.programs[p].base for p in row.programs)
-        name = f"backward of {row.name}" if row.backward else row.name
-        place = row.source.location or row.source.cell
-        known = found.get((name, row.source.module, place))
-        if known is not None:
-            ranks = tuple(sorted({*known.ranks, *ranks}))
-        other = theirs[before]
-        found[name, row.source.module, place] = Finding(
-            KIND,
-            f"{name} in {row.source.module} on rank {ranks[0]} comes after {other.name} in "
-            f"{other.source.module}; the single-device program has them the other way round",
-            name,
-            row.source.module,
-            place,
-            ranks,
-        )
-    return list(found.values())
