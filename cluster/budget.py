@@ -17,6 +17,8 @@ from types import FrameType
 
 from cluster.memory import MemorySampler
 from cluster.settings import Settings
+from solvers import Mode
+from solvers.configurations import CONFIGURATIONS
 
 MIB = 1 << 20
 
@@ -66,15 +68,21 @@ def ceiling(budget_bytes: int) -> int:
     return budget_bytes - min(reserve, budget_bytes // 4)
 
 
+def children_per_worker(mode: Mode) -> int:
+    """How many solver children a worker may have at once: a stubborn text is given to all."""
+    used = ("z3", "cvc5") if mode in ("portfolio", "both") else (mode,)
+    return sum(1 for configuration in CONFIGURATIONS if configuration.solver in used)
+
+
 def within(settings: Settings, budget_bytes: int) -> Settings:
     """The settings with as many workers, and limits for their solvers, as the budget has room for.
 
     They follow from the budget alone, so that equal budgets have equal options.
     """
     room = budget_bytes // SOLVERS_SHARE
-    most = max(1, room // (settings.solvers_per_worker * LEAST_CHILD_BYTES))
-    workers = min(settings.local_workers(), most)
-    share = max(LEAST_CHILD_BYTES, room // (workers * settings.solvers_per_worker))
+    children = children_per_worker(settings.mode)
+    workers = min(settings.local_workers(), max(1, room // (children * LEAST_CHILD_BYTES)))
+    share = max(LEAST_CHILD_BYTES, room // (workers * children))
     return replace(
         settings,
         workers=workers,

@@ -10,7 +10,15 @@ import time
 import pytest
 
 from cluster import budget
-from cluster.budget import LEAST_CHILD_BYTES, OverBudget, batch_instances, bounded, ceiling, within
+from cluster.budget import (
+    LEAST_CHILD_BYTES,
+    OverBudget,
+    batch_instances,
+    bounded,
+    ceiling,
+    children_per_worker,
+    within,
+)
 from cluster.memory import MemorySampler
 from cluster.settings import Settings
 
@@ -27,15 +35,17 @@ def test_solvers_take_their_share_and_no_more(size: int, mode: str) -> None:
     assert kept.workers is not None
     assert 1 <= kept.workers <= 8
     assert LEAST_CHILD_BYTES <= kept.memory_limit_bytes <= given.memory_limit_bytes
-    together = kept.workers * kept.solvers_per_worker * kept.memory_limit_bytes
-    least = kept.solvers_per_worker * LEAST_CHILD_BYTES
+    children = children_per_worker(kept.mode)
+    assert children == (4 if mode == "portfolio" else 2)
+    together = kept.workers * children * kept.memory_limit_bytes
+    least = children * LEAST_CHILD_BYTES
     assert together <= max(size // 2, least)
 
 
 def test_workers_and_limits_grow_with_the_budget() -> None:
     found = [within(Settings(workers=8), size * GIB) for size in (1, 4, 16, 64)]
-    assert [one.workers for one in found] == [1, 2, 8, 8]
-    assert [one.memory_limit_bytes // MIB for one in found] == [384, 512, 512, 2048]
+    assert [one.workers for one in found] == [1, 1, 5, 8]
+    assert [one.memory_limit_bytes // MIB for one in found] == [384, 512, 409, 1024]
 
 
 def test_batches_follow_the_budget() -> None:
