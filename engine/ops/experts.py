@@ -84,10 +84,10 @@ def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum("ae,aed,ehd->ah", share, hidden, down)]
 
 
-# -- the parts of a mixture: choose, dispatch, compute, combine -------------------------------------
+# -- the parts of a mixture: choose, dispatch, compute, combine ------------------------------------
 #
-# The mixture that they make is dense: every expert sees every token, multiplied by 1 where the token
-# has chosen it and by 0 elsewhere.  No token is dropped, and no shape depends on data.
+# The mixture that they make is dense: every expert sees every token, multiplied by 1 where the
+# token has chosen it and by 0 elsewhere.  No token is dropped, and no shape depends on data.
 
 
 @operator(

@@ -25,8 +25,10 @@ from frontends.zoo.config import (
     read_data,
     read_parallel,
 )
+from frontends.zoo.deepseek import DeepSeek, DeepSeekConfig
 from frontends.zoo.gpt import Gpt, GptConfig
 from frontends.zoo.llama import Llama, LlamaConfig
+from frontends.zoo.mixtral import Mixtral, MixtralConfig
 from frontends.zoo.transformer import Model
 
 __all__ = [
@@ -42,8 +44,10 @@ __all__ = [
 
 #: What ``architecture = "..."`` in a configuration file names: its settings, and who writes it.
 ARCHITECTURES: dict[str, tuple[type[ModelConfig], type[Model[Any]]]] = {
+    "deepseek": (DeepSeekConfig, DeepSeek),
     "gpt": (GptConfig, Gpt),
     "llama": (LlamaConfig, Llama),
+    "mixtral": (MixtralConfig, Mixtral),
 }
 
 #: Name -> configuration file of every model, and of every named way to divide one over ranks.

@@ -33,7 +33,7 @@ def rank_layout(config: ModelConfig, parallel: Parallel) -> Layout:
     blocks = parallel.dp * parallel.microbatches
     factors = {
         "token-mean": (Fraction(1, tokens * blocks), Fraction(1, blocks)),
-        "mean": (Fraction(1, tokens), Fraction(1)),
+        "mean": (Fraction(1, tokens * parallel.ep), Fraction(1, parallel.ep)),
         "sum": (Fraction(1), Fraction(1)),
     }
     return Layout(
@@ -137,7 +137,7 @@ def build(model: type[Model[C]], config: C, parallel: Parallel) -> Plan:
         single_program(model, config, parallel, inference),
         programs,
         parallel.microbatches,
-        rank_layout(config, parallel).replica_axes,
+        rank_layout(config, parallel).replica_axes[:1],
         "mean" if parallel.loss == "mean" else "sum",
         (loss_note(config, parallel), *model.notes(config, parallel)),
     )

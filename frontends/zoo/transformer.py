@@ -40,7 +40,7 @@ from engine.errors import InvalidInput
 from engine.ir import Group
 from frontends.zoo.builder import BodyBuilder, ProgramBuilder, Scatter
 from frontends.zoo.config import ModelConfig, Parallel
-from frontends.zoo.layout import CP, TP, Layout
+from frontends.zoo.layout import CP, EP, TP, Layout
 from frontends.zoo.shapes import Shape
 
 C = TypeVar("C", bound=ModelConfig)
@@ -257,12 +257,14 @@ class Model(ABC, Generic[C]):
         body, layout = self.body, self.layout
         if not self.losses:
             loss = body.mul_constant(body.sum(losses), layout.token_factor, name="loss")
-            return body.reduce_from(loss, CP) if layout.cp > 1 else loss
+            apart = layout.along("ep", "cp")
+            return body.reduce_from(loss, apart) if apart else loss
         shape = (layout.blocks, layout.block_batch, layout.tokens)
         loss = body.op("sum", body.view(losses, *shape), dim=(1, 2), keepdim=False)
         loss = body.mul_constant(loss, layout.token_factor, name="loss")
         loss = body.add(loss, self.added(self.losses), name="loss")
-        return body.sum(body.reduce_from(loss, CP) if layout.cp > 1 else loss, name="loss")
+        loss = body.sum(body.reduce_from(loss, CP) if layout.cp > 1 else loss, name="loss")
+        return body.reduce_from(loss, EP) if layout.ep > 1 else loss
 
     def added(self, losses: list[int]) -> int:
         """Losses, added one by one."""
@@ -272,11 +274,16 @@ class Model(ABC, Generic[C]):
         return total
 
     def load(self) -> tuple[int, int]:
-        """Tokens and targets, [b, tokens]: this rank's part of the sequence."""
-        batch = (self.layout.batch, self.layout.sequence)
+        """Tokens and targets, [b, tokens]: this rank's part of the sequence.  Replicas along
+        ``ep`` load one microbatch of ``ep`` times ``b`` sequences together and take ``b`` each, so
+        that the tokens that they exchange lie side by side in the batch."""
+        layout = self.layout
+        batch = (layout.ep * layout.batch, layout.sequence)
         tokens, targets = self.body.load_batch(
             ("tokens", batch, "int64"), ("targets", batch, "int64")
         )
+        if layout.ep > 1:
+            tokens, targets = (self.body.chunk(x, 0, EP) for x in (tokens, targets))
         if self.layout.cp > 1:
             tokens, targets = (self.body.chunk(x, 1, CP) for x in (tokens, targets))
         return tokens, targets
