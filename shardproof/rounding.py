@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 from engine.findings import Finding
@@ -59,12 +60,12 @@ def rounded(plan: Plan) -> Plan:
             if other is None or other.held.attrs == at.held.attrs:
                 continue
             for key, mine in at.held.attrs.items():
-                constant, known = exact(mine), other.held.attrs.get(key)
-                if constant is None or not is_rounding(constant, known):
+                known = other.held.attrs.get(key)
+                if not isinstance(mine, Fraction) or not is_rounding(mine, known):
                     continue
                 op = ops.get((at.body, at.op), at.held)
                 ops[at.body, at.op] = with_constant(op, key, known)
-                changed.append(Rounded(number, at.body, at.op, key, constant))
+                changed.append(Rounded(number, at.body, at.op, key, mine))
         programs.append(_with(program, ops))
     if not changed:
         return plan
@@ -102,12 +103,11 @@ def findings(plan: Plan) -> list[Finding]:
 
 
 def _places(program: Program) -> Iterator[tuple[Place, _At]]:
-    """The operators of a program that say where in the model they come from."""
+    """The operators of a program, each by its place in the model."""
     held = [
         ((op.name, op.backward, op.source.module, op.source.location), _At(b, o, op))
         for b, body in enumerate(program.bodies)
         for o, op in enumerate(body.ops)
-        if op.source.module or op.source.location
     ]
     total = Counter(key for key, _ in held)
     counts: Counter[tuple[str, bool, str, str]] = Counter()
