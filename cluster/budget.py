@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
@@ -37,10 +37,13 @@ INSTANCE_BYTES = 2048
 BATCH_INSTANCES = (256, 1 << 14)
 """The fewest and the most instances of a batch."""
 
-RESERVE_BYTES = 32 * MIB
-RESERVE_SHARE = 16
+RESERVE_BYTES = 48 * MIB
+RESERVE_SHARE = 8
 """What is kept free for what grows between two looks: the larger of the two, as a part of the
 budget, but never more than a quarter of it."""
+
+PORTFOLIO_BYTES = 96 * MIB
+"""What the first children of a worker take as soon as they are there."""
 
 AGAIN_SECONDS = 2.0
 """A run that has been told to end, and has not, is told again after this time."""
@@ -49,14 +52,16 @@ AGAIN_SECONDS = 2.0
 class OverBudget(BaseException):
     """The process tree came too close to its budget; no handler of errors is to swallow it."""
 
-    def __init__(self, held_mib: float, budget_bytes: int) -> None:
-        super().__init__(held_mib, budget_bytes)
+    def __init__(self, held_mib: float, budget_bytes: int, wanted_bytes: int = 0) -> None:
+        super().__init__(held_mib, budget_bytes, wanted_bytes)
         self.held_mib = held_mib
         self.budget_bytes = budget_bytes
+        self.wanted_bytes = wanted_bytes
 
     def __str__(self) -> str:
+        more = f", {self.wanted_bytes / MIB:.0f} MiB more were needed" if self.wanted_bytes else ""
         return (
-            f"the process tree held {self.held_mib:.0f} MiB; a memory budget of "
+            f"the process tree held {self.held_mib:.0f} MiB{more}; a memory budget of "
             f"{self.budget_bytes / MIB:.0f} MiB allows {ceiling(self.budget_bytes) / MIB:.0f} MiB "
             "and a reserve"
         )
@@ -116,12 +121,22 @@ def bounded(budget_bytes: int | None) -> Iterator[MemorySampler]:
     before = signal.signal(signal.SIGUSR1, guard.interrupt)
     try:
         with MemorySampler(watch=guard.look, every_seconds=0.03) as sampler:
+            guard.held_now = sampler.sample
+            _active.append(guard)
             try:
                 yield sampler
             finally:
                 guard.armed = False
+                _active.remove(guard)
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def admit(size_bytes: int) -> None:
+    """Called before something of a known size is started; raises `OverBudget` if there is a budget
+    (`bounded`) without room for it."""
+    for guard in _active:
+        guard.admit(size_bytes)
 
 
 class _Guard:
@@ -129,6 +144,7 @@ class _Guard:
 
     def __init__(self, budget_bytes: int, thread: int) -> None:
         self.armed = True
+        self.held_now: Callable[[], float] = lambda: 0.0
         self._budget_bytes = budget_bytes
         self._thread = thread
         self._held_mib = 0.0
@@ -141,8 +157,18 @@ class _Guard:
             self._held_mib, self._again = held_mib, time.monotonic() + AGAIN_SECONDS
             signal.pthread_kill(self._thread, signal.SIGUSR1)
 
+    def admit(self, size_bytes: int) -> None:
+        """Raise, before the memory is taken, for what would bring the tree above the budget."""
+        held_mib = self.held_now()
+        if held_mib * MIB + size_bytes > ceiling(self._budget_bytes):
+            raise OverBudget(held_mib, self._budget_bytes, size_bytes)
+
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """The handler of the signal, in the interrupted thread."""
         del number, frame
         if self.armed:
             raise OverBudget(self._held_mib, self._budget_bytes)
+
+
+_active: list[_Guard] = []
+"""The budgets of this process: one at most, unless runs are nested."""

@@ -67,8 +67,8 @@ SCHEMA = pa.schema(
 )
 """One row per verdict. ``key`` is :func:`text_key`. ``solver``, ``version`` and ``configuration``
 (`solvers.configurations`) name the last answer that says the verdict; ``seconds`` is the sum over
-all answers, ``rss_mib`` their maximum; ``cached`` rows were decided by an earlier run; ``answers`` is
-every answer on the way."""
+all answers, ``rss_mib`` their maximum; ``cached`` rows were decided by an earlier run; ``answers``
+is every answer on the way."""
 
 _PREFIX = SCHEMA.serialize().to_pybytes()
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
+from cluster.budget import PORTFOLIO_BYTES, admit
+from cluster.events import Events
 from cluster.settings import Options, Settings
 from solvers import Answer, Portfolio, Query, Solved, SolverUnavailable
 
@@ -69,6 +71,7 @@ class LocalExecutor:
         self, settings: Settings, portfolio: Callable[[Options], Portfolio] = Options.portfolio
     ) -> None:
         self.peaks: Peaks = {}
+        self.events = Events()
         self._workers = settings.local_workers()
         self.options = settings.options
         self._open_portfolio = portfolio
@@ -108,6 +111,7 @@ class LocalExecutor:
 
     def _start(self, workers: int) -> None:
         while len(self._portfolios) < workers:
+            admit(PORTFOLIO_BYTES)
             portfolio = self._open_portfolio(self.options)
             self._portfolios.append(portfolio.__enter__())
 

@@ -9,6 +9,7 @@ with. At most :data:`WINDOW` batches are at a worker. Workers reserve what the m
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -39,6 +40,9 @@ BATCHES_LEFT = 8
 """Batches that a worker should still get from now on, as long as they are not too small."""
 
 WINDOW = 2
+LOOK_SECONDS = 5.0
+"""Between two looks for nodes that joined meanwhile."""
+
 
 Report = Callable[[str, Solved], None]
 
@@ -57,7 +61,7 @@ class RayExecutor:
         self.options = settings.options
         self.needs = Needs() if needs is None else needs
         self._settings = settings
-        self._events = Events() if events is None else events
+        self.events = Events() if events is None else events
         self._meters: Meters | None = None
         self._pool = Pool(self.options, settings.solvers_per_worker)
         self._began_ray = False
@@ -130,7 +134,11 @@ class RayExecutor:
         """One pool's work, on workers of one level; verdicts as they come."""
         self._staff(level, last)
         tables: dict[int, Any] = {}
+        looked = time.perf_counter()
         while work.left:
+            if work.waiting and time.perf_counter() - looked > LOOK_SECONDS:
+                self._pool.grow(self._where(level))
+                looked = time.perf_counter()
             self._hand_out(work, tables)
             if self._meters is not None:
                 self._meters.queue(work.waiting)
@@ -152,25 +160,29 @@ class RayExecutor:
 
     def retried(self, cause: str, keys: list[str], **more: int) -> None:
         """Say that templates go back into the queue."""
-        self._events.say("retry", keys, cause=cause, **more)
+        self.events.say("retry", keys, cause=cause, **more)
         if self._meters is not None:
             self._meters.retried(cause, len(keys))
 
     def _open(self) -> None:
         self._began_ray = connect(self._settings) or self._began_ray
         if self._meters is None:
-            self._meters = Meters(self._events.run)
+            self._meters = Meters(self.events.run)
 
     def _staff(self, level: int, last: bool) -> None:
         """See to it that the pool is one of this level, with all workers that there is room for."""
-        children = self._settings.solvers_per_worker
-        where = places(nodes(), level * children, self._settings.workers)
+        where = self._where(level)
         pool = self._pool
         if pool.level != level or len(pool.workers) < len(where):
             pool.start(level, last, where)
-            self._events.say(
+            self.events.say(
                 "pool", workers=len(where), nodes=len(set(where)), level_mib=level // MIB
             )
+
+    def _where(self, level: int) -> list[str]:
+        """The node of each worker that there is room for now."""
+        reservation = level * self._settings.solvers_per_worker
+        return places(nodes(), reservation, self._settings.workers)
 
     def _hand_out(self, work: Work, tables: dict[int, Any]) -> None:
         """Fill the windows of the workers that are there, emptiest first."""
@@ -231,7 +243,7 @@ class RayExecutor:
         # A table may have gone with its node: whoever needs it next gets it again.
         for batch in batches:
             tables.pop(batch.table, None)
-        self._events.say("worker died", worker=worker.number, why=last_line(death))
+        self.events.say("worker died", worker=worker.number, why=last_line(death))
         self.retried("death", keys)
         self._pool.replace(worker, death)
         for query in given_up:

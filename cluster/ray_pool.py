@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,6 +123,14 @@ class Pool:
         self.close()
         self.level, self._last = level, last
         self.workers = [self._begin(node) for node in where]
+
+    def grow(self, where: Sequence[str]) -> int:
+        """Begin workers where there are fewer than named, as on nodes that came; how many."""
+        missing = Counter(where) - Counter(worker.node for worker in self.workers)
+        room = max(0, len(where) - len(self.workers))
+        begun = list(missing.elements())[:room]
+        self.workers += [self._begin(node) for node in begun]
+        return len(begun)
 
     def close(self) -> None:
         """End the workers."""

@@ -18,10 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from shardproof.commands.check import check
 from shardproof.commands.mutate import mutate
+from shardproof.commands.nightly import nightly
 from shardproof.commands.plan import plan
+from shardproof.commands.report import report as html_report
 from shardproof.commands.resume import resume
 from shardproof.commands.status import status
+from shardproof.commands.submit import submit
 from shardproof.commands.sweep import sweep
 
 if TYPE_CHECKING:
@@ -230,6 +234,16 @@ def main() -> None:
     metavar="FILE",
     help="Your own assumptions and expectations (docs/assumptions.md).",
 )
+@click.option(
+    "--shapes",
+    type=int,
+    default=0,
+    metavar="+N",
+    help="Positions that stand for an interval of an axis, beyond the fewest (docs/soundness.md).",
+)
+@click.option(
+    "--proofs", is_flag=True, help="Store cvc5's proof of every template (docs/proofs.md)."
+)
 def verify(
     single: Path, parallel: Path | None, as_json: bool, no_cache: bool, **options: Any
 ) -> int:
@@ -275,33 +289,12 @@ def inspect(path: Path, as_json: bool) -> int:
     return 0
 
 
-@main.command(short_help="Check a finished run anew.")
-@click.argument("run_dir", type=_PATH)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def check(run_dir: Path, as_json: bool) -> int:
-    """Check a finished run with the second eye: build and solve again what it claims.
-
-    Exit codes: 0 it holds, 1 it does not, 3 this is no run, 4 internal error.
-    """
-    from shardproof import api
-    from shardproof.report import plain
-
-    found = api.check(run_dir)
-    problems = [str(problem) for problem in found.problems]
-    if as_json:
-        import json
-
-        document = {"ok": bool(found.ok), "problems": problems, "run_dir": str(run_dir.resolve())}
-        click.echo(json.dumps(document, indent=2))
-    else:
-        for problem in problems:
-            click.echo(plain(problem))
-        click.echo("the run holds" if found.ok else "the run does not hold")
-    return 0 if found.ok else 1
-
-
+main.add_command(check)
 main.add_command(mutate)
+main.add_command(html_report)
 main.add_command(plan)
 main.add_command(sweep)
 main.add_command(resume)
 main.add_command(status)
+main.add_command(submit)
+main.add_command(nightly)

@@ -59,6 +59,15 @@ def test_a_reserve_is_kept(size: int) -> None:
     assert size * 3 // 4 <= ceiling(size) < size
 
 
+def test_what_is_too_large_is_not_begun() -> None:
+    budget.admit(1 << 60)  # There is no budget: nothing is refused.
+    size = held() + 512 * MIB
+    with bounded(size):
+        budget.admit(64 * MIB)
+        with pytest.raises(OverBudget, match="1024 MiB more were needed; a memory budget of"):
+            budget.admit(GIB)
+
+
 def held() -> int:
     return int(MemorySampler().sample() * MIB)
 
