@@ -82,6 +82,7 @@ class Partition:
 
     ``templates``: one obligation per distinct claim; ``examples``: for each template the (side,
     row) that it was built from; ``reference_size``: nodes below are the single-device program's.
+    ``more``: representatives of every piece of an axis beyond the fewest that are enough.
     ``faults``: the plan contradicts itself; ``unsupported``: operators without a meaning here.
     """
 
@@ -98,12 +99,13 @@ class Partition:
     faults: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     unsupported: list[Finding] = field(default_factory=list)
+    more: int = 0
 
     def side(self, name: str) -> Side:
         return self.single if name == SINGLE else self.parallel
 
 
-def partition(plan: Plan) -> Partition:
+def partition(plan: Plan, more: int = 0) -> Partition:
     """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model, and
     `Unsupported` if the single-device side has no loss to hold anything against."""
     single = unroll([plan.single], 1)
@@ -135,6 +137,7 @@ def partition(plan: Plan) -> Partition:
         size,
         faults=list(parallel.faults),
         findings=list(parallel.findings),
+        more=more,
     )
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == "unsupported operator" else result.faults
@@ -211,7 +214,7 @@ def _stated(result: Partition, claim: Claim, known: Known) -> tuple[int, str]:
     """A new template for a claim, or why there is none."""
     found = len(result.templates), ""
     try:
-        result.templates.append(build(result.nodes, claim))
+        result.templates.append(build(result.nodes, claim, more=result.more))
     except (Unsupported, ShapeMismatch) as error:
         found = -1, str(error)
     known.forms.setdefault(key(result.nodes, claim), []).append((claim, *found))
@@ -283,7 +286,7 @@ def widened(result: Partition, stage: Stage, steps: int) -> Obligation:
     claim = side.claim(side.unrolled.rows[stage.row])
     if claim is None:
         raise Unsupported("a tensor without a lineage")
-    return build(result.nodes, claim, widened=steps)
+    return build(result.nodes, claim, widened=steps, more=result.more)
 
 
 def rows(result: Partition) -> Iterator[tuple[Stage, Row, Mapping[str, int]]]:
