@@ -17,8 +17,9 @@ from engine.lineage import BROADCAST, Atom, Layout, Lineage, Term
 from engine.sums import Over, merge_parts, root_kinds, term_over_axis
 from partition.infer import LineageReading, lineage_axes, local_view
 
-#: Sums with gaps are kept member by member up to this many.
-MOST_APART = 64
+#: Sums with gaps are kept member by member up to this many: every member is a term of its own in
+#: all claims about the sum, whose size grows with their number.
+MOST_APART = 8
 
 
 def total(

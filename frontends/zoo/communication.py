@@ -60,10 +60,19 @@ class Communicating(Tape):
         self.step([output], [x], pullback)
         return output
 
-    def gather_parameter(self, x: int, dim: int, group: Group) -> int:
+    def gather_parameter(self, x: int, dim: int, group: Group, within: Group | None = None) -> int:
         """A parameter whose parts are on the ranks of ``group``: gathered, and not kept; backward
-        gathers it again, and gives each rank its part of the summed gradient."""
-        output = self.all_gather(x, dim, group)
+        gathers it again, and gives each rank its part of the gradient, summed over ``within`` (the
+        ranks that use the same part on other tokens) and ``group``."""
+        output = _gather(self, x, dim, group)
+
+        def pullback(reverse: Reverse, gradients: Sequence[int]) -> list[int]:
+            total = gradients[0]
+            if within is not None:
+                total = _all_reduce(reverse.tape, total, within)
+            return [_scatter(reverse.tape, total, dim, group)]
+
+        self.step([output], [x], pullback)
         self.recomputed[output] = lambda r: _gather(r.tape, r.saved(x), dim, group)
         return output
 

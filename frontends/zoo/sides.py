@@ -69,6 +69,16 @@ def loss_note(config: ModelConfig, parallel: Parallel) -> str:
     )
 
 
+def batch_notes(parallel: Parallel) -> tuple[str, ...]:
+    """How expert-parallel replicas share the batch."""
+    if parallel.ep == 1:
+        return ()
+    return (
+        f"batch: the {parallel.ep} replicas of an expert-parallel group read neighbouring "
+        "sequences, as one microbatch of the group",
+    )
+
+
 def single_program(
     model: type[Model[C]], config: C, parallel: Parallel, inference: Inference
 ) -> Program:
@@ -139,5 +149,5 @@ def build(model: type[Model[C]], config: C, parallel: Parallel) -> Plan:
         parallel.microbatches,
         rank_layout(config, parallel).replica_axes[:1],
         "mean" if parallel.loss == "mean" else "sum",
-        (loss_note(config, parallel), *model.notes(config, parallel)),
+        (loss_note(config, parallel), *batch_notes(parallel), *model.notes(config, parallel)),
     )

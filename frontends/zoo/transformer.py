@@ -138,6 +138,11 @@ class Model(ABC, Generic[C]):
         """[b, tokens, hidden] -> [b, tokens, vocabulary], divided over ``tp``."""
         return self.linear(x, self.OUTPUT, self.config.vocabulary, self.config.hidden, 0)
 
+    @property
+    def divides_outside(self) -> bool:
+        """Whether the residual stream is divided along ``tp``."""
+        return self.layout.tp > 1 and self.layout.sequence_parallel
+
     # -- what it may use ------------------------------------------------------------------------
 
     def parameter(
@@ -160,7 +165,8 @@ class Model(ABC, Generic[C]):
         key = (self.body.number, name)
         if key not in self._gathered:
             group = Group(axes=held.axes)
-            self._gathered[key] = self.body.gather_parameter(value, held.dim, group)
+            within = TP if held.outside and self.divides_outside else None
+            self._gathered[key] = self.body.gather_parameter(value, held.dim, group, within)
         return self._gathered[key]
 
     def hold(
@@ -351,6 +357,8 @@ class Model(ABC, Generic[C]):
                 backward.gradients.append((value, shard))
                 continue
             with backward.module(self.program.shards[shard].name):
+                if held.outside and self.divides_outside:
+                    value = backward.reduce_from(value, TP)
                 part = backward.reduce_scatter(value, held.dim, Group(axes=held.axes))
             backward.gradients.append((part, held.owned))
 
@@ -365,7 +373,7 @@ class Model(ABC, Generic[C]):
         if len(copies) > 1:
             both = Group(ranks=tuple(copies))
             reduced += [(at[name], both) for name in self.tied(self.config) if name in held]
-        if self.layout.tp > 1 and self.layout.sequence_parallel:
+        if zero < 2 and self.divides_outside:
             reduced += [(at[n], TP) for n, h in held.items() if h.outside]
         for name, h in held.items():
             group = Group(axes=h.axes)
