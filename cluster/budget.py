@@ -10,13 +10,15 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
 from cluster.memory import MemorySampler
 from cluster.settings import Settings
+from solvers import Mode
+from solvers.configurations import CONFIGURATIONS
 
 MIB = 1 << 20
 
@@ -29,16 +31,19 @@ LEAST_CHILD_BYTES = 384 * MIB
 BATCH_SHARE = 64
 """One part in so many of the budget is for a batch of an exhaustive run."""
 
-INSTANCE_BYTES = 512
+INSTANCE_BYTES = 2048
 """What one instance takes until its batch is written."""
 
-BATCH_INSTANCES = (256, 1 << 16)
+BATCH_INSTANCES = (256, 1 << 14)
 """The fewest and the most instances of a batch."""
 
-RESERVE_BYTES = 32 * MIB
-RESERVE_SHARE = 16
+RESERVE_BYTES = 48 * MIB
+RESERVE_SHARE = 8
 """What is kept free for what grows between two looks: the larger of the two, as a part of the
 budget, but never more than a quarter of it."""
+
+PORTFOLIO_BYTES = 96 * MIB
+"""What the first children of a worker take as soon as they are there."""
 
 AGAIN_SECONDS = 2.0
 """A run that has been told to end, and has not, is told again after this time."""
@@ -47,14 +52,16 @@ AGAIN_SECONDS = 2.0
 class OverBudget(BaseException):
     """The process tree came too close to its budget; no handler of errors is to swallow it."""
 
-    def __init__(self, held_mib: float, budget_bytes: int) -> None:
-        super().__init__(held_mib, budget_bytes)
+    def __init__(self, held_mib: float, budget_bytes: int, wanted_bytes: int = 0) -> None:
+        super().__init__(held_mib, budget_bytes, wanted_bytes)
         self.held_mib = held_mib
         self.budget_bytes = budget_bytes
+        self.wanted_bytes = wanted_bytes
 
     def __str__(self) -> str:
+        more = f", {self.wanted_bytes / MIB:.0f} MiB more were needed" if self.wanted_bytes else ""
         return (
-            f"the process tree held {self.held_mib:.0f} MiB; a memory budget of "
+            f"the process tree held {self.held_mib:.0f} MiB{more}; a memory budget of "
             f"{self.budget_bytes / MIB:.0f} MiB allows {ceiling(self.budget_bytes) / MIB:.0f} MiB "
             "and a reserve"
         )
@@ -66,15 +73,21 @@ def ceiling(budget_bytes: int) -> int:
     return budget_bytes - min(reserve, budget_bytes // 4)
 
 
+def children_per_worker(mode: Mode) -> int:
+    """How many solver children a worker may have at once: a stubborn text is given to all."""
+    used = ("z3", "cvc5") if mode in ("portfolio", "both") else (mode,)
+    return sum(1 for configuration in CONFIGURATIONS if configuration.solver in used)
+
+
 def within(settings: Settings, budget_bytes: int) -> Settings:
     """The settings with as many workers, and limits for their solvers, as the budget has room for.
 
     They follow from the budget alone, so that equal budgets have equal options.
     """
     room = budget_bytes // SOLVERS_SHARE
-    most = max(1, room // (settings.solvers_per_worker * LEAST_CHILD_BYTES))
-    workers = min(settings.local_workers(), most)
-    share = max(LEAST_CHILD_BYTES, room // (workers * settings.solvers_per_worker))
+    children = children_per_worker(settings.mode)
+    workers = min(settings.local_workers(), max(1, room // (children * LEAST_CHILD_BYTES)))
+    share = max(LEAST_CHILD_BYTES, room // (workers * children))
     return replace(
         settings,
         workers=workers,
@@ -108,12 +121,22 @@ def bounded(budget_bytes: int | None) -> Iterator[MemorySampler]:
     before = signal.signal(signal.SIGUSR1, guard.interrupt)
     try:
         with MemorySampler(watch=guard.look, every_seconds=0.03) as sampler:
+            guard.held_now = sampler.sample
+            _active.append(guard)
             try:
                 yield sampler
             finally:
                 guard.armed = False
+                _active.remove(guard)
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def admit(size_bytes: int) -> None:
+    """Called before something of a known size is started; raises `OverBudget` if there is a budget
+    (`bounded`) without room for it."""
+    for guard in _active:
+        guard.admit(size_bytes)
 
 
 class _Guard:
@@ -121,6 +144,7 @@ class _Guard:
 
     def __init__(self, budget_bytes: int, thread: int) -> None:
         self.armed = True
+        self.held_now: Callable[[], float] = lambda: 0.0
         self._budget_bytes = budget_bytes
         self._thread = thread
         self._held_mib = 0.0
@@ -133,8 +157,18 @@ class _Guard:
             self._held_mib, self._again = held_mib, time.monotonic() + AGAIN_SECONDS
             signal.pthread_kill(self._thread, signal.SIGUSR1)
 
+    def admit(self, size_bytes: int) -> None:
+        """Raise, before the memory is taken, for what would bring the tree above the budget."""
+        held_mib = self.held_now()
+        if held_mib * MIB + size_bytes > ceiling(self._budget_bytes):
+            raise OverBudget(held_mib, self._budget_bytes, size_bytes)
+
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """The handler of the signal, in the interrupted thread."""
         del number, frame
         if self.armed:
             raise OverBudget(self._held_mib, self._budget_bytes)
+
+
+_active: list[_Guard] = []
+"""The budgets of this process: one at most, unless runs are nested."""

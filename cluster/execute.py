@@ -8,13 +8,16 @@ ledger before it counts.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from cluster import needs
 from cluster.cache import VerdictCache
+from cluster.events import Events
 from cluster.ledger import Ledger, text_key
 from cluster.local import LocalExecutor, Peaks
 from cluster.settings import Options, Settings
@@ -24,11 +27,16 @@ LARGE = 5_000
 """From this many queries on, "auto" takes Ray even without a cluster."""
 
 
+POISONED = "poisoned"
+"""The folder of a run with the texts that its solvers died of, by the beginning of their keys."""
+
+
 class Executor(Protocol):
     """Whatever solves queries; it may be used for several rounds before it is closed."""
 
     options: Options
     peaks: Peaks
+    events: Events
 
     def __enter__(self) -> Self:
         """Start what takes time to start."""
@@ -91,25 +99,79 @@ def execute(
     if executor is not None and executor.options != settings.options:
         raise ValueError(f"the executor has {executor.options}, the settings {settings.options}")
     names, texts = _distinct(queries)
-    round_ = _Round(settings.options, ledger, cache, progress, len(texts))
-    missing = round_.recall(texts)
+    pool = _SHARED.get()
+    events = Events(ledger.path.parent)
+    round_ = _Round(settings.options, ledger, cache, progress, events, texts)
+    missing = round_.recall()
+    events.say("round", texts=len(texts), missing=len(missing))
     peaks: Peaks = {}
     if missing:
         opened: AbstractContextManager[Executor]
         if executor is not None:
             opened = nullcontext(executor)
         else:
-            opened = choose_executor(settings, len(missing))
-        with opened as chosen:
-            chosen.solve(missing, round_.record)
-            peaks = dict(chosen.peaks)
+            known = needs.Needs() if cache is None else needs.recall(cache.folder)
+            opened = choose_executor(settings, len(missing), known, events)
+            if pool is not None and not isinstance(opened, LocalExecutor):
+                opened = nullcontext(pool.take(settings, opened))
+        try:
+            with opened as chosen:
+                chosen.solve(missing, round_.record)
+                peaks = dict(chosen.peaks)
+        finally:
+            round_.keep_needs()
     solved = {name: round_.solved[key] for name, key in names.items()}
     return Execution(
         solved, round_.counts, max(peaks.values(), default=0.0), sum(peaks.values(), start=0.0)
     )
 
 
-def choose_executor(settings: Settings, queries: int) -> Executor:
+_SHARED: ContextVar[SharedPool | None] = ContextVar("shared pool", default=None)
+
+
+@contextmanager
+def shared_pool() -> Iterator[None]:
+    """While it is open, runs of this thread that use a cluster use one pool of workers there.
+
+    Runs with other settings begin another one, which takes the place of the one before.
+    """
+    pool = SharedPool()
+    token = _SHARED.set(pool)
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+        pool.close()
+
+
+class SharedPool:
+    """An executor that outlives the run that began it."""
+
+    def __init__(self) -> None:
+        self._settings: Settings | None = None
+        self._executor: Executor | None = None
+
+    def take(self, settings: Settings, fresh: Executor) -> Executor:
+        """The executor for these settings: the one that is open, or ``fresh``, then opened."""
+        if self._executor is None or self._settings != settings:
+            self.close()
+            self._executor, self._settings = fresh.__enter__(), settings
+        self._executor.events = fresh.events
+        return self._executor
+
+    def close(self) -> None:
+        """End the executor, if there is one."""
+        if self._executor is not None:
+            self._executor.__exit__(None, None, None)
+            self._executor = None
+
+
+def choose_executor(
+    settings: Settings,
+    queries: int,
+    known: needs.Needs | None = None,
+    events: Events | None = None,
+) -> Executor:
     """The executor for this much work, not yet open. Ray is imported only if it is the one."""
     name = settings.executor
     if name == "auto":
@@ -119,7 +181,7 @@ def choose_executor(settings: Settings, queries: int) -> Executor:
         return LocalExecutor(settings)
     from cluster.ray_executor import RayExecutor
 
-    return RayExecutor(settings)
+    return RayExecutor(settings, known, events)
 
 
 def _distinct(queries: Iterable[Query]) -> tuple[dict[str, str], dict[str, Query]]:
@@ -144,20 +206,27 @@ class _Round:
         ledger: Ledger,
         cache: VerdictCache | None,
         progress: Callable[[Counts], None],
-        total: int,
+        events: Events,
+        texts: dict[str, Query],
     ) -> None:
         self.solved: dict[str, Solved] = {}
-        self.counts = Counts(total)
+        self.counts = Counts(len(texts))
         self._options = options
         self._ledger = ledger
         self._cache = cache
         self._progress = progress
+        self._events = events
+        self._texts = texts
+        self._measured: list[tuple[needs.Shape, float]] = []
 
-    def recall(self, texts: dict[str, Query]) -> list[Query]:
-        """Take what the ledger and the cache know; returns what nobody knows."""
+    def recall(self) -> list[Query]:
+        """Take what the ledger and the cache know; returns what nobody knows.
+
+        A verdict that an attempt before took from the cache counts as cached again.
+        """
         cached: dict[str, Solved] = {}
         missing: list[Query] = []
-        for key, query in texts.items():
+        for key, query in self._texts.items():
             known = self._ledger.get(key, self._options)
             if known is not None:
                 self.solved[key] = known
@@ -166,20 +235,40 @@ class _Round:
             else:
                 missing.append(query)
         resumed = len(self.solved)
+        again = sum(self._ledger.once_cached(key, self._options) for key in self.solved)
         self._ledger.append(cached, self._options, cached=True)
         self.solved.update(cached)
-        self.counts = Counts(len(texts), cached=len(cached), resumed=resumed)
+        self.counts = Counts(len(self._texts), cached=len(cached) + again, resumed=resumed - again)
         self._progress(self.counts)
         return missing
 
     def record(self, key: str, solved: Solved) -> None:
         """Put a new verdict on record, keep it for later runs, and count it."""
+        if solved.verdict in ("memory", "crashed"):
+            self._save_texts(key, solved)
         self._ledger.append({key: solved}, self._options)
         if self._cache:
             self._cache.put({key: solved}, self._options)
+        if peak := max(answer.rss_mib for answer in solved.answers):
+            self._measured.append((needs.shape_of(self._texts[key]), peak))
         self.solved[key] = solved
         so_far = self.counts
         self.counts = Counts(
             so_far.total, so_far.solved + 1, cached=so_far.cached, resumed=so_far.resumed
         )
         self._progress(self.counts)
+
+    def keep_needs(self) -> None:
+        """Let later runs know what the queries of this one needed."""
+        if self._cache and self._measured:
+            needs.keep(self._cache.folder, self._measured)
+
+    def _save_texts(self, key: str, solved: Solved) -> None:
+        """Leave the texts of a query that ends solvers as SMT-LIB files, to be looked at."""
+        folder = self._ledger.path.parent / POISONED
+        folder.mkdir(exist_ok=True)
+        query = self._texts[key]
+        for rung, text in (("linear", query.linear_text), ("nonlinear", query.nonlinear_text)):
+            if text:
+                (folder / f"{key[:16]}-{rung}.smt2").write_text(text, encoding="utf-8")
+        self._events.say(solved.verdict, [key], reason=solved.reason)

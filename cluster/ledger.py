@@ -67,8 +67,8 @@ SCHEMA = pa.schema(
 )
 """One row per verdict. ``key`` is :func:`text_key`. ``solver``, ``version`` and ``configuration``
 (`solvers.configurations`) name the last answer that says the verdict; ``seconds`` is the sum over
-all answers, ``rss_mib`` their maximum; ``cached`` rows were decided by an earlier run; ``answers`` is
-every answer on the way."""
+all answers, ``rss_mib`` their maximum; ``cached`` rows were decided by an earlier run; ``answers``
+is every answer on the way."""
 
 _PREFIX = SCHEMA.serialize().to_pybytes()
 
@@ -233,6 +233,9 @@ class Ledger:
         self._known: dict[Options, dict[str, Solved]] = {}
         for (key, solved), options in rows:
             self._known.setdefault(options, {})[key] = solved
+        cached = zip(table.column("key").to_pylist(), table.column("cached").to_pylist(),
+                     _options_of(table), strict=True)  # fmt: skip
+        self._once_cached = {(key, options) for key, was, options in cached if was}
 
     def __enter__(self) -> Self:
         return self
@@ -256,6 +259,13 @@ class Ledger:
     def get(self, key: str, options: Options) -> Solved | None:
         """The verdict on record for these texts under these options."""
         return self._known.get(options, {}).get(key)
+
+    def once_cached(self, key: str, options: Options) -> bool:
+        """Whether an attempt at this run before took this verdict from the cache: true once."""
+        entry = (key, options)
+        found = entry in self._once_cached
+        self._once_cached.discard(entry)
+        return found
 
     def append(
         self, solved: Mapping[str, Solved], options: Options, *, cached: bool = False

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
+from cluster.budget import PORTFOLIO_BYTES, admit
+from cluster.events import Events
 from cluster.settings import Options, Settings
 from solvers import Answer, Portfolio, Query, Solved, SolverUnavailable
 
@@ -21,17 +23,34 @@ Peaks = dict[tuple[int, str], float]
 """The most memory, in MiB, that a worker's children of one solver held resident."""
 
 
-def solve_each(portfolio: Portfolio, queries: Iterable[Query]) -> Iterator[tuple[str, Solved]]:
+TRIES = 3
+"""How often a query is asked until the death of its solver is believed."""
+
+
+def solve_each(
+    portfolio: Portfolio, queries: Iterable[Query], memory_tries: int = TRIES
+) -> Iterator[tuple[str, Solved]]:
     """Keys and verdicts in order. A solver's death, at work or while starting, is only believed
     when it repeats: whatever killed it may not have been the query, and the next child is empty.
+    ``memory_tries``: the same for a death of memory, 1 where somebody else tries with more of it.
     """
     for query in queries:
+        yield query.key, _solve(portfolio, query, memory_tries)
+
+
+def _solve(portfolio: Portfolio, query: Query, memory_tries: int) -> Solved:
+    asked = 0
+    while True:
+        asked += 1
         try:
             solved = portfolio.solve(query)
-            again = solved.verdict in ("memory", "crashed")
         except SolverUnavailable:
-            again = True
-        yield query.key, portfolio.solve(query) if again else solved
+            if asked == TRIES:
+                raise
+            continue
+        tries = {"memory": memory_tries, "crashed": TRIES}.get(solved.verdict, 1)
+        if asked >= tries:
+            return solved
 
 
 def note_peaks(peaks: Peaks, worker: int, answers: Sequence[Answer]) -> None:
@@ -52,6 +71,7 @@ class LocalExecutor:
         self, settings: Settings, portfolio: Callable[[Options], Portfolio] = Options.portfolio
     ) -> None:
         self.peaks: Peaks = {}
+        self.events = Events()
         self._workers = settings.local_workers()
         self.options = settings.options
         self._open_portfolio = portfolio
@@ -91,6 +111,7 @@ class LocalExecutor:
 
     def _start(self, workers: int) -> None:
         while len(self._portfolios) < workers:
+            admit(PORTFOLIO_BYTES)
             portfolio = self._open_portfolio(self.options)
             self._portfolios.append(portfolio.__enter__())
 

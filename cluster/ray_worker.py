@@ -1,32 +1,22 @@
-"""The far end of the Ray executor: what runs in an actor, and what travels to it and back.
+"""The far end of the Ray executor: what runs in an actor, and what travels back from it.
 
-Queries travel as Arrow record batches, verdicts come back as rows of the ledger, so that nothing
-is pickled but buffers. Ray itself is not needed here.
+Texts come as rows of an Arrow table from the object store, verdicts go back as rows of the ledger,
+so that nothing is pickled but buffers. Ray itself is not needed here.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from cluster.ledger import to_batch
-from cluster.local import solve_each
+from cluster.local import TRIES, solve_each
 from cluster.settings import Options, installed_version
+from cluster.work import TEXTS
 from solvers import Query, Solved, SolverDisagreement, SolverUnavailable
-
-BATCH_SECONDS = 1.0
-"""The time after which a worker returns a batch with what it has."""
-
-QUERIES = pa.schema(
-    [
-        pa.field("key", pa.string(), False),
-        pa.field("linear", pa.string(), False),
-        pa.field("nonlinear", pa.string(), False),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -44,47 +34,43 @@ class Returned:
 
 
 class SolverActor:
-    """A worker: one portfolio, asked in batches. Runs as a Ray actor."""
+    """A worker: one portfolio whose children have ``limit_bytes`` each, asked in batches.
 
-    def __init__(self, options: Options) -> None:
+    A query that does not fit is believed at once unless this is the ``last`` level.
+    """
+
+    def __init__(self, options: Options, limit_bytes: int, last: bool) -> None:
         self._options = options
-        self._portfolio = options.portfolio().__enter__()
+        self._tries = TRIES if last else 1
+        limited = replace(options, memory_limit_bytes=limit_bytes)
+        self._portfolio = limited.portfolio().__enter__()
 
     def versions(self) -> tuple[str, str]:
         """The solvers installed where this worker is."""
         return installed_version("z3"), installed_version("cvc5")
 
-    def solve(self, batch: pa.RecordBatch) -> Returned:
-        """Work through a batch, at least one query and no new one after the time is up."""
+    def solve(self, texts: pa.RecordBatch, rows: Sequence[int], seconds: float) -> Returned:
+        """Work through rows of a table, at least one and no new one after so many seconds."""
         start = time.perf_counter()
         solved: dict[str, Solved] = {}
         disputed: pa.RecordBatch | None = None
         missing = ""
         try:
-            for key, one in solve_each(self._portfolio, from_queries_batch(batch)):
+            for key, one in solve_each(self._portfolio, queries_in(texts, rows), self._tries):
                 solved[key] = one
-                if time.perf_counter() - start > BATCH_SECONDS:
+                if time.perf_counter() - start > seconds:
                     break
         except SolverDisagreement as dispute:
             answers = Solved("unknown", dispute.rung, dispute.answers)
             disputed = to_batch({dispute.key: answers}, self._options, cached=False)
         except SolverUnavailable as unavailable:
             missing = str(unavailable)
-        rows = to_batch(solved, self._options, cached=False)
-        return Returned(rows, time.perf_counter() - start, disputed, missing)
+        done = to_batch(solved, self._options, cached=False)
+        return Returned(done, time.perf_counter() - start, disputed, missing)
 
 
-def to_queries_batch(queries: Sequence[Query]) -> pa.RecordBatch:
-    return pa.record_batch(
-        [
-            pa.array([query.key for query in queries], pa.string()),
-            pa.array([query.linear_text for query in queries], pa.string()),
-            pa.array([query.nonlinear_text for query in queries], pa.string()),
-        ],
-        schema=QUERIES,
-    )
-
-
-def from_queries_batch(batch: pa.RecordBatch) -> list[Query]:
-    columns = [batch.column(name).to_pylist() for name in QUERIES.names]
-    return [Query(*row) for row in zip(*columns, strict=True)]
+def queries_in(texts: pa.RecordBatch, rows: Sequence[int]) -> Iterator[Query]:
+    """Queries of a table of texts, one by one: only what is asked next is in this process."""
+    columns = [texts.column(name) for name in TEXTS.names]
+    for row in rows:
+        yield Query(*(column[row].as_py() for column in columns))

@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from engine import findings, rounding
 from engine.affine import Affine
 from engine.attributes import Encoder, decode
+from engine.claims import Claimed, read_claim, read_claims
 from engine.errors import InvalidInput
 from engine.ir import Attr, Body, Call, Op, Plan, Program, Shard, Source, Value
 
@@ -42,6 +44,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "offset": "refs",
         "dtype": "word",
         "trainable": "flag",
+        "updated_as": "ref",
     },
     "bodies": {
         "name": "text",
@@ -60,6 +63,14 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "reduced_reads": "refs",
         "reduced_writes": "refs",
         "reduced_shards": "refs",
+        "claims": "refs",
+    },
+    "claims": {
+        "full": "number",
+        "low": "numbers",
+        "high": "numbers",
+        "addend": "number",
+        "addends": "number",
     },
     "calls": {"body": "ref", "inputs": "refs", "outputs": "refs", "microbatch": "ref"},
     "values": {"name": "word", "shape": "numbers", "dtype": "word"},
@@ -115,6 +126,7 @@ class _Writer:
         self.attrs: dict[tuple[tuple[str, int], ...], int] = {}
         self.attrs_by_id: dict[int, int] = {}
         self.sources: dict[Source, int] = {}
+        self.claims: dict[Claimed, int] = {}
 
     def row(self, table: str, *cells: object) -> None:
         for column, cell in zip(self.tables[table].values(), cells, strict=True):
@@ -141,6 +153,7 @@ class _Writer:
                 offset,
                 shard.dtype,
                 shard.trainable,
+                shard.updated_as,
             )
         for body in program.bodies:
             self.body(body)
@@ -161,6 +174,7 @@ class _Writer:
             *_unzip(body.saved, 2),
             *_unzip(body.gradients, 2),
             *_unzip(body.reduced, 3),
+            [-1 if x is None else self.claim(x) for x in body.claims],
         )
         for value in body.values:
             self.row("values", value.name, value.shape, value.dtype)
@@ -189,6 +203,13 @@ class _Writer:
             self.attrs_by_id[id(op.attrs)] = number
         return number
 
+    def claim(self, claim: Claimed) -> int:
+        number = self.claims.get(claim)
+        if number is None:
+            number = self.claims[claim] = len(self.claims)
+            self.row("claims", *claim)
+        return number
+
     def source(self, source: Source) -> int:
         number = self.sources.get(source)
         if number is None:
@@ -213,6 +234,8 @@ def to_columns(plan: Plan) -> Columns:
         "replica_axes": list(plan.replica_axes),
         "loss": plan.loss,
         "notes": list(plan.notes),
+        "recorded": [findings.listed(finding) for finding in plan.recorded],
+        "rounded": [rounding.listed(place) for place in plan.rounded],
     }
     return Columns(header, writer.tables)
 
@@ -227,6 +250,7 @@ class _Reader:
             self.mapping(row, keys, values) for row, (keys, values) in enumerate(self.rows("attrs"))
         ]
         self.sources = [Source(*row) for row in self.rows("sources")]
+        self.claims = [read_claim(n, cells) for n, cells in enumerate(self.rows("claims"))]
         self.check("ops", "attrs", len(self.attrs))
         self.check("ops", "source", len(self.sources))
 
@@ -253,7 +277,7 @@ class _Reader:
     def shards(self) -> list[Shard]:
         found = []
         for row, cells in enumerate(self.rows("shards")):
-            name, full, shape, offset, dtype, trainable = cells
+            name, full, shape, offset, dtype, trainable, updated_as = cells
             starts = [self.attributes[i] if 0 <= i < len(self.attributes) else None for i in offset]
             if not len(full) == len(shape) == len(starts):
                 raise InvalidInput(
@@ -265,7 +289,7 @@ class _Reader:
                 raise InvalidInput(
                     f"{name}: offsets {starts} are no positions", f"table shards, row {row}"
                 )
-            found.append(Shard(name, full, shape, exact, dtype, trainable))
+            found.append(Shard(name, full, shape, exact, dtype, trainable, updated_as))
         return found
 
     def bodies(self) -> list[Body]:
@@ -282,9 +306,8 @@ class _Reader:
             for row, cells in enumerate(self.rows("bodies"))
         ]
 
-    @staticmethod
     def body(
-        row: int, cells: tuple[Any, ...], values: tuple[Value, ...], ops: tuple[Op, ...]
+        self, row: int, cells: tuple[Any, ...], values: tuple[Value, ...], ops: tuple[Op, ...]
     ) -> Body:
         name, _, _, mirror, inputs, outputs, losses = cells[:7]
         where = f"table bodies, row {row}"
@@ -300,6 +323,7 @@ class _Reader:
             _zip(where, cells[11:13]),
             _zip(where, cells[13:16]),
             losses,
+            read_claims(where, cells[16], len(values), self.claims),
         )
 
     def programs(self) -> list[Program]:
@@ -363,6 +387,8 @@ def from_columns(columns: Columns) -> Plan:
         ("replica_axes", _is_texts),
         ("loss", lambda x: x in ("sum", "mean")),
         ("notes", _is_texts),
+        ("recorded", findings.are_listed),
+        ("rounded", rounding.are_listed),
     ]
     header = columns.header
     for key, valid in fields:
@@ -376,6 +402,8 @@ def from_columns(columns: Columns) -> Plan:
         tuple(header["replica_axes"]),
         header["loss"],
         tuple(header["notes"]),
+        tuple(findings.unlisted(cells) for cells in header["recorded"]),
+        tuple(rounding.unlisted(cells) for cells in header["rounded"]),
     )
 
 

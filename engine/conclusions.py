@@ -12,10 +12,11 @@ from fractions import Fraction
 from itertools import product
 from typing import NamedTuple
 
+from engine.affine import Affine, affine
 from engine.derive import Derived
 from engine.ir import MICROBATCH, Plan, Program, Shard
 from engine.layout import Misaligned, narrow
-from engine.lineage import Lineage, NodeTable
+from engine.lineage import Dim, Lineage, NodeTable
 from engine.sums import collect, family_sum, merge_parts
 from engine.unroll import Unrolled
 
@@ -41,14 +42,31 @@ def scaled(lineage: Lineage, factor: Fraction) -> Lineage:
     )
 
 
-def box_of(lineage: Lineage, shard: Shard) -> Lineage:
-    """The box of a full tensor that a shard holds; raises `Misaligned` if it is no view."""
+def _interval(dim: Dim, start: Affine, size: int, extents: Mapping[str, int]) -> Dim:
+    """Positions [start, start + size) of a dimension; raises `Misaligned` if they are no view.
+
+    A position along several axes is taken axis by axis, each within the block of the one outside:
+    a dimension of several atoms is cut in one of them at a time.
+    """
+    outer = max(start.terms, key=lambda term: term[1], default=None)
+    if outer is not None and len(start.terms) > 1:
+        axis, block = outer
+        rest = start - affine(0, {axis: block})
+        reach = [c * (extents[a] - 1) for a, c in rest.terms]
+        if all(x >= 0 for x in (rest.const, *reach)) and rest.const + sum(reach) + size <= block:
+            return _interval(narrow(dim, start - rest, block), rest, size, extents)
+    return narrow(dim, start, size)
+
+
+def box_of(lineage: Lineage, shard: Shard, extents: Mapping[str, int]) -> Lineage:
+    """The box of a full tensor that a shard holds, on ranks along axes of ``extents``; raises
+    `Misaligned` if it is no view."""
     terms = []
     for term in lineage.terms:
         dims = list(term.layout.dims)
         for i, (size, full) in enumerate(zip(shard.shape, shard.full_shape, strict=True)):
             if size != full:
-                dims[i] = narrow(dims[i], shard.offset[i], size)
+                dims[i] = _interval(dims[i], shard.offset[i], size, extents)
         terms.append(term._replace(layout=term.layout._replace(dims=tuple(dims))))
     return Lineage(shard.shape, tuple(terms))
 
@@ -161,6 +179,8 @@ def _gradients(
     result = []
     for p, program in enumerate(plan.programs):
         for number, shard in enumerate(program.shards):
+            if shard.updated_as >= 0:
+                continue
             value = found.get((p, number), -1)
             if shard.name not in wanted:
                 if shard.trainable:
@@ -201,7 +221,7 @@ def _gradient_fault(
     if have is None or want is None:
         return f"{where} depends on an operator that is not supported"
     try:
-        expected = box_of(want, shard)
+        expected = box_of(want, shard, program.extents)
     except Misaligned:
         return f"{where} is held as a box that is no view of it"
     if have == expected:
@@ -219,12 +239,12 @@ def _gradient_fault(
 
 
 def _coverage(plan: Plan, name: str) -> Conclusion:
-    """The shards of a parameter, over all ranks, must cover it."""
+    """The shards of a parameter that ranks update, over all ranks, must cover it."""
     boxes: set[tuple[tuple[int, int], ...]] = set()
     full: tuple[int, ...] = ()
     for program in plan.programs:
         for shard in program.shards:
-            if shard.name == name:
+            if shard.name == name and shard.updated_as < 0:
                 full = shard.full_shape
                 boxes |= set(_boxes(program, shard))
     holds = _tiles(boxes, full)

@@ -18,9 +18,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from engine.affine import ZERO, Affine
+from engine.claims import Claimed
+from engine.findings import Finding
 
 #: The name of the microbatch coordinate, beside the rank axes of a program.
 MICROBATCH = "mb"
@@ -92,6 +94,7 @@ class Body:
     ``reduced``: (value read, value written, shard number): the reducer reads the accumulated
     gradient of the shard and replaces it.
     ``losses``: values that are the training loss.
+    ``claims``: what the plan records about each value (empty: about none); it means nothing.
     """
 
     name: str
@@ -105,6 +108,7 @@ class Body:
     gradients: tuple[tuple[int, int], ...] = ()
     reduced: tuple[tuple[int, int, int], ...] = ()
     losses: tuple[int, ...] = ()
+    claims: tuple[Claimed | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,10 @@ class Shard:
     """A parameter or buffer as held by a rank: a box of the full tensor ``name``.
 
     ``offset`` (elements per dimension) may be affine in the coordinates of the program.
+    ``updated_as``: the number of the shard of this program as which the optimizer updates this one
+    here, a box of this one (-1: the whole of it).  Where gradients are divided over replicas
+    (ZeRO), a rank reads all of this shard, but needs the gradient of that box only; the rest comes
+    from its owners after the update.
     """
 
     name: str
@@ -134,6 +142,7 @@ class Shard:
     offset: tuple[Affine, ...]
     dtype: str = "float32"
     trainable: bool = True
+    updated_as: int = -1
 
 
 def whole(
@@ -173,6 +182,17 @@ class Program:
         return count
 
 
+class Rounded(NamedTuple):
+    """Attribute ``key`` of operator ``op`` of body ``body`` of parallel program ``program`` was
+    ``value`` where the plan was read; it is the single-device program's constant now."""
+
+    program: int
+    body: int
+    op: int
+    key: str
+    value: Fraction
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A single-device program and the parallel programs that claim to compute the same.
@@ -181,7 +201,9 @@ class Plan:
     along which the batch is divided; microbatch m of replica r reads slice r * microbatches + m of
     every batch dimension that the single-device program has in full.
     ``loss``: how the losses of microbatches and replicas combine to the single-device loss
-    ("sum" or "mean"); ``notes``: specification to be printed.
+    ("sum" or "mean"); ``notes``: specification to be printed; ``recorded``: where the records that
+    it was read from contradict each other; ``rounded``: where constants of the parallel side were
+    replaced by the single-device side's, from which they differ by rounding alone.
     """
 
     name: str
@@ -191,6 +213,8 @@ class Plan:
     replica_axes: tuple[str, ...] = ()
     loss: str = "sum"
     notes: tuple[str, ...] = ()
+    recorded: tuple[Finding, ...] = ()
+    rounded: tuple[Rounded, ...] = ()
 
     @property
     def ranks(self) -> int:

@@ -6,7 +6,8 @@ other with the entries of every node renamed, and one of them stands for both.  
 is claimed are carried down through the definitions; a partial sum moves the range that it sums.
 Whatever does not fit (a node with two vectors, a moving mask or class) makes the claims different.
 
-Distances are integers (along one coordinate) or affine (between two claims).
+Distances are integers (along one coordinate), affine (between two claims) or columns of integers
+(between many claims and one of them).
 """
 
 from __future__ import annotations
@@ -82,13 +83,14 @@ class _Moves:
             below = [self.zero] * len(self.nodes[operand.node].extents)
             for axis, stride, _, label in operand.atoms:
                 step = steps.get(label, self.parts.get((number, label), self.zero))
-                if step != self.zero and label not in steps and number in self.complete:
+                # The comparison comes last: a column of distances counts those that it is made for.
+                if label not in steps and number in self.complete and step != self.zero:
                     raise Uneven
                 below[axis] = below[axis] + step * stride
             self.node(operand.node, tuple(below))
 
 
-def _follow(
+def follow(
     nodes: NodeTable,
     here: Cone,
     views: Sequence[tuple[Term, Callable[[int], Any]]],
@@ -117,7 +119,8 @@ def _follow(
     return True
 
 
-def _starts(term: Term) -> list[Affine]:
+def starts(term: Term) -> list[Affine]:
+    """Where the intervals of a view begin, in the order of `follow`."""
     atoms = (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed)
     return [a.start for a in atoms] + [p.start for p in term.parts]
 
@@ -139,9 +142,9 @@ def is_even(nodes: NodeTable, here: Cone, lineages: Sequence[Lineage], axis: str
     views = []
     for lineage in lineages:
         for term in lineage.terms:
-            steps = [start.coefficient(axis) for start in _starts(term)]
+            steps = [start.coefficient(axis) for start in starts(term)]
             views.append((term, steps.__getitem__))
-    return _follow(nodes, here, views, 0)
+    return follow(nodes, here, views, 0)
 
 
 def is_moved(
@@ -155,8 +158,8 @@ def is_moved(
     views = []
     for a, b in zip((*mine[0], *mine[1]), (*other[0], *other[1]), strict=True):
         for term, like in zip(a.terms, b.terms, strict=True):
-            steps = [s - t for s, t in zip(_starts(term), _starts(like), strict=True)]
+            steps = [s - t for s, t in zip(starts(term), starts(like), strict=True)]
             views.append((term, steps.__getitem__))
-    if all(distance(n) == ZERO for term, distance in views for n in range(len(_starts(term)))):
+    if all(distance(n) == ZERO for term, distance in views for n in range(len(starts(term)))):
         return True
-    return _follow(nodes, cone(nodes, *mine, adds=adds), views, ZERO)
+    return follow(nodes, cone(nodes, *mine, adds=adds), views, ZERO)

@@ -28,7 +28,7 @@ from engine.errors import InvalidInput
 from engine.ir import Plan
 from engine.wellformed import check
 
-FORMAT = "shardproof plan 1"
+FORMAT = "shardproof plan 2"
 SUFFIX = ".arrow"
 
 _TYPES: Mapping[str, pa.DataType] = {

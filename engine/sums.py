@@ -63,18 +63,18 @@ def merge_parts(nodes: NodeTable, terms: Sequence[Term], *, add: bool = True) ->
     for group in groups.values():
         kinds = root_kinds(nodes, group[0].parts)
         joins = len(group) > 1 and kinds == ({"sum"} if add else {"max"})
-        result += _merge_group(group, add) if joins else group
+        result += _merge_group(nodes, group, add) if joins else group
     return result
 
 
-def _merge_group(group: list[Term], add: bool) -> list[Term]:
+def _merge_group(nodes: NodeTable, group: list[Term], add: bool) -> list[Term]:
     width = len(group[0].parts)
     varying = [i for i in range(width) if len({t.parts[i] for t in group}) > 1]
     if not varying:
         factor = group[0].factor * (len(group) if add else 1)
         return [group[0]._replace(factor=factor)]
     if len(varying) > 1:
-        return group
+        return _merge_rows(nodes, group, varying, add)
     which = varying[0]
     counts: dict[Part, int] = {}
     for term in group:
@@ -87,6 +87,22 @@ def _merge_group(group: list[Term], add: bool) -> list[Term]:
     kept = [p for i, p in enumerate(group[0].parts) if i != which]
     factor = group[0].factor * (next(iter(counts.values())) if add else 1)
     return [group[0]._replace(factor=factor, parts=_sorted_parts(kept, union))]
+
+
+def _merge_rows(
+    nodes: NodeTable, group: list[Term], varying: Sequence[int], add: bool
+) -> list[Term]:
+    """Terms that differ in several intervals: joined along one of them where all others agree, as
+    long as that joins any."""
+    for which in varying:
+        rows: dict[tuple[Part, ...], list[Term]] = {}
+        for term in group:
+            others = tuple(p for i, p in enumerate(term.parts) if i != which)
+            rows.setdefault(others, []).append(term)
+        terms = [term for row in rows.values() for term in _merge_group(nodes, row, add)]
+        if len(terms) < len(group):
+            return merge_parts(nodes, terms, add=add)
+    return group
 
 
 def _union(parts: Sequence[Part]) -> Part | None:
@@ -122,9 +138,9 @@ def term_over_axis(nodes: NodeTable, term: Term, axis: str, extent: int, kind: s
         return term if kind == "max" else term._replace(factor=term.factor * extent)
     if kind == "max" and (term.factor < 0 or root_kinds(nodes, term.parts) != {"max"}):
         raise Misaligned
-    if len(moving) > 1 or moving[0].start.coefficient(axis) != moving[0].size:
-        raise Misaligned
     part = moving[0]
+    if len(moving) > 1 or (extent > 1 and part.start.coefficient(axis) != part.size):
+        raise Misaligned
     union = part._replace(start=part.start.fix(axis, 0), size=part.size * extent)
     kept = [p for p in term.parts if p is not part]
     return term._replace(parts=_sorted_parts(kept, union))

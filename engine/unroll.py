@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine.affine import Affine, affine
+from engine.claims import Claimed
 from engine.findings import Finding
 from engine.flow import Flow, Structure, flow, is_symbolic, label
 from engine.ir import MICROBATCH, Attr, Body, Group, Op, Program, Source
@@ -50,12 +51,14 @@ class Row(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A value: its program, true local shape, printed name, whether it is one per microbatch."""
+    """A value: its program, true local shape, printed name, whether it is one per microbatch, and
+    what the plan records about it."""
 
     program: int
     shape: tuple[int, ...]
     name: str
     batched: bool
+    claim: Claimed | None = None
 
 
 @dataclass(slots=True)
@@ -108,8 +111,15 @@ class _Emitter:
         self.sent: dict[Event, int] = {}
         self.arrived: dict[int, dict[int, tuple[int, ...]]] = {}
 
-    def tensor(self, program: int, shape: tuple[int, ...], name: str, batched: bool) -> int:
-        self.out.tensors.append(Tensor(program, shape, name, batched))
+    def tensor(
+        self,
+        program: int,
+        shape: tuple[int, ...],
+        name: str,
+        batched: bool,
+        claim: Claimed | None = None,
+    ) -> int:
+        self.out.tensors.append(Tensor(program, shape, name, batched, claim))
         return len(self.out.tensors) - 1
 
     def row(
@@ -278,7 +288,8 @@ class _Emitter:
 
     def fresh(self, p: int, body: Body, value: int, values: dict[int, int], batched: bool) -> int:
         declared = body.values[value]
-        values[value] = self.tensor(p, declared.shape, declared.name, batched)
+        claim = body.claims[value] if body.claims else None
+        values[value] = self.tensor(p, declared.shape, declared.name, batched, claim)
         return values[value]
 
     def shape(self, value: int) -> tuple[int, ...]:
@@ -366,7 +377,8 @@ class _Emitter:
         if partner is None or partner not in self.sent:
             return False
         sent = self.sent[partner]
-        declared = self.programs[p].bodies[self.programs[p].calls[c].body].values[op.outputs[0]]
+        body = self.programs[p].bodies[self.programs[p].calls[c].body]
+        declared = body.values[op.outputs[0]]
         if declared.shape != self.shape(sent):
             raise Structure(
                 Finding(
@@ -378,7 +390,8 @@ class _Emitter:
                     source=op.source.location or op.source.cell,
                 )
             )
-        value = self.tensor(p, declared.shape, declared.name, self.labels[p][c] >= 0)
+        claim = body.claims[op.outputs[0]] if body.claims else None
+        value = self.tensor(p, declared.shape, declared.name, self.labels[p][c] >= 0, claim)
         values[op.outputs[0]] = value
         self.row(
             "recv",
@@ -482,7 +495,7 @@ class _Emitter:
         for p, program in enumerate(self.programs):
             for number, shard in enumerate(program.shards):
                 held = (p, number) in self.pending or (p, number) in self.settled
-                if shard.trainable and held:
+                if shard.trainable and held and shard.updated_as < 0:
                     self.out.gradients.append((p, number, self.settle(p, number)))
         return self.out
 

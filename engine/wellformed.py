@@ -59,6 +59,7 @@ def _program(program: Program) -> None:
         raise InvalidInput(f"base {program.base}, axes {list(program.axes)}: not ranks")
     for shard in program.shards:
         _shard(shard, program.extents)
+        _owned(program, shard)
     checked: dict[int, Mapping[str, Attr]] = {}
     for number, body in enumerate(program.bodies):
         try:
@@ -98,6 +99,27 @@ def _shard(shard: Shard, extents: Mapping[str, int]) -> None:
         high = start.const + sum(x for x in reach if x > 0)
         if size < 0 or low < 0 or high + size > full:
             raise InvalidInput(f"[{start}, +{size}) does not lie in a dimension of {full}", where)
+
+
+def _owned(program: Program, shard: Shard) -> None:
+    """The box as which a shard is updated must be a shard of the same parameter, in this box."""
+    if shard.updated_as == -1:
+        return
+    where = f"shard {shard.name}"
+    if not 0 <= shard.updated_as < len(program.shards):
+        raise InvalidInput(f"is updated as {shard.updated_as}, which is no shard", where)
+    box = program.shards[shard.updated_as]
+    same = (box.name, box.full_shape, box.trainable) == (shard.name, shard.full_shape, True)
+    if not same or not shard.trainable or box.updated_as != -1:
+        raise InvalidInput(f"is updated as shard {shard.updated_as}, which is no box of it", where)
+    for size, start, own, first in zip(
+        shard.shape, shard.offset, box.shape, box.offset, strict=True
+    ):
+        reach = [c * (program.extents[a] - 1) for a, c in (first - start).terms]
+        low = (first - start).const + sum(x for x in reach if x < 0)
+        high = (first - start).const + sum(x for x in reach if x > 0)
+        if low < 0 or high + own > size:
+            raise InvalidInput(f"is updated as [{first}, +{own}), outside of it", where)
 
 
 def _body(program: Program, body: Body) -> None:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from math import prod
 
 from engine.affine import Affine, affine
 from engine.layout import Misaligned, merge
 from engine.lineage import BROADCAST, Atom, Layout, Lineage, Term
 from engine.sums import Over, merge_parts, root_kinds, term_over_axis
 from partition.infer import LineageReading, lineage_axes, local_view
+
+#: Sums with gaps are kept member by member up to this many.
+MOST_APART = 64
 
 
 def total(
@@ -55,6 +59,9 @@ def _over_axis(reading: LineageReading, x: Lineage, axis: str, extent: int, kind
     try:
         terms = [term_over_axis(reading.table, t, axis, extent, kind) for t in x.terms]
     except Misaligned:
+        apart = _apart(reading, x, axis, extent, kind)
+        if apart is not None:
+            return apart
         taken = reading.piece(x)
         node = reading.table.node(
             "over",
@@ -64,6 +71,28 @@ def _over_axis(reading: LineageReading, x: Lineage, axis: str, extent: int, kind
         )
         return local_view(node, x.shape)
     return Lineage(x.shape, tuple(terms))
+
+
+def _apart(
+    reading: LineageReading, x: Lineage, axis: str, extent: int, kind: str
+) -> Lineage | None:
+    """The sum of a family of partial sums over intervals that have gaps between them, member by
+    member, where a sum along an inner axis is to fill the gaps (None: it is no such sum, or too
+    long)."""
+    if kind != "sum" or extent > MOST_APART or not all(_has_gaps(t, axis) for t in x.terms):
+        return None
+    members = [at_coordinate(reading, x, axis, i) for i in range(extent)]
+    terms = [term for member in members for term in member.terms]
+    return Lineage(x.shape, tuple(merge_parts(reading.table, terms)))
+
+
+def _has_gaps(term: Term, axis: str) -> bool:
+    """Whether the intervals of a part along ``axis`` leave gaps of which another axis has parts."""
+    return any(
+        part.start.coefficient(axis) > part.size
+        and any(a != axis and c == part.size for a, c in part.start.terms)
+        for part in term.parts
+    )
 
 
 def gather(reading: LineageReading, members: Sequence[Lineage], over: Over, dim: int) -> Lineage:
@@ -145,6 +174,12 @@ def own_slice(
 ) -> Lineage:
     """What one rank keeps of ``x`` when ``dim`` is scattered over a group."""
     size = x.shape[dim]
+    if count == 1 and len(over) > 1 and size % prod(extent for _, extent in over) == 0:
+        # Axis by axis: a dimension of several atoms is cut in one of them at a time.
+        for axis, extent in over:
+            step = x.shape[dim] // extent
+            x = reading.slice(x, dim, affine(0, {axis: step}), step)
+        return x
     start: Affine = affine(0)
     for axis, extent in over:
         count *= extent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,8 @@ from shardproof.result import Result
 
 if TYPE_CHECKING:
     from cluster.settings import Settings
+    from engine.ir import Plan
+    from shardproof.asked import Asked
     from shardproof.assume import Assumptions
 
 #: The kind of the conclusions about gradients of parameters.
@@ -72,14 +75,26 @@ def run(
     """
     settings = options.settings()
     progress = Progress() if progress is None else progress
+    return measured(settings, progress, lambda: _run(single, parallel, options, settings, progress))
+
+
+def measured(settings: Settings, progress: Progress, work: Callable[[], Result]) -> Result:
+    """The result of a run with its time and memory, kept in its directory.
+
+    What is wrong with the input, and a budget that was not enough, are results.
+    """
     from cluster.budget import OverBudget, bounded
+    from cluster.ledger import LedgerError
 
     start = time.perf_counter()
     peak = 0.0
     try:
         with bounded(settings.memory_budget_bytes) as sampler:
             progress.memory = lambda: sampler.peak_mib
-            result = _run(single, parallel, options, settings, progress)
+            result = work()
+    except LedgerError as error:
+        # Somebody else writes here: this directory is theirs, and nothing is left in it.
+        return Result("invalid input", reason=str(error))
     except InvalidInput as error:
         result = Result("invalid input", reason=str(error), run_dir=_place(progress))
     except OverBudget as over:
@@ -130,21 +145,50 @@ def _run(
     progress.run_dir = out
     seconds = time.perf_counter() - start
 
-    from shardproof.pipeline import run as prove
+    from engine import store
+    from shardproof import asked
 
-    result = prove(
-        plan,
+    question = asked.Asked(
+        plan=store.digest(plan),
         settings=settings,
-        out=out,
+        assumptions=assumptions,
+        inputs=digests(single, parallel),
         exhaustive=options.exhaustive,
         use_cache=options.cache,
-        cache_dir=options.cache_dir,
-        assumptions=assumptions,
-        load_seconds=seconds,
-        progress=progress,
-        inputs=digests(single, parallel),
+        cache_dir=None if options.cache_dir is None else str(options.cache_dir.resolve()),
     )
-    return _held_to(replace(result, run_dir=str(out)), assumptions)
+    asked.write(out, plan, question)
+    return prove(plan, out, question, settings, progress, seconds)
+
+
+def prove(
+    plan: Plan,
+    out: Path,
+    question: Asked,
+    settings: Settings,
+    progress: Progress,
+    load_seconds: float,
+) -> Result:
+    """Answer what was asked of a plan, in the run directory ``out``; others can see how it goes."""
+    from shardproof import status
+    from shardproof.pipeline import run as pipeline
+
+    progress.run_dir = out
+    with status.told(out, progress):
+        result = pipeline(
+            plan,
+            settings=settings,
+            out=out,
+            exhaustive=question.exhaustive,
+            use_cache=question.use_cache,
+            cache_dir=None if question.cache_dir is None else Path(question.cache_dir),
+            assumptions=question.assumptions,
+            load_seconds=load_seconds,
+            progress=progress,
+            inputs=question.inputs,
+        )
+        progress.phase(Progress.DONE)
+    return _held_to(replace(result, run_dir=str(out)), question.assumptions)
 
 
 def digests(single: Path, parallel: Path | None) -> dict[str, str]:

@@ -18,6 +18,16 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from shardproof.commands.check import check
+from shardproof.commands.mutate import mutate
+from shardproof.commands.nightly import nightly
+from shardproof.commands.plan import plan
+from shardproof.commands.report import report as html_report
+from shardproof.commands.resume import resume
+from shardproof.commands.status import status
+from shardproof.commands.submit import submit
+from shardproof.commands.sweep import sweep
+
 if TYPE_CHECKING:
     from shardproof.progress import Progress
 
@@ -224,6 +234,16 @@ def main() -> None:
     metavar="FILE",
     help="Your own assumptions and expectations (docs/assumptions.md).",
 )
+@click.option(
+    "--shapes",
+    type=int,
+    default=0,
+    metavar="+N",
+    help="Positions that stand for an interval of an axis, beyond the fewest (docs/soundness.md).",
+)
+@click.option(
+    "--proofs", is_flag=True, help="Store cvc5's proof of every template (docs/proofs.md)."
+)
 def verify(
     single: Path, parallel: Path | None, as_json: bool, no_cache: bool, **options: Any
 ) -> int:
@@ -250,54 +270,6 @@ def verify(
     return result.exit_code
 
 
-@main.command(short_help="Write the plan of a model from the zoo.")
-@click.argument("model")
-@click.option("--dp", type=int, default=1, show_default=True, help="Data-parallel replicas.")
-@click.option("--tp", type=int, default=1, show_default=True, help="Tensor-parallel ranks.")
-@click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
-@click.option("--microbatches", type=int, default=1, show_default=True, help="Per replica.")
-@click.option("--layers", type=int, metavar="N", help="Another number of layers than the model's.")
-@click.option(
-    "--sequence-parallel",
-    is_flag=True,
-    help="Divide the sequence among tensor-parallel ranks outside of their blocks.",
-)
-@click.option(
-    "-o",
-    "--out",
-    type=_PATH,
-    required=True,
-    metavar="PLAN_DIR",
-    help="The folder to write; a plan in it is replaced.",
-)
-def plan(
-    model: str,
-    dp: int,
-    tp: int,
-    pp: int,
-    microbatches: int,
-    layers: int | None,
-    sequence_parallel: bool,
-    out: Path,
-) -> int:
-    """Write both sides of a plan for MODEL from the zoo: llama3-8b, llama3-70b, llama3-405b."""
-    from engine import store
-    from frontends import zoo
-
-    made = zoo.build(
-        model,
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        microbatches=microbatches,
-        layers=layers,
-        sequence_parallel=sequence_parallel,
-    )
-    store.save(made, out)
-    click.echo(f"{made.name}: {made.ranks} ranks, in {out}")
-    return 0
-
-
 @main.command(short_help="Show what is in a plan or a run.")
 @click.argument("path", type=_PATH, metavar="PLAN_OR_RUN")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
@@ -317,26 +289,12 @@ def inspect(path: Path, as_json: bool) -> int:
     return 0
 
 
-@main.command(short_help="Check a finished run anew.")
-@click.argument("run_dir", type=_PATH)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def check(run_dir: Path, as_json: bool) -> int:
-    """Check a finished run with the second eye: build and solve again what it claims.
-
-    Exit codes: 0 it holds, 1 it does not, 3 this is no run, 4 internal error.
-    """
-    from shardproof import api
-    from shardproof.report import plain
-
-    found = api.check(run_dir)
-    problems = [str(problem) for problem in found.problems]
-    if as_json:
-        import json
-
-        document = {"ok": bool(found.ok), "problems": problems, "run_dir": str(run_dir.resolve())}
-        click.echo(json.dumps(document, indent=2))
-    else:
-        for problem in problems:
-            click.echo(plain(problem))
-        click.echo("the run holds" if found.ok else "the run does not hold")
-    return 0 if found.ok else 1
+main.add_command(check)
+main.add_command(mutate)
+main.add_command(html_report)
+main.add_command(plan)
+main.add_command(sweep)
+main.add_command(resume)
+main.add_command(status)
+main.add_command(submit)
+main.add_command(nightly)

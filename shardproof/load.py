@@ -104,6 +104,7 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
             replica_axes=other.replica_axes,
             loss=alone.loss,
             notes=(assumptions.of_groups(),),
+            recorded=other.recorded,
         ),
         assumptions,
     )
@@ -157,6 +158,7 @@ def convert_side(path: str, single: int, as_recorded: int) -> bytes:
         microbatches=made.microbatches,
         replica_axes=(convert.REPLICA,),
         loss=made.loss,
+        recorded=made.recorded,
     )
     return store.to_bytes(side)
 

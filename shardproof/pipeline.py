@@ -11,18 +11,21 @@ from cluster.budget import batch_instances
 from cluster.cache import VerdictCache
 from cluster.ledger import Ledger
 from cluster.settings import Settings
+from engine import rounding
 from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
 from engine.simulate import Simulation, simulate
 from partition.diagnose import Culprit, culprits
 from partition.exhaustive import audit
+from partition.metadata import metadata
 from partition.partition import Partition, partition
 from partition.precision import precision
 from shardproof import certificate
 from shardproof.assume import Assumptions
 from shardproof.progress import Progress
 from shardproof.result import Conclusion, Counts, Result, Seconds
+from shardproof.rounding import without_rounding
 from shardproof.solve import Answers, Solving
 from shardproof.verdict import Decision, decide, is_proved, name_stage, unproved
 
@@ -58,7 +61,7 @@ def run(
     progress.phase("partition")
     told = (*assumptions.describe(plan), *stated_orders(plan))
     try:
-        result = partition(plan)
+        result = without_rounding(partition(plan))
     except Unsupported as error:
         # The single-device side has no meaning here: there is nothing to hold the plan against.
         seconds = time.perf_counter() - start
@@ -70,8 +73,9 @@ def run(
             assumptions=told,
             run_dir=str(out),
         )
+    told = (*told, *rounding.statement(result.plan))
     if not result.faults:
-        result.findings += precision(result)
+        result.findings += [*precision(result), *metadata(result)]
     partitioned = time.perf_counter()
     progress.phase("solve")
     with Ledger(out) as ledger:

@@ -28,6 +28,9 @@ class Progress:
     the run takes, in MiB.
     """
 
+    #: The phase of a run that is over.
+    DONE: Final = "done"
+
     def __init__(self) -> None:
         self.run_dir: Path | None = None
         self.memory: Callable[[], float] = lambda: 0.0
@@ -41,6 +44,16 @@ class Progress:
     def current(self) -> str:
         """The phase that is under way."""
         return self._phase or "start"
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How much of the phase is done, and of how much; zeros where nobody counts."""
+        return self._done, self._total
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self._started
 
     def phase(self, name: str) -> None:
         """A new phase begins."""
@@ -64,7 +77,7 @@ class Progress:
             parts.append(self._detail)
         if memory := self.memory():
             parts.append(f"{memory:.0f} MiB")
-        parts.append(f"{time.monotonic() - self._started:.0f} s")
+        parts.append(f"{self.seconds:.0f} s")
         return ", ".join(parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from engine.findings import Finding
@@ -67,7 +68,7 @@ def decide(
     simulation: Simulation | None,
 ) -> Decision:
     """The verdict and its findings; ``simulation``: of a plan that is not proved, if it was run."""
-    notes = tuple(result.findings[:MOST])
+    notes = listed(result.findings)
     if is_proved(result, open_stages):
         return Decision("proved", "", notes)
     if result.faults:
@@ -80,6 +81,19 @@ def decide(
         why(result, open_stages, simulation),
         (*result.unsupported[:MOST], *notes),
     )
+
+
+def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The first findings of each kind, and how many more of it there are."""
+    by_kind: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_kind.setdefault(finding.kind, []).append(finding)
+    found: list[Finding] = []
+    for kind, same in by_kind.items():
+        found += same[:MOST]
+        if len(same) > MOST:
+            found.append(Finding(kind, f"and {len(same) - MOST} more findings of this kind"))
+    return tuple(found)
 
 
 def why(

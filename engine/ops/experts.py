@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from engine.affine import Affine, affine
@@ -11,7 +12,7 @@ from engine.errors import ShapeMismatch, Unsupported
 from engine.ops.basic import ONE
 from engine.ops.declare import Attrs, integer, number, operator
 from engine.ops.model import keep_dim, softmax
-from engine.reading import Reading, Selection, expand_as, multiply, scale, sum_dims
+from engine.reading import Reading, Selection, expand_as, labels, multiply, scale, sum_dims
 
 R = Reading[Any]
 
@@ -81,3 +82,62 @@ def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     gated = r.einsum("ah,edh->aed", x, gate)
     hidden = multiply(r, gated, r.unary("sigmoid", gated), r.einsum("ah,edh->aed", x, up))
     return [r.einsum("ae,aed,ehd->ah", share, hidden, down)]
+
+
+# -- the parts of a mixture: choose, dispatch, compute, combine ------------------------------------
+#
+# The mixture that they make is dense: every expert sees every token, multiplied by 1 where the
+# token has chosen it and by 0 elsewhere.  No token is dropped, and no shape depends on data.
+
+
+@operator(
+    "choose_experts",
+    "b s e!, e! -> b s e!",
+    attrs="n_groups topk_groups topk",
+    data=(0, 1),
+)
+def _choose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """scores [b, s, e][, bias [e]] -> [b, s, e]: 1 for each token's chosen experts, else 0.
+
+    The choice is that of `gate_fw`.  It has no derivative: scores reach the loss by another way.
+    """
+    scores = inputs[0]
+    shape = r.shape(scores)
+    if len(inputs) == 2:
+        scores = r.combine([scores, expand_as(r, inputs[1], shape)], [ONE, ONE], Fraction(0))
+    selection = Selection(
+        topk=integer(attrs, "topk"),
+        groups=integer(attrs, "n_groups"),
+        topk_groups=integer(attrs, "topk_groups"),
+        group_score="top2" if len(inputs) == 2 else "max",
+    )
+    indices = r.select(r.reshape(scores, (prod(shape[:-1]), shape[-1])), selection)
+    chosen = r.einsum("ake->ae", r.onehot(indices, Affine(), shape[-1]))
+    return [r.reshape(chosen, shape)]
+
+
+@operator("dispatch_tokens", "b s h, b s e -> e b s h", data=(1,))
+def _dispatch(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """Every token for every expert, zero where ``chosen`` [b, s, e] is."""
+    x, chosen = inputs
+    axes = labels(len(r.shape(x)) - 1)
+    return [r.einsum(f"{axes}y,{axes}z->z{axes}y", x, chosen)]
+
+
+@operator("expert_linear", "e b s k+, e n k+ -> e b s n")
+def _expert_linear(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """x w^T, expert by expert."""
+    x, w = inputs
+    shape, weight = r.shape(x), r.shape(w)
+    if len(weight) != 3 or (shape[0], shape[-1]) != (weight[0], weight[2]):
+        raise ShapeMismatch(f"expert_linear of {list(shape)} with weights {list(weight)}")
+    axes = labels(len(shape) - 2)
+    return [r.einsum(f"x{axes}y,xzy->x{axes}z", x, w)]
+
+
+@operator("combine_experts", "e+ b s h, b s e+ -> b s h")
+def _combine_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """The experts' results, each token's weighted by its ``weights`` [b, s, e] and summed."""
+    y, weights = inputs
+    axes = labels(len(r.shape(weights)) - 1)
+    return [r.einsum(f"z{axes}y,{axes}z->{axes}y", y, weights)]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.errors import ShapeMismatch
-from engine.ops.declare import Attrs, dimension, integer, operator
-from engine.reading import Reading, labels
+from engine.ops.declare import Attrs, dimension, integer, integers, operator
+from engine.reading import Reading, expand_as, labels
 
 R = Reading[Any]
 
@@ -25,3 +25,14 @@ def _repeat_interleave(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     spread = names[: dim + 1] + "y" + names[dim + 1 :]
     y = r.einsum(f"{names}->{spread}", inputs[0], sizes={"y": repeats})
     return [r.reshape(y, (*shape[:dim], shape[dim] * repeats, *shape[dim + 1 :]))]
+
+
+@operator("expand", "a b 1 d -> a b c d", attrs="size")
+def _expand(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """Dimensions of size 1 repeated to ``size`` (-1 keeps a dimension): how all heads share one
+    key."""
+    shape, size = r.shape(inputs[0]), integers(attrs, "size")
+    if len(shape) != len(size):
+        raise ShapeMismatch(f"expand of {list(shape)} to {list(size)}")
+    target = tuple(n if m == -1 else m for n, m in zip(shape, size, strict=True))
+    return [expand_as(r, inputs[0], target)]

@@ -7,48 +7,65 @@ own; shapes and gradients are derived from the operators' declarations.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from engine.errors import InvalidInput
 from engine.ir import Plan
-from frontends.zoo import transformer
+from frontends.zoo import sides
 from frontends.zoo.builder import BodyBuilder, ProgramBuilder, along
-from frontends.zoo.config import FOLDER, ModelConfig, Parallel, read_config, read_data
+from frontends.zoo.config import (
+    MODEL_FOLDER,
+    PARALLEL_FOLDER,
+    ModelConfig,
+    Parallel,
+    read_config,
+    read_data,
+    read_parallel,
+)
+from frontends.zoo.deepseek import DeepSeek, DeepSeekConfig
+from frontends.zoo.gpt import Gpt, GptConfig
 from frontends.zoo.llama import Llama, LlamaConfig
+from frontends.zoo.mixtral import Mixtral, MixtralConfig
 from frontends.zoo.transformer import Model
 
-__all__ = ["ARCHITECTURES", "MODELS", "BodyBuilder", "ProgramBuilder", "along", "build"]
+__all__ = [
+    "ARCHITECTURES",
+    "MODELS",
+    "PARALLELS",
+    "BodyBuilder",
+    "ProgramBuilder",
+    "along",
+    "build",
+    "parallelization",
+]
 
 #: What ``architecture = "..."`` in a configuration file names: its settings, and who writes it.
 ARCHITECTURES: dict[str, tuple[type[ModelConfig], type[Model[Any]]]] = {
+    "deepseek": (DeepSeekConfig, DeepSeek),
+    "gpt": (GptConfig, Gpt),
     "llama": (LlamaConfig, Llama),
+    "mixtral": (MixtralConfig, Mixtral),
 }
 
-#: Name -> configuration file of every model.
-MODELS: dict[str, Path] = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+#: Name -> configuration file of every model, and of every named way to divide one over ranks.
+MODELS: dict[str, Path] = {path.stem: path for path in sorted(MODEL_FOLDER.glob("*.toml"))}
+PARALLELS: dict[str, Path] = {path.stem: path for path in sorted(PARALLEL_FOLDER.glob("*.toml"))}
 
 
-def build(
-    name: str,
-    *,
-    dp: int,
-    tp: int,
-    pp: int,
-    microbatches: int,
-    layers: int | None = None,
-    sequence_parallel: bool = False,
-    microbatch_size: int = 1,
-    **overrides: int | str,
-) -> Plan:
-    """The plan of model ``name``: single-device, and ``dp`` replicas of ``pp`` stages of ``tp``
-    ranks with ``microbatches`` each.
+def build(name: str, *, layers: int | None = None, **settings: Any) -> Plan:
+    """The plan of model ``name`` (or of the configuration file at that path): the single device,
+    and ``pp`` stages of ``dp`` replicas of ``tp`` ranks with ``microbatches`` each.
 
-    ``layers`` and ``overrides`` replace hyperparameters of the model (``sequence=128``).  Raises
-    `InvalidInput` for an unknown model, or one that cannot be divided this way.
+    ``settings`` are those of `frontends.zoo.config.Parallel`; any other (and ``layers``) replaces
+    a hyperparameter of the model (``sequence=128``).  Raises `InvalidInput` for an unknown model or
+    setting, or a model that cannot be divided this way.
     """
     path = find(name)
-    parallel = Parallel(dp, tp, pp, microbatches, sequence_parallel, microbatch_size)
+    degrees = {field.name for field in fields(Parallel)}
+    parallel = Parallel(**{k: v for k, v in settings.items() if k in degrees})
     architecture = read_data(path).get("architecture")
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
@@ -56,19 +73,22 @@ def build(
             f"architecture {architecture!r} is not known; known are {known}", str(path)
         )
     kind, model = ARCHITECTURES[architecture]
-    changed = {**overrides, **({} if layers is None else {"layers": layers})}
-    config = read_config(kind, path, changed)
+    changed = {k: v for k, v in settings.items() if k not in degrees}
+    config = read_config(kind, path, changed if layers is None else {**changed, "layers": layers})
     parallel.check(config)
-    return transformer.build(model, config, parallel)
+    return sides.build(model, config, parallel)
 
 
-def find(name: str) -> Path:
-    """The configuration file of a model: one of the zoo's by its name, or any by its path."""
-    if name in MODELS:
-        return MODELS[name]
+def find(name: str, among: Mapping[str, Path] = MODELS, what: str = "model") -> Path:
+    """The file of a model (or of a parallelization): a known one by its name, any by its path."""
+    if name in among:
+        return among[name]
     path = Path(name)
     if path.suffix == ".toml":
         return path
-    raise InvalidInput(
-        f"no model {name}; known are {', '.join(MODELS)}, or the path of a .toml file"
-    )
+    raise InvalidInput(f"no {what} {name}; known are {', '.join(among)}, or the path of a .toml")
+
+
+def parallelization(name: str) -> dict[str, Any]:
+    """The settings of a named parallelization, or of the file at a path; raises `InvalidInput`."""
+    return read_parallel(find(name, PARALLELS, "parallelization"))

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 from engine.affine import ZERO, Affine, affine
 from engine.errors import InvalidInput
@@ -34,6 +35,16 @@ from frontends.zoo.shapes import Inference, Shape
 from frontends.zoo.tape import Reverse
 
 __all__ = ["BodyBuilder", "ProgramBuilder", "along"]
+
+
+class Scatter(NamedTuple):
+    """Reduce-scatter the gradient of ``shard`` along ``dim``: the part of this rank is that of
+    shard ``owned``."""
+
+    shard: int
+    group: Group
+    dim: int
+    owned: int
 
 
 class BodyBuilder(Communicating):
@@ -180,25 +191,31 @@ class ProgramBuilder:
         self,
         name: str,
         shape: Shape,
-        split: Mapping[int, str] | None = None,
+        split: Mapping[int, str | tuple[str, ...]] | None = None,
         *,
         trainable: bool = True,
         dtype: str = "float32",
+        updated_as: int = -1,
     ) -> int:
         """A parameter (or buffer) of full ``shape``, held divided over rank axes: ``split`` maps
-        dimensions to axes (absent axes have one rank).  Returns its shard number."""
+        dimensions to an axis, or several, outermost first (absent axes have one rank).
+        ``updated_as``: see `engine.ir.Shard`.  Returns its shard number."""
         local, offset = list(shape), [ZERO] * len(shape)
-        for dim, axis in (split or {}).items():
-            extent = self.extents.get(axis, 1)
-            if shape[dim] % extent:
-                raise InvalidInput(
-                    f"dimension {dim} of {name} {list(shape)} is not divisible by {axis} {extent}",
-                    self.name,
-                )
-            local[dim] = shape[dim] // extent
-            if extent > 1:
-                offset[dim] = affine(0, {axis: local[dim]})
-        return self.shard(Shard(name, shape, tuple(local), tuple(offset), dtype, trainable))
+        for dim, named in (split or {}).items():
+            for axis in (named,) if isinstance(named, str) else named:
+                extent = self.extents.get(axis, 1)
+                if local[dim] % extent:
+                    raise InvalidInput(
+                        f"dimension {dim} of {name} {list(shape)} is not divisible by "
+                        f"{axis} {extent}",
+                        self.name,
+                    )
+                local[dim] //= extent
+                if extent > 1:
+                    offset[dim] += affine(0, {axis: local[dim]})
+        return self.shard(
+            Shard(name, shape, tuple(local), tuple(offset), dtype, trainable, updated_as)
+        )
 
     def shard(self, shard: Shard) -> int:
         """Hold any shard; returns its number."""
@@ -261,19 +278,23 @@ class ProgramBuilder:
             if step >= warmup:
                 self.call(backward, seeds[step - warmup])
 
-    def reduce(self, shards: Sequence[tuple[int, Group]], name: str = "reducer") -> None:
-        """All-reduce accumulated gradients: (shard, group) in this order, a shard again for
-        another group."""
+    def reduce(self, shards: Sequence[tuple[int, Group] | Scatter], name: str = "reducer") -> None:
+        """All-reduce (or reduce-scatter) accumulated gradients: (shard, group) in this order, a
+        shard again for another group."""
         body = self.body(name)
         current: dict[int, tuple[int, int]] = {}
-        for shard, group in shards:
+        for shard, group, *scatter in shards:
             held = self.shards[shard]
             if shard not in current:
                 value = body.value(held.shape, f"gradient of {held.name}", held.dtype)
                 current[shard] = (value, value)
             first, last = current[shard]
             with body.module(held.name):
-                current[shard] = (first, body.reduce_from(last, group))
+                if scatter:
+                    dim, owned = scatter
+                    body.gradients.append((body.reduce_scatter(last, dim, group), owned))
+                else:
+                    current[shard] = (first, body.reduce_from(last, group))
         body.reduced = [(first, last, shard) for shard, (first, last) in current.items()]
         self.call(body)
 

@@ -60,6 +60,13 @@ class Communicating(Tape):
         self.step([output], [x], pullback)
         return output
 
+    def gather_parameter(self, x: int, dim: int, group: Group) -> int:
+        """A parameter whose parts are on the ranks of ``group``: gathered, and not kept; backward
+        gathers it again, and gives each rank its part of the summed gradient."""
+        output = self.all_gather(x, dim, group)
+        self.recomputed[output] = lambda r: _gather(r.tape, r.saved(x), dim, group)
+        return output
+
     def reduce_scatter(self, x: int, dim: int, group: Group) -> int:
         """This rank's part of the sum; backward: all-gather."""
         output = _scatter(self, x, dim, group)

@@ -11,6 +11,7 @@ one of ``ep`` neighbouring replicas.  Axes of one rank do not exist in a program
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -83,12 +84,13 @@ class Layout:
         present = tuple(axis for axis in axes if self.size(axis) > 1)
         return Group(axes=present) if present else None
 
-    def gradient_axes(self, *, expert: bool = False) -> tuple[str, ...]:
-        """The axes along which ranks hold the same parameter and see other tokens, so that its
-        gradient is their sum.  An expert is held by one rank of ``ep``, to which the others send
-        their tokens."""
-        replicas = self.replica_axes[:1] if expert else self.replica_axes
-        return tuple(axis for axis in (*replicas, "cp") if self.size(axis) > 1)
+    def gradient_axes(self, divided: Iterable[str] = ()) -> tuple[str, ...]:
+        """The axes along which ranks hold the same part of a parameter and see other tokens, so
+        that its gradient is their sum: replicas and ``cp``, without axes over which the parameter
+        itself is ``divided`` (an expert is on one rank of ``ep``, which sees all its tokens)."""
+        without = set(divided)
+        axes = (*self.replica_axes, "cp")
+        return tuple(a for a in axes if self.size(a) > 1 and a not in without)
 
     # -- sizes ----------------------------------------------------------------------------------
 

@@ -63,6 +63,7 @@ class Tape:
         self.outputs: list[int] = []
         self.shards: dict[int, int] = {}
         self.saved: dict[int, int] = {}
+        self.recomputed: dict[int, Callable[[Reverse], int]] = {}
         self.gradients: list[tuple[int, int]] = []
         self.reduced: list[tuple[int, int, int]] = []
         self.losses: list[int] = []
@@ -239,9 +240,15 @@ class Reverse:
         self._inference = inference
         self._arriving: dict[int, list[int]] = {}
         self._shard_of = {value: shard for shard, value in forward.shards.items()}
+        self._again: dict[int, int] = {}
 
     def saved(self, value: int) -> int:
-        """A value of the forward call, or a parameter, as read by the backward body."""
+        """A value of the forward call, or a parameter, as read by the backward body; what is not
+        kept for it (`Tape.recomputed`) it computes again."""
+        if value in self.forward.recomputed:
+            if value not in self._again:
+                self._again[value] = self.forward.recomputed[value](self)
+            return self._again[value]
         if value in self._shard_of:
             return self.tape.parameter(self._shard_of[value])
         if value not in self.tape.saved:

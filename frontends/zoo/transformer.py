@@ -17,30 +17,31 @@ that is being written, a `BodyBuilder`), ``self.parameter`` and ``self.linear``.
   with sequence parallelism divided along the sequence.  `attention` and `feed_forward` get it
   normed, and return what is added to it.  A tensor-parallel region is between ``layout.enter``
   and ``layout.leave``; inside, activations are ``[b, layout.tokens, ...]``.
-- A parameter declares over which axes it is divided (``split``), whether it belongs to an
-  ``expert`` (held by one rank along ``ep``), and whether it works ``outside`` of tensor-parallel
-  regions on the residual stream (a norm; a bias that is added after leaving; a router on its own
-  tokens): with sequence parallelism its gradient is then added up over ``tp`` as well.  The base
-  reduces gradients; a subclass never does.
-- `add_loss` adds an auxiliary loss: one element, complete over ``tp``, an addend over ``cp``
-  (where a rank sees its part of the sequence), already multiplied by its coefficient and by
-  ``layout.block_factor``.  `adds_loss` says which layers do; the sum travels with the hidden
-  state through the pipeline, and joins the loss on the last stage.
+- A parameter declares over which axes it is divided (``split``: experts over ``ep``), and whether
+  it works ``outside`` of tensor-parallel regions on the residual stream (a norm; a bias that is
+  added after leaving; a router on its own tokens): with sequence parallelism its gradient is then
+  added up over ``tp`` as well.  The base adds gradients up over the replicas and ``cp``, but for
+  axes over which the parameter is divided; a subclass never does.
+- `add_loss` adds an auxiliary loss: one element a block (`Layout.blocks`), complete over ``tp``,
+  an addend over ``cp`` (where a rank sees its part of the sequence), already multiplied by its
+  coefficient and by ``layout.block_factor``.  `adds_loss` says which layers do; the sum travels
+  with the hidden state through the pipeline, and joins the loss on the last stage.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from math import prod
 from typing import ClassVar, Generic, TypeVar
 
-from engine.ir import Group, Plan, Program
-from frontends.zoo.builder import BodyBuilder, ProgramBuilder
+from engine.errors import InvalidInput
+from engine.ir import Group
+from frontends.zoo.builder import BodyBuilder, ProgramBuilder, Scatter
 from frontends.zoo.config import ModelConfig, Parallel
-from frontends.zoo.layout import CP, TP, Layout
-from frontends.zoo.shapes import Inference, Shape
+from frontends.zoo.layout import CP, EP, TP, Layout
+from frontends.zoo.shapes import Shape
 
 C = TypeVar("C", bound=ModelConfig)
 
@@ -48,27 +49,33 @@ C = TypeVar("C", bound=ModelConfig)
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Which part of the model a body holds: layers [first, last), embedding, output; and the
-    base ranks of the neighbouring stages (None: there is none)."""
+    base ranks of the neighbouring stages (None: there is none).  ``apart``: other bodies receive
+    for this one, and its backward does not send."""
 
     first: int
     last: int
     before: int | None = None
     after: int | None = None
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A parameter of a program: its shard number, and how its gradient is reduced.
+    """A parameter of a program: the shard that is read, and how its gradient is reduced.
 
     ``axes``: over which its gradient is added up; ``outside``: it works on the residual stream.
+    With ZeRO, ``dim`` is the dimension that is divided over ``axes`` (else -1), and ``owned`` the
+    shard whose gradient this rank needs: that part of ``shard``, or with stage 3 itself.
     """
 
     shard: int
     axes: tuple[str, ...]
     outside: bool
+    owned: int
+    dim: int = -1
 
 
-class Model(Generic[C]):
+class Model(ABC, Generic[C]):
     """Writes one program (a pipeline stage, or the single device) of a model."""
 
     #: Modules (and so parameters) outside of layers, and the norms and blocks of a layer.
@@ -85,18 +92,19 @@ class Model(Generic[C]):
         self.program = program
         self.held: dict[str, Held] = {}
         self.losses: list[int] = []
+        self._gathered: dict[tuple[int, str], int] = {}
         self.body: BodyBuilder
 
     # -- what an architecture gives -------------------------------------------------------------
 
+    @abstractmethod
     def attention(self, x: int, path: str, number: int) -> int:
         """The attention block of layer ``number``, whose parameters are named ``path.*``:
         ``[b, outside, hidden]`` (normed) -> ``[b, outside, hidden]``, to be added to the stream."""
-        raise NotImplementedError
 
+    @abstractmethod
     def feed_forward(self, x: int, path: str, number: int) -> int:
         """The feed-forward block of layer ``number``; like `attention`."""
-        raise NotImplementedError
 
     def tables(self) -> None:
         """Read the constants that layers need (rotary frequencies) into the body."""
@@ -105,6 +113,11 @@ class Model(Generic[C]):
     def adds_loss(cls, config: C, number: int) -> bool:
         """Whether layer ``number`` calls `add_loss`."""
         return False
+
+    @classmethod
+    def tied(cls, config: C) -> tuple[str, ...]:
+        """Parameters that both the first and the last stage use."""
+        return ()
 
     @classmethod
     def notes(cls, config: C, parallel: Parallel) -> tuple[str, ...]:
@@ -133,16 +146,49 @@ class Model(Generic[C]):
         shape: Shape,
         split: Mapping[int, str] | None = None,
         *,
-        expert: bool = False,
         outside: bool = False,
         trainable: bool = True,
     ) -> int:
         """The value of a parameter of full ``shape``, of which a rank holds a part: ``split`` maps
-        dimensions to axes.  ``expert`` and ``outside``: see the module."""
+        dimensions to axes.  ``outside``: see the module."""
         if name not in self.held:
-            shard = self.program.parameter(name, shape, split, trainable=trainable)
-            self.held[name] = Held(shard, self.layout.gradient_axes(expert=expert), outside)
-        return self.body.parameter(self.held[name].shard)
+            self.held[name] = self.hold(name, shape, split or {}, outside, trainable)
+        held = self.held[name]
+        value = self.body.parameter(held.shard)
+        if held.dim < 0 or self.layout.zero < 3:
+            return value
+        key = (self.body.number, name)
+        if key not in self._gathered:
+            group = Group(axes=held.axes)
+            self._gathered[key] = self.body.gather_parameter(value, held.dim, group)
+        return self._gathered[key]
+
+    def hold(
+        self, name: str, shape: Shape, split: Mapping[int, str], outside: bool, trainable: bool
+    ) -> Held:
+        """Declare a parameter, and with ZeRO the part of it that this rank owns: the first
+        dimension that divides is divided over the ranks that hold it."""
+        program, layout = self.program, self.layout
+        axes = layout.gradient_axes(split.values())
+        if not (layout.zero and axes and trainable):
+            shard = program.parameter(name, shape, split, trainable=trainable)
+            return Held(shard, axes, outside, shard)
+        ranks = prod(layout.size(axis) for axis in axes)
+        local = [n // layout.size(split[i]) if i in split else n for i, n in enumerate(shape)]
+        dim = next((i for i, n in enumerate(local) if n % ranks == 0), -1)
+        if dim < 0:
+            raise InvalidInput(
+                f"zero {layout.zero} divides {name}, of which a rank holds {local}, over {ranks} "
+                "ranks: expected a dimension that they divide",
+                self.config.name,
+            )
+        own = (split[dim], *axes) if dim in split else axes
+        owned = program.parameter(name, shape, {**split, dim: own})
+        if layout.zero == 3:
+            return Held(owned, axes, outside, owned, dim)
+        return Held(
+            program.parameter(name, shape, split, updated_as=owned), axes, outside, owned, dim
+        )
 
     def lookup(self, tokens: int, name: str) -> int:
         """[b, s] -> addends of [b, s, hidden], from the table ``name`` [vocabulary, hidden]
@@ -170,7 +216,7 @@ class Model(Generic[C]):
         )
 
     def add_loss(self, value: int) -> None:
-        """Add an auxiliary loss [1]; see the module."""
+        """Add an auxiliary loss [blocks]; see the module."""
         self.losses.append(value)
 
     # -- the body -------------------------------------------------------------------------------
@@ -201,9 +247,24 @@ class Model(Generic[C]):
             else:
                 start = layout.first(self.config.vocabulary // layout.tp)
                 losses = body.parallel_cross_entropy(logits, targets, start, TP)
+            body.loss(self.total(losses))
+
+    def total(self, losses: int) -> int:
+        """The loss [1] of per-token losses [b, tokens] and the auxiliary ones.
+
+        With auxiliary ones block by block: what is added up over replicas and microbatches is then
+        a sum over blocks on both sides."""
+        body, layout = self.body, self.layout
+        if not self.losses:
             loss = body.mul_constant(body.sum(losses), layout.token_factor, name="loss")
-            loss = self.added([loss, *self.losses])
-            body.loss(body.reduce_from(loss, CP) if layout.cp > 1 else loss)
+            apart = layout.along("ep", "cp")
+            return body.reduce_from(loss, apart) if apart else loss
+        shape = (layout.blocks, layout.block_batch, layout.tokens)
+        loss = body.op("sum", body.view(losses, *shape), dim=(1, 2), keepdim=False)
+        loss = body.mul_constant(loss, layout.token_factor, name="loss")
+        loss = body.add(loss, self.added(self.losses), name="loss")
+        loss = body.sum(body.reduce_from(loss, CP) if layout.cp > 1 else loss, name="loss")
+        return body.reduce_from(loss, EP) if layout.ep > 1 else loss
 
     def added(self, losses: list[int]) -> int:
         """Losses, added one by one."""
@@ -213,11 +274,16 @@ class Model(Generic[C]):
         return total
 
     def load(self) -> tuple[int, int]:
-        """Tokens and targets, [b, tokens]: this rank's part of the sequence."""
-        batch = (self.layout.batch, self.layout.sequence)
+        """Tokens and targets, [b, tokens]: this rank's part of the sequence.  Replicas along
+        ``ep`` load one microbatch of ``ep`` times ``b`` sequences together and take ``b`` each, so
+        that the tokens that they exchange lie side by side in the batch."""
+        layout = self.layout
+        batch = (layout.ep * layout.batch, layout.sequence)
         tokens, targets = self.body.load_batch(
             ("tokens", batch, "int64"), ("targets", batch, "int64")
         )
+        if layout.ep > 1:
+            tokens, targets = (self.body.chunk(x, 0, EP) for x in (tokens, targets))
         if self.layout.cp > 1:
             tokens, targets = (self.body.chunk(x, 1, CP) for x in (tokens, targets))
         return tokens, targets
@@ -233,9 +299,9 @@ class Model(Generic[C]):
             x = self.embed(tokens)
         else:
             shape = (self.layout.batch, self.layout.outside, self.config.hidden)
-            x = body.recv(shape, stage.before, name="hidden")
+            x = self.receive(stage, shape, "hidden")
             if any(self.adds_loss(self.config, number) for number in range(stage.first)):
-                self.losses.append(body.recv((1,), stage.before, name="losses"))
+                self.losses.append(self.receive(stage, (1,), "losses"))
         if stage.first < stage.last:
             self.tables()
             for number in range(stage.first, stage.last):
@@ -243,108 +309,69 @@ class Model(Generic[C]):
         if stage.after is None:
             self.head(x, targets)
         else:
-            body.send(x, stage.after)
+            self.send(stage, x)
             if self.losses:
-                body.send(self.added(self.losses), stage.after)
+                self.send(stage, self.added(self.losses))
         return body
 
-    def write(self, stage: Stage, microbatches: int, warmup: int = 0) -> None:
-        """Forward and backward bodies of a stage, and their schedule."""
-        body = self.write_forward(stage, "forward")
-        self.program.schedule(body, body.backward(), microbatches, warmup)
+    def receive(self, stage: Stage, shape: Shape, name: str) -> int:
+        """A tensor from the stage before."""
+        if stage.apart or stage.before is None:
+            return self.body.input(shape, name, differentiable=True)
+        return self.body.recv(shape, stage.before, name=name)
 
-    def reduce(self) -> None:
-        """Add up the accumulated gradients over ranks that hold the same parameter."""
-        trainable = [h for h in self.held.values() if self.program.shards[h.shard].trainable]
-        reduced: list[tuple[int, Group]] = [
-            (h.shard, Group(axes=h.axes)) for h in trainable if h.axes
-        ]
+    def send(self, stage: Stage, x: int) -> None:
+        """A tensor to the stage after."""
+        assert stage.after is not None
+        if stage.apart:
+            self.body.append("send", [x], [], {"peer": stage.after})
+            self.body.output(x)
+        else:
+            self.body.send(x, stage.after)
+
+    def write(self, stages: Sequence[Stage]) -> list[tuple[BodyBuilder, BodyBuilder]]:
+        """Forward and backward body of every part of the model that the program holds."""
+        made = []
+        for number, stage in enumerate(stages):
+            after = f" {number}" if len(stages) > 1 else ""
+            forward = self.write_forward(stage, f"forward{after}")
+            backward = forward.backward(f"backward{after}")
+            if self.layout.zero == 2:
+                self.scatter(backward)
+            made.append((forward, backward))
+        return made
+
+    def scatter(self, backward: BodyBuilder) -> None:
+        """Reduce-scatter every gradient as soon as a microbatch has it (ZeRO-2)."""
+        divided = {held.shard: held for held in self.held.values() if held.dim >= 0}
+        gradients, backward.gradients = backward.gradients, []
+        for value, shard in gradients:
+            held = divided.get(shard)
+            if held is None:
+                backward.gradients.append((value, shard))
+                continue
+            with backward.module(self.program.shards[shard].name):
+                part = backward.reduce_scatter(value, held.dim, Group(axes=held.axes))
+            backward.gradients.append((part, held.owned))
+
+    def reduce(self, copies: Sequence[int] = ()) -> None:
+        """Add up the accumulated gradients over ranks that hold the same parameter; those of tied
+        parameters first over ``copies``, the base ranks of the stages that hold them."""
+        zero = self.layout.zero
+        held = {n: h for n, h in self.held.items() if self.program.shards[h.shard].trainable}
+        # Where a gradient accumulates: from stage 2 on, in the part that this rank owns.
+        at = {n: h.shard if zero < 2 else h.owned for n, h in held.items()}
+        reduced: list[tuple[int, Group] | Scatter] = []
+        if len(copies) > 1:
+            both = Group(ranks=tuple(copies))
+            reduced += [(at[name], both) for name in self.tied(self.config) if name in held]
         if self.layout.tp > 1 and self.layout.sequence_parallel:
-            reduced += [(h.shard, TP) for h in trainable if h.outside]
+            reduced += [(at[n], TP) for n, h in held.items() if h.outside]
+        for name, h in held.items():
+            group = Group(axes=h.axes)
+            if h.axes and h.dim < 0:
+                reduced.append((at[name], group))
+            elif zero == 1:
+                reduced.append(Scatter(h.shard, group, h.dim, h.owned))
         if reduced:
             self.program.reduce(reduced)
-
-
-# -- both sides --------------------------------------------------------------------------------
-
-
-def single_program(
-    model: type[Model[C]], config: C, parallel: Parallel, inference: Inference
-) -> Program:
-    """The model on one device: the whole batch at once."""
-    blocks = parallel.dp * parallel.microbatches
-    batch = blocks * parallel.microbatch_size
-    layout = Layout(
-        batch,
-        config.sequence,
-        Fraction(1, batch * config.sequence),
-        Fraction(1, blocks),
-        blocks,
-    )
-    program = ProgramBuilder("single", inference=inference)
-    model(config, layout, program).write(Stage(0, config.layers), 1)
-    return program.build()
-
-
-def stage_layers(layers: int, stages: int) -> list[tuple[int, int]]:
-    """[first, last) of every stage: even, the first ones one more where it does not divide."""
-    each, more = divmod(layers, stages)
-    bounds = [each * s + min(s, more) for s in range(stages + 1)]
-    return list(itertools.pairwise(bounds))
-
-
-def rank_layout(config: ModelConfig, parallel: Parallel) -> Layout:
-    """How a rank of the parallel plan computes."""
-    blocks = parallel.dp * parallel.microbatches
-    return Layout(
-        parallel.microbatch_size,
-        config.sequence,
-        Fraction(1, blocks * parallel.microbatch_size * config.sequence),
-        Fraction(1, blocks),
-        1,
-        parallel.dp,
-        parallel.tp,
-        sequence_parallel=parallel.sequence_parallel,
-    )
-
-
-def stage_program(
-    model: type[Model[C]], config: C, parallel: Parallel, number: int, inference: Inference
-) -> Program:
-    """Pipeline stage ``number``."""
-    layout = rank_layout(config, parallel)
-    size = layout.ranks
-    program = ProgramBuilder(f"stage {number}", number * size, layout.axes(), inference)
-    first, last = stage_layers(config.layers, parallel.pp)[number]
-    stage = Stage(
-        first,
-        last,
-        None if number == 0 else (number - 1) * size,
-        None if number == parallel.pp - 1 else (number + 1) * size,
-    )
-    written = model(config, layout, program)
-    written.write(stage, parallel.microbatches, parallel.pp - 1 - number)
-    written.reduce()
-    return program.build()
-
-
-def build(model: type[Model[C]], config: C, parallel: Parallel) -> Plan:
-    """Both sides of the plan of a configuration that `Parallel.check` accepts."""
-    batch = parallel.dp * parallel.microbatches * parallel.microbatch_size
-    inference = Inference()
-    programs = tuple(
-        stage_program(model, config, parallel, number, inference) for number in range(parallel.pp)
-    )
-    return Plan(
-        f"{config.name} {parallel}",
-        single_program(model, config, parallel, inference),
-        programs,
-        parallel.microbatches,
-        rank_layout(config, parallel).replica_axes,
-        "sum",
-        (
-            f"loss: mean over {batch} x {config.sequence} tokens; every microbatch of every "
-            f"replica contributes its sum times 1/{batch * config.sequence}",
-            *model.notes(config, parallel),
-        ),
-    )

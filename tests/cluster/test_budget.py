@@ -10,7 +10,15 @@ import time
 import pytest
 
 from cluster import budget
-from cluster.budget import LEAST_CHILD_BYTES, OverBudget, batch_instances, bounded, ceiling, within
+from cluster.budget import (
+    LEAST_CHILD_BYTES,
+    OverBudget,
+    batch_instances,
+    bounded,
+    ceiling,
+    children_per_worker,
+    within,
+)
 from cluster.memory import MemorySampler
 from cluster.settings import Settings
 
@@ -27,26 +35,37 @@ def test_solvers_take_their_share_and_no_more(size: int, mode: str) -> None:
     assert kept.workers is not None
     assert 1 <= kept.workers <= 8
     assert LEAST_CHILD_BYTES <= kept.memory_limit_bytes <= given.memory_limit_bytes
-    together = kept.workers * kept.solvers_per_worker * kept.memory_limit_bytes
-    least = kept.solvers_per_worker * LEAST_CHILD_BYTES
+    children = children_per_worker(kept.mode)
+    assert children == (4 if mode == "portfolio" else 2)
+    together = kept.workers * children * kept.memory_limit_bytes
+    least = children * LEAST_CHILD_BYTES
     assert together <= max(size // 2, least)
 
 
 def test_workers_and_limits_grow_with_the_budget() -> None:
     found = [within(Settings(workers=8), size * GIB) for size in (1, 4, 16, 64)]
-    assert [one.workers for one in found] == [1, 2, 8, 8]
-    assert [one.memory_limit_bytes // MIB for one in found] == [384, 512, 512, 2048]
+    assert [one.workers for one in found] == [1, 1, 5, 8]
+    assert [one.memory_limit_bytes // MIB for one in found] == [384, 512, 409, 1024]
 
 
 def test_batches_follow_the_budget() -> None:
-    assert batch_instances(None) == batch_instances(64 * GIB) == 1 << 16
-    assert batch_instances(256 * MIB) == 8192
+    assert batch_instances(None) == batch_instances(64 * GIB) == 1 << 14
+    assert batch_instances(256 * MIB) == 2048
     assert batch_instances(1) == 256
 
 
 @pytest.mark.parametrize("size", [1000, 100 * MIB, 256 * MIB, GIB, 8 * GIB])
 def test_a_reserve_is_kept(size: int) -> None:
     assert size * 3 // 4 <= ceiling(size) < size
+
+
+def test_what_is_too_large_is_not_begun() -> None:
+    budget.admit(1 << 60)  # There is no budget: nothing is refused.
+    size = held() + 512 * MIB
+    with bounded(size):
+        budget.admit(64 * MIB)
+        with pytest.raises(OverBudget, match="1024 MiB more were needed; a memory budget of"):
+            budget.admit(GIB)
 
 
 def held() -> int:

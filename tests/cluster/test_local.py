@@ -84,7 +84,7 @@ def test_a_death_that_repeats_is_the_verdict() -> None:
     settings = Settings(workers=1)
     with LocalExecutor(settings, lambda options: Counting(options, asked, "crashed")) as executor:
         assert solved_by(executor, mixed(2)) == {"q0": "crashed", "q1": "crashed"}
-    assert asked == ["q0", "q0", "q1", "q1"]
+    assert asked == ["q0", "q0", "q0", "q1", "q1", "q1"]
 
 
 class Starting(Counting):
@@ -105,7 +105,7 @@ def test_a_solver_killed_while_it_starts_is_started_again() -> None:
     with LocalExecutor(settings, lambda options: Starting(options, ["killed"])) as executor:
         assert solved_by(executor, mixed(2)) == {"q0": "unsat", "q1": "unsat"}
     with (
-        LocalExecutor(settings, lambda options: Starting(options, ["missing"] * 2)) as executor,
+        LocalExecutor(settings, lambda options: Starting(options, ["missing"] * 3)) as executor,
         pytest.raises(SolverUnavailable, match="missing"),
     ):
         solved_by(executor, mixed(2))

@@ -44,6 +44,14 @@ def endless(name: str = "x") -> Query:
     return Query("endless", emit([(x[0], x[0] + 1)], given, "nonlinear"), "")
 
 
+def heavy(name: str, depth: int) -> Query:
+    """A text that takes memory in proportion to its depth and little time: about 0.5 KiB a level
+    in Z3."""
+    sum_ = "(- " * depth + "x" + ")" * depth
+    goal = f"(assert (and (> x 0) (< {sum_} x) (> {sum_} x)))"
+    return Query(name, f"(set-logic QF_UFLRA)\n(declare-fun x () Real)\n{goal}\n(check-sat)\n", "")
+
+
 def said(verdict: str, model: dict[str, str] | None = None, reason: str = "") -> Solved:
     """A verdict as Z3 would give it."""
     answer = Answer(verdict, "z3", "1.2.3", 0.5, 20.0, model or {}, reason)  # type: ignore[arg-type]

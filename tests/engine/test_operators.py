@@ -22,7 +22,7 @@ from engine.ops import OPERATORS, Operator, apply_backward, apply_forward, looku
 from engine.ops.basic import R
 from engine.reading import Reading, Selection
 from engine.terms import Term, TermTable
-from tests.engine.model_examples import EXAMPLES
+from tests.engine.mixture_examples import EXAMPLES
 from tests.engine.operator_examples import Attrs, Draw, Example
 
 FLOAT = FloatReading()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from engine.arrays import FloatReading, exact
 from engine.ops import OPERATORS, apply_forward, lookup
 from engine.ops.basic import R
-from tests.engine.model_examples import EXAMPLES
+from tests.engine.mixture_examples import EXAMPLES
 from tests.engine.operator_examples import Attrs, Example
 from tests.engine.test_operators import close, draw
 

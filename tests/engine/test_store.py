@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 from engine import store
 from engine.affine import Affine, affine
 from engine.attributes import Encoder, decode
+from engine.claims import Claimed
 from engine.columns import TABLES, to_columns
 from engine.errors import InvalidInput
-from engine.ir import Body, Call, Group, Op, Plan, Program, Shard, Source, Value, whole
+from engine.findings import Finding
+from engine.ir import Body, Call, Group, Op, Plan, Program, Rounded, Shard, Source, Value, whole
 
 FILES = [f"{name}.arrow" for name in TABLES]
 
@@ -38,6 +40,7 @@ def example(attrs: dict[str, Any] | None = None) -> Plan:
         outputs=(2,),
         shards=((1, 0),),
         losses=(2,),
+        claims=(Claimed(5, (0, 4), (4, 12)), None, Claimed(6, (0,), (1,), 1, 2)),
     )
     backward = Body(
         "backward",
@@ -67,7 +70,11 @@ def example(attrs: dict[str, Any] | None = None) -> Plan:
         (("dp", 3, 2), ("tp", 2, 1)),
         ((1, 0),),
     )
-    return Plan("example", single, (ranks,), 1, ("dp",), "mean", ("a note", "another"))
+    recorded = (Finding("metadata", "differs", "add", ranks=(0, 1), actual="2"),)
+    rounded = (Rounded(0, 0, 1, "scale", Fraction(1, 3)),)
+    return Plan(
+        "example", single, (ranks,), 1, ("dp",), "mean", ("a note", "another"), recorded, rounded
+    )
 
 
 @pytest.fixture
@@ -164,7 +171,7 @@ def test_the_digest_is_a_function_of_the_contents() -> None:
     assert store.digest(example()) == store.digest(example())
     assert store.digest(example({"a": 1, "b": 2})) == store.digest(example({"b": 2, "a": 1}))
     assert store.digest(example()) == (
-        "f0c06d2cf8b30102ac05f2fb197079912620cd7b6da1fe8b0888508e54027800"
+        "36ba22a1be249ddc141f55d1b2b373010144af25f3438eaa39c4795f54ae9834"
     )
 
 
@@ -241,7 +248,7 @@ def test_a_file_of_another_plan_is_noticed(folder: Path, tmp_path: Path) -> None
 def test_a_file_under_another_name_is_noticed(folder: Path) -> None:
     shutil.copy(folder / "calls.arrow", folder / "ops.arrow")
     with pytest.raises(
-        InvalidInput, match="table ops: its metadata do not say 'shardproof plan 1'"
+        InvalidInput, match="table ops: its metadata do not say 'shardproof plan 2'"
     ):
         store.load(folder)
 

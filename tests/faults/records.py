@@ -63,7 +63,13 @@ class Records:
         """The pair with a single-device plan, as the command line makes it."""
         one, many = _single(single), convert(cells.plan(self.root), single=False)
         return Plan(
-            "edited", one.programs[0], many.programs, many.microbatches, (REPLICA,), one.loss
+            "edited",
+            one.programs[0],
+            many.programs,
+            many.microbatches,
+            (REPLICA,),
+            one.loss,
+            recorded=many.recorded,
         )
 
 
@@ -123,6 +129,36 @@ def prim_kwargs(device: int, adapter: int, kind: str, **changed: object) -> Edit
         prim.kwargs = {**prim.kwargs, **changed}
 
     return edit
+
+
+def records_of(records: Records, device: int, number: int, position: int = 0) -> list[Any]:
+    """All records of the tensor that is output ``position`` of a cell: the cell's, then those of
+    whatever else reads or writes it on the device."""
+    made = records.cell(device, number)._outputs[position]
+    found = {id(made): made}
+    for item in records.sequence(device):
+        for cell in (item, getattr(item, "_cell", item)):
+            nodes = [cell, *getattr(cell, "_nodes", ())]
+            nodes += [prim for node in nodes for prim in getattr(node, "_prims", ())]
+            for node in nodes:
+                for tensor in (*node._inputs, *getattr(node, "_outputs", ())):
+                    if getattr(tensor, "_id", None) == made._id and hasattr(tensor, "_indmap"):
+                        found.setdefault(id(tensor), tensor)
+    return list(found.values())
+
+
+def index_map(tensor: Any, *box: tuple[int, int]) -> None:
+    """A tensor gets an index map of its own (records may share one)."""
+    made = type(tensor._indmap)()
+    made._indices = box
+    tensor._indmap = made
+
+
+def value_map(tensor: Any, addend: int, addends: int) -> None:
+    """A tensor gets a value map of its own."""
+    made = type(tensor._valmap)()
+    made._weight = (addend, addends)
+    tensor._valmap = made
 
 
 def outputs_exchanged(device: int, number: int) -> Edit:

@@ -18,6 +18,7 @@ from click.testing import Result as Outcome
 import shardproof
 from cluster.settings import ExecutorName, Settings
 from engine import store
+from frontends.zoo import MODELS
 from shardproof import api, cli
 from shardproof.assume import Assumptions
 from shardproof.result import Conclusion, Result
@@ -336,7 +337,10 @@ def test_plan_writes_a_plan(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["gpt-5"], "no model gpt-5; known are llama3-405b, llama3-70b, llama3-8b"),
+        (
+            ["gpt-5"],
+            f"no model gpt-5; known are {', '.join(MODELS)}, or the path of a .toml",
+        ),
         (["llama3-8b", "--dp", "0"], "dp is 0, expected an integer of at least 1"),
         (["llama3-8b", "--tp", "3"], "llama3-8b: heads 32 is not divisible by tp 3"),
         (["llama3-8b", "--pp", "64"], "llama3-8b: 32 layers cannot fill 64 pipeline stages"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,18 +22,19 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def verify(*args: object) -> tuple[int, dict[str, Any], str]:
+def verify(*args: object) -> tuple[int, dict[str, Any]]:
     command = [sys.executable, "-m", "shardproof", "verify", *map(str, args)]
     done = subprocess.run(
         [*command, "--json", "--no-cache", "--executor", "local"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return done.returncode, json.loads(done.stdout), done.stderr
+    assert "Traceback" not in done.stderr
+    return done.returncode, json.loads(done.stdout)
 
 
 def test_a_budget_that_suffices_changes_nothing(plan: Path, tmp_path: Path) -> None:
-    code, document, errors = verify(plan, "--out", tmp_path / "run", "--memory-budget", "1GiB")
-    assert (code, document["verdict"], errors) == (0, "proved", "")
+    code, document = verify(plan, "--out", tmp_path / "run", "--memory-budget", "1GiB")
+    assert (code, document["verdict"]) == (0, "proved")
     assert 0 < document["peak_rss_mib"] < 1024
 
 
@@ -40,14 +42,17 @@ def test_a_budget_that_suffices_changes_nothing(plan: Path, tmp_path: Path) -> N
 def test_a_budget_too_small_is_inconclusive_with_the_figures(
     plan: Path, tmp_path: Path, exhaustive: list[str]
 ) -> None:
-    code, document, errors = verify(
+    code, document = verify(
         plan, "--out", tmp_path / "run", "--memory-budget", "96MiB", *exhaustive
     )
-    assert (code, document["verdict"], errors) == (2, "inconclusive", "")
-    reason = document["reason"]
-    assert reason.startswith("memory: in phase ")
-    assert reason.endswith("a memory budget of 96 MiB allows 72 MiB and a reserve"), reason
-    assert 72 < document["peak_rss_mib"] < 96
+    assert (code, document["verdict"]) == (2, "inconclusive")
+    # Stopped while it grows, or before solvers are started for which there is no room.
+    assert re.fullmatch(
+        r"memory: in phase (load|partition|solve), the process tree held \d+ MiB"
+        r"(, 96 MiB more were needed)?; a memory budget of 96 MiB allows 72 MiB and a reserve",
+        document["reason"],
+    )
+    assert 20 < document["peak_rss_mib"] < 96
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == document
 
 

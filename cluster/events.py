@@ -1,0 +1,39 @@
+"""What happened in a run, as JSON lines with the run and the templates in them.
+
+A line is one object: ``time`` (seconds since 1970), ``run``, ``event``, and what the event says.
+Lines are written whole; the file only grows, over all attempts at a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import TypeAlias
+
+FILE = "events.jsonl"
+MOST_TEMPLATES = 20
+"""Templates that one line names; more are counted by ``templates_total``."""
+
+Word: TypeAlias = str | int | float | bool | list[str] | list[int] | None
+
+
+class Events:
+    """The log of a run; without a folder, one that nobody reads."""
+
+    def __init__(self, folder: Path | None = None, run: str = "") -> None:
+        self.run = run or ("" if folder is None else folder.name)
+        self._path = None if folder is None else folder / FILE
+
+    def say(self, event: str, templates: list[str] | None = None, **more: Word) -> None:
+        """Write a line; a log that cannot be written stops no run."""
+        if self._path is None:
+            return
+        line: dict[str, Word] = {"time": round(time.time(), 3), "run": self.run, "event": event}
+        if templates is not None:
+            line["templates"] = templates[:MOST_TEMPLATES]
+            line["templates_total"] = len(templates)
+        text = json.dumps(line | more, allow_nan=False)
+        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+            file.write(text + "\n")

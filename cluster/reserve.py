@@ -1,0 +1,73 @@
+"""What a worker reserves, and where workers fit: arithmetic over nodes, without Ray.
+
+A *level* is the memory that one solver child may have; a worker reserves one level per child.
+Levels double from :data:`LEAST_BYTES` to the user's limit, or to what the roomiest node has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MIB = 1 << 20
+
+LEAST_BYTES = 256 * MIB
+"""The smallest level: below it a solver that keeps some memory is replaced all the time."""
+
+MAPPED_BYTES = 32 * MIB
+"""What a child maps and never holds resident (its limit is on address space)."""
+
+
+class Node(NamedTuple):
+    """A node that is alive: CPUs, and bytes that workers may reserve."""
+
+    name: str
+    cpus: int
+    memory_bytes: int
+
+
+def levels(limit_bytes: int, room_bytes: int) -> tuple[int, ...]:
+    """The levels below a limit, rising; the last is the limit itself, or all the room there is.
+
+    Empty where there is less room than the first level takes.
+    """
+    most = min(limit_bytes, room_bytes)
+    if most < min(LEAST_BYTES, limit_bytes):
+        return ()
+    found = []
+    level = LEAST_BYTES
+    while level < most:
+        found.append(level)
+        level *= 2
+    return (*found, most)
+
+
+def level_for(ladder: Sequence[int], need_mib: float) -> int:
+    """The lowest level that holds a peak of so many MiB; the last one if none does."""
+    need = need_mib * MIB + MAPPED_BYTES
+    return next((level for level in ladder if level >= need), ladder[-1])
+
+
+def fits(node: Node, reservation: int) -> int:
+    """How many workers of one CPU and so many bytes a node has room for."""
+    return min(node.cpus, node.memory_bytes // reservation)
+
+
+def places(nodes: Sequence[Node], reservation: int, workers: int | None) -> list[str]:
+    """The node of each worker: one by one over the nodes that have room left, emptiest first."""
+    room = {node.name: fits(node, reservation) for node in nodes}
+    wanted = sum(room.values()) if workers is None else min(workers, sum(room.values()))
+    chosen: list[str] = []
+    while len(chosen) < wanted:
+        for name in sorted(room, key=lambda name: (-room[name], name)):
+            if room[name] and len(chosen) < wanted:
+                room[name] -= 1
+                chosen.append(name)
+    return chosen
+
+
+def widest(ladder: Sequence[int], nodes: Sequence[Node], children: int, workers: int | None) -> int:
+    """The highest level that takes no worker from the pool: one at the first level has as many."""
+    most = len(places(nodes, ladder[0] * children, workers))
+    full = [x for x in ladder if len(places(nodes, x * children, workers)) == most]
+    return full[-1]

@@ -1,0 +1,279 @@
+"""Where the records of a plan contradict each other, whatever its operators compute.
+
+Nothing here is semantics: what a plan computes follows from its operators and its communication.
+The same thing is said in several places, though (a tensor by every operator that reads it, a group
+by every rank that is in it), and places that disagree are findings beside the verdict.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from engine.findings import Finding
+from frontends.nnscaler import cells
+from frontends.nnscaler.records import Box, Constant, FullTensor, Tensor
+
+#: The kind of these findings.
+KIND: Final = "metadata"
+#: Findings that are listed; the rest are counted.
+MOST: Final = 20
+
+#: Reducers by the parts of parameters whose gradients they reduce.
+Weights = tuple[tuple[str, Box], ...]
+#: Groups of collectives by adapter and primitive, then by the device that records them.
+Groups = dict[tuple[int, str], dict[int, set[tuple[int, ...]]]]
+
+
+class _Place(NamedTuple):
+    """Where something is recorded: an operator, its layer and the cell, on a device."""
+
+    device: int
+    operator: str
+    layer: str
+    source: str
+
+
+def contradictions(plan: cells.Plan) -> tuple[Finding, ...]:
+    """What the records of a plan say that other records deny: one finding for each tensor (or
+    group) and kind of contradiction, with all devices of the first replica that have it."""
+    found = _Comparison()
+    for device in sorted(plan.devices):
+        found.device(device, plan.sequence(device))
+    found.compare_groups(set(plan.devices))
+    return found.findings()
+
+
+class _Comparison:
+    def __init__(self) -> None:
+        self.found: dict[tuple[object, ...], Finding] = {}
+        self.fulls: dict[int, FullTensor] = {}
+        self.tensors: dict[int, Tensor] = {}
+        self.met: set[int] = set()
+        self.groups: Groups = defaultdict(lambda: defaultdict(set))
+        self.reducers: dict[Weights, dict[int, set[tuple[int, ...]]]] = defaultdict(
+            lambda: defaultdict(set)
+        )
+
+    def findings(self) -> tuple[Finding, ...]:
+        every = list(self.found.values())
+        if len(every) <= MOST:
+            return tuple(every)
+        return (
+            *every[: MOST - 1],
+            Finding(KIND, f"and {len(every) - MOST + 1} more contradictions of the plan's records"),
+        )
+
+    def add(
+        self, place: _Place, key: tuple[object, ...], what: str, expected: object, actual: object
+    ) -> None:
+        """A contradiction about ``key``, on one more device if it is known."""
+        known = self.found.get(key)
+        if known is not None:
+            ranks = tuple(sorted({*known.ranks, place.device}))
+            self.found[key] = known._replace(ranks=ranks)
+            return
+        layer = f" in {place.layer}" if place.layer else ""
+        self.found[key] = Finding(
+            KIND,
+            f"{place.operator}{layer} on rank {place.device}: {what}",
+            place.operator,
+            place.layer,
+            place.source,
+            (place.device,),
+            (),
+            str(expected),
+            str(actual),
+        )
+
+    # -- walking ------------------------------------------------------------------------------
+
+    def device(self, device: int, sequence: Iterable[cells.Use | cells.Cell]) -> None:
+        # Names of tensors are a device's own; a body is looked at once for each device.
+        self.tensors = {}
+        self.met = set()
+        bodies: set[int] = set()
+        for item in sequence:
+            cell = item.cell if isinstance(item, cells.Use) else item
+            if isinstance(item, cells.Use) and not isinstance(cell, cells.Reducer):
+                self.use(device, item, cell)
+            if id(cell) in bodies:
+                continue
+            bodies.add(id(cell))
+            for node in cell.nodes if isinstance(cell, cells.Segment) else (cell,):
+                self.node(device, node)
+
+    def use(self, device: int, use: cells.Use, cell: cells.Segment | cells.Node) -> None:
+        """A use has tensors of its own, which are the same parts as the body's."""
+        place = _Place(device, "use", "", f"cell {cell.id}")
+        for mine, theirs in (
+            *zip(use.inputs, cell.inputs, strict=False),
+            *zip(use.outputs, cell.outputs, strict=False),
+        ):
+            if not isinstance(mine, Tensor) or not isinstance(theirs, Tensor) or mine is theirs:
+                continue
+            self.tensor(place, mine)
+            if (mine.box, mine.addend) != (theirs.box, theirs.addend):
+                self.add(
+                    place,
+                    ("use", theirs.full.id),
+                    f"a use gives it {_named(mine)} as {_part(mine)}, its body is written for "
+                    f"{_part(theirs)}",
+                    _part(theirs),
+                    _part(mine),
+                )
+
+    def node(self, device: int, node: cells.Node | cells.Reducer | cells.Segment) -> None:
+        if isinstance(node, cells.Segment):
+            return
+        if isinstance(node, cells.Reducer):
+            weights = tuple((x.full.name, x.box) for x in node.weights)
+            self.reducers[weights][device].add(node.device)
+            return
+        place = _place(device, node)
+        self.operands(place, node.inputs)
+        self.operands(place, node.outputs)
+        if isinstance(node, cells.Adapter):
+            self.adapter(place, node)
+
+    def operands(self, place: _Place, operands: Sequence[Constant]) -> None:
+        for x in operands:
+            if isinstance(x, Tensor) and id(x) not in self.met:
+                self.met.add(id(x))
+                self.tensor(place, x)
+
+    def adapter(self, place: _Place, adapter: cells.Adapter) -> None:
+        for where, devices in (
+            ("adapter", adapter.device),
+            *((prim.kind, prim.device) for prim in adapter.prims),
+        ):
+            if place.device not in devices:
+                self.add(
+                    place,
+                    ("device", adapter.id, where),
+                    f"it is recorded to run on {list(devices)}",
+                    place.device,
+                    list(devices),
+                )
+        for prim in adapter.prims:
+            place = place._replace(operator=prim.kind)
+            self.operands(place, prim.inputs)
+            self.operands(place, prim.outputs)
+            if "ranks" in prim.kwargs:
+                self.groups[adapter.id, prim.kind][place.device].add(prim.ranks())
+
+    # -- comparing ----------------------------------------------------------------------------
+
+    def tensor(self, place: _Place, x: Tensor) -> None:
+        """A tensor against itself, its gradient, and what was recorded by its name before."""
+        size = tuple([end - start for start, end in x.box])
+        if size != x.shape:
+            self.add(
+                place,
+                ("shape", x.full.id),
+                f"{_named(x)} is recorded to have shape {list(x.shape)}, its index map covers "
+                f"{list(size)}",
+                list(size),
+                list(x.shape),
+            )
+        full = self.fulls.setdefault(x.full.id, x.full)
+        if full is not x.full and full != x.full:
+            self.add(
+                place,
+                ("full", x.full.id),
+                f"full tensor {full.id} is recorded as {x.full.name} {list(x.full.shape)} here, "
+                f"as {full.name} {list(full.shape)} elsewhere",
+                f"{full.name} {list(full.shape)}",
+                f"{x.full.name} {list(x.full.shape)}",
+            )
+        before = self.tensors.setdefault(x.id, x)
+        if before is not x and (before.box, before.addend, before.shape, before.full.id) != (
+            x.box,
+            x.addend,
+            x.shape,
+            x.full.id,
+        ):
+            self.add(
+                place,
+                ("name", x.full.id),
+                f"{_named(x)} is recorded as {_part(x)} here, as {_part(before)} by another "
+                "operator of this rank",
+                _part(before),
+                _part(x),
+            )
+        gradient = x.grad()
+        if gradient is not None and (gradient.box, gradient.shape) != (x.box, x.shape):
+            self.add(
+                place,
+                ("gradient", x.full.id),
+                f"{_named(x)} is recorded as {_part(x)}, its gradient as {_part(gradient)}",
+                _part(x),
+                _part(gradient),
+            )
+
+    def compare_groups(self, devices: set[int]) -> None:
+        """A group as one rank records it, against what the ranks that it names record."""
+        for (adapter, kind), by_device in self.groups.items():
+            place = _Place(0, kind, "", f"adapter {adapter}")
+            self.compare_group(place, ("group", adapter, kind), by_device, devices)
+        for weights, by_device in self.reducers.items():
+            place = _Place(0, "reducer", weights[0][0] if weights else "", "")
+            self.compare_group(place, ("reducer", weights), by_device, devices)
+
+    def compare_group(
+        self,
+        place: _Place,
+        key: tuple[object, ...],
+        by_device: dict[int, set[tuple[int, ...]]],
+        devices: set[int],
+    ) -> None:
+        for device, groups in sorted(by_device.items()):
+            for ranks in sorted(groups):
+                other = _denier(device, ranks, by_device, devices)
+                if other is None:
+                    continue
+                says = [list(x) for x in sorted(by_device.get(other, ()))]
+                self.add(
+                    place._replace(device=device),
+                    key,
+                    f"it names the group {list(ranks)}, rank {other} "
+                    + (f"names {says}" if says else "has no part in it"),
+                    says or "",
+                    list(ranks),
+                )
+
+
+def _denier(
+    device: int, ranks: tuple[int, ...], by_device: dict[int, set[tuple[int, ...]]], known: set[int]
+) -> int | None:
+    """The first rank of a group that does not record it as ``device`` does; None if all do."""
+    if device not in ranks:
+        return device
+    for other in ranks:
+        if other not in known or all(set(x) != set(ranks) for x in by_device.get(other, ())):
+            return other
+    return None
+
+
+def _place(device: int, node: cells.Node) -> _Place:
+    if isinstance(node, cells.Adapter):
+        return _Place(device, "adapter", "", f"adapter {node.id}")
+    forward = node.forward if isinstance(node, cells.BackwardOp) else node
+    if isinstance(forward, cells.DataOp):
+        return _Place(device, "load_batch", "", f"cell {node.id}")
+    name = forward.signature.rsplit(".", 1)[-1] or forward.name
+    layer = forward.module[-1] if forward.module else ""
+    operator = f"backward of {name}" if forward is not node else name
+    return _Place(device, operator, layer, f"cell {node.id}")
+
+
+def _named(x: Tensor) -> str:
+    return f"{x.name or 'tensor'} #{x.id}"
+
+
+def _part(x: Tensor) -> str:
+    """Which part of which tensor a record says that it is."""
+    box = ", ".join(f"{start}:{end}" for start, end in x.box)
+    addend = f"addend {x.addend[0]} of {x.addend[1]} of " if x.addend[1] > 1 else ""
+    return f"{addend}[{box}] of full tensor {x.full.id}"

@@ -1,0 +1,120 @@
+"""DeepSeek V2 and V3: latent attention, shared and routed experts, first layers dense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+from engine.errors import InvalidInput
+from frontends.zoo.config import ModelConfig, Parallel
+from frontends.zoo.mla import Latent, latent_attention
+from frontends.zoo.moe import Mixture, mixture_of_experts, swiglu
+from frontends.zoo.transformer import Model
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSeekConfig(ModelConfig):
+    """Hyperparameters of a DeepSeek model.
+
+    ``q_rank`` 0: queries have no latent.  ``dense_layers`` first layers have a feed-forward block
+    of width ``ffn``, the others a mixture (`frontends.zoo.moe.Mixture` has its words).
+    ``balance_loss``: whether its load-balancing loss is part of the loss.
+    """
+
+    heads: int
+    q_rank: int
+    kv_rank: int
+    nope: int
+    rope: int
+    value: int
+    ffn: int
+    dense_layers: int
+    experts: int
+    chosen: int
+    expert_ffn: int
+    shared_experts: int
+    scoring: str
+    groups: int
+    kept_groups: int
+    bias: bool
+    normalised: bool
+    route_scale: Fraction
+    balance: Fraction
+    balance_loss: bool
+    rope_theta: int
+
+    MAY_BE_ZERO: ClassVar[frozenset[str]] = frozenset({"q_rank", "dense_layers", "shared_experts"})
+
+    def __post_init__(self) -> None:
+        ModelConfig.__post_init__(self)
+        if self.rope % 2:
+            raise InvalidInput(f"rope {self.rope} is not even", self.name)
+        self.mixture.check(self.name)
+
+    @property
+    def has_experts(self) -> bool:
+        return True
+
+    @property
+    def mixture(self) -> Mixture:
+        return Mixture(
+            self.experts,
+            self.chosen,
+            self.expert_ffn,
+            self.scoring,
+            self.groups,
+            self.kept_groups,
+            self.bias,
+            self.normalised,
+            self.route_scale,
+            self.balance if self.balance_loss else Fraction(0),
+            self.shared_experts * self.expert_ffn,
+        )
+
+    @property
+    def latent(self) -> Latent:
+        return Latent(self.heads, self.q_rank, self.kv_rank, self.nope, self.rope, self.value)
+
+    def divided(self, parallel: Parallel) -> Iterator[tuple[str, str]]:
+        yield from (("heads", "tp"), ("ffn", "tp"), ("expert_ffn", "tp"), ("experts", "ep"))
+        yield from ModelConfig.divided(self, parallel)
+
+
+class DeepSeek(Model[DeepSeekConfig]):
+    """Writes one program of a DeepSeek model."""
+
+    TOKENS = "embed"
+    OUTPUT = "head"
+    ATTENTION = ("attn_norm", "attn")
+    FEED_FORWARD = ("ffn_norm", "ffn")
+
+    frequencies: int
+
+    def tables(self) -> None:
+        """The rotary frequencies [sequence, rope/2, 2] of this rank's positions."""
+        c = self.config
+        self.frequencies = self.parameter(
+            "freqs_cis", (c.sequence, c.rope // 2, 2), {0: "cp"}, trainable=False
+        )
+
+    @classmethod
+    def notes(cls, config: DeepSeekConfig, parallel: Parallel) -> tuple[str, ...]:
+        return (
+            f"freqs_cis: the table of rotary frequencies (theta {config.rope_theta}) is an input",
+            *config.mixture.notes,
+        )
+
+    @classmethod
+    def adds_loss(cls, config: DeepSeekConfig, number: int) -> bool:
+        return config.balance_loss and number >= config.dense_layers
+
+    def attention(self, x: int, path: str, number: int) -> int:
+        return latent_attention(self, x, path, self.config.latent, self.frequencies)
+
+    def feed_forward(self, x: int, path: str, number: int) -> int:
+        c, layout = self.config, self.layout
+        if number >= c.dense_layers:
+            return mixture_of_experts(self, x, path, c.mixture)
+        return layout.leave(self.body, swiglu(self, layout.enter(self.body, x), path, c.ffn))

@@ -1,0 +1,61 @@
+"""Mixtral: Llama's attention, and a mixture of experts in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from frontends.zoo.config import Parallel
+from frontends.zoo.llama import Llama, LlamaConfig
+from frontends.zoo.moe import Mixture, mixture_of_experts
+
+
+@dataclass(frozen=True, slots=True)
+class MixtralConfig(LlamaConfig):
+    """Hyperparameters of a Mixtral model; ``ffn`` is the width of an expert.
+
+    ``balance_loss``: whether the load-balancing loss with coefficient ``balance`` is part of the
+    loss.
+    """
+
+    experts: int
+    chosen: int
+    balance: Fraction
+    balance_loss: bool
+
+    def __post_init__(self) -> None:
+        LlamaConfig.__post_init__(self)
+        self.mixture.check(self.name)
+
+    @property
+    def has_experts(self) -> bool:
+        return True
+
+    @property
+    def mixture(self) -> Mixture:
+        """A softmax over the chosen experts' logits is one over all of them, normalised."""
+        balance = self.balance if self.balance_loss else Fraction(0)
+        return Mixture(self.experts, self.chosen, self.ffn, balance=balance)
+
+    def divided(self, parallel: Parallel) -> Iterator[tuple[str, str]]:
+        yield "experts", "ep"
+        yield from LlamaConfig.divided(self, parallel)
+
+
+class Mixtral(Llama):
+    """Writes one program of a Mixtral model."""
+
+    config: MixtralConfig
+
+    @classmethod
+    def notes(cls, config: LlamaConfig, parallel: Parallel) -> tuple[str, ...]:
+        mixture = config.mixture.notes if isinstance(config, MixtralConfig) else ()
+        return (*Llama.notes(config, parallel), *mixture)
+
+    @classmethod
+    def adds_loss(cls, config: LlamaConfig, number: int) -> bool:
+        return isinstance(config, MixtralConfig) and config.balance_loss
+
+    def feed_forward(self, x: int, path: str, number: int) -> int:
+        return mixture_of_experts(self, x, path, self.config.mixture)

@@ -1,0 +1,42 @@
+"""``shardproof resume``: go on with a run that was killed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(short_help="Go on with a run that was killed.")
+@click.argument("run_dir", type=_PATH)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option(
+    "--executor",
+    type=click.Choice(("auto", "local", "ray")),
+    help="Go on elsewhere than the run began; also --address and --workers.",
+)
+@click.option("--address", metavar="ADDR", help="The Ray cluster to join.")
+@click.option("--workers", type=int, metavar="N", help="How many solve.")
+def resume(
+    run_dir: Path, as_json: bool, executor: str | None, address: str | None, workers: int | None
+) -> int:
+    """Go on with a run that was killed, and end as it would have: same verdict, same certificate.
+
+    Verdicts on record are kept, nothing is solved twice. Of a finished run the result is shown.
+    Exit codes are those of verify.
+    """
+    from shardproof.progress import on_stderr
+    from shardproof.resume import resume as go_on
+
+    with on_stderr() as progress:
+        result = go_on(run_dir, progress, executor=executor, address=address, workers=workers)
+    if as_json:
+        click.echo(result.to_json())
+    else:
+        from shardproof import report
+
+        report.show(lambda to: report.write(result, to), sys.stdout)
+    return result.exit_code

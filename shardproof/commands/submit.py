@@ -1,0 +1,96 @@
+"""``shardproof submit``: a command of ours as a job of a Ray cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+
+#: The pinned packages of a checkout, in its folder.
+LOCK: Final = Path("requirements/runtime.lock")
+
+
+@click.command(
+    short_help="Run a command as a job of a Ray cluster.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--address",
+    default="http://127.0.0.1:8265",
+    show_default=True,
+    metavar="URL",
+    envvar="RAY_API_SERVER_ADDRESS",
+    help="The job API: the dashboard of the head.",
+)
+@click.option(
+    "--working-dir",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path(),
+    metavar="DIR",
+    help="Goes with the job: a checkout, and the plans in it.  [default: this folder]",
+)
+@click.option(
+    "--requirements",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help=f"Pinned packages that the nodes install first.  [default: {LOCK} of DIR]",
+)
+@click.option("--installed", is_flag=True, help="The nodes have the packages: install nothing.")
+@click.option("--name", metavar="ID", help="The job's own name.  [default: Ray makes one]")
+@click.option("--no-wait", is_flag=True, help="Return when it is submitted.")
+def submit(
+    command: tuple[str, ...],
+    address: str,
+    working_dir: Path,
+    requirements: Path | None,
+    installed: bool,
+    name: str | None,
+    no_wait: bool,
+) -> int:
+    """Run COMMAND (verify PLAN ..., nightly SUITE ..., after --) as a job of a Ray cluster.
+
+    The log is followed on stderr; with --json in COMMAND its document goes to stdout. The exit
+    code is the command's own: that of the verdict.  Authentication is Ray's (docs/cluster.md).
+    """
+    from cluster import submission
+    from cluster.ray_pool import ClusterError
+    from engine.errors import InvalidInput
+
+    if installed and requirements is not None:
+        raise click.UsageError("--installed and --requirements exclude each other")
+    if requirements is None and not installed:
+        requirements = working_dir / LOCK
+        if not requirements.is_file():
+            raise InvalidInput(
+                "expected a list of pinned packages; name one (--requirements), or say that the "
+                "nodes have them (--installed)",
+                str(requirements),
+            )
+    arguments = submission.arguments_of(command)
+    job = submission.Job(arguments, working_dir.resolve(), requirements, name)
+    try:
+        running = submission.submit(address, job)
+    except (ClusterError, ValueError) as error:
+        raise InvalidInput(str(error), address) from error
+    click.echo(f"shardproof: job {running.number} at {address}", err=True)
+    if no_wait:
+        return 0
+    log: list[str] = []
+
+    def tell(text: str) -> None:
+        log.append(text)
+        click.echo(text, err=True, nl=False)
+
+    code = running.follow(tell)
+    if "--json" in arguments:
+        import json
+
+        found = submission.document_in("".join(log))
+        if found is None:
+            click.echo("shardproof: the job wrote no JSON document", err=True)
+            return code or submission.NO_CODE
+        click.echo(json.dumps(found, indent=2))
+    return code

@@ -1,0 +1,247 @@
+"""Everything that the page shows, as plain data, from the run directory alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from engine.records import Run, read_run
+from engine.unroll import Unrolled, unroll
+from shardproof import rundir
+from shardproof.html import lineages, mesh, schedule, values
+from shardproof.html.advice import advice
+from shardproof.report import numbers
+
+Data = dict[str, Any]
+
+#: Findings that are shown in full; the rest is counted.
+MOST_FINDINGS: Final = 25
+#: Conclusions that are listed one by one where they fail.
+MOST_FAILED: Final = 40
+
+SAYS: Final = {
+    "proved": "The parallel plan computes what the single-device plan computes, for every input.",
+    "refuted": "The parallel plan does not compute what the single-device plan computes.",
+    "inconclusive": "Neither proved nor refuted.",
+    "invalid input": "Nothing was verified: the input is not what it should be.",
+}
+
+
+def collect(folder: Path) -> Data:
+    """Raises `InvalidInput` where ``folder`` is no run that has ended."""
+    result = _result(folder)
+    data: Data = {
+        "verdict": result["verdict"],
+        "says": SAYS.get(result["verdict"], ""),
+        "reason": result["reason"],
+        "run_dir": result["run_dir"] or str(folder),
+        "assumptions": result["assumptions"],
+        "counts": result["counts"],
+        "seconds": result["seconds"],
+        "phases": phases(result["seconds"]),
+        "memory": result["peak_rss_mib"],
+        "conclusions": conclusions(result["conclusions"]),
+        "findings": findings(result["findings"], result["verdict"]),
+        "more_findings": max(0, len(result["findings"]) - MOST_FINDINGS),
+        "first": None,
+        "plan": None,
+        "certificate": None,
+        "verdicts": ledger(folder),
+    }
+    if result["findings"]:
+        data["first"] = data["findings"][0]
+    if (folder / "certificate.json").is_file():
+        _add_plan(data, read_run(folder), result)
+    data["dedup"] = dedup(data)
+    return data
+
+
+def _result(folder: Path) -> Data:
+    path = folder / rundir.RESULT
+    if not folder.is_dir() or not rundir.is_run(folder):
+        raise InvalidInput("expected the directory of a run", str(folder))
+    try:
+        result = json.loads(path.read_bytes())
+        needed = ("verdict", "reason", "counts", "seconds", "assumptions", "conclusions")
+        if not isinstance(result, dict) or any(key not in result for key in needed):
+            raise ValueError("is no result")
+    except FileNotFoundError:
+        raise InvalidInput("the run has not ended: there is no result yet", str(path)) from None
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot be read: {error}", str(path)) from error
+    return result
+
+
+# -- from the result -----------------------------------------------------------------------------
+
+
+def phases(seconds: Mapping[str, float]) -> list[Data]:
+    """Time by phase, with its share of the whole."""
+    total = max(seconds.get("total", 0.0), 1e-9)
+    named = [(name, value) for name, value in seconds.items() if name != "total"]
+    rest = max(0.0, total - sum(value for _, value in named))
+    named.append(("other", rest))
+    return [{"name": n, "seconds": s, "percent": 100 * s / total} for n, s in named]
+
+
+def conclusions(found: Sequence[Mapping[str, Any]]) -> Data:
+    """By kind: how many hold of how many; those that do not, one by one."""
+    kinds: dict[str, Counter[bool]] = {}
+    for one in found:
+        kinds.setdefault(one["kind"], Counter())[bool(one["holds"])] += 1
+    failed = [one for one in found if not one["holds"]]
+    return {
+        "kinds": [
+            {"kind": kind, "held": n[True], "all": n.total()} for kind, n in sorted(kinds.items())
+        ],
+        "failed": [{**one, "ranks": numbers(one["ranks"])} for one in failed[:MOST_FAILED]],
+        "more": max(0, len(failed) - MOST_FAILED),
+    }
+
+
+def findings(found: Sequence[Mapping[str, Any]], verdict: str) -> list[Data]:
+    """Findings with what to do; whatever more a finding has is kept as it is."""
+    return [
+        {
+            **one,
+            "rank_numbers": list(one["ranks"]),
+            "ranks": numbers(one["ranks"]),
+            "microbatches": numbers(one["microbatches"]),
+            "advice": advice(one, verdict),
+            "values": one.get("counterexample") or None,
+        }
+        for one in found[:MOST_FINDINGS]
+    ]
+
+
+def ledger(folder: Path) -> Data:
+    """Verdicts on record: how many of each, by whom, how many from earlier runs."""
+    path = folder / rundir.VERDICTS
+    if not path.is_file():
+        return {}
+    from cluster.ledger import LedgerError
+    from cluster.ledger import read as read_ledger
+
+    try:
+        rows = read_ledger(path).select(["key", "verdict", "solver", "cached", "seconds"])
+    except (OSError, LedgerError) as error:
+        raise InvalidInput(f"cannot be read: {error}", str(path)) from error
+    listed = rows.to_pylist()
+    return {
+        "unsat": {row["key"] for row in listed if row["verdict"] == "unsat"},
+        "verdicts": Counter(row["verdict"] for row in listed),
+        "solvers": Counter(row["solver"] for row in listed),
+        "cached": sum(row["cached"] for row in listed),
+        "seconds": sum(row["seconds"] for row in listed),
+    }
+
+
+def dedup(data: Data) -> list[Data]:
+    """From operators of all ranks to texts that a solver reads."""
+    counts = data["counts"]
+    steps = [
+        ("operators on all ranks and microbatches", counts.get("parallel_operators", 0)),
+        ("stages: one for all that are alike", counts.get("stages", 0)),
+        ("obligations", counts.get("obligations", 0)),
+        ("templates: distinct obligations", counts.get("templates", 0)),
+    ]
+    top = max(1, *(count for _, count in steps))
+    from math import log10
+
+    return [
+        {"name": n, "count": c, "percent": 100 * log10(c + 1) / log10(top + 1)} for n, c in steps
+    ]
+
+
+# -- from the tables -----------------------------------------------------------------------------
+
+
+def _add_plan(data: Data, run: Run, result: Data) -> None:
+    parallel = unroll(run.plan.programs, run.plan.microbatches)
+    failing = _failing_rows(run, parallel, result["findings"])
+    ranks = {r for one in result["findings"] for r in one["ranks"]} if _is_bad(result) else set()
+    unsat = data["verdicts"].get("unsat", set())
+    proved = {number for number, template in enumerate(run.templates) if _digest(template) in unsat}
+    layers = lineages.by_layer(run, parallel, proved, failing)
+    data["plan"] = {
+        "name": run.plan.name,
+        "ranks": run.plan.ranks,
+        "microbatches": run.plan.microbatches,
+        "notes": list(run.plan.notes),
+        "loss": run.plan.loss,
+        "mesh": mesh.mesh(run.plan, ranks),
+        "schedule": schedule.schedule(run.plan, _failing_bodies(run, result["findings"])),
+        "strip": lineages.strip(layers),
+        "strip_more": max(0, len(layers) - 200),
+        "groups": lineages.groups(layers),
+    }
+    found = run.certificate
+    data["certificate"] = {
+        "plan": found.plan,
+        "inputs": dict(found.inputs),
+        "solvers": dict(found.solvers),
+        "settings": dict(found.settings),
+        "trusted": list(found.trusted),
+    }
+    if data["verdict"] == "refuted" and not parallel.faults:
+        _add_values(data, run)
+
+
+def _digest(template: Any) -> str:
+    from engine.records import text_digest
+
+    return text_digest(template.linear, template.nonlinear)
+
+
+def _is_bad(result: Data) -> bool:
+    return result["verdict"] in ("refuted", "inconclusive")
+
+
+def _add_values(data: Data, run: Run) -> None:
+    """The values that show the difference, for the first finding that has none of its own."""
+    first = data["first"]
+    if first is None or first["values"]:
+        return
+    try:
+        first["values"] = values.counterexample(run.plan)
+    except (Unsupported, ShapeMismatch, InvalidInput) as error:
+        first["no_values"] = str(error)
+
+
+def _matches(one: Mapping[str, Any], name: str, backward: bool, module: str, base: int) -> bool:
+    said = f"backward of {name}" if backward else name
+    if one["operator"] != said or (one["ranks"] and base not in one["ranks"]):
+        return False
+    return not one["layer"] or one["layer"] == module
+
+
+def _failing_rows(run: Run, parallel: Unrolled, found: Sequence[Mapping[str, Any]]) -> set[int]:
+    """The parallel rows that findings name."""
+    return {
+        number
+        for number, row in enumerate(parallel.rows)
+        for one in found
+        if row.kind != "shard"
+        and one["kind"] in ("mismatch", "shape")
+        and _matches(
+            one, row.name, row.backward, row.source.module, run.plan.programs[row.programs[0]].base
+        )
+        and one["source"] in ("", row.source.location, row.source.cell)
+    }
+
+
+def _failing_bodies(run: Run, found: Sequence[Mapping[str, Any]]) -> set[tuple[int, int]]:
+    return {
+        (p, b)
+        for p, program in enumerate(run.plan.programs)
+        for b, body in enumerate(program.bodies)
+        for op in body.ops
+        for one in found
+        if one["kind"] in ("mismatch", "shape")
+        and _matches(one, op.name, op.backward, op.source.module, program.base)
+        and one["source"] in ("", op.source.location, op.source.cell)
+    }

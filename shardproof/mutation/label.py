@@ -1,0 +1,88 @@
+"""What a mutant is, by evaluation alone: equivalent, different, invalid or undecided.
+
+Nothing of `partition` is used.  *Invalid*: the program contradicts itself (a deadlock, a message
+that nobody sends, a shape that an operator cannot take) or is no plan.  *Different*: a loss or a
+gradient differs in float64, or, by less than float64 can show, in the finite field.  *Equivalent*:
+float64 agrees to rounding, and the field agrees or cannot be asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from engine import wellformed
+from engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from engine.ir import Plan
+from engine.unroll import Unrolled, unroll
+from shardproof import pairing
+from shardproof.mutation.evaluate import Difference, run
+
+Label: TypeAlias = Literal["equivalent", "different", "invalid", "undecided"]
+LABELS: Final[tuple[Label, ...]] = ("equivalent", "different", "invalid", "undecided")
+
+#: Relative errors above this are a difference, below the other one rounding.
+DIFFERENT: Final = 1e-6
+ROUNDING: Final = 1e-11
+#: Inputs that are tried in each of the two arithmetics.
+SEEDS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """``why``: what differs or is wrong, in words; ``error``: the largest relative one, in
+    float64; ``field``: "same", "differs", or why the finite field could not be asked."""
+
+    label: Label
+    why: str = ""
+    error: float = 0.0
+    field: str = ""
+
+
+def label(plan: Plan) -> Labelled:
+    """Evaluate both programs of ``plan`` and compare."""
+    try:
+        wellformed.check(plan)
+        pairing.check(plan)
+    except InvalidInput as error:
+        return Labelled("invalid", str(error))
+    single, parallel = unroll([plan.single], 1), unroll(plan.programs, plan.microbatches)
+    faults = [*single.faults, *parallel.faults]
+    if faults:
+        return Labelled("invalid", f"{faults[0].kind}: {faults[0].message}")
+    try:
+        worst = _worst(plan, single, parallel, field=False)
+    except (ShapeMismatch, InvalidInput) as error:
+        return Labelled("invalid", str(error))
+    except Unsupported as error:
+        return Labelled("undecided", str(error))
+    if worst.error > DIFFERENT:
+        return Labelled("different", worst.where, worst.error, "not asked")
+    try:
+        algebraic = _worst(plan, single, parallel, field=True)
+    except (ShapeMismatch, InvalidInput, Unsupported) as error:
+        return _by_floats(worst, str(error))
+    if not algebraic.error:
+        return Labelled("equivalent", "", worst.error, "same")
+    if worst.error > ROUNDING:
+        return Labelled("different", algebraic.where, worst.error, "differs")
+    why = f"{algebraic.where} differs in the field and agrees to rounding in float64"
+    return Labelled("undecided", why, worst.error, "differs")
+
+
+def _by_floats(worst: Difference, why: str) -> Labelled:
+    """The label where the field cannot be asked."""
+    if worst.error > ROUNDING:
+        return Labelled("undecided", f"{worst.where} is off by {worst.error:.1e}", worst.error, why)
+    return Labelled("equivalent", "", worst.error, why)
+
+
+def _worst(plan: Plan, single: Unrolled, parallel: Unrolled, *, field: bool) -> Difference:
+    """The largest difference over a few random inputs."""
+    worst = Difference(0.0)
+    for seed in range(SEEDS):
+        found = run(plan, single, parallel, seed, field=field)
+        worst = max(worst, found, key=lambda d: d.error)
+        if worst.error > DIFFERENT:
+            break
+    return worst

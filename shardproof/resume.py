@@ -1,0 +1,57 @@
+"""Going on with a run that was killed: the same question, its verdicts on record, one certificate.
+
+The partition is computed again from the stored plan; what the ledger holds is not solved again. The
+tables and the certificate are those of a run that nobody killed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engine.certificate import read_certificate
+from engine.errors import InvalidInput
+from shardproof import api, asked, rundir
+from shardproof.progress import Progress
+from shardproof.result import Result
+
+
+def resume(run_dir: Path, progress: Progress | None = None, **where: Any) -> Result:
+    """The result of a run, found by finishing it if need be.
+
+    ``where``: ``executor``, ``address``, ``workers`` to go on with, where they are not None; no
+    verdict depends on them. Verdicts by solvers of other versions than those here are not used.
+    Raises `InvalidInput` for what is no run, and for a run that somebody is at work on.
+    """
+    from cluster.ledger import Ledger, LedgerError
+
+    progress = Progress() if progress is None else progress
+    question, plan = asked.read(run_dir)
+    try:
+        settings = replace(
+            question.settings, **{name: value for name, value in where.items() if value is not None}
+        )
+    except ValueError as error:
+        raise InvalidInput(str(error), str(run_dir)) from error
+    done = finished(run_dir)
+    if done is not None:
+        return done
+    out = run_dir.resolve()
+    try:
+        # Nobody else may be at work here, and the verdicts must be readable.
+        Ledger(out).close()
+    except LedgerError as error:
+        raise InvalidInput(str(error), str(run_dir)) from error
+    return api.measured(
+        settings, progress, lambda: api.prove(plan, out, question, settings, progress, 0.0)
+    )
+
+
+def finished(run_dir: Path) -> Result | None:
+    """The result of a run that came to its end; None of one that did not."""
+    try:
+        read_certificate(run_dir)
+        return Result.from_json((run_dir / rundir.RESULT).read_bytes())
+    except (InvalidInput, OSError, ValueError):
+        return None
