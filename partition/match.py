@@ -25,7 +25,8 @@ from partition.canonical import Draft, canonical
 MOST_PRODUCTS, MOST_FACTORS = 24, 8
 #: Definitions of reference nodes that are multiplied out below a value, one under the other.
 DEEPEST = 3
-#: Reference nodes that are compared with one value, and how far above its leaves they may be.
+#: Reference nodes that are compared with one value, and how far above its leaves they may be (by so
+#: many definitions they are multiplied out themselves).
 MOST_CANDIDATES, HIGHEST = 100, 5
 #: Products looked at for one plan; a plan that differs everywhere is not matched at length.
 MOST_WORK = 20_000
@@ -66,11 +67,12 @@ class Alias(NamedTuple):
 
 @dataclass(slots=True)
 class _Expansion:
-    """Multiplies a node out; ``stop``: nodes that are leaves (None: ``depth`` decides)."""
+    """Multiplies a node out, by a number of definitions of reference nodes one under the other, but
+    never those of ``stop``."""
 
     table: NodeTable
     reference_size: int
-    stop: frozenset[int] | None
+    stop: frozenset[int]
     extents: dict[int, int] = field(default_factory=dict)
     work: int = 0
 
@@ -91,12 +93,10 @@ class _Expansion:
         if leaf.node == self.table.one:
             return [_Product(factor, ())]
         own = leaf.node >= self.reference_size
-        opens = self.table[leaf.node].kind in ("einsum", "combine") and (
-            own or (depth > 0 if self.stop is None else leaf.node not in self.stop)
-        )
-        if opens:
+        opens = self.table[leaf.node].kind in ("einsum", "combine")
+        if opens and (own or (depth > 0 and leaf.node not in self.stop)):
             return self._definition(leaf, factor, depth if own else depth - 1)
-        if own or (self.stop is not None and leaf.node not in self.stop):
+        if own:
             raise _TooLarge
         return [_Product(factor, (leaf,))]
 
@@ -163,6 +163,11 @@ class Matcher:
         self._users: dict[int, list[int]] = {}
         self._work = 0
 
+    @property
+    def matched(self) -> bool:
+        """Whether any value was found."""
+        return any(alias is not None for alias in self._found.values())
+
     def known(self, x: Lineage) -> Lineage:
         """The lineage over a reference node, where the value has one."""
         if len(x.terms) != 1:
@@ -183,7 +188,7 @@ class Matcher:
             if self._work > MOST_WORK:
                 return None
             try:
-                mine = self._sum(number, None, depth)
+                mine = self._sum(number, frozenset(), depth)
             except _TooLarge:
                 return None
             leaves = frozenset(o.node for form in mine for o in form.operands)
@@ -198,7 +203,7 @@ class Matcher:
                     return alias
         return None
 
-    def _sum(self, number: int, stop: frozenset[int] | None, depth: int) -> dict[_Form, Fraction]:
+    def _sum(self, number: int, stop: frozenset[int], depth: int) -> dict[_Form, Fraction]:
         """A node multiplied out: factors of distinct products."""
         expansion = _Expansion(self.table, self.reference_size, stop)
         try:
@@ -237,7 +242,7 @@ class Matcher:
         leaves: frozenset[int],
     ) -> Alias | None:
         """How a candidate is the value, if its expansion is the same."""
-        other = self._sum(candidate, leaves, 0)
+        other = self._sum(candidate, leaves, HIGHEST)
         if len(other) != len(mine) or _outlines(mine) != _outlines(other):
             return None
         theirs = self.table[candidate].extents
