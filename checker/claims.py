@@ -48,8 +48,10 @@ class Rebuilder:
         problems: Problems,
         *,
         thorough: bool,
+        more: int = 0,
     ) -> None:
         self.nodes = nodes
+        self.more = more
         self.texts: list[Texts] = [(t.linear, t.nonlinear) for t in templates]
         self.problems = problems
         self.thorough = thorough
@@ -99,7 +101,7 @@ class Rebuilder:
         if widened == 0:
             self.known[key] = template
         for here, member in members(self.nodes, claim, widened):
-            texts = _texts(build(self.nodes, member, widened=widened))
+            texts = _texts(self._build(member, widened))
             if texts != self.texts[template]:
                 place = ", ".join(f"{axis} {n}" for axis, n in here.items())
                 self.extra.setdefault(texts, f"{where} at {place or 'every member'}")
@@ -109,7 +111,7 @@ class Rebuilder:
     ) -> None:
         """A claim whose text is not its template's: it may be the template's claim, moved to where
         it is represented otherwise, and is solved by itself; but no other template's text."""
-        obligation = build(self.nodes, claim)
+        obligation = self._build(claim)
         texts = _texts(obligation)
         if texts in self.texts:
             self.problems.add(
@@ -122,7 +124,7 @@ class Rebuilder:
             self._definedness(claim, obligation, where, defined)
         for here, member in members(self.nodes, claim, 0):
             place = ", ".join(f"{axis} {n}" for axis, n in here.items())
-            self.extra.setdefault(_texts(build(self.nodes, member)), f"{where} at {place}")
+            self.extra.setdefault(_texts(self._build(member)), f"{where} at {place}")
 
     def finish(self) -> None:
         """Every template that a verdict rests on must be the text of some claim."""
@@ -150,7 +152,7 @@ class Rebuilder:
         """By how many definitions the stored obligation is widened (None: it is another one)."""
         for widened in range(MOST_WIDENED + 1):
             try:
-                obligation = build(self.nodes, claim, widened=widened)
+                obligation = self._build(claim, widened)
             except _STATING_ERRORS:
                 if not widened:
                     raise
@@ -161,6 +163,9 @@ class Rebuilder:
                     self._definedness(claim, obligation, where, defined)
                 return widened
         return None
+
+    def _build(self, claim: Claim, widened: int = 0) -> Obligation:
+        return build(self.nodes, claim, widened=widened, more=self.more)
 
     def _definedness(
         self, claim: Claim, obligation: Obligation, where: str, defined: frozenset[int]

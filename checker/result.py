@@ -20,6 +20,7 @@ KINDS = {
     "unproved": "something has no proof",
     "definedness": "the parallel program may be undefined where the other one is not",
     "solver": "a template is not unsat",
+    "proof": "a stored proof does not show what it should",
 }
 UNPROVED = frozenset({"plan", "unproved", "definedness", "solver"})
 
@@ -39,13 +40,15 @@ class Problem(NamedTuple):
 
 class CheckResult(NamedTuple):
     """``ok``: the certificate's verdict stands; ``seconds``: of each part of the check;
-    ``counts``: what was looked at; ``verdict``: the certificate's ("" if there is none)."""
+    ``counts``: what was looked at; ``verdict``: the certificate's ("" if there is none);
+    ``notes``: what was not looked at, and why."""
 
     ok: bool
     verdict: str
     problems: tuple[Problem, ...]
     seconds: dict[str, float]
     counts: dict[str, int]
+    notes: tuple[str, ...] = ()
 
 
 class Problems:

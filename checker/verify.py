@@ -11,13 +11,17 @@ from pathlib import Path
 from checker.assumptions import Assumptions, Inputs
 from checker.claims import Rebuilder, single_values
 from checker.definitions import DefinitionChecker
+from checker.ethos import Ethos
+from checker.ethos import find as find_ethos
 from checker.leftovers import check_leftovers
+from checker.proofs import Alone, check_proofs
 from checker.result import CheckResult, Problems
 from checker.rounding import check_rounding
 from checker.sides import Side, check_stages, check_structure, live_rows
 from checker.solving import Solver
 from checker.views import check_lineages
 from engine import store
+from engine.certificate import MOST_SHAPES, SHAPES
 from engine.conclusions import Conclusion, conclude
 from engine.derive import Derived, derive
 from engine.errors import InvalidInput, Unsupported
@@ -41,6 +45,7 @@ class _Check:
     problems: Problems
     seconds: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -61,14 +66,20 @@ def check(
     memory_limit_bytes: int = 2 << 30,
     seed: int = 1,
     progress: Progress | None = None,
+    proofs: bool = False,
+    ethos: str | Path | None = None,
+    cpc: str | Path | None = None,
 ) -> CheckResult:
     """Whether the verdict of a finished run stands.
 
     ``inputs``: SHA-256 of the input files by name, and ``plan``: the plan as read from them again,
     if the caller has them; both are held against the certificate.  ``thorough``: rebuild every
-    operator's obligation, also those that are others up to names.  The rest are settings of the
-    solvers.
+    operator's obligation, also those that are others up to names.  ``proofs``: check the stored
+    proofs too, and ask each solver by itself; ``ethos``: the external checker of proofs, with the
+    calculus in ``cpc`` (`checker.ethos`).  The rest are settings of the solvers.  Raises
+    `InvalidInput` if ethos is not where it is said to be.
     """
+    external = find_ethos(*(None if p is None else Path(p) for p in (ethos, cpc)))
     problems = Problems()
     start = time.perf_counter()
     told = progress if progress is not None else _silent
@@ -81,8 +92,11 @@ def check(
     except InvalidInput as error:
         problems.add("file", str(error))
         return CheckResult(False, "", problems.all(), {"read": time.perf_counter() - start}, {})
-    solver = Solver(parallel, mode, timeout, memory_limit_bytes, seed, solved)
-    work = _Check(run, thorough, solver, problems)
+
+    def solver(chosen: Mode) -> Solver:
+        return Solver(parallel, chosen, timeout, memory_limit_bytes, seed, solved)
+
+    work = _Check(run, thorough, solver(mode), problems)
     work.seconds["read"] = time.perf_counter() - start
     named = check_rounding(run, problems)
     _check_inputs(work, inputs, plan if named else None)
@@ -90,9 +104,14 @@ def check(
     told("argument", 0, 1)
     _check_argument(work)
     told("argument", 1, 1)
+    if proofs and not problems.doubtful():
+        with work.timed("proofs"):
+            _check_proofs(work, external, solver)
     ok = _check_verdict(run, problems)
     work.seconds["total"] = time.perf_counter() - start
-    return CheckResult(ok, run.certificate.verdict, problems.all(), work.seconds, work.counts)
+    return CheckResult(
+        ok, run.certificate.verdict, problems.all(), work.seconds, work.counts, tuple(work.notes)
+    )
 
 
 def _silent(phase: str, done: int, total: int) -> None:
@@ -107,6 +126,26 @@ def _check_inputs(work: _Check, inputs: Mapping[str, str] | None, plan: Plan | N
     # Constants that the run takes as equal stand in its plan as the single device has them.
     if plan is not None and store.digest(plan) != store.digest(restored(work.run.plan)):
         work.problems.add("input", f"the plan {plan.name} is not the one of the run")
+
+
+def _check_proofs(work: _Check, ethos: tuple[Ethos | None, str], alone: Alone) -> None:
+    needed = sorted({s.template for s in work.run.stages if s.live and s.template >= 0})
+    try:
+        found = check_proofs(work.run, needed, ethos, alone, work.problems)
+    except InvalidInput as error:
+        work.problems.add("file", str(error))
+        return
+    work.counts.update(found.counts)
+    work.notes += found.notes
+
+
+def _more(run: Run, problems: Problems) -> int:
+    """How many positions beyond the fewest stand for every piece of an axis."""
+    more = run.certificate.settings.get(SHAPES, 0)
+    if isinstance(more, int) and not isinstance(more, bool) and 0 <= more <= MOST_SHAPES:
+        return more
+    problems.add("obligation", f"the certificate says that the sizes are +{more}")
+    return 0
 
 
 def _check_verdict(run: Run, problems: Problems) -> bool:
@@ -151,7 +190,8 @@ def _check_argument(work: _Check) -> None:
         if problems.doubtful():
             return
     with work.timed("rebuild"):
-        rebuilder = Rebuilder(run.nodes, run.templates, problems, thorough=work.thorough)
+        more = _more(run, problems)
+        rebuilder = Rebuilder(run.nodes, run.templates, problems, thorough=work.thorough, more=more)
         rebuilder.side(sides[0], None)
         rebuilder.side(sides[1], single_values(sides[0], run.nodes))
         rebuilder.finish()

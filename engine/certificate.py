@@ -15,6 +15,12 @@ NAME = "certificate.json"
 
 Verdict: TypeAlias = Literal["proved", "refuted", "inconclusive"]
 
+#: The setting that says how many positions beyond the fewest represent every piece of an axis.
+SHAPES = "shapes"
+
+#: The most of them that a run may have.
+MOST_SHAPES = 8
+
 #: What a verdict rests on besides the files that the certificate names.
 TRUSTED = (
     "the declarations of operators, their roles and derivatives (engine.ops, engine.reading)",
@@ -26,11 +32,29 @@ TRUSTED = (
 )
 
 
+class ProofEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is known of the proof of one template beside its first verdict.
+
+    ``rung``: which text of the template is proved; ``text``, ``proof``: their SHA-256 ("": there
+    is no proof, for a ``reason``); ``first``: the solver whose verdict the run rests on;
+    ``solvers``: all that said "unsat" by themselves.  A template with fewer than two of them is a
+    single-solver case.
+    """
+
+    template: int
+    rung: str
+    text: str
+    proof: str
+    first: str
+    solvers: tuple[str, ...]
+    reason: str = ""
+
+
 class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``plan``: digest of the plan (`engine.store.digest`); ``inputs``: SHA-256 of the files that
     it was read from; ``files``: of every table of the run; ``assumptions``: as printed;
     ``reasons``: why the verdict is not "proved"; ``conclusions``: by kind, how many hold of how
-    many; ``solvers``: versions."""
+    many; ``solvers``: versions; ``proofs``: of every template, if the run stored proofs."""
 
     verdict: str
     plan: str
@@ -42,6 +66,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     counts: dict[str, int] = {}
     solvers: dict[str, str] = {}
     settings: dict[str, str | int | float | bool] = {}
+    proofs: tuple[ProofEntry, ...] = ()
     trusted: tuple[str, ...] = TRUSTED
     format: str = FORMAT
 

@@ -3,7 +3,7 @@
 An axis of a reference node is read at several strides (a view splits it, a shard strides over it).
 The grid writes its positions in mixed radix, one digit per stride that the claim uses, and cuts the
 range of each digit at every interval boundary that the claim mentions.  Every piece between cuts
-keeps ``units`` positions (as many as sums over ranges of its extent are multiplied with one
+keeps at least `FEWEST` positions (as many as sums over ranges of its extent are multiplied with one
 another, if those are more): single ones, and a last one that stands for the rest of the piece.
 Digits of equal extent are cut alike, which relates the axes that an operator identifies.
 """
@@ -22,6 +22,9 @@ from engine.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, NodeTable
 Axis = tuple[int, int]  # node and axis; axis -1 - l: reduced label l of the node's definition
 Interval = tuple[int, int]
 Over = tuple[tuple[str, int], ...]
+
+#: Positions that every piece of an axis keeps, or all that it has.
+FEWEST = 2
 
 
 def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
@@ -90,8 +93,9 @@ class Grid:
     ``extents``: of the mesh coordinates.  Coordinates in ``over`` are summed or gathered by the
     operator and are represented like a digit; any other takes one value.  ``boundaries``: (size of
     a local dimension, place) where the operator itself cuts or joins it.  ``alike``: local
-    dimensions of one size are split alike, because the operator joins or splits them.  ``point``:
-    the member of the family, where it is not the second along every coordinate.
+    dimensions of one size are split alike, because the operator joins or splits them.  ``more``:
+    how many positions every piece keeps beyond the fewest that it needs.  ``point``: the member of
+    the family, where it is not the second along every coordinate.
     """
 
     def __init__(
@@ -101,14 +105,14 @@ class Grid:
         defined: Sequence[int],
         extents: Mapping[str, int],
         over: Over,
-        units: int,
+        more: int = 0,
         boundaries: Iterable[tuple[int, int]] = (),
         *,
         alike: bool = False,
         point: Mapping[str, int] | None = None,
     ) -> None:
         self.nodes = nodes
-        self.units = units
+        self.more = more
         summed = {axis for axis, _ in over}
         self.generic = {
             axis: 0 if axis in summed or extent == 1 else 1 for axis, extent in extents.items()
@@ -325,7 +329,7 @@ class Grid:
         """(first position, length) of the blocks of a digit's range."""
         bounds = sorted(self.cuts.get(extent, set()) | ({0, extent} if extent else set()))
         blocks: list[tuple[int, int]] = []
-        units = max(self.units, self.sums.get(extent, 0))
+        units = max(FEWEST, self.sums.get(extent, 0)) + self.more
         for low, high in pairwise(bounds):
             singles = min(units - 1, high - low - 1)
             blocks += [(low + i, 1) for i in range(singles)]

@@ -7,7 +7,7 @@ are free symbols; nodes that the operator makes are expanded by their definition
 
 Restriction: only positions inside the boxes that the claim mentions occur.  Reduction: each of the
 claim's axes is represented by few positions (`Grid`): all interval boundaries that the claim
-mentions cut it, and each piece keeps ``units`` representatives, the last of which stands for the
+mentions cut it, and each piece keeps a few representatives, the last of which stands for the
 rest of the piece (its multiplicity counts in every sum).  Coefficients come from true sizes.
 Coordinates along which the claim is one of a family take one value; those that the operator sums
 or gathers over are represented like an axis.  `docs/soundness.md` says why this is enough.
@@ -96,20 +96,21 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
 SUMS = frozenset({"all_reduce", "reduce", "reduce_scatter", "accumulate"})
 
 
-def build(nodes: NodeTable, claim: Claim, units: int = 2, widened: int = 0) -> Obligation:
+def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Obligation:
     """The obligation of a claim; raises `Unsupported` where it cannot be stated at small size,
     `ShapeMismatch` if the operator does not take the inputs.
 
-    ``units``: representatives of each piece of an axis; ``widened``: see `engine.cone.cone`.
+    ``widened``: see `engine.cone.cone`; ``more``: representatives of each piece of an axis beyond
+    the fewest that are enough.
     """
     try:
-        return _build(nodes, claim, units, widened, alike=False)
+        return _build(nodes, claim, widened, more, alike=False)
     except Unsupported:
         # Splitting dimensions of one size alike costs positions; it is done where it is needed.
-        return _build(nodes, claim, units, widened, alike=True)
+        return _build(nodes, claim, widened, more, alike=True)
 
 
-def _build(nodes: NodeTable, claim: Claim, units: int, widened: int, *, alike: bool) -> Obligation:
+def _build(nodes: NodeTable, claim: Claim, widened: int, more: int, *, alike: bool) -> Obligation:
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.kind in SUMS, widened=widened)
     joined = {axis for axis, _ in claim.over}
@@ -127,7 +128,7 @@ def _build(nodes: NodeTable, claim: Claim, units: int, widened: int, *, alike: b
             sorted(here.defined),
             claim.extents,
             claim.over,
-            units,
+            more,
             boundaries(claim),
             alike=alike,
             point=point,

@@ -16,8 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from engine import proofs as proof_files
 from engine import store
-from engine.certificate import FORMAT, NAME, Certificate, read_certificate, write_certificate
+from engine.certificate import (
+    FORMAT,
+    NAME,
+    Certificate,
+    ProofEntry,
+    read_certificate,
+    write_certificate,
+)
 from engine.conclusions import Conclusion
 from engine.errors import InvalidInput
 from engine.ir import Plan
@@ -133,11 +141,13 @@ def write_run(
     counts: Mapping[str, int] | None = None,
     solvers: Mapping[str, str] | None = None,
     settings: Mapping[str, str | int | float | bool] | None = None,
+    proofs: Sequence[tuple[ProofEntry, str]] = (),
 ) -> Certificate:
     """Store a run in ``folder``, which may hold other files (a ledger); its certificate.
 
     ``inputs``: SHA-256 of the files that the plan was read from; ``reasons``: why the verdict is
-    not "proved".  Raises `InvalidInput` for what cannot be stored.
+    not "proved"; ``proofs``: of every template, if proofs are to be stored.  Raises `InvalidInput`
+    for what cannot be stored.
     """
     target = Path(folder)
     lineages = LineageWriter()
@@ -169,6 +179,9 @@ def write_run(
         )
         for name, declared in TABLES.items()
     }
+    if proofs:
+        encoded = proof_files.encode_proofs(proofs)
+        files[proof_files.FILE] = write_file(target / proof_files.FILE, encoded)
     certificate = Certificate(
         verdict=verdict,
         plan=store.digest(plan),
@@ -180,6 +193,7 @@ def write_run(
         counts=dict(counts or {}),
         solvers=dict(solvers or {}),
         settings=dict(settings or {}),
+        proofs=tuple(entry for entry, _ in proofs),
     )
     write_certificate(target, certificate)
     return certificate
@@ -217,7 +231,7 @@ def read_run(folder: str | Path) -> Run:
     where = Path(folder)
     certificate = read_certificate(where)
     try:
-        if set(certificate.files) != {name + SUFFIX for name in TABLES}:
+        if set(certificate.files) - {proof_files.FILE} != {name + SUFFIX for name in TABLES}:
             raise InvalidInput("names other files than the tables of a run", NAME)
         tables = {name: _table(where, name, certificate) for name in TABLES}
     except InvalidInput as error:

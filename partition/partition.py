@@ -83,6 +83,7 @@ class Partition:
 
     ``templates``: one obligation per distinct claim; ``examples``: for each template the (side,
     row) that it was built from; ``reference_size``: nodes below are the single-device program's.
+    ``more``: representatives of every piece of an axis beyond the fewest that are enough.
     ``faults``: the plan contradicts itself; ``unsupported``: operators without a meaning here.
     ``guessed``: some values were matched by what they multiply out to (`partition.match`);
     ``wider``: templates whose cut was moved back, and by how many definitions.
@@ -101,6 +102,7 @@ class Partition:
     faults: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     unsupported: list[Finding] = field(default_factory=list)
+    more: int = 0
     guessed: bool = False
     wider: dict[int, int] = field(default_factory=dict)
 
@@ -108,7 +110,7 @@ class Partition:
         return self.single if name == SINGLE else self.parallel
 
 
-def partition(plan: Plan) -> Partition:
+def partition(plan: Plan, more: int = 0) -> Partition:
     """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model, and
     `Unsupported` if the single-device side has no loss to hold anything against."""
     single = unroll([plan.single], 1)
@@ -140,6 +142,7 @@ def partition(plan: Plan) -> Partition:
         size,
         faults=list(parallel.faults),
         findings=list(parallel.findings),
+        more=more,
         guessed=second.guessed,
     )
     for finding in (*first.findings, *second.findings):
@@ -222,7 +225,7 @@ def _stated(result: Partition, claim: Claim, known: Known) -> tuple[int, str]:
     """A new template for a claim, or why there is none, or `WIDER`."""
     found = len(result.templates), ""
     try:
-        obligation = build(result.nodes, claim)
+        obligation = build(result.nodes, claim, more=result.more)
     except (Unsupported, ShapeMismatch) as error:
         found = -1, str(error)
     else:
@@ -239,14 +242,14 @@ def _widened(result: Partition, claim: Claim) -> tuple[int, str]:
     the cut is not part of what claims are compared by."""
     for steps in range(1, WIDEST + 1):
         try:
-            obligation = build(result.nodes, claim, widened=steps)
+            obligation = build(result.nodes, claim, widened=steps, more=result.more)
         except (Unsupported, ShapeMismatch):
             break
         if holds(obligation):
             result.wider[len(result.templates)] = steps
             result.templates.append(obligation)
             return len(result.templates) - 1, ""
-    result.templates.append(build(result.nodes, claim))
+    result.templates.append(build(result.nodes, claim, more=result.more))
     return len(result.templates) - 1, ""
 
 

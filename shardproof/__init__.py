@@ -7,12 +7,14 @@ lives in the floors below: `cluster`, `checker`, `frontends`, `partition`, `solv
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardproof.result import Conclusion, Counts, Result, Seconds
 
 if TYPE_CHECKING:
+    from checker import CheckResult
     from shardproof.progress import Progress
 
 __all__ = ["Conclusion", "Counts", "Result", "Seconds", "check", "verify"]
@@ -35,6 +37,8 @@ def verify(
     cache_dir: str | os.PathLike[str] | None = None,
     seed: int = 1,
     assume: str | os.PathLike[str] | None = None,
+    shapes: int = 0,
+    proofs: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """Whether the parallel plan computes what the single-device plan computes, for every input.
@@ -44,7 +48,8 @@ def verify(
     directory, which must be new or empty; ``timeout`` is in seconds per query, ``memory_limit``
     per solver, in bytes or as text ("2GiB"), ``memory_budget`` for this process and everything
     below it; ``cache_dir`` is where proofs are kept across runs instead of the user's cache
-    folder; ``assume`` a file as in docs/assumptions.md.
+    folder; ``assume`` a file as in docs/assumptions.md; ``shapes`` is how many positions stand for
+    an interval of an axis beyond the fewest; ``proofs`` stores cvc5's proof of every template.
 
     Input that cannot be read is a result too (verdict "invalid input").  Raises ``ValueError``
     for options that cannot be; any other error is a fault of Shardproof's or of the machine.
@@ -65,16 +70,33 @@ def verify(
         cache_dir=None if cache_dir is None else Path(cache_dir),
         seed=seed,
         assume=None if assume is None else Path(assume),
+        shapes=shapes,
+        proofs=proofs,
     )
     return api.run(Path(single), None if parallel is None else Path(parallel), options, progress)
 
 
-def check(run_dir: str | os.PathLike[str]) -> Any:
+def check(
+    run_dir: str | os.PathLike[str],
+    inputs: Sequence[str | os.PathLike[str]] = (),
+    *,
+    proofs: bool = False,
+    ethos: str | os.PathLike[str] | None = None,
+    cpc: str | os.PathLike[str] | None = None,
+) -> CheckResult:
     """The second eye over a finished run: builds and solves it again.
 
-    The result has ``ok`` and ``problems``.  Raises `engine.errors.InvalidInput` if ``run_dir`` is
-    not the directory of a run.
+    ``inputs`` are what the run was made from, as given to `verify`; without them they are looked
+    for where they were.  ``proofs``: check the stored proofs too, also with the checker ``ethos``
+    and the calculus in ``cpc``.  The result has ``ok``, ``problems`` and ``notes``.  Raises
+    `engine.errors.InvalidInput` if ``run_dir`` is not the directory of a run.
     """
     from shardproof import api
 
-    return api.check(Path(run_dir))
+    return api.check(
+        Path(run_dir),
+        [Path(path) for path in inputs],
+        proofs=proofs,
+        ethos=None if ethos is None else Path(ethos),
+        cpc=None if cpc is None else Path(cpc),
+    )

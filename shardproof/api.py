@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.errors import InvalidInput
 from shardproof import rundir
@@ -16,6 +15,7 @@ from shardproof.progress import Progress
 from shardproof.result import Result
 
 if TYPE_CHECKING:
+    from checker import CheckResult
     from cluster.settings import Settings
     from engine.ir import Plan
     from shardproof.asked import Asked
@@ -42,14 +42,19 @@ class Options:
     cache_dir: Path | None = None
     seed: int = 1
     assume: Path | None = None
+    shapes: int = 0
+    proofs: bool = False
 
     def settings(self) -> Settings:
         """How to execute; raises ``ValueError`` for what cannot be."""
         from cluster.budget import within
         from cluster.settings import Settings, parse_size
+        from engine.certificate import MOST_SHAPES
 
         if self.cache_dir is not None and not self.cache:
             raise ValueError("a folder for the cache and no cache exclude each other")
+        if not 0 <= self.shapes <= MOST_SHAPES:
+            raise ValueError(f"the sizes must be from +0 to +{MOST_SHAPES}, not +{self.shapes}")
         limit, budget = self.memory_limit, self.memory_budget
         settings = Settings(
             executor=self.executor,  # type: ignore[arg-type]  # it checks
@@ -116,13 +121,31 @@ def _place(progress: Progress) -> str:
     return "" if progress.run_dir is None else str(progress.run_dir)
 
 
-def check(run_dir: Path) -> Any:
-    """The second eye over a finished run: its ``ok`` and ``problems``; raises `InvalidInput`."""
-    import importlib
-
+def check(
+    run_dir: Path,
+    files: Sequence[Path] = (),
+    *,
+    proofs: bool = False,
+    ethos: Path | None = None,
+    cpc: Path | None = None,
+) -> CheckResult:
+    """The second eye over a finished run; raises `InvalidInput` if it is none, or for input files
+    (as given to ``verify``) that cannot be read."""
     if not run_dir.is_dir() or not rundir.is_run(run_dir):
         raise InvalidInput("expected the directory of a run", str(run_dir))
-    return importlib.import_module("checker").check(run_dir)
+    import checker
+    from shardproof.recheck import read_again
+
+    source = read_again(run_dir, files)
+    found = checker.check(
+        run_dir,
+        inputs=source.inputs,
+        plan=source.plan,
+        proofs=proofs,
+        ethos=ethos,
+        cpc=cpc,
+    )
+    return found._replace(notes=(source.note, *found.notes) if source.note else found.notes)
 
 
 def _run(
@@ -133,7 +156,7 @@ def _run(
     progress: Progress,
 ) -> Result:
     from shardproof import assume
-    from shardproof.load import load_plan
+    from shardproof.load import digests, load_plan
 
     start = time.perf_counter()
     progress.phase("load")
@@ -153,9 +176,12 @@ def _run(
         settings=settings,
         assumptions=assumptions,
         inputs=digests(single, parallel),
+        files=tuple(str(p.resolve()) for p in (single, parallel) if p is not None),
         exhaustive=options.exhaustive,
         use_cache=options.cache,
         cache_dir=None if options.cache_dir is None else str(options.cache_dir.resolve()),
+        more=options.shapes,
+        proofs=options.proofs,
     )
     asked.write(out, plan, question)
     return prove(plan, out, question, settings, progress, seconds)
@@ -186,20 +212,11 @@ def prove(
             load_seconds=load_seconds,
             progress=progress,
             inputs=question.inputs,
+            more=question.more,
+            with_proofs=question.proofs,
         )
         progress.phase(Progress.DONE)
     return _held_to(replace(result, run_dir=str(out)), question.assumptions)
-
-
-def digests(single: Path, parallel: Path | None) -> dict[str, str]:
-    """SHA-256 of the input files, by role (a stored plan has its own digest)."""
-    if parallel is None:
-        return {}
-    found = {}
-    for role, path in (("single", single), ("parallel", parallel)):
-        with path.open("rb") as file:
-            found[role] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
 
 
 def _held_to(result: Result, assumptions: Assumptions) -> Result:

@@ -25,9 +25,11 @@ NAME: Final = "run.json"
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A run's settings and assumptions, and the SHA-256 of its plan and of its input files.
+    """A run's settings and assumptions, the SHA-256 of its plan and of its input files, and where
+    these were.
 
-    ``use_cache`` and ``cache_dir`` as in `shardproof.pipeline.run`; ``cache_dir`` is absolute.
+    ``use_cache``, ``cache_dir`` (absolute), ``more`` and ``proofs`` as in
+    `shardproof.pipeline.run`.
     """
 
     plan: str
@@ -37,6 +39,9 @@ class Asked(msgspec.Struct, frozen=True):
     exhaustive: bool
     use_cache: bool
     cache_dir: str | None
+    files: tuple[str, ...] = ()
+    more: int = 0
+    proofs: bool = False
     format: int = FORMAT
 
 

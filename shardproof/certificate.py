@@ -7,8 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cluster.settings import Settings
+from engine.certificate import SHAPES
 from engine.records import TemplateRecord, write_run
 from partition.partition import Partition
+from shardproof.proofs import Proof
 from shardproof.result import Counts
 from shardproof.solve import Answers
 from shardproof.verdict import Decision
@@ -23,6 +25,7 @@ def write(
     counts: Counts,
     settings: Settings,
     inputs: Mapping[str, str],
+    proofs: Sequence[Proof] = (),
 ) -> None:
     """Write the tables and the certificate of a run to its directory."""
     examples: dict[int, tuple[str, int]] = {}
@@ -54,5 +57,7 @@ def write(
             "seed": options.seed,
             "timeout": options.timeout,
             "memory_limit_bytes": options.memory_limit_bytes,
+            SHAPES: result.more,
         },
+        proofs=proofs,
     )

@@ -8,6 +8,7 @@ anything is proved.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -207,3 +208,14 @@ def _end_readers() -> None:
             with contextlib.suppress(psutil.Error):
                 if "frontends.nnscaler.child" in child.cmdline():
                     child.kill()
+
+
+def digests(single: Path, parallel: Path | None) -> dict[str, str]:
+    """SHA-256 of the input files, by role (a stored plan has its own digest)."""
+    if parallel is None:
+        return {}
+    found = {}
+    for role, path in (("single", single), ("parallel", parallel)):
+        with path.open("rb") as file:
+            found[role] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found

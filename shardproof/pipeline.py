@@ -17,13 +17,14 @@ from engine.findings import Finding
 from engine.ir import Plan
 from engine.simulate import Simulation, simulate
 from partition.diagnose import Culprit, culprits
-from partition.exhaustive import audit
+from partition.exhaustive import Audit, audit
 from partition.metadata import metadata
 from partition.partition import Partition, partition
 from partition.precision import precision
 from shardproof import certificate
 from shardproof.assume import Assumptions
 from shardproof.progress import Progress
+from shardproof.proofs import Proof, produce
 from shardproof.result import Conclusion, Counts, Result, Seconds
 from shardproof.rounding import without_rounding
 from shardproof.solve import Answers, Solving
@@ -48,11 +49,15 @@ def run(
     load_seconds: float,
     progress: Progress,
     inputs: Mapping[str, str] | None = None,
+    more: int = 0,
+    with_proofs: bool = False,
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
 
     ``cache_dir``: where verdicts are kept across runs; the user's cache folder if it is None.
     ``inputs``: SHA-256 of the files that the plan was read from, by name, for the certificate.
+    ``more``: positions that represent a piece of an axis, beyond the fewest.  ``with_proofs``: store
+    proofs of all templates.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
     `cluster.execute.execute`.
@@ -61,7 +66,7 @@ def run(
     progress.phase("partition")
     told = (*assumptions.describe(plan), *stated_orders(plan))
     try:
-        result = without_rounding(partition(plan))
+        result = without_rounding(partition(plan, more))
     except Unsupported as error:
         # The single-device side has no meaning here: there is nothing to hold the plan against.
         seconds = time.perf_counter() - start
@@ -83,13 +88,18 @@ def run(
         solving = Solving(result, settings, ledger, cache, progress.update)
         answers = solving.run()
         if exhaustive:
-            _audit(result, solving, out, batch_instances(settings.memory_budget_bytes))
+            batch = batch_instances(settings.memory_budget_bytes)
+            _audit(result, solving, audit(result, out / INSTANCES, batch, progress.update))
     solved = time.perf_counter()
     progress.phase("compose")
     decision = _decide(result, answers)
     composed = time.perf_counter()
     found = counts(result, answers)
-    certificate.write(out, result, answers, decision, told, found, settings, inputs or {})
+    proofs: list[Proof] = []
+    if with_proofs:
+        progress.phase("prove")
+        proofs = produce(answers, settings, progress.update)
+    certificate.write(out, result, answers, decision, told, found, settings, inputs or {}, proofs)
     return Result(
         verdict=decision.verdict,
         reason=decision.reason,
@@ -169,9 +179,8 @@ def _of_cache(cache: VerdictCache | None) -> tuple[Finding, ...]:
     return () if cache is None else tuple(Finding("cache", m) for m in cache.problems())
 
 
-def _audit(result: Partition, solving: Solving, out: Path, batch: int) -> None:
-    """Look up every instance; those that no template states are solved beside them."""
-    found = audit(result, out / INSTANCES, batch)
+def _audit(result: Partition, solving: Solving, found: Audit) -> None:
+    """Instances that no template states are solved beside them; what cannot be stated is said."""
     strange = [name_stage(result, result.stages[n]) for n in found.open]
     if not solving.hold(found.more):
         strange.append("an instance")

@@ -42,7 +42,7 @@ def without_rounding(result: Partition) -> Partition:
     plan = rounded(result.plan)
     if plan is result.plan:
         return result
-    again = partition(plan)
+    again = partition(plan, result.more)
     again.findings += findings(plan)
     return again
 

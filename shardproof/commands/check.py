@@ -1,0 +1,78 @@
+"""``shardproof check``: the second eye over a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(short_help="Check a finished run anew.")
+@click.argument("run_dir", type=_PATH)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option(
+    "--inputs",
+    type=_PATH,
+    multiple=True,
+    metavar="FILE",
+    help="What the run was made from, as given to verify; once per file."
+    "  [default: where it was then, if it is still there]",
+)
+@click.option("--proofs", is_flag=True, help="Check the stored proofs too (docs/proofs.md).")
+@click.option("--ethos", type=_PATH, metavar="PROGRAM", help="The external checker of proofs.")
+@click.option(
+    "--cpc", type=_PATH, metavar="FILE", help="cvc5's proofs/eo/cpc/Cpc.eo, which ethos needs."
+)
+def check(
+    run_dir: Path,
+    as_json: bool,
+    inputs: tuple[Path, ...],
+    proofs: bool,
+    ethos: Path | None,
+    cpc: Path | None,
+) -> int:
+    """Check a finished run with the second eye: build and solve again what it claims.
+
+    Exit codes: 0 it holds, 1 it does not, 3 this is no run, 4 internal error.
+    """
+    if (ethos is not None or cpc is not None) and not proofs:
+        raise click.UsageError("--ethos and --cpc are of use with --proofs only")
+    if len(inputs) > 2:
+        raise click.UsageError(f"--inputs takes one or two files, not {len(inputs)}")
+    from shardproof import api
+    from shardproof.report import plain
+
+    found = api.check(run_dir, inputs, proofs=proofs, ethos=ethos, cpc=cpc)
+    problems = [str(problem) for problem in found.problems]
+    if as_json:
+        import json
+
+        document = {
+            "ok": bool(found.ok),
+            "problems": problems,
+            "notes": list(found.notes),
+            "counts": found.counts,
+            "run_dir": str(run_dir.resolve()),
+        }
+        click.echo(json.dumps(document, indent=2))
+        return 0 if found.ok else 1
+    for line in (*problems, *(f"note: {note}" for note in found.notes)):
+        click.echo(plain(line))
+    if proofs:
+        click.echo(_of_proofs(found.counts))
+    click.echo("the run holds" if found.ok else "the run does not hold")
+    return 0 if found.ok else 1
+
+
+def _of_proofs(counts: dict[str, int]) -> str:
+    """What was found out about proofs, in a line."""
+    if "proofs" not in counts:
+        return "proofs were not looked at"
+    return (
+        f"{counts['proofs']:,} proofs ({counts['proof_bytes']:,} bytes): "
+        f"{counts['proofs_followed']:,} followed step by step ({counts['proof_steps']:,} steps), "
+        f"{counts['proofs_by_ethos']:,} by ethos; "
+        f"{counts['single_solver']:,} templates that one solver alone proves"
+    )
