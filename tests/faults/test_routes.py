@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
+from checker import check
 from engine.ir import Plan, Program
 from frontends.zoo.builder import BodyBuilder, ProgramBuilder, along
+from partition.partition import partition
 from tests.faults.plans import proved, verify
 
 WIDTH = 6
@@ -146,3 +149,20 @@ def test_a_wrong_route_is_refuted(one: Formula, other: Formula, wrong: Formula) 
         result = verify(plan(single, wrong))
         assert result.verdict == "refuted"
         assert result.findings[0].kind == "mismatch"
+
+
+def test_what_another_route_rests_on_is_checked_and_holds_for_every_instance(
+    tmp_path: Path,
+) -> None:
+    found = partition(plan(difference_of_squares, sum_of_squares))
+    assert found.guessed
+    assert found.wider
+    result = verify(plan(difference_of_squares, sum_of_squares), exhaustive=True, out=tmp_path)
+    assert (result.verdict, result.reason) == ("proved", "")
+    assert [str(p) for p in check(tmp_path).problems] == []
+
+
+def test_a_plan_by_the_same_route_guesses_nothing() -> None:
+    found = partition(plan(sum_of_squares, sum_of_squares))
+    assert not found.guessed
+    assert not found.wider
