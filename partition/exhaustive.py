@@ -69,7 +69,8 @@ def audit(
     unstated: set[int] = set()
     with _Writer(file, batch) as writer:
         for number, claim, axes in families:
-            for coordinates, templates in lookup.batches(claim, axes, batch):
+            steps = result.wider.get(result.stages[number].template, 0)
+            for coordinates, templates in lookup.batches(claim, axes, batch, steps):
                 if (templates == NONE).any():
                     unstated.add(number)
                 writer.add(number, coordinates, templates)
@@ -115,7 +116,7 @@ class _Lookup:
         self.stated: Stated = {}
         for template, (side, row) in enumerate(result.examples):
             claim = result.side(side).claim(result.side(side).unrolled.rows[row])
-            if claim is None:
+            if claim is None or template in result.wider:
                 continue
             for here in _points(result, claim):
                 member = _member(claim, here)
@@ -123,10 +124,14 @@ class _Lookup:
                 self.stated.setdefault(form, []).append((member, template))
 
     def batches(
-        self, claim: Claim, axes: tuple[str, ...], batch: int
+        self, claim: Claim, axes: tuple[str, ...], batch: int, steps: int = 0
     ) -> Iterator[tuple[Numbers, Numbers]]:
-        """The coordinates of a claim's members and their templates, at most ``batch`` at a time."""
+        """The coordinates of a claim's members and their templates, at most ``batch`` at a time;
+        ``steps``: by how many definitions the cut of the claim is moved back."""
         held = Family(self.result.nodes, claim, axes)
+        if steps:
+            yield from self._widened(held, batch, steps)
+            return
         known: list[tuple[Numbers, Numbers, int]] = []
         # Those at which the symmetric run would state this claim come first: most are one of them.
         for here in _points(self.result, claim) if held.regular else ():
@@ -137,6 +142,20 @@ class _Lookup:
         for first in range(0, len(held), batch):
             coordinates = held.coordinates(first, min(batch, len(held) - first))
             yield coordinates, self._templates(held, coordinates, known)
+
+    def _widened(self, held: Family, batch: int, steps: int) -> Iterator[tuple[Numbers, Numbers]]:
+        """Members whose cut is moved back: what lies behind it is not compared by their numbers, so
+        that each is stated by itself."""
+        for first in range(0, len(held), batch):
+            coordinates = held.coordinates(first, min(batch, len(held) - first))
+            found = []
+            for place in coordinates.tolist():
+                member = _member(held.claim, dict(zip(held.axes, place, strict=True)))
+                self.more.append(
+                    build(self.result.nodes, member, widened=steps, more=self.result.more)
+                )
+                found.append(len(self.result.templates) + len(self.more) - 1)
+            yield coordinates, np.array(found, np.int64)
 
     def _templates(
         self, held: Family, coordinates: Numbers, known: list[tuple[Numbers, Numbers, int]]

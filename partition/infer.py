@@ -34,6 +34,7 @@ from engine.lineage import (
 from engine.reading import CONSTANTS, Selection, is_partial
 from engine.sums import collect, largest
 from partition.canonical import Draft, canonical
+from partition.match import Matcher
 
 #: Sums of more partial terms than this are taken as they are.
 MOST_TERMS = 32
@@ -60,12 +61,8 @@ class LineageReading:
     def __init__(self, table: NodeTable, reference_size: int | None = None) -> None:
         """``reference_size``: nodes below are the single-device program's (None: all are)."""
         self.table = table
-        self.reference_size = reference_size
         self.partial: list[tuple[str, Term]] = []
-        self.regroupings: dict[int, tuple[int, Fraction, tuple[int, ...]]] = {}
-        self._alias_table: (
-            dict[tuple[object, ...], tuple[int, Fraction, tuple[int, ...]]] | None
-        ) = None
+        self.matcher = None if reference_size is None else Matcher(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
         return x.shape
@@ -87,97 +84,27 @@ class LineageReading:
             terms.append(Term(constant, self.table.one, constant_layout(shape)))
         return self.fold(Lineage(shape, tuple(terms)))
 
+    def known(self, x: Lineage) -> Lineage:
+        """The value over a node of the single-device program, where it has one by another route."""
+        return x if self.matcher is None else self.matcher.known(x)
+
     def fold(self, x: Lineage) -> Lineage:
         """Collect equal terms; a complete sum of several becomes a node."""
         terms = collect(x.terms)
         if len(terms) < 2:
-            return Lineage(x.shape, tuple(terms))
+            return self.known(Lineage(x.shape, tuple(terms)))
         if any(term.parts for term in terms):
             if len(terms) > MOST_TERMS:
                 return self.piece(Lineage(x.shape, tuple(terms)))
             return Lineage(x.shape, tuple(terms))
         try:
-            return self._known_sum(x.shape, terms)
+            return self.known(self._sum_node(x.shape, terms))
         except Misaligned:
             apart = [self.piece(Lineage(x.shape, (t._replace(factor=Fraction(1)),))) for t in terms]
             taken = [
                 p.terms[0]._replace(factor=t.factor) for p, t in zip(apart, terms, strict=True)
             ]
-            return self._sum_node(x.shape, taken)
-
-    def _known_sum(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
-        """The sum as a node; as a reference node also if it is one in another grouping."""
-        before = len(self.table)
-        result = self._sum_node(shape, terms)
-        if self.reference_size is None or result.terms[0].node < before:
-            return result
-        flat = collect(
-            [u for t in terms for u in (unfold(self.table, t) if self._is_new_sum(t) else [t])]
-        )
-        known = self._regrouped(shape, flat) if len(flat) > 1 else None
-        return known if known is not None else result
-
-    def _is_new_sum(self, term: Term) -> bool:
-        return (
-            self.reference_size is not None
-            and term.node >= self.reference_size
-            and self.table[term.node].kind == "combine"
-        )
-
-    def _regrouped(self, shape: tuple[int, ...], flat: Sequence[Term]) -> Lineage | None:
-        """The reference node that is the sum of these terms, if there is one."""
-        size = len(self.table)
-        found = self._sum_node(shape, flat)
-        term = found.terms[0]
-        if term.node < size and not self._is_new_sum(term):
-            return found
-        alias = self.regroupings.get(term.node)
-        if alias is None:
-            payload = self.table[term.node].payload
-            alias = self._aliases().get(payload)
-            if alias is None:
-                return None
-            self.regroupings[term.node] = alias
-        node, factor, axes = alias
-        dims = tuple(
-            tuple(a if a.axis == BROADCAST else a._replace(axis=axes[a.axis]) for a in dim)
-            for dim in term.layout.dims
-        )
-        layout = Layout(dims, term.layout.fixed)
-        return Lineage(shape, (Term(term.factor * factor, node, layout),))
-
-    def _aliases(self) -> dict[tuple[object, ...], tuple[int, Fraction, tuple[int, ...]]]:
-        """Flattened form of each reference sum of sums -> (its node, factor, axis of each axis)."""
-        if self._alias_table is None:
-            self._alias_table = {}
-            assert self.reference_size is not None
-            for number in range(self.reference_size):
-                self._add_alias(number)
-        return self._alias_table
-
-    def _add_alias(self, number: int) -> None:
-        node = self.table[number]
-        if node.kind != "combine":
-            return
-        view = local_view(number, node.extents)
-        if any(n == ABSOLUTE for n in node.extents):
-            return
-        inner = unfold(self.table, view.terms[0])
-        if not any(self.table[t.node].kind == "combine" for t in inner):
-            return
-        flat = collect(
-            [
-                u
-                for t in inner
-                for u in (unfold(self.table, t) if self.table[t.node].kind == "combine" else [t])
-            ]
-        )
-        form = self._sum_node(node.extents, flat).terms[0]
-        axes = [dim[0].axis for dim in form.layout.dims if len(dim) == 1]
-        if len(axes) != len(node.extents) or self._alias_table is None:
-            return
-        back = tuple(axes.index(i) for i in range(len(axes)))
-        self._alias_table.setdefault(self.table[form.node].payload, (number, 1 / form.factor, back))
+            return self.known(self._sum_node(x.shape, taken))
 
     def _sum_node(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
         outputs: set[int] = set()
@@ -294,7 +221,7 @@ class LineageReading:
                 ]
                 terms.append(self._product(operands, output, taken, extents))
         if len(terms) == 1:
-            return Lineage(shape, (terms[0],))
+            return self.known(Lineage(shape, (terms[0],)))
         return self.fold(Lineage(shape, tuple(terms)))
 
     def _product(
@@ -575,37 +502,6 @@ class LineageReading:
     ) -> int:
         axes = lineage_axes(Lineage(shape, tuple(terms)), self.table)
         return self.table.node(kind, payload, tuple(n for n in shape if n != 1), axes)
-
-
-def unfold(table: NodeTable, term: Term) -> list[Term]:
-    """A view of a sum node as the sum of views of its operands."""
-    factors, operands, outputs = table[term.node].payload
-    result = []
-    for factor, operand in zip(factors, operands, strict=True):  # type: ignore[call-overload]
-        where = {
-            outputs.index(label): (axis, stride)  # type: ignore[attr-defined]
-            for axis, stride, _, label in operand.atoms
-        }
-        dims = []
-        for dim in term.layout.dims:
-            atoms = []
-            for atom in dim:
-                if atom.axis in where:
-                    axis, stride = where[atom.axis]
-                    atoms.append(atom._replace(axis=axis, stride=stride * atom.stride))
-                else:
-                    atoms.append(constant_atom(atom.size))
-            dims.append(merge(atoms))
-        fixed = [
-            Atom(axis, stride, extent, start, 1) for axis, stride, extent, start in operand.fixed
-        ]
-        for atom in term.layout.fixed:
-            if atom.axis in where:
-                axis, stride = where[atom.axis]
-                fixed.append(atom._replace(axis=axis, stride=stride * atom.stride))
-        layout = Layout(tuple(dims), tuple(fixed))
-        result.append(Term(term.factor * factor, operand.node, layout))
-    return result
 
 
 def constant_layout(shape: tuple[int, ...]) -> Layout:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from engine.conclusions import Conclusion, conclude
 from engine.derive import Derived, derive
 from engine.errors import ShapeMismatch, Unsupported
+from engine.evaluate import holds
 from engine.findings import Finding
 from engine.ir import MICROBATCH, Plan, Program
 from engine.lineage import BROADCAST, Lineage, NodeTable, Term
@@ -84,6 +85,8 @@ class Partition:
     row) that it was built from; ``reference_size``: nodes below are the single-device program's.
     ``more``: representatives of every piece of an axis beyond the fewest that are enough.
     ``faults``: the plan contradicts itself; ``unsupported``: operators without a meaning here.
+    ``guessed``: some values were matched by what they multiply out to (`partition.match`);
+    ``wider``: templates whose cut was moved back, and by how many definitions.
     """
 
     plan: Plan
@@ -100,6 +103,8 @@ class Partition:
     findings: list[Finding] = field(default_factory=list)
     unsupported: list[Finding] = field(default_factory=list)
     more: int = 0
+    guessed: bool = False
+    wider: dict[int, int] = field(default_factory=dict)
 
     def side(self, name: str) -> Side:
         return self.single if name == SINGLE else self.parallel
@@ -138,6 +143,7 @@ def partition(plan: Plan, more: int = 0) -> Partition:
         faults=list(parallel.faults),
         findings=list(parallel.findings),
         more=more,
+        guessed=second.guessed,
     )
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == "unsupported operator" else result.faults
@@ -173,6 +179,11 @@ def _stage(result: Partition) -> None:
             result.stages.append(Stage(name, number, template, used, problem))
 
 
+#: By how many definitions the cut of a claim is moved back; in place of a template: it has to be.
+WIDEST = 3
+WIDER = -2
+
+
 @dataclass(slots=True)
 class Known:
     """Templates so far: (template, problem) of claims by signature, and (claim, template, problem)
@@ -193,12 +204,12 @@ def _template(result: Partition, name: str, number: int, known: Known) -> tuple[
         return -1, str(error)
     found = known.equal.get(signature)
     if found is None:
-        found = _alike(result, claim, known)
-        if found is None:
-            found = _stated(result, claim, known)
-            if found[0] >= 0:
-                result.examples.append((name, number))
+        found = _alike(result, claim, known) or _stated(result, claim, known)
         known.equal[signature] = found
+    if found[0] == WIDER:
+        found = _widened(result, claim)
+    if found[0] == len(result.examples):
+        result.examples.append((name, number))
     return found
 
 
@@ -211,14 +222,35 @@ def _alike(result: Partition, claim: Claim, known: Known) -> tuple[int, str] | N
 
 
 def _stated(result: Partition, claim: Claim, known: Known) -> tuple[int, str]:
-    """A new template for a claim, or why there is none."""
+    """A new template for a claim, or why there is none, or `WIDER`."""
     found = len(result.templates), ""
     try:
-        result.templates.append(build(result.nodes, claim, more=result.more))
+        obligation = build(result.nodes, claim, more=result.more)
     except (Unsupported, ShapeMismatch) as error:
         found = -1, str(error)
+    else:
+        if result.guessed and not holds(obligation):
+            found = WIDER, ""
+        else:
+            result.templates.append(obligation)
     known.forms.setdefault(key(result.nodes, claim), []).append((claim, *found))
     return found
+
+
+def _widened(result: Partition, claim: Claim) -> tuple[int, str]:
+    """A template for this claim alone, with its cut moved back until it may hold: what lies behind
+    the cut is not part of what claims are compared by."""
+    for steps in range(1, WIDEST + 1):
+        try:
+            obligation = build(result.nodes, claim, widened=steps, more=result.more)
+        except (Unsupported, ShapeMismatch):
+            break
+        if holds(obligation):
+            result.wider[len(result.templates)] = steps
+            result.templates.append(obligation)
+            return len(result.templates) - 1, ""
+    result.templates.append(build(result.nodes, claim, more=result.more))
+    return len(result.templates) - 1, ""
 
 
 def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
@@ -277,16 +309,6 @@ def _is_whole(term: Term) -> bool:
     return not term.layout.fixed and all(
         a.full for dim in term.layout.dims for a in dim if a.axis != BROADCAST
     )
-
-
-def widened(result: Partition, stage: Stage, steps: int) -> Obligation:
-    """The obligation of a stage with its cut moved away by ``steps`` definitions; raises
-    `Unsupported` if it becomes too large."""
-    side = result.side(stage.side)
-    claim = side.claim(side.unrolled.rows[stage.row])
-    if claim is None:
-        raise Unsupported("a tensor without a lineage")
-    return build(result.nodes, claim, widened=steps, more=result.more)
 
 
 def rows(result: Partition) -> Iterator[tuple[Stage, Row, Mapping[str, int]]]:

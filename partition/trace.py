@@ -35,11 +35,13 @@ class Reference(NamedTuple):
 @dataclass(slots=True)
 class Trace:
     """``lineages[v]``: of tensor v, None where an operator on its way is not supported;
-    ``partial``: functions that are undefined somewhere, and what they were taken of."""
+    ``partial``: functions that are undefined somewhere, and what they were taken of; ``guessed``:
+    values were matched by what they multiply out to."""
 
     lineages: list[Lineage | None]
     partial: list[tuple[str, Term]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    guessed: bool = False
 
 
 def reference(program: Program, unrolled: Unrolled) -> Reference:
@@ -103,6 +105,7 @@ class Tracer:
             for value, lineage in zip(row.outputs, outputs, strict=True):
                 trace.lineages[value] = lineage
         trace.partial = self.reading.partial
+        trace.guessed = self.reading.matcher is not None and self.reading.matcher.matched
         return trace
 
     def finding(self, kind: str, row: Row, message: str) -> Finding:

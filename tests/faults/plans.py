@@ -66,9 +66,10 @@ def apart_llama() -> Plan:
     return apart(llama(tp=2), "tp")
 
 
-def verify(plan: Plan, *, exhaustive: bool = False) -> Result:
+def verify(plan: Plan, *, exhaustive: bool = False, out: Path | None = None) -> Result:
     """The verdict on a plan in memory, as the command line comes to it: well formed, of one model,
     then partitioned, solved and composed.  Raises `InvalidInput` where the verdict would be that.
+    The run is kept in ``out`` if that is given.
     """
     wellformed.check(plan)
     pairing.check(plan)
@@ -76,7 +77,7 @@ def verify(plan: Plan, *, exhaustive: bool = False) -> Result:
         return pipeline.run(
             plan,
             settings=Settings(executor="local", workers=1),
-            out=Path(folder),
+            out=out or Path(folder),
             exhaustive=exhaustive,
             use_cache=False,
             assumptions=Assumptions(),
