@@ -10,7 +10,7 @@ Digits of equal extent are cut alike, which relates the axes that an operator id
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, product
 
 from engine.affine import Affine
@@ -19,7 +19,12 @@ from engine.cone import operand_nodes, operands
 from engine.errors import Unsupported
 from engine.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, NodeTable
 
-Axis = tuple[int, int]  # node and axis; axis -1 - l: reduced label l of the node's definition
+#: Node and axis; axis -1 - l: reduced label l of the node's definition.  Node -1 - i: dimension of
+#: the claim's lineage i.
+Axis = tuple[int, int]
+#: An axis and a stride along it, the same of another one, and how many positions they have in
+#: common from there (`ABSOLUTE`: all).
+Relation = tuple[Axis, int, Axis, int, int]
 Interval = tuple[int, int]
 Over = tuple[tuple[str, int], ...]
 
@@ -92,8 +97,8 @@ class Grid:
 
     ``extents``: of the mesh coordinates.  Coordinates in ``over`` are summed or gathered by the
     operator and are represented like a digit; any other takes one value.  ``boundaries``: (size of
-    a local dimension, place) where the operator itself cuts or joins it.  ``alike``: local
-    dimensions of one size are split alike, because the operator joins or splits them.  ``more``:
+    a local dimension, place) where the operator itself cuts or joins it.  ``related``: local
+    dimensions that the operator takes for one another.  ``more``:
     how many positions every piece keeps beyond the fewest that it needs.  ``point``: the member of
     the family, where it is not the second along every coordinate.
     """
@@ -108,7 +113,7 @@ class Grid:
         more: int = 0,
         boundaries: Iterable[tuple[int, int]] = (),
         *,
-        alike: bool = False,
+        related: Sequence[Relation] = (),
         point: Mapping[str, int] | None = None,
     ) -> None:
         self.nodes = nodes
@@ -124,10 +129,9 @@ class Grid:
         self.cuts: dict[int, set[int]] = {}
         self.radix: dict[Axis, tuple[tuple[int, int], ...]] = {}
         self.local: dict[int, Dim] = {}
+        self.places = {id(lineage): -1 - i for i, lineage in enumerate(lineages)} if related else {}
         self._note_strides(lineages, extents)
-        if alike:
-            self._note_views(lineages)
-        self._relate(defined)
+        self._relate(defined, [*related, *(self._views(lineages) if related else ())])
         for _, extent in over:
             self.cuts.setdefault(extent, set()).update((0, extent))
         for extent, place in boundaries:
@@ -174,74 +178,73 @@ class Grid:
             self.strides[key].add(stride * abs(coefficient))
             self.strides[key].add(stride * abs(coefficient) * extents[axis])
 
-    def _note_views(self, lineages: Sequence[Lineage]) -> None:
-        """Local dimensions of one size are split alike: an operator may join and split them."""
-        splits: dict[int, set[int]] = {}
-        sized = [
-            (size, term.node, dim)
-            for lineage in lineages
-            for term in lineage.terms
-            for size, dim in zip(lineage.shape, term.layout.dims, strict=True)
-        ]
-        for size, _, dim in sized:
-            inner = 1
-            for atom in reversed(dim):
-                inner *= atom.size
-                splits.setdefault(size, set()).add(inner)
-        for size, node, dim in sized:
-            inner = 1
-            for atom in reversed(dim):
-                if atom.axis != BROADCAST:
-                    within = {s // inner for s in splits[size] if s % inner == 0}
-                    for split in within | splits.get(atom.size, set()):
-                        if 1 < split < atom.size:
-                            self.strides[node, atom.axis].add(atom.stride * split)
-                inner *= atom.size
+    @staticmethod
+    def _views(lineages: Sequence[Lineage]) -> Iterator[Relation]:
+        """Local dimensions and the axes that they are views of."""
+        for i, lineage in enumerate(lineages):
+            for term in lineage.terms:
+                for d, dim in enumerate(term.layout.dims):
+                    inner = 1
+                    for atom in reversed(dim):
+                        if atom.axis != BROADCAST and atom.size > 1:
+                            axis = (term.node, atom.axis)
+                            yield (-1 - i, d), inner, axis, atom.stride, atom.size
+                        inner *= atom.size
 
-    def _relate(self, numbers: Sequence[int]) -> None:
-        """Carry strides between the axes that a definition identifies, until nothing changes."""
-        relations: list[tuple[Axis, Axis, int, int]] = []
+    def _relate(self, numbers: Sequence[int], local: Sequence[Relation]) -> None:
+        """Carry strides between axes that a definition or the operator identifies, until nothing
+        changes."""
+        relations: list[Relation] = []
         for number in sorted(numbers):
             relations += self._relations(number)
         self._check(relations)
         self.sums = degrees(self.nodes, numbers)
-        for label, axis, stride, extent in relations:
+        for label, _, axis, stride, extent in relations:
             self._stride(axis, stride, extent)
             self._stride(label, 1, extent)
+        relations += local
+        for one, stride, other, _, extent in local:
+            if one == other and extent == 1:
+                self.strides.setdefault(one, {1}).add(stride)
         changed = True
         while changed:
             changed = False
-            for label, axis, stride, extent in relations:
-                down = {s * stride for s in self.strides[label] if extent == 0 or s <= extent}
-                up = {
-                    s // stride
-                    for s in self.strides[axis]
-                    if s % stride == 0 and (extent == 0 or s <= stride * extent)
-                }
-                if not down <= self.strides[axis] or not up <= self.strides[label]:
-                    self.strides[axis] |= down
-                    self.strides[label] |= up
-                    changed = True
+            for one, a, other, b, extent in relations:
+                changed |= self._carry(one, a, other, b, extent)
+                changed |= self._carry(other, b, one, a, extent)
+
+    def _carry(self, source: Axis, a: int, target: Axis, b: int, extent: int) -> bool:
+        """Strides of one axis from ``a`` on, as strides of another from ``b`` on."""
+        found = {
+            s // a * b
+            for s in self.strides.get(source, ())
+            if s % a == 0 and (extent == ABSOLUTE or s <= a * extent)
+        }
+        held = self.strides.setdefault(target, {1})
+        if found <= held:
+            return False
+        held |= found
+        return True
 
     @staticmethod
-    def _check(relations: Sequence[tuple[Axis, Axis, int, int]]) -> None:
+    def _check(relations: Sequence[Relation]) -> None:
         """Refuse definitions that this representation does not cover: a label with two ranges."""
         ranges: dict[Axis, int] = {}
-        for label, _, _, extent in relations:
+        for label, _, _, _, extent in relations:
             if ranges.setdefault(label, extent) != extent:
                 raise Unsupported("a definition that reads two ranges as one")
 
-    def _relations(self, number: int) -> list[tuple[Axis, Axis, int, int]]:
+    def _relations(self, number: int) -> list[Relation]:
         node = self.nodes[number]
         if node.kind in ("unary", "onehot"):
             operand = node.payload[2] if node.kind == "unary" else node.payload[1]
             axes = self.nodes[operand].extents  # type: ignore[index]
-            return [((number, i), (operand, i), 1, n) for i, n in enumerate(axes)]  # type: ignore[misc]
+            return [((number, i), 1, (operand, i), 1, n) for i, n in enumerate(axes)]  # type: ignore[misc]
         reads = operands(self.nodes, number)
         outputs: Sequence[int] = node.payload[-1] if reads else ()  # type: ignore[assignment]
         place = {label: i for i, label in enumerate(outputs)}
         return [
-            ((number, place.get(label, -1 - label)), (o.node, axis), stride, extent)
+            ((number, place.get(label, -1 - label)), 1, (o.node, axis), stride, extent)
             for o in reads
             for axis, stride, extent, label in o.atoms
         ]
@@ -329,12 +332,17 @@ class Grid:
         """(first position, length) of the blocks of a digit's range."""
         bounds = sorted(self.cuts.get(extent, set()) | ({0, extent} if extent else set()))
         blocks: list[tuple[int, int]] = []
-        units = max(FEWEST, self.sums.get(extent, 0)) + self.more
+        units = max(FEWEST, self._degree(extent)) + self.more
         for low, high in pairwise(bounds):
             singles = min(units - 1, high - low - 1)
             blocks += [(low + i, 1) for i in range(singles)]
             blocks.append((low + singles, high - low - singles))
         return blocks
+
+    def _degree(self, extent: int) -> int:
+        """How many sums over a range are multiplied; the most of all where dimensions of different
+        ranges (positions and what they count) have to be represented alike."""
+        return max(self.sums.values(), default=0) if self.places else self.sums.get(extent, 0)
 
     def _kept(self, extent: int, interval: Interval) -> list[tuple[int, int]]:
         """(position, multiplicity) of the represented positions of a digit in an interval."""
@@ -388,6 +396,19 @@ class Grid:
                         continue
                     factors = [f for a in dim for f, _ in self.digits((term.node, a.axis), a)]
                     self.local[size] = tuple(factors)
+
+    def broadcast_dim(self, lineage: Lineage, dim: int, inner: int, size: int) -> Dim:
+        """``size`` positions of a local dimension, ``inner`` apart, along which a tensor does not
+        vary: represented as what the operator takes it for."""
+        key = (self.places.get(id(lineage), 0), dim)
+        if key[0] >= 0 or key not in self.strides:
+            return self.constant_dim(size)
+        bounds = {s // inner for s in self.strides[key] if s % inner == 0}
+        steps = sorted({1, size} | {s for s in bounds if s < size})
+        if any(high % low for low, high in pairwise(steps)):
+            raise Unsupported(f"a dimension of {size} in blocks of {steps}")
+        factors = [tuple(w for _, w in self._blocks(h // low)) for low, h in pairwise(steps)]
+        return tuple(reversed(factors))
 
     def constant_dim(self, size: int) -> Dim:
         """A dimension of ``size`` along which a tensor is constant, represented like any other

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -279,7 +280,7 @@ class Meaning:
             return Weighted(data, dims)
         total: Weighted | None = None
         for view in lineage.terms:
-            one = self.view(view)
+            one = self.view(view, lineage)
             total = (
                 one
                 if total is None
@@ -288,19 +289,21 @@ class Meaning:
         assert total is not None
         return total
 
-    def view(self, view: View) -> Weighted:
+    def view(self, view: View, lineage: Lineage) -> Weighted:
+        """One term of a lineage."""
         extents = self.nodes[view.node].extents
         base = [0] * len(extents)
         for atom in view.layout.fixed:
             base[atom.axis] += atom.stride * self.grid.at(atom.start)
         dims: list[Dim] = []
         offsets: list[list[tuple[tuple[int, int], ...]]] = []
-        for atoms in view.layout.dims:
+        for d, atoms in enumerate(view.layout.dims):
             factors: list[Factor] = []
             steps: list[list[tuple[int, int]]] = []
-            for atom in atoms:
+            for k, atom in enumerate(atoms):
                 if atom.axis == BROADCAST:
-                    for factor in self.grid.constant_dim(atom.size):
+                    inner = prod(a.size for a in atoms[k + 1 :])
+                    for factor in self.grid.broadcast_dim(lineage, d, inner, atom.size):
                         factors.append(factor)
                         steps.append([(-1, 0)] * len(factor))
                     continue

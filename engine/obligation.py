@@ -19,20 +19,22 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from engine.arrays import MASKED, Weighted
 from engine.arrays.dims import narrow
 from engine.cone import Cone, cone
+from engine.dimensions import Relating
 from engine.errors import ShapeMismatch, Unsupported
-from engine.grid import Grid, concrete
+from engine.grid import Grid, Relation, concrete
 from engine.ir import Attr
 from engine.lineage import Lineage, NodeTable
 from engine.meaning import Meaning, SmallReading
 from engine.moves import attribute_axes, is_even
 from engine.ops import apply_backward, apply_forward
+from engine.reading import Reading
 from engine.sums import Over
 from engine.terms import Term, TermTable
 
@@ -104,13 +106,15 @@ def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Ob
     the fewest that are enough.
     """
     try:
-        return _build(nodes, claim, widened, more, alike=False)
+        return _build(nodes, claim, widened, more, ())
     except Unsupported:
-        # Splitting dimensions of one size alike costs positions; it is done where it is needed.
-        return _build(nodes, claim, widened, more, alike=True)
+        # Splitting dimensions as others are split costs positions; it is done where it is needed.
+        return _build(nodes, claim, widened, more, related(claim))
 
 
-def _build(nodes: NodeTable, claim: Claim, widened: int, more: int, *, alike: bool) -> Obligation:
+def _build(
+    nodes: NodeTable, claim: Claim, widened: int, more: int, relations: Sequence[Relation]
+) -> Obligation:
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.kind in SUMS, widened=widened)
     joined = {axis for axis, _ in claim.over}
@@ -130,13 +134,59 @@ def _build(nodes: NodeTable, claim: Claim, widened: int, more: int, *, alike: bo
             claim.over,
             more,
             boundaries(claim),
-            alike=alike,
+            related=relations,
             point=point,
         )
         meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols))
         goals += _goals(meaning, claim)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
     return Obligation(tuple(goals), symbols)
+
+
+def related(claim: Claim) -> list[Relation]:
+    """Local dimensions that the operator of a claim takes for one another, as the grid names them;
+    raises `Unsupported` where it cuts one otherwise than in blocks."""
+    reading = Relating()
+    given = [x for x in claim.inputs if x is not None]
+    tensors = [reading.tensor(x.shape) for x in (*given, *claim.outputs)]
+    outputs = tensors[len(given) :]
+    if claim.kind in ("op", "slice"):
+        held = iter(tensors)
+        found = _applied(reading, claim, [None if x is None else next(held) for x in claim.inputs])
+        for x, y in zip(found, outputs, strict=True):
+            reading.combine([x, y], [], Fraction(0))
+    else:
+        for tensor in tensors[1:]:
+            for one, other in zip(tensors[0], tensor, strict=True):
+                small, large = sorted((one, other), key=lambda d: d[0].size if d else 1)
+                reading.inside(large, small)
+    names = {
+        dim[0].root: (-1 - i, d)
+        for i, tensor in enumerate(tensors)
+        for d, dim in enumerate(tensor)
+        if dim
+    }
+    # Dimensions that begin and end inside the operator: no lineage has them.
+    inner = {n: (-1 - len(tensors), n) for n in range(reading.count) if n not in names}
+    names |= inner
+    joined: list[Relation] = [
+        (names[x.root], x.stride, names[y.root], y.stride, x.size) for x, y in reading.relations
+    ]
+    split = [(names[root], stride, names[root], stride, 1) for root, stride in reading.splits]
+    return joined + split
+
+
+def _applied(reading: Reading[Any], claim: Claim, inputs: Sequence[Any]) -> list[Any]:
+    """The operator of a claim in a reading of the declarations."""
+    if not claim.backward:
+        return list(apply_forward(reading, claim.name, inputs, claim.attrs))
+    wrt, arity = claim.attrs.get("wrt"), claim.attrs.get("arity")
+    if not isinstance(wrt, tuple) or not isinstance(arity, int):
+        raise Unsupported("a backward operator without wrt and arity")
+    positions = [w for w in wrt if isinstance(w, int)]
+    return list(
+        apply_backward(reading, claim.name, inputs[:arity], inputs[arity:], claim.attrs, positions)
+    )
 
 
 def _goals(meaning: Meaning, claim: Claim) -> list[tuple[Term, Term]]:
@@ -220,17 +270,7 @@ class _Semantics:
         claim = self.claim
         if claim.kind in ("op", "slice"):
             inputs = [None if x is None else self.meaning.tensor(x) for x in claim.inputs]
-            if not claim.backward:
-                return list(apply_forward(self.reading, claim.name, inputs, claim.attrs))
-            wrt, arity = claim.attrs.get("wrt"), claim.attrs.get("arity")
-            if not isinstance(wrt, tuple) or not isinstance(arity, int):
-                raise Unsupported("a backward operator without wrt and arity")
-            positions = [w for w in wrt if isinstance(w, int)]
-            return list(
-                apply_backward(
-                    self.reading, claim.name, inputs[:arity], inputs[arity:], claim.attrs, positions
-                )
-            )
+            return _applied(self.reading, claim, inputs)
         if claim.kind == "accumulate":
             return [self.accumulate()]
         given = [x for x in claim.inputs if x is not None]

@@ -180,9 +180,11 @@ def derivative(r: Reading[T], function: str, x: T, y: T) -> T:
 
 @dataclass(slots=True)
 class _Step(Generic[T]):
+    """``pullback``: the gradient of the input at a position, from that of the output."""
+
     output: int
     inputs: tuple[int, ...]
-    pullback: Callable[[T], Sequence[T | None]]
+    pullback: Callable[[T, int], T]
 
 
 @dataclass(slots=True, eq=False)
@@ -195,25 +197,24 @@ class _Tracked(Generic[T]):
 class Tape(Generic[T]):
     """A `Reading` that records what is computed on another one, for `pull`.
 
-    Tensors of a tape are tracked wrappers; `track` makes one, ``.value`` takes it out.
+    Tensors of a tape are tracked wrappers; `track` makes one, ``.value`` takes it out.  Gradients
+    are computed only for what is ``wanted``, and for what depends on it.
     """
 
     base: Reading[T]
     steps: list[_Step[T]] = field(default_factory=list)
-    count: int = 0
+    wanted: list[bool] = field(default_factory=list)
 
-    def track(self, value: T) -> _Tracked[T]:
-        self.count += 1
-        return _Tracked(value, self.count - 1)
+    def track(self, value: T, *, wanted: bool = False) -> _Tracked[T]:
+        self.wanted.append(wanted)
+        return _Tracked(value, len(self.wanted) - 1)
 
     def _record(
-        self,
-        value: T,
-        inputs: Sequence[_Tracked[T]],
-        pullback: Callable[[T], Sequence[T | None]],
+        self, value: T, inputs: Sequence[_Tracked[T]], pullback: Callable[[T, int], T]
     ) -> _Tracked[T]:
-        output = self.track(value)
-        self.steps.append(_Step(output.index, tuple(x.index for x in inputs), pullback))
+        output = self.track(value, wanted=any(self.wanted[x.index] for x in inputs))
+        if self.wanted[output.index]:
+            self.steps.append(_Step(output.index, tuple(x.index for x in inputs), pullback))
         return output
 
     def shape(self, x: _Tracked[T]) -> tuple[int, ...]:
@@ -229,11 +230,8 @@ class Tape(Generic[T]):
         for names, x in zip(operands, xs, strict=True):
             extents.update(zip(names, self.shape(x), strict=True))
 
-        def pullback(gradient: T) -> list[T | None]:
-            return [
-                self._einsum_pullback(i, operands, output, xs, gradient, extents)
-                for i in range(len(xs))
-            ]
+        def pullback(gradient: T, position: int) -> T:
+            return self._einsum_pullback(position, operands, output, xs, gradient, extents)
 
         return self._record(value, xs, pullback)
 
@@ -258,20 +256,20 @@ class Tape(Generic[T]):
         self, xs: Sequence[_Tracked[T]], factors: Sequence[Fraction], constant: Fraction
     ) -> _Tracked[T]:
         value = self.base.combine([x.value for x in xs], factors, constant)
-        return self._record(value, xs, lambda g: [scale(self.base, f, g) for f in factors])
+        return self._record(value, xs, lambda g, i: scale(self.base, factors[i], g))
 
     def unary(self, function: str, x: _Tracked[T]) -> _Tracked[T]:
         value = self.base.unary(function, x.value)
         return self._record(
             value,
             [x],
-            lambda g: [multiply(self.base, g, derivative(self.base, function, x.value, value))],
+            lambda g, _: multiply(self.base, g, derivative(self.base, function, x.value, value)),
         )
 
     def reshape(self, x: _Tracked[T], shape: tuple[int, ...]) -> _Tracked[T]:
         before = self.shape(x)
         return self._record(
-            self.base.reshape(x.value, shape), [x], lambda g: [self.base.reshape(g, before)]
+            self.base.reshape(x.value, shape), [x], lambda g, _: self.base.reshape(g, before)
         )
 
     def slice(self, x: _Tracked[T], dim: int, start: Affine, size: int) -> _Tracked[T]:
@@ -284,7 +282,7 @@ class Tape(Generic[T]):
         return self._constant_record(self.base.amax(x.value, dim), [x], "amax")
 
     def _constant_record(self, value: T, xs: Sequence[_Tracked[T]], what: str) -> _Tracked[T]:
-        def refuse(_: T) -> list[T | None]:
+        def refuse(_: T, position: int) -> T:
             raise Unsupported(f"the derivative of {what} is not declared; declare the operator's")
 
         return self._record(value, xs, refuse)
@@ -302,7 +300,7 @@ class Tape(Generic[T]):
         return self.track(self.base.constant(name))
 
     def pull(self, outputs: Sequence[_Tracked[T]], gradients: Sequence[T | None]) -> dict[int, T]:
-        """Gradients by tracked index, for everything that the outputs depend on."""
+        """Gradients by tracked index, for all that is wanted and that the outputs depend on."""
         arriving: dict[int, list[T]] = {}
         for output, gradient in zip(outputs, gradients, strict=True):
             if gradient is not None:
@@ -323,9 +321,9 @@ class Tape(Generic[T]):
             gradient = settle(step.output)
             if gradient is None:
                 continue
-            for index, part in zip(step.inputs, step.pullback(gradient), strict=True):
-                if part is not None:
-                    arriving.setdefault(index, []).append(part)
+            for position, index in enumerate(step.inputs):
+                if self.wanted[index]:
+                    arriving.setdefault(index, []).append(step.pullback(gradient, position))
         for index in list(arriving):
             settle(index)
         return total

@@ -108,7 +108,7 @@ def apply_backward(
         found = list(declared.backward(r, inputs, gradients, attrs))
     else:
         tape: Tape[Any] = Tape(r)
-        tracked = [tape.track(x) for x in inputs]
+        tracked = [tape.track(x, wanted=i in wrt) for i, x in enumerate(inputs)]
         outputs = declared.forward(tape, tracked, attrs)
         if len(outputs) != len(gradients):
             raise ShapeMismatch(
