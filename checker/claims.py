@@ -39,6 +39,7 @@ class Rebuilder:
     the families that a claim stands for; with a place for messages.  ``needed``: templates that a
     live row rests on, likewise.  ``partial``: for an operand of a partial function, the texts of
     which one has to hold (it is an operand that the claimed values have as well), with a message.
+    ``part``: (k, n) looks at the templates whose number is k modulo n only, and at all their rows.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class Rebuilder:
         *,
         thorough: bool,
         more: int = 0,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         self.nodes = nodes
         self.more = more
+        self.part = part
         self.texts: list[Texts] = [(t.linear, t.nonlinear) for t in templates]
         self.problems = problems
         self.thorough = thorough
@@ -67,6 +70,8 @@ class Rebuilder:
         to be defined (None: this is the side that defines them)."""
         for number, stage in sorted(side.stages.items()):
             if stage.template < 0 or side.unrolled.rows[number].kind in UNCLAIMED:
+                continue
+            if stage.template % self.part[1] != self.part[0]:
                 continue
             where = side.where(number)
             live = number in side.live

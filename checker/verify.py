@@ -46,6 +46,7 @@ class _Check:
     seconds: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    part: tuple[int, int] = (0, 1)
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -69,6 +70,7 @@ def check(
     proofs: bool = False,
     ethos: str | Path | None = None,
     cpc: str | Path | None = None,
+    part: tuple[int, int] = (0, 1),
 ) -> CheckResult:
     """Whether the verdict of a finished run stands.
 
@@ -76,8 +78,10 @@ def check(
     if the caller has them; both are held against the certificate.  ``thorough``: rebuild every
     operator's obligation, also those that are others up to names.  ``proofs``: check the stored
     proofs too, and ask each solver by itself; ``ethos``: the external checker of proofs, with the
-    calculus in ``cpc`` (`checker.ethos`).  The rest are settings of the solvers.  Raises
-    `InvalidInput` if ethos is not where it is said to be.
+    calculus in ``cpc`` (`checker.ethos`).  ``part``: (k, n) states again and solves the templates
+    whose number is k modulo n only, everything else is checked whole: a proof holds if all n parts
+    of it do (`checker.parts`).  The rest are settings of the solvers.  Raises `InvalidInput` if
+    ethos is not where it is said to be, ValueError for a part of what is no proof.
     """
     external = find_ethos(*(None if p is None else Path(p) for p in (ethos, cpc)))
     problems = Problems()
@@ -93,10 +97,13 @@ def check(
         problems.add("file", str(error))
         return CheckResult(False, "", problems.all(), {"read": time.perf_counter() - start}, {})
 
+    if part != (0, 1) and (run.certificate.verdict != "proved" or proofs):
+        raise ValueError("only a proof is checked in parts, and without the stored proofs")
+
     def solver(chosen: Mode) -> Solver:
         return Solver(parallel, chosen, timeout, memory_limit_bytes, seed, solved)
 
-    work = _Check(run, thorough, solver(mode), problems)
+    work = _Check(run, thorough, solver(mode), problems, part=part)
     work.seconds["read"] = time.perf_counter() - start
     named = check_rounding(run, problems)
     _check_inputs(work, inputs, plan if named else None)
@@ -191,7 +198,14 @@ def _check_argument(work: _Check) -> None:
             return
     with work.timed("rebuild"):
         more = _more(run, problems)
-        rebuilder = Rebuilder(run.nodes, run.templates, problems, thorough=work.thorough, more=more)
+        rebuilder = Rebuilder(
+            run.nodes,
+            run.templates,
+            problems,
+            thorough=work.thorough,
+            more=more,
+            part=work.part,
+        )
         rebuilder.side(sides[0], None)
         rebuilder.side(sides[1], single_values(sides[0], run.nodes))
         rebuilder.finish()

@@ -310,29 +310,25 @@ class _Group:
         first = self.lineage(values[0]), self.claim(values[0])
         if all(self.lineage(v) == first[0] and self.claim(v) == first[1] for v in values):
             return values[0], []
-        alike: list[list[int]] = []
+        alike: dict[tuple[Claimed, Lineage], list[int]] = {}
         for value in values:
-            claim, lineage = self.claim(value), self.lineage(value)
-            for same in alike:
-                if claim == self.claim(same[0]) and lineage == self.lineage(same[0]):
-                    same.append(value)
-                    break
-            else:
-                alike.append([value])
-        # The largest boxes first: what lies within them is compared without guessing.
-        alike.sort(key=lambda same: -_size(self.claim(same[0])))
+            alike.setdefault((self.claim(value), self.lineage(value)), []).append(value)
         companies: list[list[int]] = []
-        for same in alike:
+        alone: list[int] = []
+        # The largest boxes first: what lies within them is compared without guessing.
+        for same in sorted(alike.values(), key=lambda same: -_size(self.claim(same[0]))):
             company = next((c for c in companies if self.agree(c[0], same[0])), None)
-            if company is None:
+            if company is not None:
+                company += same
+            elif len(companies) < MOST:
                 companies.append(same)
             else:
-                company += same
+                alone += same
         best = max(
             companies,
             key=lambda c: (not _is_unknown(self.result, self.lineage(c[0])), len(c)),
         )
-        return best[0], [v for c in companies if c is not best for v in c]
+        return best[0], [*(v for c in companies if c is not best for v in c), *alone]
 
     def agree(self, one: int, other: int) -> bool:
         a, b = self.lineage(one), self.lineage(other)
@@ -372,7 +368,7 @@ class _Group:
         """The box that a value would be recorded as by another one's record, if it is one of the
         boxes that are recorded."""
         claim = self.claim(value)
-        for box in dict.fromkeys(self.claim(v) for v in self.values):
+        for box in list(dict.fromkeys(self.claim(v) for v in self.values[: 4 * MOST])):
             candidate = claim._replace(low=box.low, high=box.high)
             if box != claim and candidate.shape == claim.shape and agree(
                 self.claim(expected), self.lineage(expected), candidate, self.lineage(value)

@@ -128,15 +128,23 @@ def check(
     proofs: bool = False,
     ethos: Path | None = None,
     cpc: Path | None = None,
+    cluster: Settings | None = None,
 ) -> CheckResult:
     """The second eye over a finished run; raises `InvalidInput` if it is none, or for input files
-    (as given to ``verify``) that cannot be read."""
+    (as given to ``verify``) that cannot be read.
+
+    ``cluster``: where a proof is checked in parts; stored proofs are checked here all the same.
+    """
     if not run_dir.is_dir() or not rundir.is_run(run_dir):
         raise InvalidInput("expected the directory of a run", str(run_dir))
     import checker
+    from shardproof import spread_check
     from shardproof.recheck import read_again
 
     source = read_again(run_dir, files)
+    if cluster is not None and not proofs and spread_check.can_be_spread(run_dir):
+        parts = spread_check.check(run_dir, cluster, inputs=source.inputs, plan=source.plan)
+        return parts._replace(notes=(source.note, *parts.notes) if source.note else parts.notes)
     found = checker.check(
         run_dir,
         inputs=source.inputs,

@@ -7,7 +7,7 @@ from io import StringIO
 from itertools import chain, repeat
 from typing import Final, TextIO
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -17,9 +17,14 @@ from shardproof.result import Conclusion, Result, Verdict
 
 #: Where the width of the reader's screen is not known.
 WIDTH: Final = 100
-#: So many findings are shown, and conclusions that do not hold; the rest is counted.
-MOST: Final = 5
+#: Lines of a report, the whole of it; what does not fit is counted.
+LINES: Final = 40
+#: Lines that findings are left with at least, and the one line that counts the rest.
+ROOM: Final = 16
+MORE: Final = 2
+#: So many conclusions that do not hold are shown; characters of a text; the rest is cut.
 FEW: Final = 3
+LONGEST: Final = 280
 
 _SAYS: Final[dict[Verdict, str]] = {
     "proved": "the parallel plan computes what the single-device plan computes, for every input",
@@ -77,40 +82,95 @@ def _span(first: int, last: int) -> str:
 
 
 def write(result: Result, to: Console) -> None:
-    """The report."""
+    """The report, on one screen."""
     verdict = result.verdict
-    to.print(Text(f"{verdict}: {_SAYS[verdict]}", style=_STYLES[verdict]))
+    head: list[RenderableType] = [Text(f"{verdict}: {_SAYS[verdict]}", style=_STYLES[verdict])]
     if result.reason:
-        to.print(Padding(Text(plain(result.reason)), (0, 0, 0, 2)))
+        head.append(Padding(Text(_short(result.reason)), (0, 0, 0, 2)))
     alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in result.findings:
         alike.setdefault((finding.kind, finding.message), []).append(finding)
-    for findings in list(alike.values())[:MOST]:
-        _finding(findings[0], len(findings), to)
-    rest = sum(len(findings) for findings in list(alike.values())[MOST:])
-    if rest:
-        to.print(Text(f"\n... and {_many(rest, 'more finding')}, all with --json"))
-    rows = _summary(result)
-    to.print(Padding(_grid(rows), (1, 0, 0, 0)))
+    taken = sum(_lines(part, to) for part in head) + bool(result.run_dir)
+    rows = _fitted(result, LINES - taken - (ROOM if alike else 0), to)
+    summary = _summary_block(rows)
+    shown = _findings(list(alike.values()), LINES - taken - _lines(summary, to), to)
+    for part in (*head, *shown, summary):
+        to.print(part)
     if result.run_dir:
         # Whatever its length, a path stays in one piece.
         width = max(len(name) for name, _ in rows)
         to.print(Text(f"{'run':<{width}}  {plain(result.run_dir)}"), soft_wrap=True)
 
 
-def _finding(finding: Finding, times: int, to: Console) -> None:
-    """The first of some findings that say the same."""
+def _lines(part: RenderableType, to: Console) -> int:
+    """How many lines something takes."""
+    return len(to.render_lines(part, pad=False))
+
+
+def _short(text: str) -> str:
+    text = plain(text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+
+
+def _summary_block(rows: Sequence[tuple[str, str]]) -> RenderableType:
+    return Padding(_grid(rows), (1, 0, 0, 0))
+
+
+def _fitted(result: Result, room: int, to: Console) -> list[tuple[str, str]]:
+    """The rows of the summary, with as many assumptions as there is room for."""
+    room -= _lines(_summary_block(_summary(result, 0)), to)
+    kept = 0
+    for assumption in result.assumptions:
+        room -= _lines(_grid([("concluded", plain(assumption))]), to)
+        if room < 0 and kept:
+            break
+        kept += 1
+    return _summary(result, kept)
+
+
+def _findings(alike: Sequence[list[Finding]], room: int, to: Console) -> list[RenderableType]:
+    """The first finding in full, then the others if all fit, else a line for each while there is
+    room; the rest is counted."""
+    blocks = [_finding(findings[0], len(findings)) for findings in alike[:LINES]]
+    lines = [_lines(block, to) for block in blocks]
+    if sum(lines) <= room and len(blocks) == len(alike):
+        return list(blocks)
+    shown: list[RenderableType] = list(blocks[:1])
+    left = room - sum(lines[:1]) - MORE
+    told = 1
+    for findings in alike[1:]:
+        line = Text(_heading(findings[0], len(findings)), no_wrap=True, overflow="ellipsis")
+        # A text by itself would lose that it is not to be wrapped.
+        block = Padding(line, (1 if told == 1 else 0, 0, 0, 0))
+        left -= _lines(block, to)
+        if left < 0:
+            break
+        shown.append(block)
+        told += 1
+    rest = sum(len(findings) for findings in alike[told:])
+    if rest:
+        how = "all with --json and `shardproof report`"
+        shown.append(Text(f"\n... and {_many(rest, 'more finding')}, {how}"))
+    return shown
+
+
+def _heading(finding: Finding, times: int) -> str:
     again = "" if times == 1 else f" ({times} times; this is the first)"
-    to.print()
-    to.print(Text(f"{plain(finding.kind)}: {plain(finding.message)}{again}", style="bold"))
+    return f"{plain(finding.kind)}: {_short(finding.message)}{again}"
+
+
+def _finding(finding: Finding, times: int) -> RenderableType:
+    """The first of some findings that say the same."""
     values = {
-        **{name: plain(str(getattr(finding, name))) for name in _FIELDS},
+        **{name: _short(str(getattr(finding, name))) for name in _FIELDS},
         "ranks": numbers(finding.ranks),
         "microbatches": numbers(finding.microbatches),
     }
     rows = [(name, values[name]) for name in _FIELDS if values[name]]
+    parts: list[RenderableType] = [Text(f"\n{_heading(finding, times)}", style="bold")]
     if rows:
-        to.print(Padding(_grid(rows), (0, 0, 0, 2)))
+        parts.append(Padding(_grid(rows), (0, 0, 0, 2)))
+    return Group(*parts)
 
 
 def _grid(rows: Iterable[tuple[str, str]]) -> Table:
@@ -122,9 +182,10 @@ def _grid(rows: Iterable[tuple[str, str]]) -> Table:
     return grid
 
 
-def _summary(result: Result) -> list[tuple[str, str]]:
+def _summary(result: Result, assumptions: int) -> list[tuple[str, str]]:
+    """Rows of (section, line), with the first ``assumptions`` of what was assumed."""
     sections = {
-        "assumed": map(plain, result.assumptions),
+        "assumed": _assumed(result, assumptions),
         "proved" if result.verdict == "proved" else "concluded": _conclusions(result),
         "covered": _covered(result),
         "distinct": _distinct(result),
@@ -135,6 +196,13 @@ def _summary(result: Result) -> list[tuple[str, str]]:
         for name, lines in sections.items()
         for first, line in zip(chain([True], repeat(False)), lines, strict=False)
     ]
+
+
+def _assumed(result: Result, count: int) -> Iterator[str]:
+    yield from map(plain, result.assumptions[:count])
+    rest = len(result.assumptions) - count
+    if rest:
+        yield f"{_many(rest, 'more assumption')}, all with --json and `shardproof report`"
 
 
 def _conclusions(result: Result) -> Iterator[str]:
@@ -151,7 +219,7 @@ def _conclusions(result: Result) -> Iterator[str]:
         places = f", in {len(names):,} places" if len(names) > (distinct if of else 1) else ""
         yield plain(f"{kind}{of}{places}")
     for conclusion in failed[:FEW]:
-        yield plain(f"NOT {_failed(conclusion)}")
+        yield f"NOT {_short(_failed(conclusion))}"
     if len(failed) > FEW:
         yield f"NOT {len(failed) - FEW:,} more, all with --json"
 

@@ -129,7 +129,7 @@ class _Comparison:
             return
         if isinstance(node, cells.Reducer):
             weights = tuple((x.full.name, x.box) for x in node.weights)
-            self.reducers[weights][device].add(node.device)
+            self.reducers[weights][device].add(tuple(sorted(node.device)))
             return
         place = _place(device, node)
         self.operands(place, node.inputs)
@@ -161,7 +161,7 @@ class _Comparison:
             self.operands(place, prim.inputs)
             self.operands(place, prim.outputs)
             if "ranks" in prim.kwargs:
-                self.groups[adapter.id, prim.kind][place.device].add(prim.ranks())
+                self.groups[adapter.id, prim.kind][place.device].add(tuple(sorted(prim.ranks())))
 
     # -- comparing ----------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ def _denier(
     if device not in ranks:
         return device
     for other in ranks:
-        if other not in known or all(set(x) != set(ranks) for x in by_device.get(other, ())):
+        if other not in known or ranks not in by_device.get(other, ()):
             return other
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,6 +26,15 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--cpc", type=_PATH, metavar="FILE", help="cvc5's proofs/eo/cpc/Cpc.eo, which ethos needs."
 )
+@click.option(
+    "--executor",
+    type=click.Choice(("local", "ray")),
+    default="local",
+    show_default=True,
+    help="Here, or a proof in parts on a Ray cluster.",
+)
+@click.option("--address", metavar="ADDR", help="The Ray cluster to join.")
+@click.option("--workers", type=int, metavar="N", help="How many parts at a time.")
 def check(
     run_dir: Path,
     as_json: bool,
@@ -32,6 +42,9 @@ def check(
     proofs: bool,
     ethos: Path | None,
     cpc: Path | None,
+    executor: str,
+    address: str | None,
+    workers: int | None,
 ) -> int:
     """Check a finished run with the second eye: build and solve again what it claims.
 
@@ -44,7 +57,17 @@ def check(
     from shardproof import api
     from shardproof.report import plain
 
-    found = api.check(run_dir, inputs, proofs=proofs, ethos=ethos, cpc=cpc)
+    options: dict[str, Any] = {"proofs": proofs, "ethos": ethos, "cpc": cpc}
+    if executor == "ray":
+        from cluster.settings import Settings
+
+        try:
+            options["cluster"] = Settings("ray", address, workers)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+    elif address is not None or workers is not None:
+        raise click.UsageError("--address and --workers are of use with --executor ray only")
+    found = api.check(run_dir, inputs, **options)
     problems = [str(problem) for problem in found.problems]
     if as_json:
         import json

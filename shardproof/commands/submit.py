@@ -7,7 +7,6 @@ from typing import Final
 
 import click
 
-
 #: The pinned packages of a checkout, in its folder.
 LOCK: Final = Path("requirements/runtime.lock")
 

@@ -207,7 +207,7 @@ def _total(side: Replay, value: int, at: dict[str, int], batch: Sequence[tuple[s
 
 
 def _gradients(plan: Plan, one: Replay, many: Replay, field: bool) -> list[Difference]:
-    """Every shard's gradient on every rank; none at all is zero."""
+    """The gradient of every shard that is updated, on every rank; none at all is zero."""
     full = {
         plan.single.shards[number].name: one.get(value, {})
         for _, number, value in one.unrolled.gradients
@@ -218,6 +218,8 @@ def _gradients(plan: Plan, one: Replay, many: Replay, field: bool) -> list[Diffe
     found = []
     for number, program in enumerate(plan.programs):
         for position, shard in enumerate(program.shards):
+            if shard.updated_as >= 0:
+                continue
             value, whole = values.get((number, position)), full.get(shard.name)
             if value is None and whole is None:
                 continue
@@ -244,7 +246,7 @@ def uncovered(plan: Plan, names: Iterable[str]) -> list[str]:
     boxes: dict[str, set[tuple[tuple[int, int], ...]]] = {name: set() for name in names}
     for program in plan.programs:
         for shard in program.shards:
-            if shard.name in boxes:
+            if shard.name in boxes and shard.updated_as < 0:
                 boxes[shard.name].update(_boxes(shard, program))
     sizes = {shard.name: shard.full_shape for shard in plan.single.shards}
     return [

@@ -42,6 +42,26 @@ def another_offset(plan: Plan, rng: Random) -> Mutation | None:
     return Mutation(with_program(plan, p, replace(program, shards=tuple(shards))), what)
 
 
+def another_owner(plan: Plan, rng: Random) -> Mutation | None:
+    """A shard that is updated as a whole, or as another box of its parameter."""
+    choices = [
+        (p, s)
+        for p, program in enumerate(plan.programs)
+        for s, shard in enumerate(program.shards)
+        if shard.updated_as >= 0
+    ]
+    if not choices:
+        return None
+    p, s = rng.choice(choices)
+    program = plan.programs[p]
+    held = program.shards[s]
+    new = rng.choice([-1, *(n for n in range(len(program.shards)) if n != held.updated_as)])
+    shards = list(program.shards)
+    shards[s] = replace(held, updated_as=new)
+    what = f"{held.name} on rank {program.base}: updated as shard {new}, not {held.updated_as}"
+    return Mutation(with_program(plan, p, replace(program, shards=tuple(shards))), what)
+
+
 def _twins(program: Program) -> list[tuple[int, int]]:
     """Pairs of shards of the same shape."""
 
@@ -82,6 +102,7 @@ def shards_exchanged(plan: Plan, rng: Random) -> Mutation | None:
 
 
 SHARDS: Final = (
+    Mutator("another owner", "ranks", another_owner),
     Mutator("another offset", "ranks", another_offset),
     Mutator("shards exchanged", "inputs", shards_exchanged),
 )

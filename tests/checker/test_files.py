@@ -131,8 +131,13 @@ def test_a_missing_file_is_named(run: Path, name: str) -> None:
     rejected(run, f"{name}: cannot be read")
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.99])
-@pytest.mark.parametrize("name", ["stages.arrow", "templates.arrow", "nodes.arrow"])
+#: Tables that are cut off, and after which share of their bytes.
+TRUNCATED = ["stages.arrow", "templates.arrow", "nodes.arrow"]
+SHARES = [0.0, 0.01, 0.3, 0.7, 0.99]
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("name", TRUNCATED)
 def test_a_truncated_file_is_no_table(run: Path, name: str, share: float) -> None:
     data = (run / name).read_bytes()
     (run / name).write_bytes(data[: int(len(data) * share)])
@@ -162,19 +167,19 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
     rejected(tmp_path / "nowhere", "is no run directory")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"verdict": "true"}, "its verdict is 'true'"),
-        ({"format": "shardproof run 0"}, "its format is 'shardproof run 0'"),
-        ({"trusted": []}, "names another trusted base"),
-        ({"files": {}}, "names other files than the tables of a run"),
-        ({"more": 1}, "is no certificate"),
-        ({"counts": {"stages": "many"}}, "is no certificate"),
-        ({"plan": "0" * 64}, "is another plan than the certificate's"),
-        ({"conclusions": {}}, "says other conclusions than their table"),
-    ],
-)
+CERTIFICATES: list[tuple[dict[str, Any], str]] = [
+    ({"verdict": "true"}, "its verdict is 'true'"),
+    ({"format": "shardproof run 0"}, "its format is 'shardproof run 0'"),
+    ({"trusted": []}, "names another trusted base"),
+    ({"files": {}}, "names other files than the tables of a run"),
+    ({"more": 1}, "is no certificate"),
+    ({"counts": {"stages": "many"}}, "is no certificate"),
+    ({"plan": "0" * 64}, "is another plan than the certificate's"),
+    ({"conclusions": {}}, "says other conclusions than their table"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), CERTIFICATES)
 def test_a_certificate_is_held_to_its_form(
     run: Path, changes: dict[str, Any], message: str
 ) -> None:

@@ -7,7 +7,7 @@ Token authentication is on.
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import os
 import secrets
 import shutil
@@ -20,12 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.request import Request, urlopen
 
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 150.0
+START_SECONDS = 400.0
 OBJECT_STORE_BYTES = 100 << 20
 
 
@@ -39,12 +38,16 @@ def free_port() -> int:
 class Cluster:
     """A head without CPUs and ``workers`` nodes of ``cpus`` CPUs and ``memory_mib`` each."""
 
-    def __init__(self, workers: int = 2, cpus: int = 1, memory_mib: int = 2048) -> None:
+    def __init__(
+        self, workers: int = 2, cpus: int = 1, memory_mib: int = 2048, dashboard: bool = True
+    ) -> None:
         # Ray's sockets lie in here, and their paths must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="sp"))
         self.port, self.dashboard = free_port(), free_port()
         self.nodes: list[subprocess.Popen[bytes]] = []
         self._workers, self._cpus, self._memory_mib = workers, cpus, memory_mib
+        self._has_dashboard = dashboard
+        self._count = itertools.count()
         token = self.folder / "token"
         token.write_text(secrets.token_hex(32))
         token.chmod(0o600)
@@ -59,6 +62,8 @@ class Cluster:
             "RAY_health_check_period_ms": "500",
             "RAY_health_check_timeout_ms": "2000",
             "RAY_health_check_failure_threshold": "6",
+            "RAY_raylet_start_wait_time_s": "300",
+            "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
         }
 
     @property
@@ -71,10 +76,10 @@ class Cluster:
 
     def __enter__(self) -> Self:
         try:
-            self._start("--head", f"--port={self.port}", "--include-dashboard=true",
+            self._start("--head", f"--port={self.port}", f"--include-dashboard={str(self._has_dashboard).lower()}",
                         f"--dashboard-port={self.dashboard}", "--num-cpus=0",
                         f"--temp-dir={self.folder}/ray")  # fmt: skip
-            self._until(lambda: _listens(self.port) and _listens(self.dashboard), "the head")
+            self._until(self._started, "the head")
             for _ in range(self._workers):
                 self.add()
         except BaseException:
@@ -90,27 +95,19 @@ class Cluster:
     ) -> None:
         self.close()
 
-    def alive(self) -> int:
-        """How many nodes are up, the head among them."""
-        token = (self.folder / "token").read_text()
-        request = Request(
-            f"{self.url}/nodes?view=summary", headers={"Authorization": f"Bearer {token}"}
-        )
-        try:
-            with urlopen(request, timeout=5) as answer:
-                found = json.loads(answer.read())["data"]["summary"]
-        except (OSError, KeyError, ValueError):
-            return 0
-        return sum(node["raylet"].get("state") == "ALIVE" for node in found)
-
     def add(self) -> None:
         """One more worker node; two that start at once would take each other's sockets."""
-        before = self.alive()
         self._start(
             f"--address={self.address}", f"--num-cpus={self._cpus}",
             f"--memory={self._memory_mib << 20}",
         )  # fmt: skip
-        self._until(lambda: self.alive() > before, "a worker node")
+        self._until(self._started, "a worker node")
+
+    def _started(self) -> bool:
+        """Whether the node that was begun last is there, and where it serves jobs, that."""
+        told = "Ray runtime started." in self._log.read_text(errors="replace")
+        head = len(self.nodes) == 1 and self._has_dashboard
+        return told and (not head or _listens(self.dashboard))
 
     def kill(self, node: subprocess.Popen[bytes]) -> int:
         """End a node and everything on it at once; the number of processes."""
@@ -136,7 +133,8 @@ class Cluster:
 
     def _start(self, *options: str) -> None:
         ray = str(Path(sys.executable).parent / "ray")
-        log = (self.folder / f"node-{len(self.nodes)}.log").open("ab")
+        self._log = self.folder / f"node-{next(self._count)}.log"
+        log = self._log.open("wb")
         self.nodes.append(
             subprocess.Popen(
                 [

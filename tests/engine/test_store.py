@@ -354,3 +354,26 @@ def test_nested_attributes_have_a_limit() -> None:
 def test_attributes_speak_of_axes_that_exist() -> None:
     with pytest.raises(InvalidInput, match=r"operator 1 .made_up.: start is over axes \['tp'\]"):
         store.from_bytes(store.to_bytes(example({"start": affine(0, {"tp": 4})})))
+
+
+@pytest.mark.parametrize(
+    ("claim", "says"),
+    [
+        (Claimed(1, (0, 4), (4,)), "is no part of a tensor"),
+        (Claimed(1, (4,), (0,)), "is no part of a tensor"),
+        (Claimed(1, (0,), (4,), 2, 2), "is no part of a tensor"),
+    ],
+)
+def test_a_claim_that_is_none_is_named(claim: Claimed, says: str) -> None:
+    body = dataclasses.replace(example().single.bodies[0], claims=(claim, None, None))
+    single = dataclasses.replace(example().single, bodies=(body, *example().single.bodies[1:]))
+    with pytest.raises(InvalidInput, match=says) as error:
+        store.from_bytes(store.to_bytes(dataclasses.replace(example(), single=single)))
+    assert "table claims, row 0" in str(error.value)
+
+
+def test_claims_about_other_values_are_noticed() -> None:
+    body = dataclasses.replace(example().single.bodies[0], claims=(None,))
+    single = dataclasses.replace(example().single, bodies=(body, *example().single.bodies[1:]))
+    with pytest.raises(InvalidInput, match="1 claims about 3 values"):
+        store.from_bytes(store.to_bytes(dataclasses.replace(example(), single=single)))

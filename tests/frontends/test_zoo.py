@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from fractions import Fraction
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from engine.ir import Body, Group, Op, Plan, Program
 from engine.lineage import Lineage, NodeTable
 from engine.unroll import Unrolled, unroll
 from engine.wellformed import check
-from frontends.zoo import MODELS, ProgramBuilder, along, build
+from frontends.zoo import MODELS, PARALLELS, ProgramBuilder, along, build, parallelization
+from frontends.zoo.config import Parallel
 from partition.trace import Trace, Tracer, reference
 
 TINY: dict[str, Any] = {
@@ -214,6 +216,60 @@ def test_models_have_their_true_number_of_parameters(
     )
 
 
+def test_gpt3_has_its_true_number_of_parameters() -> None:
+    plan = build("gpt3-175b")
+    held = sum(prod(s.full_shape) for s in plan.single.shards)
+    layers, h, vocabulary, sequence = 96, 12288, 51200, 2048
+    layer = 4 * (h * h + h) + (4 * h * h + 4 * h) + (4 * h * h + h) + 4 * h
+    assert held == layers * layer + (vocabulary + sequence) * h + 2 * h
+    assert round(held / 1e9, 1) == 174.6
+
+
+def test_a_model_and_a_parallelization_may_be_files(tmp_path: Path) -> None:
+    text = MODELS["llama3-8b"].read_text().replace("layers = 32", "layers = 3")
+    (tmp_path / "mine.toml").write_text(text)
+    (tmp_path / "ways.toml").write_text("dp = 2\nsequence_parallel = true\ntp = 4\n")
+    settings = parallelization(str(tmp_path / "ways.toml"))
+    plan = build(str(tmp_path / "mine.toml"), **settings)
+    assert plan.name == "mine dp2 tp4 pp1 mb1 sp"
+    assert len([s for s in plan.single.shards if s.name.endswith("wq.weight")]) == 3
+    assert parallelization("l3") == {"dp": 64, "tp": 8, "pp": 16, "microbatches": 16}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("architecture = 'mamba'", "architecture 'mamba' is not known; known are "),
+        ("architecture = 'llama'\nlayers = 2", "hidden is missing"),
+        ("layers = [", "not a readable configuration: "),
+    ],
+)
+def test_a_wrong_model_file_says_why(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(InvalidInput, match=message) as error:
+        build(str(tmp_path / "mine.toml"))
+    assert str(tmp_path / "mine.toml") in str(error.value)
+
+
+def test_every_named_parallelization_is_one() -> None:
+    assert {"l1", "l2", "l3", "d1", "d2", "d3"} <= PARALLELS.keys()
+    for name in PARALLELS:
+        Parallel(**parallelization(name))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ranks = 3", "ranks is no setting; known are dp, tp, pp, microbatches, "),
+        ("dp = '3'", "dp is '3', expected an integer"),
+    ],
+)
+def test_a_wrong_parallelization_says_why(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "ways.toml").write_text(text)
+    with pytest.raises(InvalidInput, match=message):
+        parallelization(str(tmp_path / "ways.toml"))
+
+
 def test_the_full_405b_plan_is_sound() -> None:
     plan = build("llama3-405b", dp=64, tp=8, pp=16, microbatches=16)
     check(plan)
@@ -299,7 +355,7 @@ def test_what_cannot_be_built_says_why(changes: dict[str, Any], message: str) ->
 
 
 def test_an_unknown_model_is_named_with_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match="no model llama4; known are .*llama3-405b, llama3-70b"):
+    with pytest.raises(InvalidInput, match=r"no model llama4; known are .*llama3-405b, llama3-70b"):
         build("llama4", dp=1, tp=1, pp=1, microbatches=1)
     assert {"llama3-8b", "llama3-70b", "llama3-405b"} <= MODELS.keys()
 

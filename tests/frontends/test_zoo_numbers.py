@@ -80,18 +80,22 @@ class Machine:
         if row.kind in ("op", "slice"):
             return self.operator(row, at)
         (source, *rest) = row.inputs
-        along = [
-            {**at, **dict(zip([a for a, _ in row.over], place, strict=True))}
-            for place in itertools.product(*(range(n) for _, n in row.over))
-        ]
+        axes = [a for a, _ in row.over]
+        places = list(itertools.product(*(range(n) for _, n in row.over)))
+        along = [{**at, **dict(zip(axes, place, strict=True))} for place in places]
         parts = [self.get(source, p) for p in along]
         if row.kind == "accumulate":
             return [sum(parts) + sum(self.get(v, at) for v in rest)]
+        if row.kind == "all_reduce" and rest:
+            total = sum(self.get(v, p) for v in row.inputs for p in along)
+            return [total] * len(row.outputs)
+        assert not rest
         if row.kind == "all_gather":
             return [np.concatenate(parts, axis=int(row.attrs["dim"]))]  # type: ignore[call-overload]
         total = np.max(parts, axis=0) if row.attrs.get("op") == "max" else sum(parts)
         if row.kind == "reduce_scatter":
-            return [np.split(total, len(parts), axis=row.attrs["dim"])[at[row.over[0][0]]]]
+            place = places.index(tuple(at[a] for a in axes))
+            return [np.split(total, len(parts), axis=row.attrs["dim"])[place]]
         assert row.kind == "all_reduce"
         return [total]
 
@@ -159,6 +163,36 @@ def torch_llama(tensors: dict[str, Any]) -> tuple[float, dict[str, Any]]:
     return loss.item(), {k: t.grad.numpy() for k, t in p.items() if t.grad is not None}
 
 
+def torch_gpt(tensors: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    """Loss and gradients of GPT as PyTorch computes them, written after the model's papers."""
+    p = {k: torch.tensor(v, requires_grad=v.dtype == np.float64) for k, v in tensors.items()}
+    tokens, targets = p["tokens"], p["targets"]
+    b, s = tokens.shape
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        weights = p[f"{name}.weight"], p[f"{name}.bias"]
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], *weights, 1e-5)
+
+    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+        return torch.nn.functional.linear(x, p[f"{name}.weight"], p[f"{name}.bias"])
+
+    x = p["wte.weight"][tokens] + p["wpe.weight"]
+    for i in range(CONFIG["layers"]):
+        h = norm(x, f"h.{i}.ln_1")
+        q, k, v = (
+            linear(h, f"h.{i}.attn.{n}_proj").view(b, s, CONFIG["heads"], -1).transpose(1, 2)
+            for n in "qkv"
+        )
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + linear(mixed.transpose(1, 2).reshape(b, s, -1), f"h.{i}.attn.c_proj")
+        h = torch.nn.functional.gelu(linear(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc"))
+        x = x + linear(h, f"h.{i}.mlp.c_proj")
+    logits = norm(x, "ln_f") @ p["wte.weight"].T
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.item(), {k: t.grad.numpy() for k, t in p.items() if t.grad is not None}
+
+
 @pytest.fixture(autouse=True)
 def _double() -> Iterator[None]:
     before = torch.get_default_dtype()
@@ -167,26 +201,40 @@ def _double() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
+LLAMA, GPT = "llama3-8b", "gpt3-175b"
+
+
 @pytest.mark.parametrize(
-    "layout",
+    ("model", "layout"),
     [
-        {"dp": 1, "tp": 1, "pp": 1, "microbatches": 1, "microbatch_size": 2},
-        {"dp": 2, "tp": 2, "pp": 2, "microbatches": 2},
-        {"dp": 1, "tp": 2, "pp": 2, "microbatches": 3, "sequence_parallel": True},
+        (LLAMA, {"dp": 1, "tp": 1, "pp": 1, "microbatches": 1, "microbatch_size": 2}),
+        (LLAMA, {"dp": 2, "tp": 2, "pp": 2, "microbatches": 2}),
+        (LLAMA, {"dp": 1, "tp": 2, "pp": 2, "microbatches": 3, "sequence_parallel": True}),
+        (LLAMA, {"dp": 2, "cp": 2, "microbatches": 2, "zero": 3}),
+        (LLAMA, {"dp": 2, "tp": 2, "microbatches": 2, "zero": 2, "sequence_parallel": True}),
+        (LLAMA, {"dp": 1, "pp": 2, "virtual_stages": 2, "microbatches": 2, "layers": 4}),
+        (GPT, {"dp": 2, "tp": 2, "pp": 2, "microbatches": 2}),
+        (GPT, {"dp": 2, "tp": 2, "cp": 2, "microbatches": 1, "sequence_parallel": True, "zero": 1}),
     ],
     ids=str,
 )
-def test_both_sides_compute_what_pytorch_computes(layout: dict[str, Any]) -> None:
-    plan = build("llama3-8b", **layout, **CONFIG)
+def test_both_sides_compute_what_pytorch_computes(
+    model: str, layout: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CONFIG, "layers", layout.get("layers", CONFIG["layers"]))
+    without = {"kv_heads"} if model == GPT else set()
+    sizes = {k: v for k, v in CONFIG.items() if k not in without}
+    plan = build(model, **{**sizes, **layout})
     batch = layout["dp"] * layout["microbatches"] * layout.get("microbatch_size", 1)
     tensors = random_tensors(plan, batch)
-    loss, gradients = torch_llama(tensors)
+    loss, gradients = (torch_llama if model == LLAMA else torch_gpt)(tensors)
     for programs in ((plan.single,), plan.programs):
         machine = Machine(plan, programs, tensors)
         unrolled = machine.run()
         ((last, _, value),) = unrolled.losses
-        tp = programs[last].extents.get("tp", 1)
-        total = sum(machine.get(value, at).item() for at in machine.points(last)) / tp
+        extents = programs[last].extents
+        copies = extents.get("tp", 1) * extents.get("cp", 1)
+        total = sum(machine.get(value, at).item() for at in machine.points(last)) / copies
         assert total == pytest.approx(loss, rel=1e-12)
         compared = set()
         for program, number, value in unrolled.gradients:

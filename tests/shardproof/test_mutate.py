@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from engine import store
 from engine.ir import Plan
+from frontends.zoo import build
 from shardproof.commands.mutate import mutate
 from shardproof.mutation import campaign
 from shardproof.mutation.edit import apart, one_call, separable
@@ -24,6 +25,16 @@ from tests.faults.plans import attrs, edit_calls, edit_op, edit_shard, llama, na
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     return llama(tp=2, microbatches=2, layers=1, sequence=4, ffn=8)
+
+
+def divided_gradients() -> Plan:
+    """Replicas that own a part of every gradient each."""
+    sizes = {"hidden": 16, "heads": 4, "kv_heads": 2, "vocabulary": 32, "ffn": 8}
+    return build("llama3-8b", dp=2, zero=1, layers=1, sequence=4, **sizes)
+
+
+def test_gradients_that_are_divided_are_equivalent() -> None:
+    assert label(divided_gradients()).label == "equivalent"
 
 
 def test_a_right_plan_is_equivalent_in_both_arithmetics(plan: Plan) -> None:
@@ -104,6 +115,7 @@ def test_every_mutator_changes_some_plan_and_says_what() -> None:
     plans = [
         llama(dp=2, tp=2, pp=2, microbatches=2, layers=2, sequence=4, ffn=8),
         llama(tp=2, sequence_parallel=True, layers=1, sequence=4, ffn=8),
+        divided_gradients(),
     ]
     idle = []
     for mutator in campaign.MUTATORS:

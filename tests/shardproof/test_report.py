@@ -9,7 +9,7 @@ import pytest
 
 from engine.findings import Finding
 from shardproof import report
-from shardproof.result import Counts, Result, Seconds
+from shardproof.result import Counts, Result, Seconds, Verdict
 from tests.shardproof.faces import assert_golden, proved, refuted
 
 
@@ -64,3 +64,48 @@ def test_names_are_neither_markup_nor_escapes() -> None:
 )
 def test_ranks_are_shown_as_ranges(values: tuple[int, ...], shown: str) -> None:
     assert report.numbers(values) == shown
+
+
+def findings(count: int, length: int) -> tuple[Finding, ...]:
+    words = "a gradient that is not what it should be "
+    return tuple(
+        Finding(
+            "mismatch",
+            f"{n}: {words * length}",
+            operator="linear",
+            layer="layers.0.feed_forward",
+            source="model.py:214",
+            ranks=tuple(range(0, 4 * n, 2)),
+            expected="y = 1",
+            actual="y = 2",
+        )
+        for n in range(count)
+    )
+
+
+@pytest.mark.parametrize("verdict", ["refuted", "inconclusive"])
+@pytest.mark.parametrize("count", [0, 1, 3, 200])
+@pytest.mark.parametrize(("length", "assumed"), [(1, 1), (1, 40), (30, 2), (30, 40)])
+def test_a_report_fits_on_one_screen(
+    verdict: Verdict, count: int, length: int, assumed: int
+) -> None:
+    result = replace(
+        refuted(),
+        verdict=verdict,
+        reason="a solver's limit " * length if verdict == "inconclusive" else "",
+        findings=findings(count, length),
+        assumptions=tuple(f"{n} is assumed, and {'so on ' * 20}" for n in range(assumed)),
+    )
+    lines = text(result).splitlines()
+    assert len(lines) <= report.LINES == 40
+    assert max(map(len, lines)) <= report.WIDTH == 100
+    told = sum(line.startswith("mismatch: ") for line in lines)
+    assert told >= min(count, 1)
+    more = [line for line in lines if "more finding" in line]
+    assert more == ([] if told == count else [_more(count - told)])
+    assert sum("is assumed" in line for line in lines) >= 1
+
+
+def _more(count: int) -> str:
+    noun = "finding" if count == 1 else "findings"
+    return f"... and {count:,} more {noun}, all with --json and `shardproof report`"

@@ -1,0 +1,108 @@
+"""How fast the Ray executor gets through queries, and what it takes of its own.
+
+    python -m benchmarks.throughput.run
+
+`scaling`: queries of some tens of milliseconds each, with one worker and with two. `overhead`:
+queries of about a millisecond in batches on one worker; what is not the solver's own time, per
+query, and the processor time of the driver. Needs a quiet machine: the load before each measurement
+is written beside it. Writes throughput.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import ray
+
+from cluster.execute import execute
+from cluster.ledger import Ledger
+from cluster.ray_executor import RayExecutor
+from cluster.settings import Settings
+from engine.terms import TermTable
+from solvers import Query
+
+HERE = Path(__file__).resolve().parent
+
+
+def matmul(number: int, size: int) -> Query:
+    """A square matrix product divided over the inner dimension; products are uninterpreted."""
+    table = TermTable()
+    a, b = (
+        [[table.symbol(f"{name}{number}_{i}_{j}") for j in range(size)] for i in range(size)]
+        for name in "ab"
+    )
+    goals = []
+    for i in range(size):
+        for j in range(size):
+            parts = [a[i][k] * b[k][j] for k in range(size)]
+            whole = table.const(0)
+            for part in parts:
+                whole = whole + part
+            halves = table.const(0)
+            for part in reversed(parts):
+                halves = part + halves
+            goals.append((whole, halves))
+    return Query.of(f"q{number}", goals)
+
+
+def measure(name: str, queries: list[Query], workers: int) -> dict[str, object]:
+    """Seconds from the first batch to the last verdict on record, workers being warm."""
+    settings = Settings("ray", workers=workers, mode="z3", memory_limit_bytes=512 << 20)
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder, RayExecutor(settings) as executor:
+        with Ledger(Path(folder) / "warm") as ledger:
+            warm = [replace(q, key=f"w{n}") for n, q in enumerate(queries[: 4 * workers])]
+            execute(warm, settings, ledger, executor=executor)
+        with Ledger(Path(folder) / "run") as ledger:
+            wall, own = time.perf_counter(), time.process_time()
+            done = execute(queries, settings, ledger, executor=executor)
+            wall, own = time.perf_counter() - wall, time.process_time() - own
+    solver = sum(a.seconds for s in done.solved.values() for a in s.answers)
+    assert all(s.verdict == "unsat" for s in done.solved.values())
+    return {
+        "what": name,
+        "workers": workers,
+        "queries": len(queries),
+        "wall_s": round(wall, 3),
+        "queries_per_s": round(len(queries) / wall, 1),
+        "solver_s": round(solver, 3),
+        "overhead_ms_per_query": round((wall * workers - solver) / len(queries) * 1e3, 3),
+        "driver_cpu_ms_per_query": round(own / len(queries) * 1e3, 3),
+        "load_before": round(load, 1),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--large", type=int, default=200, help="queries for scaling")
+    parser.add_argument("--small", type=int, default=5000, help="queries for overhead")
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    ray.init("local", num_cpus=2, object_store_memory=100 << 20, include_dashboard=False,
+             log_to_driver=False)  # fmt: skip
+    large = [matmul(n, 12) for n in range(asked.large)]
+    small = [matmul(n, 2) for n in range(asked.small)]
+    rows = [
+        *(measure("scaling", large, workers) for workers in (1, 2, 1, 2)),
+        *(measure("overhead", small, workers) for workers in (1, 1)),
+    ]
+    ray.shutdown()
+    with (asked.out / "throughput.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    for row in rows:
+        print(row)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Pure functions over a Ray cluster: one task per argument, few in flight, results as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import ray
+
+from cluster.ray_pool import ClusterError, connect, last_line, nodes
+from cluster.settings import Settings
+
+Shared = TypeVar("Shared")
+Argument = TypeVar("Argument")
+Found = TypeVar("Found")
+
+WINDOW = 2
+RETRIES = 3
+"""How often a task is tried again whose worker or node died: the function has no effects."""
+
+
+def spread(
+    function: Callable[[Shared, Argument], Found],
+    shared: Shared,
+    work: Callable[[int], Sequence[Argument]],
+    settings: Settings,
+    memory_bytes: int,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Found]:
+    """``function(shared, argument)`` for each argument, in their order.
+
+    ``work``: the arguments for so many tasks at a time. ``shared`` goes to each node once; a task
+    reserves a CPU and so much memory. Raises ClusterError if the cluster has no room or a task is
+    lost for good, and what the function raises.
+    """
+    began = connect(settings)
+    try:
+        room = sum(min(n.cpus, n.memory_bytes // memory_bytes) for n in nodes())
+        if not room:
+            raise ClusterError(
+                f"no node of the Ray cluster has room for a task of 1 CPU and "
+                f"{memory_bytes / 2**20:.0f} MiB"
+            )
+        remote: Any = ray.remote(num_cpus=1, memory=memory_bytes, max_retries=RETRIES)(function)
+        reference = ray.put(shared)
+        workers = min(room, settings.workers or room)
+        arguments = work(workers)
+        left = list(enumerate(arguments))[::-1]
+        at_work: dict[Any, int] = {}
+        found: dict[int, Found] = {}
+        while left or at_work:
+            while left and len(at_work) < WINDOW * workers:
+                number, argument = left.pop()
+                at_work[remote.remote(reference, argument)] = number
+            (done,), _ = ray.wait(list(at_work), num_returns=1)
+            found[at_work.pop(done)] = _result(done)
+            tell(len(found), len(arguments))
+        return [found[number] for number in range(len(arguments))]
+    finally:
+        if began:
+            ray.shutdown()
+
+
+def _result(reference: Any) -> Any:
+    """What a task returned; raises its own error as it was."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    except ray.exceptions.RayError as error:
+        raise ClusterError(f"a task was lost: {last_line(error)}") from error
