@@ -113,7 +113,7 @@ class Grid:
         more: int = 0,
         boundaries: Iterable[tuple[int, int]] = (),
         *,
-        related: Sequence[Relation] = (),
+        related: Sequence[Relation] | None = None,
         point: Mapping[str, int] | None = None,
     ) -> None:
         self.nodes = nodes
@@ -129,14 +129,20 @@ class Grid:
         self.cuts: dict[int, set[int]] = {}
         self.radix: dict[Axis, tuple[tuple[int, int], ...]] = {}
         self.local: dict[int, Dim] = {}
-        self.places = {id(lineage): -1 - i for i, lineage in enumerate(lineages)} if related else {}
+        self.places: dict[int, int] = {}
+        local: list[Relation] = []
+        if related is not None:
+            self.places = {id(lineage): -1 - i for i, lineage in enumerate(lineages)}
+            local = [*related, *self._views(lineages)]
         self._note_strides(lineages, extents)
-        self._relate(defined, [*related, *(self._views(lineages) if related else ())])
+        self._relate(defined, local)
         for _, extent in over:
             self.cuts.setdefault(extent, set()).update((0, extent))
         for extent, place in boundaries:
             self.cuts.setdefault(extent, {0, extent}).add(place)
         self._note_cuts(lineages)
+        if related is not None:
+            self._note_absolute(lineages)
         self._note_local(lineages)
 
     def reset(self) -> None:
@@ -327,6 +333,16 @@ class Grid:
         digits = self._within(key, stride, extent)
         for (_, e), (low, high) in zip(digits, self._intervals(digits, start, size), strict=True):
             self.cuts.setdefault(e, set()).update((low, high))
+
+    def _note_absolute(self, lineages: Sequence[Lineage]) -> None:
+        """Absolute positions are cut where the dimensions that count them are."""
+        for lineage in lineages:
+            for term in lineage.terms:
+                for atom in (a for dim in term.layout.dims for a in dim):
+                    if atom.axis != BROADCAST and atom.extent == ABSOLUTE:
+                        start = self.at(atom.start)
+                        places = self.cuts.get(atom.size, set())
+                        self.cuts[ABSOLUTE] |= {start + place for place in places}
 
     def _blocks(self, extent: int) -> list[tuple[int, int]]:
         """(first position, length) of the blocks of a digit's range."""

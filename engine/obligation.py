@@ -106,14 +106,14 @@ def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Ob
     the fewest that are enough.
     """
     try:
-        return _build(nodes, claim, widened, more, ())
+        return _build(nodes, claim, widened, more, None)
     except Unsupported:
         # Splitting dimensions as others are split costs positions; it is done where it is needed.
         return _build(nodes, claim, widened, more, related(claim))
 
 
 def _build(
-    nodes: NodeTable, claim: Claim, widened: int, more: int, relations: Sequence[Relation]
+    nodes: NodeTable, claim: Claim, widened: int, more: int, relations: Sequence[Relation] | None
 ) -> Obligation:
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.kind in SUMS, widened=widened)
