@@ -283,6 +283,13 @@ def _tiles(boxes: set[tuple[tuple[int, int], ...]], full: tuple[int, ...]) -> bo
         total *= n
     if volume != total:
         return False
+    first = next(iter(boxes))
+    if all(low % (high - low) == 0 for low, high in first if high > low) and all(
+        high - low == end - start and start % (high - low or 1) == 0
+        for box in boxes
+        for (low, high), (start, end) in zip(first, box, strict=True)
+    ):
+        return True  # different cells of one grid
     ranked = sorted(boxes)
     return not any(
         all(a[0] < b[1] and b[0] < a[1] for a, b in zip(x, y, strict=True))

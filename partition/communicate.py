@@ -19,7 +19,7 @@ from partition.infer import LineageReading, lineage_axes, local_view
 
 #: Sums with gaps are kept member by member up to this many: every member is a term of its own in
 #: all claims about the sum, whose size grows with their number.
-MOST_APART = 8
+MOST_APART = 4
 
 
 def total(
