@@ -7,6 +7,7 @@ counterpart's result, although nothing that it reads is already wrong, is where 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -137,6 +138,36 @@ def _cause(result: Partition, row: Row, mine: Essence | None, theirs: Essence | 
     return _partial_input(result, row) or "its result is not the single-device operator's"
 
 
+def between(result: Partition, rows: Sequence[Row]) -> str:
+    """Where in the model rows are that belong to no layer: what comes before and after them."""
+    every = result.parallel.unrolled.rows
+    made = {v: row for row in every for v in row.outputs}
+    read: dict[int, Row] = {}
+    for row in every:
+        for v in row.inputs:
+            read.setdefault(v, row)
+
+    def nearest(start: Sequence[Row], ahead: bool) -> str:
+        seen, here = set(), list(start)
+        while here:
+            row = here.pop(0)
+            values = row.outputs if ahead else row.inputs
+            for v in values:
+                other = (read if ahead else made).get(v)
+                if other is None or id(other) in seen:
+                    continue
+                seen.add(id(other))
+                if other.source.module:
+                    return other.source.module
+                here.append(other)
+        return ""
+
+    first, last = nearest(rows[:1], False), nearest(rows[:1], True)
+    if first and last and first != last:
+        return f"between {first} and {last}"
+    return first or last
+
+
 def explain(result: Partition, culprit: Culprit, expected: str, actual: str) -> Finding:
     """A culprit as a finding: operator, layer, source, ranks and microbatches, in words."""
     rows = [result.parallel.unrolled.rows[n] for n in culprit.rows]
@@ -145,8 +176,9 @@ def explain(result: Partition, culprit: Culprit, expected: str, actual: str) -> 
     ranks = tuple(sorted({programs[p].base for r in rows for p in r.programs}))
     microbatches = tuple(sorted({r.microbatch for r in rows if r.microbatch >= 0}))
     name = f"backward of {row.name}" if row.backward else row.name
-    layer = row.source.module
-    what = f"{name} in {layer}" if layer else name
+    layer = row.source.module or between(result, rows)
+    where = layer if layer.startswith("between") or not layer else f"in {layer}"
+    what = f"{name} {where}" if where else name
     message = f"{what} on ranks {list(ranks)} of the first replica: {culprit.cause}"
     return Finding(
         "mismatch",

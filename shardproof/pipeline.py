@@ -16,13 +16,13 @@ from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
 from engine.simulate import Simulation, simulate
-from partition.diagnose import Culprit, culprits
 from partition.exhaustive import Audit, audit
 from partition.metadata import metadata
 from partition.partition import Partition, partition
 from partition.precision import precision
 from shardproof import certificate
 from shardproof.assume import Assumptions
+from shardproof.diagnosis import diagnosed
 from shardproof.progress import Progress
 from shardproof.proofs import Proof, produce
 from shardproof.result import Conclusion, Counts, Result, Seconds
@@ -147,11 +147,12 @@ def counts(result: Partition, answers: Answers) -> Counts:
 def _decide(result: Partition, answers: Answers) -> Decision:
     open_stages = unproved(result, answers)
     simulation: Simulation | None = None
-    found: list[Culprit] = []
-    if not is_proved(result, open_stages) and not result.faults:
-        simulation = _simulate(result)
-        if simulation.differs:
-            found = culprits(result)
+    found: tuple[Finding, ...] = ()
+    if not is_proved(result, open_stages):
+        if not result.faults:
+            simulation = _simulate(result)
+        if result.faults or (simulation is not None and simulation.differs):
+            found = diagnosed(result, simulation)
     return decide(result, open_stages, found, simulation)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from engine.findings import Finding
+from engine.findings import Difference, Finding
 
 Verdict: TypeAlias = Literal["proved", "refuted", "inconclusive", "invalid input"]
 
@@ -32,6 +33,7 @@ _FINDING: Final = (
     "expected",
     "actual",
     "message",
+    "repair",
 )
 
 
@@ -109,9 +111,7 @@ class Result:
             "peak_rss_mib": round(self.peak_rss_mib, 3),
             "assumptions": list(self.assumptions),
             "conclusions": [_listed(asdict(c)) for c in self.conclusions],
-            "findings": [
-                _listed({name: getattr(f, name) for name in _FINDING}) for f in self.findings
-            ],
+            "findings": [_finding(f) for f in self.findings],
             "run_dir": self.run_dir,
         }
 
@@ -132,7 +132,7 @@ class Result:
                 peak_rss_mib=data["peak_rss_mib"],
                 assumptions=tuple(data["assumptions"]),
                 conclusions=tuple(Conclusion(**_tupled(c)) for c in data["conclusions"]),
-                findings=tuple(Finding(**_tupled(f)) for f in data["findings"]),
+                findings=tuple(_read_finding(f) for f in data["findings"]),
                 run_dir=data["run_dir"],
             )
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -140,6 +140,31 @@ class Result:
         if result.verdict not in EXIT_CODES:
             raise ValueError(f"is no result: the verdict is {result.verdict!r}")
         return result
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    """A finding as plain data; a number that JSON does not have is its name."""
+    fields = _listed({name: getattr(finding, name) for name in _FINDING})
+    fields["counterexample"] = [
+        {
+            "ranks": list(found.ranks),
+            "index": list(found.index),
+            "expected": found.expected if isfinite(found.expected) else str(found.expected),
+            "actual": found.actual if isfinite(found.actual) else str(found.actual),
+        }
+        for found in finding.counterexample
+    ]
+    return fields
+
+
+def _read_finding(fields: Mapping[str, Any]) -> Finding:
+    """The finding that `_finding` gave; documents of earlier versions have no repairs."""
+    found = tuple(
+        Difference(tuple(d["ranks"]), tuple(d["index"]), float(d["expected"]), float(d["actual"]))
+        for d in fields.get("counterexample", ())
+    )
+    rest = {name: value for name, value in fields.items() if name != "counterexample"}
+    return Finding(**_tupled(rest), counterexample=found)
 
 
 def _listed(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from engine.findings import Finding
 from engine.simulate import Comparison, Simulation
-from partition.diagnose import Culprit, explain
 from partition.partition import Partition, Stage
 from shardproof.result import Verdict
 from shardproof.solve import Answers
@@ -64,18 +63,19 @@ def is_proved(result: Partition, open_stages: list[tuple[Stage, str]]) -> bool:
 def decide(
     result: Partition,
     open_stages: list[tuple[Stage, str]],
-    culprits: list[Culprit],
+    diagnosis: Sequence[Finding],
     simulation: Simulation | None,
 ) -> Decision:
-    """The verdict and its findings; ``simulation``: of a plan that is not proved, if it was run."""
+    """The verdict and its findings; ``simulation``: of a plan that is not proved, if it was run;
+    ``diagnosis``: what is wrong with one that contradicts itself or differs in the simulation."""
     notes = listed(result.findings)
     if is_proved(result, open_stages):
         return Decision("proved", "", notes)
     if result.faults:
-        return Decision("refuted", "", (*result.faults[:MOST], *notes))
+        return Decision("refuted", "", (*(diagnosis or result.faults)[:MOST], *notes))
     if simulation is not None and simulation.differs:
         other = tuple(f for f in notes if f.kind != "definedness")
-        return Decision("refuted", "", (*confirmed(result, culprits, simulation), *other))
+        return Decision("refuted", "", (*(diagnosis[:MOST] or confirmed(result, simulation)), *other))
     return Decision(
         "inconclusive",
         why(result, open_stages, simulation),
@@ -118,20 +118,8 @@ def why(
     return "there is nothing to conclude"
 
 
-def confirmed(
-    result: Partition, culprits: list[Culprit], simulation: Simulation
-) -> tuple[Finding, ...]:
-    """Where the difference begins, with the values of the conclusion that shows it most."""
-    worst = simulation.worst
-    expected = actual = ""
-    if worst is not None:
-        place = list(worst.worst.index)
-        what = f"{'loss' if worst.shard < 0 else 'gradient of ' + worst.name}{place or ''}"
-        expected = f"{what} = {worst.worst.expected:.9g}"
-        actual = f"{what} = {worst.worst.actual:.9g}"
-    located = [explain(result, c, expected, actual) for c in culprits[:MOST]]
-    if located:
-        return tuple(located)
+def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:
+    """The conclusions that differ, where no operator is found to begin it."""
     return tuple(_conclusion(result, c) for c in simulation.comparisons if c.differs)[:MOST]
 
 

@@ -1,0 +1,149 @@
+"""A plan that differs from a partitioned one by an edit of its parallel side: does it hold?
+
+The single-device side is read once; only the parallel side is unrolled and traced again.  No claim
+is stated: what is answered is whether the conclusions follow, not yet a proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Final
+
+from engine import wellformed
+from engine.conclusions import conclude
+from engine.errors import InvalidInput
+from engine.ir import Plan
+from engine.lineage import Lineage, NodeTable, Term
+from engine.unroll import Row, Unrolled, unroll
+from partition.diagnose import Culprit, counterparts
+from partition.partition import Partition, Side
+from partition.trace import Tracer, reference
+
+#: What is assumed of rows: the lineages of their outputs.
+Assumed = Mapping[int, tuple[Lineage, ...]]
+NOTHING: Final[Assumed] = {}
+
+
+class _Assuming(Tracer):
+    """Reads rows as they are, but takes the outputs of some for what they should be."""
+
+    given: Mapping[tuple[int, ...], tuple[Lineage, ...]] = {}
+
+    def read(self, row: Row, inputs: Sequence[Lineage | None], unrolled: Unrolled) -> list[Lineage]:
+        known = self.given.get(row.outputs)
+        return list(known) if known is not None else super().read(row, inputs, unrolled)
+
+
+def attempt(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partition | None:
+    """The lineages and conclusions of ``plan``, whose single-device side is that of ``result``; no
+    stages.  ``assumed``: by row of the parallel side of ``plan``.  None if it is not well formed.
+    """
+    try:
+        wellformed.check(plan)
+        parallel = unroll(plan.programs, plan.microbatches)
+        nodes = _copied(result.nodes)
+        tracer = _Assuming(
+            plan,
+            plan.programs,
+            nodes,
+            reference(plan.single, result.single.unrolled),
+            result.reference_size,
+        )
+        tracer.given = {parallel.rows[n].outputs: held for n, held in assumed.items()}
+        trace = tracer.run(parallel)
+    except InvalidInput:
+        return None
+    found = Partition(
+        plan,
+        nodes,
+        result.single,
+        result.derived,
+        Side(plan.programs, parallel, trace.lineages, plan.microbatches),
+        result.reference_size,
+        faults=[*parallel.faults, *trace.findings],
+        findings=list(parallel.findings),
+        guessed=trace.guessed,
+    )
+    if not parallel.faults:
+        found.conclusions = conclude(
+            plan, nodes, result.derived, result.single.lineages, parallel, trace.lineages
+        )
+    return found
+
+
+def _copied(nodes: NodeTable) -> NodeTable:
+    """A table to which nodes can be added, and the other one stays as it is."""
+    table = copy(nodes)
+    for name, held in vars(nodes).items():
+        setattr(table, name, copy(held))
+    return table
+
+
+def holds(result: Partition) -> bool:
+    """Whether all conclusions follow and nothing contradicts itself."""
+    return (
+        not result.faults
+        and not result.unsupported
+        and bool(result.conclusions)
+        and all(c.holds for c in result.conclusions)
+    )
+
+
+def failing(result: Partition) -> frozenset[tuple[str, str, tuple[int, ...]]]:
+    """The conclusions that do not hold."""
+    return frozenset((c.kind, c.name, c.ranks) for c in result.conclusions if not c.holds)
+
+
+def failed_rows(result: Partition) -> list[Culprit]:
+    """Rows that have no result though they have all inputs: their operands do not fit; the same
+    operator on several ranks is one."""
+    side = result.parallel
+    aligned = counterparts(result)
+    found: dict[object, list[int]] = {}
+    for number, row in enumerate(side.unrolled.rows):
+        whole = all(v < 0 or side.lineages[v] is not None for v in row.inputs)
+        if whole and any(side.lineages[v] is None for v in row.outputs):
+            place = (aligned[number], row.name, row.source.location or row.source.cell)
+            found.setdefault(place, []).append(number)
+    return [Culprit(tuple(rows), aligned[rows[0]], "") for rows in found.values()]
+
+
+def ought(result: Partition, culprit: Culprit) -> dict[int, tuple[Lineage, ...]] | None:
+    """What the rows of a culprit should give: the counterpart's nodes, seen as the wrong result (or
+    an input of the same shape) sees its own.  None where that does not say which part of them."""
+    if culprit.counterpart < 0:
+        return None
+    theirs = result.single.unrolled.rows[culprit.counterpart]
+    found: dict[int, tuple[Lineage, ...]] = {}
+    for number in culprit.rows:
+        row = result.parallel.unrolled.rows[number]
+        if len(row.outputs) != len(theirs.outputs):
+            return None
+        held = []
+        for mine, other in zip(row.outputs, theirs.outputs, strict=True):
+            like = [result.parallel.lineages[v] for v in (mine, *row.inputs) if v >= 0]
+            wanted = _seen(result, result.single.lineages[other], like)
+            if wanted is None:
+                return None
+            held.append(wanted)
+        found[number] = tuple(held)
+    return found
+
+
+def _seen(
+    result: Partition, whole: Lineage | None, like: Sequence[Lineage | None]
+) -> Lineage | None:
+    """The part of a single-device value that is to it what one of ``like`` is to its node."""
+    if whole is None or len(whole.terms) != 1 or not like or like[0] is None:
+        return None
+    shape = like[0].shape
+    term = whole.terms[0]
+    if whole.shape == shape:
+        return whole
+    for other in like:
+        if other is None or other.shape != shape or len(other.terms) != 1:
+            continue
+        if result.nodes[other.terms[0].node].extents == result.nodes[term.node].extents:
+            return Lineage(shape, (Term(term.factor, term.node, other.terms[0].layout),))
+    return None
