@@ -144,6 +144,10 @@ class Cluster:
                     "--disable-usage-stats",
                     "--node-ip-address=127.0.0.1",
                     f"--dashboard-agent-listen-port={free_port()}",
+                    # Ports that are given are not waited for: Ray gives up on slow agents after 15 s.
+                    f"--dashboard-agent-grpc-port={free_port()}",
+                    f"--metrics-export-port={free_port()}",
+                    f"--runtime-env-agent-port={free_port()}",
                     f"--object-store-memory={OBJECT_STORE_BYTES}",
                     *options,
                 ],
