@@ -23,6 +23,8 @@ from partition.trace import Tracer, reference
 #: What is assumed of rows: the lineages of their outputs.
 Assumed = Mapping[int, tuple[Lineage, ...]]
 NOTHING: Final[Assumed] = {}
+#: Findings of a trace that say nothing against the plan.
+UNSUPPORTED: Final = "unsupported operator"
 
 
 class _Assuming(Tracer):
@@ -61,8 +63,9 @@ def attempt(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partit
         result.derived,
         Side(plan.programs, parallel, trace.lineages, plan.microbatches),
         result.reference_size,
-        faults=[*parallel.faults, *trace.findings],
+        faults=[*parallel.faults, *(f for f in trace.findings if f.kind != UNSUPPORTED)],
         findings=list(parallel.findings),
+        unsupported=[f for f in trace.findings if f.kind == UNSUPPORTED],
         guessed=trace.guessed,
     )
     if not parallel.faults:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,11 +25,11 @@ def op_at(plan: Plan, site: Site) -> Op:
     return plan.programs[site.program].bodies[site.body].ops[site.op]
 
 
-def with_body(plan: Plan, program: int, body: int, edit: Callable[[Body], Body]) -> Plan:
-    """The plan with one body of one program edited."""
+def with_body(plan: Plan, program: int, body: int, edited: Body) -> Plan:
+    """The plan with one body of one program replaced."""
     held = plan.programs[program]
     bodies = list(held.bodies)
-    bodies[body] = edit(bodies[body])
+    bodies[body] = edited
     return with_program(plan, program, replace(held, bodies=tuple(bodies)))
 
 
@@ -42,10 +42,9 @@ def with_program(plan: Plan, number: int, program: Program) -> Plan:
 def with_op(plan: Plan, site: Site, op: Op) -> Plan:
     """The plan with one operator replaced."""
 
-    def edit(body: Body) -> Body:
-        return replace(body, ops=(*body.ops[: site.op], op, *body.ops[site.op + 1 :]))
-
-    return with_body(plan, site.program, site.body, edit)
+    body = plan.programs[site.program].bodies[site.body]
+    edited = replace(body, ops=(*body.ops[: site.op], op, *body.ops[site.op + 1 :]))
+    return with_body(plan, site.program, site.body, edited)
 
 
 def inserted(plan: Plan, site: Site, output: int, op: Op) -> Plan:
@@ -53,30 +52,32 @@ def inserted(plan: Plan, site: Site, output: int, op: Op) -> Plan:
     read that output reads what ``op`` makes of it.  The inputs and outputs of ``op`` are set here.
     """
 
-    def edit(body: Body) -> Body:
-        made = body.ops[site.op]
-        value, between = made.outputs[output], len(body.values)
-        outputs = (*made.outputs[:output], between, *made.outputs[output + 1 :])
-        held = body.values[value]
-        after = replace(op, inputs=(between,), outputs=(value,), source=made.source)
-        rest = body.ops[site.op + 1 :]
-        return replace(
-            body,
-            values=(*body.values, replace(held, name=f"{held.name} before")),
-            claims=(*body.claims, None) if body.claims else (),
-            ops=(*body.ops[: site.op], replace(made, outputs=outputs), after, *rest),
-        )
-
-    return with_body(plan, site.program, site.body, edit)
+    body = plan.programs[site.program].bodies[site.body]
+    made = body.ops[site.op]
+    value, between = made.outputs[output], len(body.values)
+    outputs = (*made.outputs[:output], between, *made.outputs[output + 1 :])
+    held = body.values[value]
+    after = replace(op, inputs=(between,), outputs=(value,), source=made.source)
+    edited = replace(
+        body,
+        values=(*body.values, replace(held, name=f"{held.name} before")),
+        claims=(*body.claims, None) if body.claims else (),
+        ops=(
+            *body.ops[: site.op],
+            replace(made, outputs=outputs),
+            after,
+            *body.ops[site.op + 1 :],
+        ),
+    )
+    return with_body(plan, site.program, site.body, edited)
 
 
 def written(plan: Plan, site: Site, op: Op) -> Plan:
     """The plan with ``op``, its inputs and outputs already set, before the operator at ``site``."""
 
-    def edit(body: Body) -> Body:
-        return replace(body, ops=(*body.ops[: site.op], op, *body.ops[site.op :]))
-
-    return with_body(plan, site.program, site.body, edit)
+    body = plan.programs[site.program].bodies[site.body]
+    edited = replace(body, ops=(*body.ops[: site.op], op, *body.ops[site.op :]))
+    return with_body(plan, site.program, site.body, edited)
 
 
 def with_call(plan: Plan, program: int, place: int, call: Call) -> Plan:

@@ -134,11 +134,11 @@ def origins(result: Partition) -> list[tuple[Site, ...]]:
 
 
 def named(plan: Plan, site: Site) -> str:
-    """An operator by where it is in the model; one without a place by the one before it."""
+    """An operator by where it is in the model; a move of data by what was computed before it."""
     body = plan.programs[site.program].bodies[site.body]
     op = op_at(plan, site)
     seen = site.op
-    while not op.source.module and op.inputs:
+    while (op.name in _MOVES or not op.source.module) and op.inputs:
         back = [n for n in range(seen) if op.inputs[0] in body.ops[n].outputs]
         if not back:
             break
@@ -322,7 +322,8 @@ def _ratio(mine: Essence | None, theirs: Essence | None) -> Fraction | None:
 
 def repeated_inputs(spot: Spot) -> Iterator[Candidate]:
     """A sum that takes an addend twice takes it once."""
-    plan, found = spot.plan, ()
+    plan = spot.plan
+    found: tuple[str, ...] = ()
     for site in spot.sites:
         op = op_at(plan, site)
         once = tuple(dict.fromkeys(op.inputs))
@@ -367,11 +368,12 @@ def swapped_inputs(spot: Spot) -> Iterator[Candidate]:
             inputs[i], inputs[j] = inputs[j], inputs[i]
             plan = with_op(plan, here, replace(held, inputs=tuple(inputs)))
         what = "gradients" if op.backward and i >= first else "inputs"
+        one, other = (values[op.inputs[n]].name for n in (i, j))
+        order = f" ({other} before {one})" if one != other else ""
         yield Candidate(
             "tensor",
             f"{what} {i - first if i >= first else i} and {j - first if i >= first else j} of "
-            f"{named(spot.plan, site)} in the other order "
-            f"({values[op.inputs[j]].name} before {values[op.inputs[i]].name})",
+            f"{named(spot.plan, site)} in the other order{order}",
             plan,
         )
 
@@ -485,9 +487,9 @@ CANDIDATES: Final[tuple[Callable[[Spot], Iterator[Candidate]], ...]] = (
     repeated_inputs,
     missing_reductions,
     exchanged_peers,
-    other_tensors,
-    swapped_inputs,
     other_collectives,
+    swapped_inputs,
+    other_tensors,
     scales,
 )
 
@@ -542,5 +544,5 @@ def missing_reducers(result: Partition, conclusion: Conclusion) -> Iterator[Cand
             yield Candidate(
                 "collective",
                 f"an all-reduce of the gradient of {conclusion.name} over {where} in {body.name}",
-                with_body(plan, conclusion.program, b, lambda _, edited=edited: edited),
+                with_body(plan, conclusion.program, b, edited),
             )

@@ -45,6 +45,7 @@ class Diagnosis:
 
     def __init__(self, result: Partition) -> None:
         self.result = result
+        self.state = result
         self.tries = 0
         self.rows = 0
         self.causes: list[Cause] = []
@@ -82,22 +83,19 @@ class Diagnosis:
         return found
 
     def run(self) -> bool:
-        """Find causes until nothing is wrong any more; whether that point was reached with repairs
-        alone."""
-        state: Partition = self.result
+        """Find causes until nothing is wrong any more (``state`` is the plan then); whether that
+        point was reached with repairs alone."""
         repaired = True
-        while len(self.causes) < MOST_CAUSES:
-            if holds(state):
-                return repaired
-            if state.parallel.unrolled.faults:
-                step = self._fault(state)
-            else:
-                step = self._culprit(state)
+        for _ in range(2 * MOST_CAUSES):
+            if len(self.causes) == MOST_CAUSES or holds(self.state):
+                break
+            at_odds = bool(self.state.parallel.unrolled.faults)
+            step = self._fault(self.state) if at_odds else self._culprit(self.state)
             if step is None:
                 return False
-            state, by_repair = step
+            self.state, by_repair = step
             repaired = repaired and by_repair
-        return repaired and holds(state)
+        return repaired and holds(self.state)
 
     def _fault(self, state: Partition) -> tuple[Partition, bool] | None:
         """The next contradiction of the plan with itself."""
@@ -111,7 +109,7 @@ class Diagnosis:
 
     def _culprit(self, state: Partition) -> tuple[Partition, bool] | None:
         """The first operator that does something else."""
-        misfits = attempts.failed_rows(state)
+        misfits = attempts.failed_rows(state) if state.faults else []
         wrong = misfits or culprits(state)
         made = origins(state)
         if not wrong:
@@ -119,7 +117,8 @@ class Diagnosis:
         culprit = wrong[0]
         best = self.best(state, candidates(state, culprit, made), Resolved(state, culprit))
         finding = _placed(state, misfits) if misfits else (explain(state, culprit, "", ""),)
-        self._add(state, culprit, finding, best[0].sentence if best else "")
+        if best or not self._is_told(finding):
+            self._add(state, culprit, finding, best[0].sentence if best else "")
         if best:
             return best[1], True
         assumed: Assumed | None = None if misfits else attempts.ought(state, culprit)
@@ -129,6 +128,15 @@ class Diagnosis:
         if after is None or not Resolved(state, culprit).by(after):
             return None
         return after, False
+
+    def _is_told(self, found: tuple[Finding, ...]) -> bool:
+        """Whether this is the other direction of an operator that was reported without repair."""
+        return any(
+            not cause.repair
+            and cause.findings[0].layer == found[0].layer
+            and _forward(cause.findings[0].operator) == _forward(found[0].operator)
+            for cause in self.causes
+        )
 
     def _conclusion(self, state: Partition) -> tuple[Partition, bool] | None:
         """A gradient that no operator before it makes wrong: its reduction."""
@@ -236,6 +244,10 @@ def diagnosed(result: Partition, simulation: Simulation | None) -> tuple[Finding
         )
         findings += [first, *rest]
     return tuple(findings)
+
+
+def _forward(operator: str) -> str:
+    return operator.removeprefix("backward of ")
 
 
 def _other(count: int) -> str:

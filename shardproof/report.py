@@ -38,7 +38,16 @@ _STYLES: Final[dict[Verdict, str]] = {
     "inconclusive": "bold yellow",
     "invalid input": "bold red",
 }
-_FIELDS: Final = ("operator", "layer", "source", "ranks", "microbatches", "expected", "actual")
+_FIELDS: Final = (
+    "operator",
+    "layer",
+    "source",
+    "ranks",
+    "microbatches",
+    "expected",
+    "actual",
+    "repair",
+)
 
 
 def show(draw: Callable[[Console], None], stream: TextIO) -> None:

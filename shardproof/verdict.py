@@ -75,7 +75,8 @@ def decide(
         return Decision("refuted", "", (*(diagnosis or result.faults)[:MOST], *notes))
     if simulation is not None and simulation.differs:
         other = tuple(f for f in notes if f.kind != "definedness")
-        return Decision("refuted", "", (*(diagnosis[:MOST] or confirmed(result, simulation)), *other))
+        first = diagnosis[:MOST] or confirmed(result, simulation)
+        return Decision("refuted", "", (*first, *other))
     return Decision(
         "inconclusive",
         why(result, open_stages, simulation),

@@ -50,6 +50,8 @@ def test_the_document_has_the_fields_of_the_contract_in_order() -> None:
         "expected",
         "actual",
         "message",
+        "repair",
+        "counterexample",
     ]
 
 

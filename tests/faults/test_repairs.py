@@ -1,0 +1,181 @@
+"""Repairs that findings name: with them the plan is proved; what does not help is never shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from engine.ir import Body, Group, Op, Plan
+from partition.partition import partition
+from shardproof.diagnosis import MOST_ROWS, MOST_TRIES, Diagnosis, diagnosed
+from tests.faults.plans import (
+    apart_llama,
+    attrs,
+    edit_body,
+    edit_op,
+    exchanged,
+    find,
+    identity,
+    llama,
+    named,
+    proved,
+    verify,
+)
+
+FEED_FORWARD, ATTENTION = "layers.0.feed_forward", "layers.0.attention"
+
+
+def repeated(op: Op) -> Op:
+    return replace(op, inputs=(*op.inputs, op.inputs[0]))
+
+
+def alone(plan: Plan, nth: int) -> Plan:
+    """A rank by rank all-reduce that is an identity on both ranks."""
+    for program in (0, 1):
+        plan = edit_op(plan, "all_reduce", identity, nth=nth, program=program)
+    return plan
+
+
+def no_reducer(plan: Plan, nth: int) -> Plan:
+    """The reducer forgets one of its gradients."""
+
+    def within(body: Body) -> Body:
+        gone = body.reduced[nth]
+        ops = tuple(op for op in body.ops if op.inputs != gone[:1])
+        left = tuple(r for r in body.reduced if r != gone)
+        numbers = sorted({v for r in left for v in r[:2]})
+        new = {v: n for n, v in enumerate(numbers)}
+        return replace(
+            body,
+            values=tuple(body.values[v] for v in numbers),
+            ops=tuple(
+                replace(
+                    op,
+                    inputs=tuple(new[v] for v in op.inputs),
+                    outputs=tuple(new[v] for v in op.outputs),
+                )
+                for op in ops
+            ),
+            reduced=tuple((new[a], new[b], s) for a, b, s in left),
+        )
+
+    return edit_body(plan, 0, "reducer", within)
+
+
+def reduced_twice(plan: Plan) -> Plan:
+    """The result of the feed-forward is reduced once more."""
+
+    def within(body: Body) -> Body:
+        number = find(body, "all_reduce", 0, FEED_FORWARD)
+        op, between = body.ops[number], len(body.values)
+        again = replace(op, inputs=(between,))
+        return replace(
+            body,
+            values=(*body.values, body.values[op.outputs[0]]),
+            ops=(
+                *body.ops[:number],
+                replace(op, outputs=(between,)),
+                again,
+                *body.ops[number + 1 :],
+            ),
+        )
+
+    return edit_body(plan, 0, "forward", within)
+
+
+CASES: dict[str, tuple[Plan, str]] = {
+    "reduction missing on both ranks": (
+        alone(apart_llama(), 2),
+        "an all-reduce over ranks [0, 1] in place of identity after linear in "
+        "`layers.0.feed_forward",
+    ),
+    "reduction left out along a mesh axis": (
+        edit_op(llama(tp=2), "all_reduce", identity, nth=2),
+        "an all-reduce over ranks [0, 1] (axis tp) in place of identity after linear in `layers.0.feed_forward",
+    ),
+    "reduction over the wrong axis": (
+        edit_op(llama(dp=2, tp=2), "all_reduce", attrs(group=Group(axes=("dp",))), nth=2),
+        "an all-reduce over ranks [0, 1] (axis tp) in place of all-reduce",
+    ),
+    "reduction twice": (
+        reduced_twice(llama(tp=2)),
+        "no communication in place of all-reduce",
+    ),
+    "a constant": (
+        edit_op(llama(), "rms_norm", attrs(eps=Fraction(1, 2))),
+        "in place of 1/2 in rms_norm in `layers.0",
+    ),
+    "a scale": (
+        edit_op(llama(tp=2), "div", attrs(other=Fraction(4))),
+        "other 2 in place of 4 in div in `layers.0.attention",
+    ),
+    "gradients of a rotation reversed": (
+        edit_op(llama(kv_heads=4), "apply_rotary_emb", exchanged(3, 4), body="backward"),
+        "gradients 0 and 1 of the backward of apply_rotary_emb",
+    ),
+    "an addend twice": (
+        edit_op(llama(), "add_n", repeated, body="backward"),
+        "added once, not twice",
+    ),
+    "a parameter that replicas do not reduce": (
+        no_reducer(llama(dp=2), 2),
+        "an all-reduce of the gradient of",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_with_the_repair_that_is_named_the_plan_is_proved(name: str) -> None:
+    plan, says = CASES[name]
+    result = partition(plan)
+    (finding, *more) = diagnosed(result, None)
+    assert says in finding.repair, finding
+    assert not more
+    search = Diagnosis(result)
+    assert search.run()
+    assert 1 <= search.tries <= MOST_TRIES
+    assert search.rows <= MOST_ROWS
+    proved(search.state.plan)
+
+
+def test_a_refuted_plan_names_its_repair_and_a_counterexample() -> None:
+    result = verify(CASES["a constant"][0])
+    assert result.verdict == "refuted"
+    first = result.findings[0]
+    assert first.repair.startswith("holds with eps about 1e-05 in place of 1/2")
+    assert first.counterexample
+    assert any(d.expected != d.actual for d in first.counterexample)
+    assert all(not f.repair for f in proved(llama()).findings)
+
+
+def test_what_no_candidate_puts_right_gets_no_repair() -> None:
+    plan = edit_op(llama(), "silu", named("sigmoid"))
+    result = verify(plan)
+    assert result.verdict == "refuted"
+    assert all(not f.repair for f in result.findings), result.findings
+
+
+def test_two_faults_in_two_layers_are_two_findings() -> None:
+    plan = edit_op(llama(layers=2), "rms_norm", attrs(eps=Fraction(1, 2)), layer="layers.0")
+    plan = edit_op(plan, "div", attrs(other=Fraction(4)), layer="layers.1.attention")
+    result = verify(plan)
+    assert result.verdict == "refuted"
+    first, second = (f for f in result.findings if f.kind == "mismatch")
+    assert (first.operator, first.layer) == ("rms_norm", "layers.0")
+    assert (second.operator, second.layer) == ("div", "layers.1.attention")
+    assert "assuming that rms_norm in layers.0 is put right" in second.message
+    for finding, says in ((first, "eps about 1e-05"), (second, "other 2 in place of 4")):
+        assert says in finding.repair
+        assert finding.repair.endswith("together with the other repair named here")
+
+
+def test_past_a_fault_without_repair_its_result_is_assumed() -> None:
+    plan = edit_op(llama(layers=2), "silu", named("sigmoid"), nth=0)
+    plan = edit_op(plan, "div", attrs(other=Fraction(4)), layer="layers.1.attention")
+    result = verify(plan)
+    assert result.verdict == "refuted"
+    layers = [f.layer for f in result.findings if f.kind == "mismatch"]
+    assert "layers.1.attention" in layers[1:], result.findings
+    assert all(not f.repair for f in result.findings)
