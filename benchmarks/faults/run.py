@@ -152,7 +152,7 @@ class Campaign:
         """Kill something that is at work for this driver; what it was, "" if nothing is."""
         actors = processes(self.cluster, "ray::SolverActor")
         children = processes(self.cluster, "solvers/worker.py")
-        if not actors and self.chance.random() < 0.9:
+        if not actors and self.chance.random() < 0.99:
             return ""
         (kind,) = self.chance.choices(list(KINDS), list(KINDS.values()))
         try:
