@@ -25,7 +25,7 @@ NONE_IS_FINE := || [ $$? -eq 5 ]
 .PHONY: help venv demo test test-all lint format lock clean
 
 help:
-	@echo 'make demo      prove a Llama-3 8B plan (dp2 tp2 pp2, 2 microbatches) with a fresh install'
+	@echo 'make demo      prove Llama-3 8B (dp2 tp2 pp2) and DeepSeek-V3 671B (dp32 tp8 pp8) from a fresh install'
 	@echo 'make test      lint, types and the tests CI runs'
 	@echo 'make test-all  the same with the slow tests'
 	@echo 'make lint      ruff and mypy only'
@@ -58,8 +58,10 @@ $(VENV)/.test: $(VENV)/.runtime requirements/test.lock
 
 demo: venv
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	$(BIN)/shardproof plan llama3-8b --dp 2 --tp 2 --pp 2 --microbatches 2 -o $(DEMO)/plan
-	$(BIN)/shardproof verify $(DEMO)/plan --out $(DEMO)/run
+	$(BIN)/shardproof plan llama3-8b --dp 2 --tp 2 --pp 2 --microbatches 2 -o $(DEMO)/8b
+	$(BIN)/shardproof verify $(DEMO)/8b --out $(DEMO)/run-8b
+	$(BIN)/shardproof plan deepseek-v3-671b --parallel d3 -o $(DEMO)/671b
+	$(BIN)/shardproof verify $(DEMO)/671b --out $(DEMO)/run-671b
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -106,13 +106,17 @@ class Inputs:
 
     def _ids(self, shape: list[int], classes: int) -> NDArray[np.float64]:
         """Random index data, along the last dimension without repetition while there are classes
-        left: positions with equal ids would hide what tells positions apart."""
+        left, and no row like the one before: equal ids would hide what tells positions and slices
+        apart."""
         *outer, length = shape
-        rows = [
-            np.concatenate([self.random.permutation(classes) for _ in range(0, length, classes)])
-            for _ in range(int(np.prod(outer)))
-        ]
-        return np.array([row[:length] for row in rows], dtype=float).reshape(shape)
+        rows: list[NDArray[np.int64]] = []
+        for _ in range(int(np.prod(outer))):
+            blocks = [self.random.permutation(classes) for _ in range(0, length, classes)]
+            row = np.concatenate(blocks)[:length]
+            if rows and np.array_equal(row, rows[-1]):
+                row = (row + 1) % classes
+            rows.append(row)
+        return np.array(rows, dtype=float).reshape(shape)
 
     def _drawn(self, number: int) -> NDArray[np.float64]:
         """The whole tensor: for each dimension its slice axes, then the slice's positions."""

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import random
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -98,10 +99,14 @@ def main() -> int:
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     half = asked.queries // 2
-    node = Cluster(workers=1, cpus=2, memory_mib=NODE_MIB, dashboard=False)
-    with tempfile.TemporaryDirectory() as temporary, node as cluster:
+    if "RAY_ADDRESS" not in os.environ:
+        # Ray reads its token once, when it is imported.
+        with Cluster(workers=1, cpus=2, memory_mib=NODE_MIB, dashboard=False) as cluster:
+            environment = cluster.environment | {"RAY_ADDRESS": cluster.address}
+            command = [sys.executable, "-m", "benchmarks.memory.run", *sys.argv[1:]]
+            return subprocess.run(command, env=environment, check=False).returncode
+    with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        os.environ.update(cluster.environment, RAY_ADDRESS=cluster.address)
         learned_rows, needs = solve(texts(half, 1), Needs(), folder)
         rows, _ = solve(texts(half, 2), needs, folder)
         events = [json.loads(line) for line in (folder / FILE).open()]

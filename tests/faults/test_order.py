@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from tests.faults.plans import proved, refuted
+from engine.ir import Program
+from tests.faults.plans import edit_program, llama, proved, refuted
 from tests.faults.small import PASS, Step, segments, stages
 
 # -- contexts: both microbatches forward, then both backward ---------------------------------------
@@ -161,3 +163,18 @@ def test_ranks_that_both_receive_first_are_refuted() -> None:
     acknowledged = (*RECEIVES, ("acknowledge", 0, (6,), ()))
     refuted(stages((wait, *SENDS), acknowledged), kind="deadlock", operator="recv", ranks=(0, 1))
     proved(stages((*SENDS, wait), acknowledged))
+
+
+def test_a_stage_that_loads_microbatches_in_another_order_is_refuted() -> None:
+    """Its tokens meet the other microbatch's targets."""
+    plan = llama(pp=2, microbatches=2, layers=2)
+
+    def exchanged(program: Program) -> Program:
+        calls = tuple(
+            replace(call, microbatch=1 - call.microbatch) if call.microbatch >= 0 else call
+            for call in program.calls
+        )
+        return replace(program, calls=calls)
+
+    proved(plan)
+    refuted(edit_program(plan, 0, exchanged), kind="mismatch")

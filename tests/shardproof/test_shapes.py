@@ -102,6 +102,7 @@ def test_sizes_that_are_none_are_refused(
     assert f"the certificate says that the sizes are +{said}" in messages, messages
 
 
+@pytest.mark.slow
 def test_a_run_at_other_sizes_than_it_says_is_rejected(
     verified: Callable[[str, int], tuple[Path, Any]], tmp_path: Path
 ) -> None:

@@ -1,0 +1,31 @@
+"""docs/trusted-base.md says how large each part is; benchmarks/trusted_base.py counts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.trusted_base import lines, rounded, rows
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "trusted-base.md"
+
+
+def test_the_page_has_the_sizes_that_are_counted() -> None:
+    told = dict(re.findall(r"^\| ([^|]+?) \| ([\d,]+) \|", PAGE.read_text(encoding="utf-8"), re.M))
+    counted = dict(rows())
+    assert told.keys() == counted.keys()
+    # A hundred more or less is no reason to touch the page; twice as much is.
+    wrong = {
+        part: (told[part], count)
+        for part, count in counted.items()
+        if abs(int(told[part].replace(",", "")) - count) > max(150, count // 10)
+    }
+    assert not wrong
+
+
+def test_a_part_without_files_is_an_error() -> None:
+    with pytest.raises(LookupError, match=r"engine/nothing\.py names no file"):
+        lines(("engine/nothing.py",))
+    assert rounded(1449) == 1400
