@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any, get_args
 
 import click
@@ -16,6 +15,7 @@ from click.testing import CliRunner
 from click.testing import Result as Outcome
 
 import shardproof
+from checker import CheckResult
 from cluster.settings import ExecutorName, Settings
 from engine import store
 from frontends.zoo import MODELS
@@ -380,21 +380,22 @@ def test_inspect(run: Run, plan_dir: Path) -> None:
 def test_check(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problems: tuple[str, ...], code: int
 ) -> None:
-    checker = ModuleType("checker")
-    found = SimpleNamespace(ok=not problems, problems=problems)
-    checker.check = lambda run_dir: found  # type: ignore[attr-defined]
-    monkeypatch.setitem(__import__("sys").modules, "checker", checker)
+    found = CheckResult(not problems, "proved", problems, {}, {"rows": 3})  # type: ignore[arg-type]
+    monkeypatch.setattr("checker.check", lambda run_dir, **options: found)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "result.json").touch()
     outcome = run("check", "run")
     assert (outcome.exit_code, outcome.stderr) == (code, "")
     says = "the run does not hold" if problems else "the run holds"
-    assert outcome.stdout.splitlines() == [*problems, says]
+    note = "the input was not read again: the run does not say where it is"
+    assert outcome.stdout.splitlines() == [*problems, f"note: {note}", says]
     outcome = run("check", "run", "--json")
     assert (outcome.exit_code, outcome.stderr) == (code, "")
     assert only_document(outcome) == {
         "ok": not problems,
         "problems": list(problems),
+        "notes": [note],
+        "counts": {"rows": 3},
         "run_dir": str(tmp_path / "run"),
     }
 

@@ -45,6 +45,13 @@ def three() -> list[Term]:
     return [table.symbol(name) for name in "xyz"]
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no reason for a race: nobody joins before some seconds are over."""
+    patient = tuple(replace(c, after=c.after * 100) for c in CONFIGURATIONS)
+    monkeypatch.setattr(module, "CONFIGURATIONS", patient)
+
+
 @pytest.fixture(scope="module")
 def solver() -> Iterator[Portfolio]:
     with Portfolio(timeout=10) as portfolio:
