@@ -47,6 +47,7 @@ def _verdicts(run: Run, problems: Problems) -> None:
     try:
         with pa.ipc.open_stream(pa.py_buffer(read_file(run.folder / VERDICTS))) as reader:
             for batch in reader:
+                batch.validate(full=True)
                 columns = (batch.column("key").to_pylist(), batch.column("verdict").to_pylist())
                 last.update(zip(*columns, strict=True))
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:

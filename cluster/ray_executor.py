@@ -22,7 +22,17 @@ from cluster.ledger import from_batch
 from cluster.local import Peaks, note_peaks
 from cluster.metrics import Meters
 from cluster.needs import Needs, Shape, learned, predicted, shape_of
-from cluster.ray_pool import DEATHS, MIB, ClusterError, Pool, Worker, connect, last_line, nodes
+from cluster.ray_pool import (
+    DEATHS,
+    MIB,
+    ClusterError,
+    Pool,
+    Worker,
+    connect,
+    last_line,
+    nodes,
+    nodes_that_work,
+)
 from cluster.reserve import LEAST_BYTES, level_for, levels, places, widest
 from cluster.settings import Settings, installed_version
 from cluster.work import DEATHS_ALONE, Work
@@ -116,9 +126,9 @@ class RayExecutor:
 
     def ladder(self) -> tuple[int, ...]:
         """The levels of memory per child on this cluster. Raises ClusterError for none."""
-        there = nodes()
+        there = nodes_that_work()
         children = self._settings.solvers_per_worker
-        room = max((n.memory_bytes for n in there if n.cpus), default=0)
+        room = max(node.memory_bytes for node in there)
         limit = self._settings.memory_limit_bytes
         found = levels(limit, room // children)
         if not found:
@@ -171,7 +181,12 @@ class RayExecutor:
 
     def _staff(self, level: int, last: bool) -> None:
         """See to it that the pool is one of this level, with all workers that there is room for."""
+        nodes_that_work()
         where = self._where(level)
+        if not where:
+            raise ClusterError(
+                f"no node of the Ray cluster has room left for a worker of {level / MIB:.0f} MiB"
+            )
         pool = self._pool
         if pool.level != level or len(pool.workers) < len(where):
             pool.start(level, last, where)

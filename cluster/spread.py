@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from cluster.ray_pool import ClusterError, connect, last_line, nodes
+from cluster.ray_pool import ClusterError, connect, last_line, nodes_that_work
 from cluster.settings import Settings
 
 Shared = TypeVar("Shared")
@@ -35,7 +35,7 @@ def spread(
     """
     began = connect(settings)
     try:
-        room = sum(min(n.cpus, n.memory_bytes // memory_bytes) for n in nodes())
+        room = sum(min(n.cpus, n.memory_bytes // memory_bytes) for n in nodes_that_work())
         if not room:
             raise ClusterError(
                 f"no node of the Ray cluster has room for a task of 1 CPU and "

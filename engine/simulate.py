@@ -106,10 +106,16 @@ class Simulation:
 
 
 def simulate(
-    plan: Plan, single: Unrolled, parallel: Unrolled, seed: int = 0, budget: int = BUDGET
+    plan: Plan,
+    single: Unrolled,
+    parallel: Unrolled,
+    seed: int = 0,
+    budget: int = BUDGET,
+    more: int = 0,
 ) -> Simulation:
     """Whether the programs of a plan compute the same losses and gradients, by running them.
 
+    ``more``: positions of the smallest part of each axis beyond the usual two.
     What is wrong with the plan never raises: a simulation that cannot be run says so in
     ``failure``.
     """
@@ -118,11 +124,11 @@ def simulate(
         return Simulation(failure=faults[0].message, impossible=True)
     needed = needed_axes(plan.programs, parallel)
     every = needed.union(plan.replica_axes, [MICROBATCH])
-    result = _attempt(plan, single, parallel, needed, seed)
+    result = _attempt(plan, single, parallel, needed, seed, more)
     if not result.failure and not result.differs and every != needed:
         cost = instances(plan.programs, parallel, plan.microbatches, every)
         if cost <= budget:
-            distinct = _attempt(plan, single, parallel, every, seed)
+            distinct = _attempt(plan, single, parallel, every, seed, more)
             return result if distinct.failure else distinct
     return result
 
@@ -133,9 +139,10 @@ def _attempt(
     parallel: Unrolled,
     expanded: frozenset[str],
     seed: int,
+    more: int,
 ) -> Simulation:
     try:
-        sizes = shrink(plan, single, parallel, expanded, 2)
+        sizes = shrink(plan, single, parallel, expanded, 2 + more)
         if sizes.entries > MOST_ENTRIES:
             sizes = shrink(plan, single, parallel, expanded, 1)
         if sizes.entries > MOST_ENTRIES:

@@ -56,8 +56,8 @@ def run(
 
     ``cache_dir``: where verdicts are kept across runs; the user's cache folder if it is None.
     ``inputs``: SHA-256 of the files that the plan was read from, by name, for the certificate.
-    ``more``: positions that represent a piece of an axis, beyond the fewest.  ``with_proofs``: store
-    proofs of all templates.
+    ``more``: positions that represent a piece of an axis, beyond the fewest.  ``with_proofs``:
+    store proofs of all templates.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
     `cluster.execute.execute`.
@@ -168,7 +168,7 @@ def _simulate(result: Partition) -> Simulation:
     )
     failed = any(not c.holds for c in result.conclusions)
     for seed in range(SEEDS if failed else 1):
-        simulation = simulate(result.plan, single, result.parallel.unrolled, seed)
+        simulation = simulate(result.plan, single, result.parallel.unrolled, seed, more=result.more)
         if simulation.differs or simulation.failure:
             break
     return simulation

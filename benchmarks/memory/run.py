@@ -14,19 +14,20 @@ import argparse
 import csv
 import json
 import math
+import os
 import random
 import sys
 import tempfile
 from pathlib import Path
 
 import matplotlib as mpl
-import ray
 
 from cluster.events import FILE, Events
 from cluster.needs import Needs, predicted, shape_of
 from cluster.ray_executor import RayExecutor
 from cluster.settings import Settings
 from solvers import Query, Solved
+from tests.cluster.nodes import Cluster
 
 mpl.use("svg")
 import matplotlib.pyplot as plt
@@ -97,14 +98,13 @@ def main() -> int:
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     half = asked.queries // 2
-    ray.init("local", num_cpus=2, _memory=NODE_MIB << 20, object_store_memory=100 << 20,
-             include_dashboard=False, log_to_driver=False)  # fmt: skip
-    with tempfile.TemporaryDirectory() as temporary:
+    node = Cluster(workers=1, cpus=2, memory_mib=NODE_MIB, dashboard=False)
+    with tempfile.TemporaryDirectory() as temporary, node as cluster:
         folder = Path(temporary)
+        os.environ.update(cluster.environment, RAY_ADDRESS=cluster.address)
         learned_rows, needs = solve(texts(half, 1), Needs(), folder)
         rows, _ = solve(texts(half, 2), needs, folder)
         events = [json.loads(line) for line in (folder / FILE).open()]
-    ray.shutdown()
     fits = [r for r in rows if r["verdict"] != "memory"]
     short = [r for r in fits if float(str(r["measured_mib"])) > float(str(r["predicted_mib"]))]
     retries = [e for e in events if e["event"] == "retry" and e["cause"] == "memory"]

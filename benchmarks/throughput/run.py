@@ -19,14 +19,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import ray
-
 from cluster.execute import execute
 from cluster.ledger import Ledger
 from cluster.ray_executor import RayExecutor
 from cluster.settings import Settings
 from engine.terms import TermTable
 from solvers import Query
+from tests.cluster.nodes import Cluster
 
 HERE = Path(__file__).resolve().parent
 
@@ -86,15 +85,14 @@ def main() -> int:
     parser.add_argument("--small", type=int, default=5000, help="queries for overhead")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    ray.init("local", num_cpus=2, object_store_memory=100 << 20, include_dashboard=False,
-             log_to_driver=False)  # fmt: skip
     large = [matmul(n, 12) for n in range(asked.large)]
     small = [matmul(n, 2) for n in range(asked.small)]
-    rows = [
-        *(measure("scaling", large, workers) for workers in (1, 2, 1, 2)),
-        *(measure("overhead", small, workers) for workers in (1, 1)),
-    ]
-    ray.shutdown()
+    with Cluster(workers=1, cpus=2, memory_mib=4096, dashboard=False) as cluster:
+        os.environ.update(cluster.environment, RAY_ADDRESS=cluster.address)
+        rows = [
+            *(measure("scaling", large, workers) for workers in (1, 2, 1, 2)),
+            *(measure("overhead", small, workers) for workers in (1, 1)),
+        ]
     with (asked.out / "throughput.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

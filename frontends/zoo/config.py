@@ -199,7 +199,7 @@ def read_data(path: Path) -> dict[str, object]:
     """A configuration file as it is; raises `InvalidInput`."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"not a readable configuration: {error}", str(path)) from error
 
 

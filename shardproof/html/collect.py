@@ -162,8 +162,8 @@ def dedup(data: Data) -> list[Data]:
 
 def _add_plan(data: Data, run: Run, result: Data) -> None:
     parallel = unroll(run.plan.programs, run.plan.microbatches)
-    failing = _failing_rows(run, parallel, result["findings"])
-    ranks = {r for one in result["findings"] for r in one["ranks"]} if _is_bad(result) else set()
+    marked = _marked(result)
+    failing = _failing_rows(run, parallel, marked)
     unsat = data["verdicts"].get("unsat", set())
     proved = {number for number, template in enumerate(run.templates) if _digest(template) in unsat}
     layers = lineages.by_layer(run, parallel, proved, failing)
@@ -173,8 +173,8 @@ def _add_plan(data: Data, run: Run, result: Data) -> None:
         "microbatches": run.plan.microbatches,
         "notes": list(run.plan.notes),
         "loss": run.plan.loss,
-        "mesh": mesh.mesh(run.plan, ranks),
-        "schedule": schedule.schedule(run.plan, _failing_bodies(run, result["findings"])),
+        "mesh": mesh.mesh(run.plan, {rank for one in marked for rank in one["ranks"]}),
+        "schedule": schedule.schedule(run.plan, _failing_bodies(run, marked)),
         "strip": lineages.strip(layers),
         "strip_more": max(0, len(layers) - 200),
         "groups": lineages.groups(layers),
@@ -197,8 +197,11 @@ def _digest(template: Any) -> str:
     return text_digest(template.linear, template.nonlinear)
 
 
-def _is_bad(result: Data) -> bool:
-    return result["verdict"] in ("refuted", "inconclusive")
+def _marked(result: Data) -> list[Data]:
+    """The findings that a refutation rests on: those of the first one's kind (notes come after
+    them).  They are what pictures mark."""
+    found = result["findings"] if result["verdict"] == "refuted" else []
+    return [one for one in found if one["kind"] == found[0]["kind"]]
 
 
 def _add_values(data: Data, run: Run) -> None:
@@ -226,7 +229,6 @@ def _failing_rows(run: Run, parallel: Unrolled, found: Sequence[Mapping[str, Any
         for number, row in enumerate(parallel.rows)
         for one in found
         if row.kind != "shard"
-        and one["kind"] in ("mismatch", "shape")
         and _matches(
             one, row.name, row.backward, row.source.module, run.plan.programs[row.programs[0]].base
         )
@@ -241,7 +243,6 @@ def _failing_bodies(run: Run, found: Sequence[Mapping[str, Any]]) -> set[tuple[i
         for b, body in enumerate(program.bodies)
         for op in body.ops
         for one in found
-        if one["kind"] in ("mismatch", "shape")
-        and _matches(one, op.name, op.backward, op.source.module, program.base)
+        if _matches(one, op.name, op.backward, op.source.module, program.base)
         and one["source"] in ("", op.source.location, op.source.cell)
     }

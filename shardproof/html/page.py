@@ -81,6 +81,8 @@ TEMPLATE: Final = """<!DOCTYPE html>
 {% if d.plan.schedule and not d.plan.schedule.wide %}{{ timeline(d.plan.schedule) }}{% endif %}
 </div>
 <div><h2>Where the layers' tensors are</h2><div class="card" id="strip">
+  {% if not d.plan.strip %}<p class="soft">Not known: the plan contradicts itself, and was not
+  followed further.</p>{% else %}
   <p class="legend"><span><i class="replicated"></i>replicated</span><span><i class="sharded"></i>
   sharded</span><span><i class="partial"></i>partial sum</span>
   {% if d.verdict != "proved" %}<span><i class="other"></i>no single-device value</span>
@@ -95,7 +97,7 @@ TEMPLATE: Final = """<!DOCTYPE html>
   class="name" title="{{ l.name }}">{{ l.name }}</div></div>{% endfor %}</div>{% endif %}
   <p class="soft">One column for each layer, {{ d.plan.strip[0].name if d.plan.strip }} to {{
   d.plan.strip[-1].name if d.plan.strip }}{% if d.plan.strip_more %}, and {{ d.plan.strip_more }}
-  more{% endif %}. Slices of the batch do not count as shards.</p>
+  more{% endif %}. Slices of the batch do not count as shards.</p>{% endif %}
 </div></div>
 </section>
 {% if d.plan.schedule and d.plan.schedule.wide %}<section>{{ timeline(d.plan.schedule) }}</section>
@@ -124,17 +126,18 @@ TEMPLATE: Final = """<!DOCTYPE html>
 <section class="two"><div><h2 id="assumed">What was assumed</h2><div class="card"><ul>
 {% for a in d.assumptions %}<li>{{ a }}</li>{% endfor %}</ul></div></div>
 <div><h2>{{ "What was proved" if d.verdict == "proved" else "What had to hold" }}</h2>
-<div class="card"><table><tr><th>conclusion</th><th class="n">holds</th><th class="n">of</th></tr>
+<div class="card">{% if not d.conclusions.kinds %}<p class="soft">Nothing was concluded.</p>
+{% else %}<table><tr><th>conclusion</th><th class="n">holds</th><th class="n">of</th></tr>
 {% for k in d.conclusions.kinds %}<tr><td>{{ k.kind }}</td><td class="n {{ 'good' if k.held == k.all
 else 'bad' }}">{{ "{:,}".format(k.held) }}</td><td class="n">{{ "{:,}".format(k.all) }}</td></tr>
-{% endfor %}</table>
+{% endfor %}</table>{% endif %}
 {% if d.conclusions.failed %}<details><summary class="bad">{{ d.conclusions.failed|length
 + d.conclusions.more }} that do not hold</summary><ul>{% for c in d.conclusions.failed %}<li>{{
 c.message or c.kind ~ " of " ~ c.name ~ " on ranks " ~ c.ranks }}</li>{% endfor %}
 {% if d.conclusions.more %}<li>and {{ d.conclusions.more }} more</li>{% endif %}</ul></details>
 {% endif %}</div></div></section>
 
-{% if d.plan %}
+{% if d.plan and d.plan.groups %}
 <section><h2>Layers and operators</h2><div class="card" id="layers">
 <p><input type="search" id="search" placeholder="Search: a layer, an operator, failing, partial …">
 <span class="soft" id="hits"></span></p>

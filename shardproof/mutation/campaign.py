@@ -19,6 +19,7 @@ from engine import wellformed
 from engine.errors import InvalidInput
 from engine.ir import Plan
 from shardproof import pairing
+from shardproof.mutation.bodies import BODIES
 from shardproof.mutation.dimensions import SHAPES
 from shardproof.mutation.equivalent import EQUIVALENT
 from shardproof.mutation.label import LABELS, Labelled, label
@@ -34,6 +35,7 @@ MUTATORS: Final[tuple[Mutator, ...]] = (
     *WIRING,
     *SHARDS,
     *ORDER,
+    *BODIES,
     *EQUIVALENT,
 )
 

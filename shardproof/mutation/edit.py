@@ -58,9 +58,12 @@ class Draft:
         return self.values[value].shape
 
     def built(self, **fields: object) -> Body:
-        """The body with its changes."""
-        values, ops = tuple(self.values), tuple(self.ops)
-        return replace(self.body, values=values, ops=ops, **fields)  # type: ignore[arg-type]
+        """The body with its changes; of new values it records nothing."""
+        values, ops, claims = tuple(self.values), tuple(self.ops), self.body.claims
+        if claims:
+            claims = (*claims, *[None] * (len(values) - len(claims)))
+        changed = {"values": values, "ops": ops, "claims": claims, **fields}
+        return replace(self.body, **changed)  # type: ignore[arg-type]
 
 
 # -- where ---------------------------------------------------------------------------------------

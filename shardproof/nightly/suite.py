@@ -76,7 +76,7 @@ def read(path: Path) -> Suite:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot be read: {error}", str(path)) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidInput(f"expected YAML: {' '.join(str(error).split())}", str(path)) from error
     return _Reader(path).suite(data)
 

@@ -107,7 +107,7 @@ def read(path: Path) -> Sweep:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot be read: {error}", str(path)) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         said = " ".join(str(error).split())
         raise InvalidInput(f"expected YAML: {said}", str(path)) from error
     return _Reader(path).sweep(data)

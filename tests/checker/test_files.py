@@ -356,3 +356,16 @@ def test_a_record_of_another_verdict_is_noticed(proved: Any, run: Path) -> None:
     rejected(run, f"verdicts.arrows says that template {number} is sat", "verdict")
     (run / "verdicts.arrows").write_bytes(b"garbage")
     rejected(run, "verdicts.arrows: is no record of verdicts")
+
+
+def test_a_record_with_offsets_out_of_range_is_refused(proved: Any, run: Path) -> None:
+    """Found by fuzzing: the text of a cell would be read at a negative length."""
+    offsets = pa.py_buffer(b"".join(n.to_bytes(4, "little", signed=True) for n in (0, 9, 5)))
+    cells = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"unsat"))
+    batch = pa.record_batch({"key": pa.array(["0", "1"]), "verdict": cells})
+    with (
+        pa.OSFile(str(run / "verdicts.arrows"), "wb") as sink,
+        pa.ipc.new_stream(sink, batch.schema) as writer,
+    ):
+        writer.write_batch(batch)
+    rejected(run, "verdicts.arrows: is no record of verdicts")

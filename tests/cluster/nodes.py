@@ -26,6 +26,12 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 400.0
 OBJECT_STORE_BYTES = 100 << 20
+AGENT_PORTS = (
+    "dashboard_agent_listen_port",
+    "metrics_agent_port",
+    "metrics_export_port",
+    "runtime_env_agent_port",
+)
 
 
 def free_port() -> int:
@@ -48,6 +54,7 @@ class Cluster:
         self._workers, self._cpus, self._memory_mib = workers, cpus, memory_mib
         self._has_dashboard = dashboard
         self._count = itertools.count()
+        self._has_dashboard = dashboard
         token = self.folder / "token"
         token.write_text(secrets.token_hex(32))
         token.chmod(0o600)
@@ -62,7 +69,7 @@ class Cluster:
             "RAY_health_check_period_ms": "500",
             "RAY_health_check_timeout_ms": "2000",
             "RAY_health_check_failure_threshold": "6",
-            "RAY_raylet_start_wait_time_s": "300",
+            "RAY_raylet_start_wait_time_s": "60",
             "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
         }
 
@@ -135,6 +142,9 @@ class Cluster:
         ray = str(Path(sys.executable).parent / "ray")
         self._log = self.folder / f"node-{next(self._count)}.log"
         log = self._log.open("wb")
+        node = secrets.token_hex(28)
+        ports = {name: free_port() for name in AGENT_PORTS}
+        self._told = {f"{name}_{node}": str(port) for name, port in ports.items()}
         self.nodes.append(
             subprocess.Popen(
                 [
@@ -143,21 +153,33 @@ class Cluster:
                     "--block",
                     "--disable-usage-stats",
                     "--node-ip-address=127.0.0.1",
-                    f"--dashboard-agent-listen-port={free_port()}",
+                    f"--dashboard-agent-listen-port={ports['dashboard_agent_listen_port']}",
+                    f"--dashboard-agent-grpc-port={ports['metrics_agent_port']}",
+                    f"--metrics-export-port={ports['metrics_export_port']}",
+                    f"--runtime-env-agent-port={ports['runtime_env_agent_port']}",
                     f"--object-store-memory={OBJECT_STORE_BYTES}",
                     *options,
                 ],
                 cwd=self.folder,
-                env=self.environment,
+                env=self.environment | {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": node},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
         )
 
+    def _tell_ports(self) -> None:
+        """Write the files in which a node's agents say their ports: Ray ends a node whose agents
+        take longer than 15 s, and on a busy machine they do."""
+        for session in (self.folder / "ray").glob("session_2*"):
+            for name, port in self._told.items():
+                if not (session / name).exists():
+                    (session / name).write_text(port)
+
     def _until(self, there: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + START_SECONDS
         while not there():
+            self._tell_ports()
             if time.monotonic() > until or self.nodes[-1].poll() is not None:
                 logs = "".join(p.read_text() for p in self.folder.glob("node-*.log"))
                 raise RuntimeError(f"{what} did not start: {logs[-2000:]}")

@@ -15,19 +15,25 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 import pytest
 import ray
 
 from cluster.events import Events
+from cluster.execute import execute, shared_pool
 from cluster.ledger import Ledger
 from cluster.local import LocalExecutor
 from cluster.needs import TRUSTED, Needs, learned, shape_of
 from cluster.ray_executor import RayExecutor
 from cluster.settings import Settings
+from cluster.spread import spread
+from engine import store
+from shardproof import api
 from solvers import Query, Solved, SolverUnavailable
 from tests.cluster.work import endless, expected, heavy, mixed
+from tests.engine import small_plans
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -238,3 +244,64 @@ def test_a_ray_of_its_own_is_silent_and_ends_with_the_run(tmp_path: Path) -> Non
     assert (run.returncode, run.stdout) == (0, ""), run.stderr
     with Ledger(tmp_path) as ledger:
         assert ledger.dropped_bytes == 0
+
+
+@pytest.mark.ray
+def test_runs_in_a_shared_pool_use_one_pool(cluster: None, tmp_path: Path) -> None:
+    settings = Settings("ray", workers=1, mode="z3", memory_limit_bytes=512 << 20)
+    with shared_pool():
+        for name, count in (("one", 6), ("two", 9)):
+            with Ledger(tmp_path / name) as ledger:
+                done = execute(mixed(count), settings, ledger)
+            assert verdicts(done.solved) == expected(count)
+    begun = {
+        name: [e["event"] for e in map(json.loads, (tmp_path / name / "events.jsonl").open())]
+        for name in ("one", "two")
+    }
+    assert begun == {"one": ["round", "pool"], "two": ["round"]}
+
+
+@pytest.mark.ray
+def test_a_proof_is_checked_in_parts_on_the_cluster(cluster: None, tmp_path: Path) -> None:
+    store.save(small_plans.replicas(), tmp_path / "plan")
+    options = api.Options(out=tmp_path / "run", executor="local", workers=1, cache=False)
+    assert api.run(tmp_path / "plan", None, options).verdict == "proved"
+    here = api.check(tmp_path / "run")
+    there = api.check(tmp_path / "run", cluster=Settings("ray", workers=2))
+    assert (there.ok, there.counts) == (here.ok, here.counts)
+    assert here.ok
+    (tmp_path / "run" / "stages.arrow").write_bytes(b"")
+    assert not api.check(tmp_path / "run", cluster=Settings("ray", workers=2)).ok
+
+
+@pytest.mark.ray
+def test_a_task_that_fails_says_why(cluster: None) -> None:
+    with pytest.raises(ZeroDivisionError):
+        spread(_divide, 1, lambda workers: [1, 0, 2], Settings("ray"), 64 << 20)
+    assert spread(_divide, 6, lambda workers: [1, 2, 3], Settings("ray"), 64 << 20) == [6, 3, 2]
+
+
+def _divide(shared: int, argument: int) -> int:
+    return shared // argument
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_metrics_endpoint_tells_of_templates(cluster: None, tmp_path: Path) -> None:
+    settings = Settings("ray", workers=1, mode="z3", memory_limit_bytes=512 << 20)
+    with RayExecutor(settings, events=Events(tmp_path / "metered")) as executor:
+        solved_by(executor, mixed(9))
+        port = ray.nodes()[0]["MetricsExportPort"]
+        until = time.perf_counter() + 60
+        text = ""
+        while "shardproof_rss_measured" not in text and time.perf_counter() < until:
+            time.sleep(1)
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+                text = answer.read().decode()
+    lines = [line for line in text.splitlines() if 'run="metered"' in line]
+    counted = [line for line in lines if line.startswith("ray_shardproof_templates")]
+    found = {v: sum(float(x.split()[-1]) for x in counted if f'verdict="{v}"' in x)
+             for v in ("unsat", "sat")}  # fmt: skip
+    assert found == {"unsat": 6, "sat": 3}
+    for name in ("solver_seconds", "queue_depth", "solver_rss_mib", "predicted_rss_mib"):
+        assert any(f"shardproof_{name}" in line for line in lines), name

@@ -16,7 +16,7 @@ from engine.ir import Plan
 from frontends.zoo import build
 from shardproof.commands.mutate import mutate
 from shardproof.mutation import campaign
-from shardproof.mutation.edit import apart, one_call, separable
+from shardproof.mutation.edit import Draft, apart, one_call, separable
 from shardproof.mutation.evaluate import uncovered
 from shardproof.mutation.label import Labelled, label
 from tests.faults.plans import attrs, edit_calls, edit_op, edit_shard, llama, named, swapped_calls
@@ -111,6 +111,15 @@ def test_ranks_and_microbatches_taken_apart_are_the_same_plan(plan: Plan) -> Non
     assert label(copied[0]).label == "equivalent"
 
 
+def test_new_values_have_nothing_on_record(plan: Plan) -> None:
+    body = plan.programs[0].bodies[0]
+    held = replace(body, claims=(None,) * len(body.values))
+    draft = Draft(held)
+    draft.value(0)
+    assert len(draft.built().claims) == len(draft.values) == len(body.values) + 1
+    assert Draft(body).built() == body
+
+
 def test_every_mutator_changes_some_plan_and_says_what() -> None:
     plans = [
         llama(dp=2, tp=2, pp=2, microbatches=2, layers=2, sequence=4, ffn=8),
@@ -128,6 +137,7 @@ def test_every_mutator_changes_some_plan_and_says_what() -> None:
     assert set(idle) <= {"peers exchanged", "another view"}
 
 
+@pytest.mark.slow
 def test_mutators_that_keep_keep() -> None:
     """Rewrites are equivalent, but for collectives changed on one rank only (those are caught by
     their label)."""

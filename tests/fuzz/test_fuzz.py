@@ -1,0 +1,96 @@
+"""Readers of files that may come from anybody: no crash, no file elsewhere, bounded memory.
+
+A fixed sample of what `benchmarks/fuzz` does for hours.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.fuzz.targets import TARGETS, Finding, Target, attempt, mutated
+
+#: Targets that take more than some milliseconds for an input.
+SLOW = {"run directory": 15, "command line": 15, "nnscaler pickle": 25, "plan folder": 25}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_valid_inputs_are_read(name: str) -> None:
+    target = TARGETS[name]
+    seeds = target.seeds()
+    assert seeds
+    assert any(attempt(target, data) for data in seeds[:3])
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_changed_inputs_are_read_or_refused(name: str) -> None:
+    target, rng = TARGETS[name], random.Random(20261121)
+    seeds = target.seeds()
+    for _ in range(SLOW.get(name, 60)):
+        attempt(target, mutated(rng.choice(seeds), rng))
+
+
+@pytest.mark.parametrize("name", [n for n in TARGETS if n not in SLOW])
+def test_any_bytes_are_read_or_refused(name: str) -> None:
+    @settings(
+        max_examples=40,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.binary(max_size=200))
+    def tried(data: bytes) -> None:
+        attempt(TARGETS[name], data)
+
+    tried()
+
+
+# -- the twin: what the harness is there to find -----------------------------------------------------
+
+
+def crash(folder: Path, data: bytes) -> None:
+    raise KeyError("a fault of ours")
+
+
+def escape(folder: Path, data: bytes) -> None:
+    (folder.parent / "elsewhere").write_bytes(data)
+
+
+def eat(folder: Path, data: bytes) -> None:
+    bytearray(64 << 30)
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [(crash, "KeyError: 'a fault of ours'"), (escape, "wrote outside of its folder")],
+)
+def test_a_fault_is_a_finding(read: object, said: str) -> None:
+    with pytest.raises(Finding, match=said):
+        attempt(Target("twin", lambda: [b""], read), b"")  # type: ignore[arg-type]
+
+
+def test_memory_is_bounded() -> None:
+    assert not attempt(Target("twin", lambda: [b""], eat), b"")
+
+
+# -- found by fuzzing --------------------------------------------------------------------------------
+
+FOUND = {
+    "zoo configuration (TOML)": (b"a = " + b"[" * 100_000,),
+    "sweep (YAML)": (b"a: 2020-99-99", b"[" * 20_000, b"a: !!int 0x"),
+    "suite (YAML)": (b"a: 2020-99-99", b"[" * 20_000),
+    "assumptions (TOML)": (b"a = " + b"[" * 100_000,),
+}
+
+
+@pytest.mark.parametrize(("name", "data"), [(n, d) for n, ds in FOUND.items() for d in ds])
+def test_what_was_found_once_is_refused(name: str, data: bytes) -> None:
+    before = os.listdir()
+    assert not attempt(TARGETS[name], data)
+    assert os.listdir() == before

@@ -1,0 +1,157 @@
+"""Verdicts do not depend on how many positions stand for an interval of an axis."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardproof
+from checker import check
+from engine import store
+from engine.ir import Plan
+from frontends.zoo import build
+from partition.partition import partition
+from solvers import Portfolio, Query
+from tests.checker.changes import without_last_reduction
+from tests.engine.real_plans import LLAMA, real
+
+#: Small in every axis, so that larger reduced sizes stay cheap.
+TINY: dict[str, Any] = {
+    "layers": 1,
+    "hidden": 8,
+    "heads": 2,
+    "kv_heads": 2,
+    "ffn": 8,
+    "vocabulary": 6,
+    "sequence": 3,
+    "dp": 1,
+    "tp": 2,
+    "pp": 1,
+    "microbatches": 1,
+}
+
+
+def tiny() -> Plan:
+    return build("llama3-8b", **TINY)
+
+
+@pytest.fixture(scope="module")
+def verified(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], tuple[Path, Any]]:
+    """A run of a plan at a size, once."""
+    plans = {"proved": tiny, "refuted": lambda: without_last_reduction(tiny())}
+    runs: dict[tuple[str, int], tuple[Path, Any]] = {}
+
+    def verify(name: str, more: int) -> tuple[Path, Any]:
+        if (name, more) not in runs:
+            folder = tmp_path_factory.mktemp(f"{name}{more}")
+            store.save(plans[name](), folder / "plan")
+            run = folder / "run"
+            result = shardproof.verify(folder / "plan", out=run, cache=False, shapes=more)
+            runs[name, more] = run, result
+        return runs[name, more]
+
+    return verify
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+@pytest.mark.parametrize("name", ["proved", "refuted"])
+def test_a_verdict_is_the_same_at_larger_sizes(
+    verified: Callable[[str, int], tuple[Path, Any]], name: str, more: int
+) -> None:
+    """The verdict and what it is about (how many texts are equal by chance does depend on sizes)."""
+    result, least = verified(name, more)[1], verified(name, 0)[1]
+    assert result.verdict == name
+    assert replace(result.counts, templates=0) == replace(least.counts, templates=0)
+    assert result.conclusions == least.conclusions
+    assert [f.operator for f in result.findings] == [f.operator for f in least.findings]
+
+
+def test_texts_grow_with_the_sizes() -> None:
+    sizes = []
+    for more in (0, 1, 2):
+        found = partition(tiny(), more)
+        sizes.append([len(template.goals) for template in found.templates])
+    assert len(sizes[0]) == len(sizes[1]) == len(sizes[2])
+    assert all(a <= b <= c for a, b, c in zip(*sizes, strict=True))
+    assert sum(sizes[0]) < sum(sizes[1]) < sum(sizes[2])
+
+
+def test_the_checker_states_at_the_sizes_of_the_run(
+    verified: Callable[[str, int], tuple[Path, Any]],
+) -> None:
+    assert check(verified("proved", 1)[0]).problems == ()
+
+
+@pytest.mark.parametrize("said", [-1, 9, 10**9, "1", True])
+def test_sizes_that_are_none_are_refused(
+    said: Any, verified: Callable[[str, int], tuple[Path, Any]], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(verified("proved", 0)[0], run)
+    path = run / "certificate.json"
+    certificate = json.loads(path.read_bytes())
+    certificate["settings"]["shapes"] = said
+    path.write_text(json.dumps(certificate))
+    messages = [p.message for p in check(run).problems]
+    assert f"the certificate says that the sizes are +{said}" in messages, messages
+
+
+def test_a_run_at_other_sizes_than_it_says_is_rejected(
+    verified: Callable[[str, int], tuple[Path, Any]], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(verified("proved", 1)[0], run)
+    path = run / "certificate.json"
+    certificate = json.loads(path.read_bytes())
+    certificate["settings"]["shapes"] = 0
+    path.write_text(json.dumps(certificate))
+    found = check(run)
+    assert not found.ok
+    assert any("is not the text of template" in p.message for p in found.problems)
+
+
+def test_options_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match=r"the sizes must be from \+0 to \+8, not \+9"):
+        shardproof.verify("nowhere", shapes=9)
+
+
+def test_more_positions_find_what_fewer_do_not() -> None:
+    """The gap that docs/soundness.md, section 8, names: three free labels of one axis.
+
+    The knob closes it: y[i,j] + y[j,k] + y[k,i] = y[j,i] + y[k,j] + y[i,k] holds at two positions
+    and not at three. Here it is stated directly, with a symbol for every entry.
+    """
+    from engine.terms import TermTable
+
+    def holds(positions: int) -> str:
+        table = TermTable()
+        y = {(i, j): table.symbol(f"y{i}_{j}") for i in range(positions) for j in range(positions)}
+        every = [
+            (i, j, k) for i in range(positions) for j in range(positions) for k in range(positions)
+        ]
+        goals = [(y[i, j] + y[j, k] + y[k, i], y[j, i] + y[k, j] + y[i, k]) for i, j, k in every]
+        with Portfolio("z3", timeout=10) as portfolio:
+            return portfolio.solve(Query.of("", goals)).verdict
+
+    assert holds(2) == "unsat"
+    assert holds(3) == "sat"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [1, 2])
+def test_claims_of_a_real_plan_hold_at_larger_sizes(shared_plans: Path, more: int) -> None:
+    plan, _, _ = real(shared_plans, LLAMA, LLAMA.replace("dp1_pp1_tp1_nm1", "dp2_pp2_tp2_nm2"))
+    least, found = partition(plan), partition(plan, more)
+    assert len(found.templates) == len(least.templates)
+    assert found.stages == least.stages
+    # Two more positions of every axis make texts of a hundred times the size: every tenth is asked.
+    asked = found.templates[:: 1 if more == 1 else 10]
+    queries = [Query.of(str(n), t.goals) for n, t in enumerate(asked)]
+    with Portfolio(timeout=120) as portfolio:
+        assert {s.verdict for s in portfolio.solve_batch(queries).values()} == {"unsat"}
