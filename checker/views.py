@@ -75,11 +75,13 @@ class ViewChecker:
             found.update(atom.start.axes)
         for axis, strides in by_axis.items():
             self.axis(node, axis, strides)
-        tokens = [part.token for part in term.parts]
-        if tokens != sorted(set(tokens)):
-            raise IllFormed("parts that are not in order, or of one sum")
+        ranges = [(part.token, part.extent) for part in term.parts]
+        if ranges != sorted(set(ranges)):
+            raise IllFormed("parts that are not in order, or of one range")
+        periods: dict[int, int] = {}
         for part in term.parts:
-            self.part(term.node, part, mesh)
+            self.part(term.node, part, periods.get(part.token, 1), mesh)
+            periods[part.token] = part.extent
             found.update(part.start.axes)
         return found
 
@@ -89,13 +91,16 @@ class ViewChecker:
         if size < 1 or low < 0 or (extent != ABSOLUTE and high + size > extent):
             raise IllFormed(f"[{start}, +{size}) is not inside [0, {extent})")
 
-    def part(self, node: int, part: Part, mesh: Mapping[str, int]) -> None:
+    def part(self, node: int, part: Part, period: int, mesh: Mapping[str, int]) -> None:
+        """``period``: of the part inside this one, of which it must take whole ones (1: none)."""
         if self.nodes.tokens[part.token].node != node:
             raise IllFormed(f"a part of node {self.nodes.tokens[part.token].node}")
         extent = self.reduced_extent(part.token)
-        if part.extent != extent:
+        if part.extent < 1 or extent % part.extent:
             raise IllFormed(f"a part of {part.extent} positions, {extent} are reduced")
-        self.interval(part.start, part.size, extent, mesh)
+        if part.extent % period or part.size % period or not part.start.divisible(period):
+            raise IllFormed(f"[{part.start}, +{part.size}) cuts through periods of {period}")
+        self.interval(part.start, part.size, part.extent, mesh)
 
     def reduced_extent(self, number: int) -> int:
         """How many positions a token's reduction is over."""

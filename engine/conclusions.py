@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from itertools import product
 from typing import NamedTuple
 
 from engine.affine import Affine, affine
@@ -18,6 +17,7 @@ from engine.ir import MICROBATCH, Plan, Program, Shard
 from engine.layout import Misaligned, narrow
 from engine.lineage import Dim, Lineage, NodeTable
 from engine.sums import collect, family_sum, merge_parts
+from engine.tiling import TooMany, boxes, tiles
 from engine.unroll import Unrolled
 
 Lineages = Sequence[Lineage | None]
@@ -140,7 +140,8 @@ def _losses(
         over = [(MICROBATCH, plan.microbatches)] if parallel.symbolic else []
         over += [(a, held.extents[a]) for a in reversed(plan.replica_axes) if a in held.extents]
         factor = Fraction(1, slices(plan, held)) if plan.loss == "mean" else Fraction(1)
-        found = _total([lineages[v] for v in values], nodes, tuple(over))
+        mesh = {**held.extents, MICROBATCH: plan.microbatches}
+        found = _total([lineages[v] for v in values], nodes, tuple(over), mesh)
         holds = found is not None and expected is not None and scaled(found, factor) == expected
         message = (
             ""
@@ -157,14 +158,17 @@ def _losses(
 
 
 def _total(
-    members: Sequence[Lineage | None], nodes: NodeTable, over: tuple[tuple[str, int], ...]
+    members: Sequence[Lineage | None],
+    nodes: NodeTable,
+    over: tuple[tuple[str, int], ...],
+    mesh: Mapping[str, int],
 ) -> Lineage | None:
     present = [m for m in members if m is not None]
     if len(present) < len(members) or not present:
         return None
-    together = merge_parts(nodes, [t for m in present for t in m.terms])
+    together = merge_parts(nodes, [t for m in present for t in m.terms], mesh)
     try:
-        return family_sum(nodes, Lineage(present[0].shape, tuple(collect(together))), over)
+        return family_sum(nodes, Lineage(present[0].shape, tuple(collect(together))), over, mesh)
     except Misaligned:
         return None
 
@@ -240,59 +244,16 @@ def _gradient_fault(
 
 def _coverage(plan: Plan, name: str) -> Conclusion:
     """The shards of a parameter that ranks update, over all ranks, must cover it."""
-    boxes: set[tuple[tuple[int, int], ...]] = set()
-    full: tuple[int, ...] = ()
-    for program in plan.programs:
-        for shard in program.shards:
-            if shard.name == name and shard.updated_as < 0:
-                full = shard.full_shape
-                boxes |= set(_boxes(program, shard))
-    holds = _tiles(boxes, full)
-    message = "" if holds else f"the shards of {name} do not tile its {list(full)} elements"
+    held = [
+        (shard, program.extents)
+        for program in plan.programs
+        for shard in program.shards
+        if shard.name == name and shard.updated_as < 0
+    ]
+    full = list(held[0][0].full_shape) if held else []
+    try:
+        holds = tiles((boxes(s.offset, s.shape, extents) for s, extents in held), full)
+        message = "" if holds else f"the shards of {name} do not tile its {full} elements"
+    except TooMany as error:
+        holds, message = False, f"whether the shards of {name} tile it is not decided: {error}"
     return Conclusion("coverage", name, (), holds, message)
-
-
-def _boxes(program: Program, shard: Shard) -> list[tuple[tuple[int, int], ...]]:
-    axes = sorted({a for start in shard.offset for a in start.axes})
-    result = []
-    for chosen in product(*(range(program.extents[a]) for a in axes)):
-        here = dict(zip(axes, chosen, strict=True))
-        result.append(
-            tuple(
-                (start.at(here), start.at(here) + size)
-                for start, size in zip(shard.offset, shard.shape, strict=True)
-            )
-        )
-    return result
-
-
-def _tiles(boxes: set[tuple[tuple[int, int], ...]], full: tuple[int, ...]) -> bool:
-    """Whether different boxes are disjoint, inside, and of the full volume."""
-    if not boxes:
-        return False
-    volume = 0
-    for box in boxes:
-        if any(not 0 <= low <= high <= n for (low, high), n in zip(box, full, strict=True)):
-            return False
-        size = 1
-        for low, high in box:
-            size *= high - low
-        volume += size
-    total = 1
-    for n in full:
-        total *= n
-    if volume != total:
-        return False
-    first = next(iter(boxes))
-    if all(low % (high - low) == 0 for low, high in first if high > low) and all(
-        high - low == end - start and start % (high - low or 1) == 0
-        for box in boxes
-        for (low, high), (start, end) in zip(first, box, strict=True)
-    ):
-        return True  # different cells of one grid
-    ranked = sorted(boxes)
-    return not any(
-        all(a[0] < b[1] and b[0] < a[1] for a, b in zip(x, y, strict=True))
-        for i, x in enumerate(ranked)
-        for y in ranked[i + 1 :]
-    )

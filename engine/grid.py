@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, product
+from math import prod
 
 from engine.affine import Affine
 from engine.arrays.dims import Dim, Factor
 from engine.cone import operand_nodes, operands
 from engine.errors import Unsupported
-from engine.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, NodeTable
+from engine.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, NodeTable, Part
 
 #: Node and axis; axis -1 - l: reduced label l of the node's definition.  Node -1 - i: dimension of
 #: the claim's lineage i.
@@ -144,6 +145,7 @@ class Grid:
         if related is not None:
             self._note_absolute(lineages)
         self._note_local(lineages)
+        self._check_joined(lineages, over)
 
     def reset(self) -> None:
         """Put all coordinates back to their one value."""
@@ -163,12 +165,16 @@ class Grid:
                         self._stride(key, atom.stride, atom.extent)
                         self._family_strides(key, atom.stride, atom.start, extents)
                 for part in term.parts:
-                    token = self.nodes.tokens[part.token]
-                    while token.kind == "via":
-                        token = self.nodes.tokens[token.inner]
-                    key = (token.node, -1 - token.where)
+                    key = self._range(part)
                     self._stride(key, 1, part.extent)
                     self._family_strides(key, 1, part.start, extents)
+
+    def _range(self, part: Part) -> Axis:
+        """The reduced label that a part is of."""
+        token = self.nodes.tokens[part.token]
+        while token.kind == "via":
+            token = self.nodes.tokens[token.inner]
+        return token.node, -1 - token.where
 
     def _stride(self, key: Axis, stride: int, extent: int) -> None:
         held = self.strides.setdefault(key, {1})
@@ -318,16 +324,17 @@ class Grid:
                         atom.size,
                     )
                 for part in term.parts:
-                    token = self.nodes.tokens[part.token]
-                    while token.kind == "via":
-                        token = self.nodes.tokens[token.inner]
-                    self._cut(
-                        (token.node, -1 - token.where),
-                        1,
-                        part.extent,
-                        self.at(part.start),
-                        part.size,
-                    )
+                    self._cut(self._range(part), 1, part.extent, self.at(part.start), part.size)
+
+    def _check_joined(self, lineages: Sequence[Lineage], over: Over) -> None:
+        """A coordinate that is summed over represents the digit that a part moves along: refuse one
+        that is represented by few positions of what are several digits."""
+        for part in (p for x in lineages for term in x.terms for p in term.parts):
+            for axis, extent in over:
+                step = abs(part.start.coefficient(axis))
+                within = (s for s in self.strides[self._range(part)] if step < s < step * extent)
+                if any(within) and len(self._blocks(extent)) < extent:
+                    raise Unsupported(f"a sum along {axis} over several digits of a range")
 
     def _cut(self, key: Axis, stride: int, extent: int, start: int, size: int) -> None:
         digits = self._within(key, stride, extent)
@@ -372,15 +379,25 @@ class Grid:
     # -- what claims ask for ----------------------------------------------------------------
 
     def positions(
-        self, key: Axis, stride: int, extent: int, start: int, size: int
+        self, key: Axis, stride: int, extent: int, size: int, parts: Sequence[Part] = ()
     ) -> list[tuple[int, int]]:
-        """(position, multiplicity) that represent [start, start + size) of a label's range."""
+        """(position, multiplicity) that represent [0, size) of a label's range, where ``parts``
+        hold (of stride 1)."""
         if key not in self.strides:
             self._stride(key, stride, extent)
         digits = self._within(key, stride, extent)
+        intervals = self._intervals(digits, 0, size)
+        for part in parts:
+            inner = self._within(key, stride, part.extent)
+            if prod(e for _, e in inner) != part.extent:
+                raise Unsupported(f"a range that repeats every {part.extent} positions")
+            # The intervals of the digits inside a period; those outside are not restricted.
+            found = self._intervals(inner, self.at(part.start), part.size)
+            for k, (low, high) in enumerate(found):
+                intervals[k] = max(low, intervals[k][0]), min(high, intervals[k][1])
         places = [
             [(p * s // stride, w) for p, w in self._kept(e, interval)]
-            for (s, e), interval in zip(digits, self._intervals(digits, start, size), strict=True)
+            for (s, e), interval in zip(digits, intervals, strict=True)
         ]
         places.reverse()
         result = []

@@ -54,7 +54,12 @@ class Layout(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The node's sum (or maximum) named by ``token`` runs over [start, start + size) of extent."""
+    """The node's sum (or maximum) named by ``token`` runs over the positions i for which
+    i mod ``extent`` is in [start, start + size); ``extent`` divides the range.
+
+    Several parts of one token hold together (`engine.positions`): each takes whole periods of the
+    ones of smaller extent.
+    """
 
     token: int
     start: Affine

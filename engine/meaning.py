@@ -53,7 +53,7 @@ class SmallReading(TermReading):
 
     def select(self, scores: Weighted, selection: Selection) -> Weighted:
         size = int(scores.shape[1])
-        chosen = self.grid.positions((-1, 0), 1, selection.topk, 0, selection.topk)
+        chosen = self.grid.positions((-1, 0), 1, selection.topk, selection.topk)
         entries = np.empty((scores.data.shape[0], len(chosen)), dtype=object)
         for i, row in enumerate(scores.data):
             for k, (j, _) in enumerate(chosen):
@@ -163,11 +163,11 @@ class Meaning:
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """The reduced labels of a definition, with the (position, weight) pairs that represent
         their range; restricted by the node's own partial sum."""
-        own = {}
+        own: dict[int, list[Part]] = {}
         for part in parts:
             token = self.nodes.tokens[part.token]
             if token.kind in ("sum", "max") and token.node == number:
-                own[token.where] = part
+                own.setdefault(token.where, []).append(part)
         extents = {
             label: extent for o in operands(self.nodes, number) for _, _, extent, label in o.atoms
         }
@@ -177,10 +177,8 @@ class Meaning:
         for label in sorted(extents):
             if label in outputs:
                 continue
-            restricted = own.get(label)
-            start = self.grid.at(restricted.start) if restricted is not None else 0
-            size = restricted.size if restricted is not None else extents[label]
-            positions = self.grid.positions((number, -1 - label), 1, extents[label], start, size)
+            key, extent = (number, -1 - label), extents[label]
+            positions = self.grid.positions(key, 1, extent, extent, own.get(label, ()))
             result.append(([label], positions))
         return result
 
@@ -260,7 +258,7 @@ class Meaning:
         labels = dict(zip(outputs, index[:-1], strict=True))  # type: ignore[call-overload]
         extent = next(e for _, _, e, label in operand.atoms if label == row)  # type: ignore[attr-defined]
         entries = []
-        for position, _ in self.grid.positions((number, -1 - row), 1, extent, 0, extent):  # type: ignore[operator]
+        for position, _ in self.grid.positions((number, -1 - row), 1, extent, extent):  # type: ignore[operator]
             labels[row] = position
             entries.append(self.terms.mul(factor, self._operand(operand, labels)))  # type: ignore[arg-type]
         return self.terms.app(f"select:{extent}:{selection}:{index[-1]}", *entries)

@@ -36,13 +36,17 @@ class _Moves:
         self.parts: dict[tuple[int, int], Any] = {}
         self.complete: set[int] = set()
 
-    def part(self, part: Part, distance: Any) -> None:
-        token = self.nodes.tokens[part.token]
-        while token.kind == "via":
-            token = self.nodes.tokens[token.inner]
-        key = (token.node, token.where)
-        if self.parts.setdefault(key, distance) != distance:
-            raise Uneven
+    def ranges(self, parts: Sequence[Part], distances: Sequence[Any]) -> None:
+        """The parts of a term: a range moves as far as its digits do together."""
+        found: dict[int, Any] = {}
+        for part, distance in zip(parts, distances, strict=True):
+            found[part.token] = found.get(part.token, self.zero) + distance
+        for number, distance in found.items():
+            token = self.nodes.tokens[number]
+            while token.kind == "via":
+                token = self.nodes.tokens[token.inner]
+            if self.parts.setdefault((token.node, token.where), distance) != distance:
+                raise Uneven
 
     def node(self, number: int, vector: tuple[Any, ...]) -> None:
         known = self.vectors.get(number)
@@ -107,8 +111,7 @@ def follow(
             for n, atom in enumerate(atoms):
                 if atom.axis != BROADCAST:
                     vector[atom.axis] = vector[atom.axis] + distance(n) * atom.stride
-            for n, part in enumerate(term.parts):
-                moves.part(part, distance(len(atoms) + n))
+            moves.ranges(term.parts, [distance(len(atoms) + n) for n in range(len(term.parts))])
             if not term.parts:
                 moves.complete.add(term.node)
             vectors.append((term.node, tuple(vector)))

@@ -1,17 +1,17 @@
 """Sums of views: joining partial sums over ranks and microbatches, by arithmetic on intervals.
 
-Partial sums of one view over consecutive intervals are the sum over their union; complete copies
+Partial sums of one view over disjoint positions are the sum over their union; complete copies
 add up to a multiple.  These are exact statements at true size; everything else is left apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from engine.affine import ZERO
 from engine.layout import Misaligned
 from engine.lineage import Layout, Lineage, NodeTable, Part, Term
+from engine.positions import along, normal, union
 
 Over = tuple[tuple[str, int], ...]
 
@@ -42,55 +42,61 @@ def root_kinds(nodes: NodeTable, parts: Sequence[Part]) -> set[str]:
     return found
 
 
-def _sorted_parts(parts: Sequence[Part], union: Part) -> tuple[Part, ...]:
-    """The parts with one more, which is dropped if it is the whole range."""
-    whole = union.start == ZERO and union.size == union.extent
-    return tuple(sorted([*parts, *(() if whole else (union,))], key=lambda p: p.token))
-
-
-def merge_parts(nodes: NodeTable, terms: Sequence[Term], *, add: bool = True) -> list[Term]:
-    """Join partial sums (``add``) or maxima of one view over consecutive intervals; sums of partial
+def merge_parts(
+    nodes: NodeTable, terms: Sequence[Term], mesh: Mapping[str, int], *, add: bool = True
+) -> list[Term]:
+    """Join partial sums (``add``) or maxima of one view over disjoint intervals; sums of partial
     maxima, and maxima of partial sums, are left apart.
 
     Terms are grouped by everything but the interval of one part; within a group every interval
     must occur equally often (``add``: that count multiplies the factor; a maximum ignores it).
+    ``mesh``: extents of the coordinates.
     """
     groups: dict[tuple[object, ...], list[Term]] = {}
     for term in terms:
-        key = (term.factor, term.node, term.layout, tuple(p.token for p in term.parts))
-        groups.setdefault(key, []).append(term)
+        ranges = tuple((p.token, p.extent) for p in term.parts)
+        groups.setdefault((term.factor, term.node, term.layout, ranges), []).append(term)
     result: list[Term] = []
     for group in groups.values():
         kinds = root_kinds(nodes, group[0].parts)
         joins = len(group) > 1 and kinds == ({"sum"} if add else {"max"})
-        result += _merge_group(nodes, group, add) if joins else group
+        result += _merge_group(nodes, group, mesh, add) if joins else group
+    if len(result) < len(terms):
+        # What was joined may join what was not.
+        return merge_parts(nodes, result, mesh, add=add)
     return result
 
 
-def _merge_group(nodes: NodeTable, group: list[Term], add: bool) -> list[Term]:
+def _merge_group(
+    nodes: NodeTable, group: list[Term], mesh: Mapping[str, int], add: bool
+) -> list[Term]:
     width = len(group[0].parts)
     varying = [i for i in range(width) if len({t.parts[i] for t in group}) > 1]
     if not varying:
         factor = group[0].factor * (len(group) if add else 1)
         return [group[0]._replace(factor=factor)]
     if len(varying) > 1:
-        return _merge_rows(nodes, group, varying, add)
+        return _merge_rows(nodes, group, varying, mesh, add)
     which = varying[0]
     counts: dict[Part, int] = {}
     for term in group:
         counts[term.parts[which]] = counts.get(term.parts[which], 0) + 1
     if len(set(counts.values())) != 1:
         return group
-    union = _union(list(counts))
-    if union is None:
+    joined = union(list(counts), mesh)
+    if joined is None:
         return group
     kept = [p for i, p in enumerate(group[0].parts) if i != which]
     factor = group[0].factor * (next(iter(counts.values())) if add else 1)
-    return [group[0]._replace(factor=factor, parts=_sorted_parts(kept, union))]
+    return [group[0]._replace(factor=factor, parts=normal([*kept, *joined]))]
 
 
 def _merge_rows(
-    nodes: NodeTable, group: list[Term], varying: Sequence[int], add: bool
+    nodes: NodeTable,
+    group: list[Term],
+    varying: Sequence[int],
+    mesh: Mapping[str, int],
+    add: bool,
 ) -> list[Term]:
     """Terms that differ in several intervals: joined along one of them where all others agree, as
     long as that joins any."""
@@ -99,32 +105,19 @@ def _merge_rows(
         for term in group:
             others = tuple(p for i, p in enumerate(term.parts) if i != which)
             rows.setdefault(others, []).append(term)
-        terms = [term for row in rows.values() for term in _merge_group(nodes, row, add)]
+        terms = [term for row in rows.values() for term in _merge_group(nodes, row, mesh, add)]
         if len(terms) < len(group):
-            return merge_parts(nodes, terms, add=add)
+            return merge_parts(nodes, terms, mesh, add=add)
     return group
 
 
-def _union(parts: Sequence[Part]) -> Part | None:
-    """The interval that the parts tile, if they do."""
-    origin = parts[0].start
-    offsets = [part.start - origin for part in parts]
-    if any(offset.terms for offset in offsets):
-        return None
-    ranked = sorted(zip((o.const for o in offsets), parts, strict=True), key=lambda p: p[0])
-    end = ranked[0][0]
-    for offset, part in ranked:
-        if offset != end:
-            return None
-        end += part.size
-    return ranked[0][1]._replace(size=end - ranked[0][0])
-
-
-def term_over_axis(nodes: NodeTable, term: Term, axis: str, extent: int, kind: str) -> Term:
+def term_over_axis(
+    nodes: NodeTable, term: Term, axis: str, extent: int, kind: str, mesh: Mapping[str, int]
+) -> Term:
     """The sum (``kind`` "max": maximum) of a family of views along one mesh axis, as one view.
 
     Raises `Misaligned` if the views differ in anything but the interval of one partial sum, or if
-    those intervals do not tile.
+    those intervals overlap or are no digit of a position.  ``mesh``: extents of the coordinates.
     """
     if axis in nodes[term.node].coordinates:
         raise Misaligned
@@ -138,17 +131,15 @@ def term_over_axis(nodes: NodeTable, term: Term, axis: str, extent: int, kind: s
         return term if kind == "max" else term._replace(factor=term.factor * extent)
     if kind == "max" and (term.factor < 0 or root_kinds(nodes, term.parts) != {"max"}):
         raise Misaligned
-    part = moving[0]
-    if len(moving) > 1 or (extent > 1 and part.start.coefficient(axis) != part.size):
+    if len(moving) > 1:
         raise Misaligned
-    union = part._replace(start=part.start.fix(axis, 0), size=part.size * extent)
-    kept = [p for p in term.parts if p is not part]
-    return term._replace(parts=_sorted_parts(kept, union))
+    kept = [p for p in term.parts if p is not moving[0]]
+    return term._replace(parts=normal([*kept, *along(moving[0], axis, extent, mesh)]))
 
 
-def family_sum(nodes: NodeTable, x: Lineage, over: Over) -> Lineage:
+def family_sum(nodes: NodeTable, x: Lineage, over: Over, mesh: Mapping[str, int]) -> Lineage:
     """The sum of a family along mesh axes; raises `Misaligned` where it is no sum of views."""
     terms = list(x.terms)
     for axis, extent in over:
-        terms = [term_over_axis(nodes, term, axis, extent, "sum") for term in terms]
-    return Lineage(x.shape, tuple(collect(merge_parts(nodes, terms))))
+        terms = [term_over_axis(nodes, term, axis, extent, "sum", mesh) for term in terms]
+    return Lineage(x.shape, tuple(collect(merge_parts(nodes, terms, mesh))))

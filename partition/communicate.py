@@ -1,8 +1,9 @@
 """Lineages through communication: sums, gathers and slices over ranks and microbatches.
 
 Members are explicit (one lineage per program of the group) or implicit (one lineage that stands
-for all coordinates along mesh axes).  Partial sums over consecutive intervals join to the sum over
-their union; complete copies add up to a multiple.  What is neither is taken as it is.
+for all coordinates along mesh axes).  Partial sums over the intervals of one digit of a position
+join to the sum over their union; complete copies add up to a multiple.  What is neither is taken as
+it is.
 """
 
 from __future__ import annotations
@@ -17,10 +18,6 @@ from engine.lineage import BROADCAST, Atom, Layout, Lineage, Term
 from engine.sums import Over, merge_parts, root_kinds, term_over_axis
 from partition.infer import LineageReading, lineage_axes, local_view
 
-#: Sums with gaps are kept member by member up to this many: every member is a term of its own in
-#: all claims about the sum, whose size grows with their number.
-MOST_APART = 4
-
 
 def total(
     reading: LineageReading, members: Sequence[Lineage], over: Over, kind: str = "sum"
@@ -32,7 +29,7 @@ def total(
     shape = joined[0].shape
     if kind == "max":
         return _maximum(reading, joined)
-    terms = merge_parts(reading.table, [term for x in joined for term in x.terms])
+    terms = merge_parts(reading.table, [term for x in joined for term in x.terms], reading.mesh)
     return reading.fold(Lineage(shape, tuple(terms)))
 
 
@@ -47,7 +44,8 @@ def _maximum(reading: LineageReading, members: Sequence[Lineage]) -> Lineage:
         and root_kinds(reading.table, m.terms[0].parts) == {"max"}
         for m in members
     ):
-        terms = merge_parts(reading.table, [m.terms[0] for m in members], add=False)
+        views = [m.terms[0] for m in members]
+        terms = merge_parts(reading.table, views, reading.mesh, add=False)
         if len(terms) == 1:
             return Lineage(first.shape, tuple(terms))
     taken = tuple(reading.piece(m).terms[0] for m in members)
@@ -58,11 +56,10 @@ def _maximum(reading: LineageReading, members: Sequence[Lineage]) -> Lineage:
 def _over_axis(reading: LineageReading, x: Lineage, axis: str, extent: int, kind: str) -> Lineage:
     """The sum (maximum) of a family of tensors along one mesh axis."""
     try:
-        terms = [term_over_axis(reading.table, t, axis, extent, kind) for t in x.terms]
+        terms = [
+            term_over_axis(reading.table, t, axis, extent, kind, reading.mesh) for t in x.terms
+        ]
     except Misaligned:
-        apart = _apart(reading, x, axis, extent, kind)
-        if apart is not None:
-            return apart
         taken = reading.piece(x)
         node = reading.table.node(
             "over",
@@ -72,28 +69,6 @@ def _over_axis(reading: LineageReading, x: Lineage, axis: str, extent: int, kind
         )
         return local_view(node, x.shape)
     return Lineage(x.shape, tuple(terms))
-
-
-def _apart(
-    reading: LineageReading, x: Lineage, axis: str, extent: int, kind: str
-) -> Lineage | None:
-    """The sum of a family of partial sums over intervals that have gaps between them, member by
-    member, where a sum along an inner axis is to fill the gaps (None: it is no such sum, or too
-    long)."""
-    if kind != "sum" or extent > MOST_APART or not all(_has_gaps(t, axis) for t in x.terms):
-        return None
-    members = [at_coordinate(reading, x, axis, i) for i in range(extent)]
-    terms = [term for member in members for term in member.terms]
-    return Lineage(x.shape, tuple(merge_parts(reading.table, terms)))
-
-
-def _has_gaps(term: Term, axis: str) -> bool:
-    """Whether the intervals of a part along ``axis`` leave gaps of which another axis has parts."""
-    return any(
-        part.start.coefficient(axis) > part.size
-        and any(a != axis and c == part.size for a, c in part.start.terms)
-        for part in term.parts
-    )
 
 
 def gather(reading: LineageReading, members: Sequence[Lineage], over: Over, dim: int) -> Lineage:

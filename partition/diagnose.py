@@ -7,18 +7,23 @@ counterpart's result, although nothing that it reads is already wrong, is where 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 from engine.findings import Finding
 from engine.lineage import Lineage, Term
+from engine.obligation import SUMS
 from engine.unroll import Row
 from partition.partition import Partition
 
 #: What an operator's result is a view of: (factor, node) of each term.
 Essence = frozenset[tuple[Fraction, int]]
 Place = tuple[str, bool, str, str, int, int]
+
+
+#: Conclusions about values of the parallel side.
+ENDS = ("loss", "gradient")
 
 
 class Culprit(NamedTuple):
@@ -71,9 +76,10 @@ def culprits(result: Partition) -> list[Culprit]:
     found: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str]] = {}
     aligned = counterparts(result)
+    gaps = _ranges(result, [c.value for c in result.conclusions if c.kind in ENDS and not c.holds])
     for number, row in enumerate(side.unrolled.rows):
         counterpart = aligned[number]
-        cause = _fault(result, row, counterpart)
+        cause = _fault(result, row, counterpart) or _gap(result, row, gaps)
         tainted = any(v in wrong for v in row.inputs)
         if cause or tainted:
             wrong.update(row.outputs)
@@ -108,6 +114,21 @@ def _fault(result: Partition, row: Row, counterpart: int) -> str:
     ]
     if new and not old:
         return _partial_input(result, row) or "its result is no part of any single-device value"
+    return ""
+
+
+def _ranges(result: Partition, values: Iterable[int]) -> set[tuple[int, int]]:
+    """The sums that values are parts of, and how often the parts repeat."""
+    return {
+        (p.token, p.extent) for v in values if v >= 0 for t in _terms(result, v) for p in t.parts
+    }
+
+
+def _gap(result: Partition, row: Row, gaps: set[tuple[int, int]]) -> str:
+    """What is wrong with a sum over positions with gaps that are still there where a conclusion
+    fails ("" if nothing is)."""
+    if row.kind in SUMS and (_ranges(result, row.outputs) - _ranges(result, row.inputs)) & gaps:
+        return "what it adds up has gaps that nothing fills"
     return ""
 
 

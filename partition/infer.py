@@ -58,9 +58,16 @@ def lineage_axes(lineage: Lineage, table: NodeTable) -> frozenset[str]:
 class LineageReading:
     """A `engine.reading.Reading` over lineages; all nodes go to ``table``."""
 
-    def __init__(self, table: NodeTable, reference_size: int | None = None) -> None:
-        """``reference_size``: nodes below are the single-device program's (None: all are)."""
+    def __init__(
+        self,
+        table: NodeTable,
+        reference_size: int | None = None,
+        mesh: Mapping[str, int] | None = None,
+    ) -> None:
+        """``reference_size``: nodes below are the single-device program's (None: all are);
+        ``mesh``: how far every coordinate reaches."""
         self.table = table
+        self.mesh = mesh or {}
         self.partial: list[tuple[str, Term]] = []
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
 

@@ -81,7 +81,11 @@ class Tracer:
         self.programs = programs
         self.table = table
         self.known = known
-        self.reading = LineageReading(table, reference_size)
+        mesh = {MICROBATCH: plan.microbatches}
+        for program in programs:
+            for axis, extent in program.extents.items():
+                mesh[axis] = max(extent, mesh.get(axis, 1))
+        self.reading = LineageReading(table, reference_size, mesh)
 
     def run(self, unrolled: Unrolled) -> Trace:
         trace = Trace([None] * len(unrolled.tensors))

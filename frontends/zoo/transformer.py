@@ -173,7 +173,8 @@ class Model(ABC, Generic[C]):
         self, name: str, shape: Shape, split: Mapping[int, str], outside: bool, trainable: bool
     ) -> Held:
         """Declare a parameter, and with ZeRO the part of it that this rank owns: the first
-        dimension that divides is divided over the ranks that hold it."""
+        dimension that divides (of those that ``split`` leaves whole, if one does: a rank's part of
+        the others need not be a number of heads) is divided over the ranks that hold it."""
         program, layout = self.program, self.layout
         axes = layout.gradient_axes(split.values())
         if not (layout.zero and axes and trainable):
@@ -181,7 +182,8 @@ class Model(ABC, Generic[C]):
             return Held(shard, axes, outside, shard)
         ranks = prod(layout.size(axis) for axis in axes)
         local = [n // layout.size(split[i]) if i in split else n for i, n in enumerate(shape)]
-        dim = next((i for i, n in enumerate(local) if n % ranks == 0), -1)
+        among = sorted(range(len(local)), key=lambda i: i in split)
+        dim = next((i for i in among if local[i] % ranks == 0), -1)
         if dim < 0:
             raise InvalidInput(
                 f"zero {layout.zero} divides {name}, of which a rank holds {local}, over {ranks} "
