@@ -195,7 +195,7 @@ TAMPERINGS: dict[str, tuple[Change, str]] = {
     ),
     "another function": (
         change_node("unary", lambda _, n: n._replace(payload=("tanh", *n.payload[1:]))),
-        r"its obligation is sat",
+        r"its obligation is sat|its obligation, stated again, is not the text",
     ),
     "an unknown function": (
         change_node("unary", lambda _, n: n._replace(payload=("magic", *n.payload[1:]))),

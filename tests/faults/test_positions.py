@@ -46,7 +46,7 @@ def test_a_chunk_by_a_rank_outside_its_group_is_refuted() -> None:
 def test_uneven_chunks_are_proved_and_shards_off_by_one_refuted() -> None:
     proved(parts((3, 2), (0, 3), full=5))
     refuted(parts((3, 2), (0, 2), full=5), kind="mismatch", operator="mul", ranks=(1,))
-    refuted(parts((2, 3), (0, 2), full=5), kind="shape", ranks=(0,))
+    refuted(parts((2, 3), (0, 2), full=5), kind="shape", ranks=(0, 1))
 
 
 # -- groups ----------------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ def test_a_part_outside_of_its_shard_is_no_plan() -> None:
     def other(shard: Shard) -> Shard:
         return replace(shard, offset=(affine(8), ZERO)) if shard.updated_as < 0 else shard
 
-    with pytest.raises(InvalidInput, match=r"is updated as \[8, \+4\), outside of it"):
+    with pytest.raises(InvalidInput, match=r"is updated as \[8, \+8\), outside of it"):
         check(moved(plan, "layers.0.attention.wq.weight", other))
 
 

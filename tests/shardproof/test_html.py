@@ -116,8 +116,8 @@ def test_a_refutation_says_what_where_and_what_to_do_first(runs: Runs) -> None:
     answer = page.text[: page.text.index("Ranks")]
     for said in ("refuted", "What is wrong", "partial sum", "Where", "layers.0", "What to do"):
         assert said in answer
-    assert "Add the missing reduction" in answer
-    assert "not tried" in answer
+    assert "all-reduce over ranks [0, 1]" in answer
+    assert "Verified" in answer
     assert any(tag == "span" and "failing" in (held.get("class") or "") for tag, held in page.tags)
     assert any(tag == "rect" and "failing" in (held.get("class") or "") for tag, held in page.tags)
     assert "A counterexample" in page.text
