@@ -112,7 +112,7 @@ def findings(found: Sequence[Mapping[str, Any]], verdict: str) -> list[Data]:
             "ranks": numbers(one["ranks"]),
             "microbatches": numbers(one["microbatches"]),
             "advice": advice(one, verdict),
-            "values": one.get("counterexample") or None,
+            "values": None,
         }
         for one in found[:MOST_FINDINGS]
     ]
