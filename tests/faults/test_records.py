@@ -295,7 +295,7 @@ def test_another_model_is_invalid_input(shared_plans: Path, single: str, says: s
 #: Where each of the plans in `bugs` was changed: kind, operator and ranks of the first finding.
 BUGS = {
     "01": ("mismatch", "add", (0, 1)),
-    "02": ("read before write", "add", (0,)),
+    "02": ("read before write", "add", (0, 1)),
     "03": ("mismatch", "add", (0, 1)),
     "04": ("shape", "all_reduce", None),
     "05": ("mismatch", "backward of mul", (2, 3)),
@@ -307,7 +307,7 @@ BUGS = {
     "11": ("mismatch", "backward of apply_rotary_emb", (2,)),
     "12": ("mismatch", "div", (0,)),
     "13": ("mismatch", "div", (0, 1)),
-    "14": ("unmatched collective", "all_reduce", (0, 1)),
+    "14": ("missing call", "segment 269", (0,)),
 }
 
 

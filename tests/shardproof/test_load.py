@@ -46,7 +46,9 @@ def test_two_nnscaler_plans_become_one(llama: Callable[..., Path]) -> None:
 def test_a_plan_and_itself(llama: Callable[..., Path]) -> None:
     plan = load_plan(llama(ONE), llama(ONE), DEFAULT)
     assert plan.ranks == 1
-    assert plan.programs[0].bodies == plan.single.bodies
+    # Only of the parallel side are records kept, to compare with what it computes.
+    bodies = tuple(replace(body, claims=()) for body in plan.programs[0].bodies)
+    assert bodies == plan.single.bodies
 
 
 def test_groups_as_recorded_are_another_plan(llama: Callable[..., Path]) -> None:
