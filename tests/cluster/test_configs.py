@@ -114,7 +114,7 @@ def test_entry_points_are_commands_of_ours(name: str) -> None:
     words = shlex.split(job_of(name)["entrypoint"])
     assert words[:3] == ["python", "-m", "shardproof"]
     command = main.commands[words[3]]
-    command.make_context(words[3], words[4:], parent=click.Context(main))
+    command.make_context(words[3], words[4:], parent=click.Context(main, **main.context_settings))
 
 
 @pytest.mark.parametrize("name", MANIFESTS)

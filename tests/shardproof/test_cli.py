@@ -144,7 +144,9 @@ def test_defaults_reach_the_pipeline(
 
 def test_the_command_line_and_python_have_the_same_options() -> None:
     command = cli.main.commands["verify"]
-    given = {**command.make_context("verify", ["plan"]).params}
+    # A command keeps the help option that its first context gives it.
+    parent = click.Context(cli.main, **cli.main.context_settings)
+    given = {**command.make_context("verify", ["plan"], parent=parent).params}
     shown = {
         p.name: given[p.name] for p in command.params if isinstance(p, click.Option) and p.name
     }
