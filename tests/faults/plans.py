@@ -15,11 +15,11 @@ from pathlib import Path
 
 from cluster.settings import Settings
 from engine import wellformed
-from engine.affine import Affine
-from engine.ir import Attr, Body, Call, Group, Op, Plan, Program, Shard, Value
+from engine.ir import Attr, Body, Call, Op, Plan, Program, Shard, Value
 from frontends.zoo import build
 from shardproof import pairing, pipeline
 from shardproof.assume import Assumptions
+from shardproof.mutation.edit import apart
 from shardproof.progress import Progress
 from shardproof.result import Result
 
@@ -315,46 +315,3 @@ def renamed(plan: Plan, first: str, second: str, programs: Sequence[int] = (0,))
 
 
 # -- ranks with programs of their own --------------------------------------------------------------
-
-
-def apart(plan: Plan, axis: str) -> Plan:
-    """The same plan with one program for every rank along a mesh axis of its programs.
-
-    Batches must not be divided along the axis.
-    """
-    programs: list[Program] = []
-    for program in plan.programs:
-        extent, stride = next((n, s) for a, n, s in program.axes if a == axis)
-        programs += [_member(program, axis, i, extent, stride) for i in range(extent)]
-    return replace(plan, programs=tuple(programs))
-
-
-def _member(program: Program, axis: str, position: int, extent: int, stride: int) -> Program:
-    def fixed(value: Attr) -> Attr:
-        if isinstance(value, Affine):
-            return value.fix(axis, position)
-        if isinstance(value, Group) and axis in value.axes:
-            ranks = tuple(program.base + stride * i for i in range(extent))
-            return Group(ranks, tuple(a for a in value.axes if a != axis))
-        return value
-
-    def placed(op: Op) -> Op:
-        changed = {key: fixed(value) for key, value in op.attrs.items()}
-        peer = changed.get("peer")
-        if isinstance(peer, int):
-            changed["peer"] = peer + stride * position
-        return replace(op, attrs=changed)
-
-    return replace(
-        program,
-        name=f"{program.name} {axis} {position}",
-        base=program.base + stride * position,
-        axes=tuple(a for a in program.axes if a[0] != axis),
-        bodies=tuple(
-            replace(body, ops=tuple(placed(op) for op in body.ops)) for body in program.bodies
-        ),
-        shards=tuple(
-            replace(s, offset=tuple(o.fix(axis, position) for o in s.offset))
-            for s in program.shards
-        ),
-    )
