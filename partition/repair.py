@@ -10,14 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, product
-from typing import Final, NamedTuple
+from typing import Final
 
 from engine.conclusions import Conclusion
-from engine.flow import flow, label
 from engine.ir import Attr, Group, Op, Plan, Value
-from engine.lineage import Lineage
-from engine.rendezvous import COLLECTIVES, match
-from engine.unroll import Row
+from engine.rendezvous import COLLECTIVES
 from partition.diagnose import Culprit, Essence, essence, times
 from partition.edits import (
     Site,
@@ -33,13 +30,10 @@ from partition.edits import (
     with_op,
 )
 from partition.partition import Partition
+from partition.spot import Candidate, Spot, named
 
-#: Rows that no operator of a program makes.
-_MADE_UP: Final = frozenset({"shard", "seed", "accumulate"})
 #: What moves a value without changing it.
 _MOVES: Final = frozenset({"identity", "multiref", "slice", "recv", "broadcast", *COLLECTIVES})
-#: How far back from a fault the operators before it are looked at.
-_STEPS: Final = 6
 #: Attributes that name ranks or places and are no constants of the model.
 _PLACES: Final = frozenset({"group", "peer", "claimed", "position", "arity", "wrt"})
 
@@ -49,102 +43,6 @@ _WORDS: Final[Mapping[str, str]] = {
     "reduce_scatter": "a reduce-scatter",
     "identity": "no communication",
 }
-
-
-class Candidate(NamedTuple):
-    """``kind``: which row of `CANDIDATES` it is of; ``sentence``: what it does, after "with"."""
-
-    kind: str
-    sentence: str
-    plan: Plan
-
-
-class Spot:
-    """A fault with what candidates are made of: its rows, their operators, what they read."""
-
-    def __init__(self, result: Partition, culprit: Culprit, origins: Sequence[tuple[Site, ...]]):
-        self.result = result
-        self.plan = result.plan
-        self.culprit = culprit
-        self.origins = origins
-        self.rows = [result.parallel.unrolled.rows[n] for n in culprit.rows]
-        self.sites = list(dict.fromkeys(s for n in culprit.rows for s in origins[n]))
-        self.maker = {v: n for n, r in enumerate(result.parallel.unrolled.rows) for v in r.outputs}
-
-    @property
-    def programs(self) -> list[int]:
-        return sorted({site.program for site in self.sites})
-
-    def lineage(self, value: int) -> Lineage | None:
-        return self.result.parallel.lineages[value] if value >= 0 else None
-
-    def row(self, number: int) -> Row:
-        return self.result.parallel.unrolled.rows[number]
-
-    def before(self, value: int, follows: Callable[[Row], bool]) -> list[int]:
-        """The rows that made a value, nearest first, as long as they follow from one another."""
-        found: list[int] = []
-        while len(found) < _STEPS and value in self.maker:
-            number = self.maker[value]
-            row = self.row(number)
-            if row.kind in _MADE_UP:
-                break
-            found.append(number)
-            if not row.inputs or not follows(row):
-                break
-            # The member of a collective that is on the same rank.
-            place = row.outputs.index(value) if len(row.inputs) == len(row.outputs) else 0
-            value = row.inputs[place]
-        return found
-
-    def is_partial(self, value: int) -> bool:
-        held = self.lineage(value)
-        return held is not None and any(t.parts for t in held.terms)
-
-
-def origins(result: Partition) -> list[tuple[Site, ...]]:
-    """For each row of the parallel side the operators that it was made of, one per program (none:
-    no operator made it).  Rows of a program come in the order of its operators."""
-    unrolled, programs = result.parallel.unrolled, result.plan.programs
-    if not unrolled.rows:
-        return []
-    labels = None
-    if unrolled.symbolic:
-        labels = label(programs, [flow(p) for p in programs], match(programs))
-    queues = [
-        iter(
-            [
-                Site(p, call.body, o)
-                for c, call in enumerate(program.calls)
-                if labels is None or labels[p][c] < 1
-                for o, op in enumerate(program.bodies[call.body].ops)
-                if op.name != "send"
-            ]
-        )
-        for p, program in enumerate(programs)
-    ]
-    found: list[tuple[Site, ...]] = []
-    for row in unrolled.rows:
-        if row.kind in _MADE_UP:
-            found.append(())
-            continue
-        who = row.programs[1:] if row.kind == "recv" else row.programs
-        found.append(tuple(next(queues[p]) for p in who))
-    return found
-
-
-def named(plan: Plan, site: Site) -> str:
-    """An operator by where it is in the model; a move of data by what was computed before it."""
-    body = plan.programs[site.program].bodies[site.body]
-    op = op_at(plan, site)
-    seen = site.op
-    while (op.name in _MOVES or not op.source.module) and op.inputs:
-        back = [n for n in range(seen) if op.inputs[0] in body.ops[n].outputs]
-        if not back:
-            break
-        seen, op = back[-1], body.ops[back[-1]]
-    name = f"the backward of {op.name}" if op.backward else op.name
-    return f"{name} in `{op.source.module}`" if op.source.module else f"{name} ({op.source.cell})"
 
 
 # -- reductions and other collectives --------------------------------------------------------------

@@ -21,7 +21,7 @@ from partition.edits import (
     with_call,
     written,
 )
-from partition.repair import Candidate, named
+from partition.spot import Candidate, named
 
 
 class Unwritten(NamedTuple):

@@ -18,8 +18,9 @@ from partition.attempt import Assumed, attempt, failing, holds
 from partition.diagnose import Culprit, between, culprits, explain
 from partition.edits import peer
 from partition.partition import Partition
-from partition.repair import Candidate, candidates, missing_reducers, origins
+from partition.repair import candidates, missing_reducers
 from partition.repair_faults import FAULTS, omitted, unwritten
+from partition.spot import Candidate, origins
 
 #: Candidates that are tried for one plan, and the rows that these tries may read together.
 MOST_TRIES: Final = 40
