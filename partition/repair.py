@@ -30,10 +30,8 @@ from partition.edits import (
     with_op,
 )
 from partition.partition import Partition
-from partition.spot import Candidate, Spot, named
+from partition.spot import MOVES, Candidate, Spot, named
 
-#: What moves a value without changing it.
-_MOVES: Final = frozenset({"identity", "multiref", "slice", "recv", "broadcast", *COLLECTIVES})
 #: Attributes that name ranks or places and are no constants of the model.
 _PLACES: Final = frozenset({"group", "peer", "claimed", "position", "arity", "wrt"})
 
@@ -55,7 +53,7 @@ def missing_reductions(spot: Spot) -> Iterator[Candidate]:
         if not spot.is_partial(value):
             continue
         chain = spot.before(value, lambda row: any(map(spot.is_partial, row.inputs)))
-        moved = [n for n in chain if spot.row(n).name in _MOVES and spot.row(n).kind != "slice"]
+        moved = [n for n in chain if spot.row(n).name in MOVES and spot.row(n).kind != "slice"]
         for number in dict.fromkeys([*moved, *chain[-1:], *chain[:1]]):
             yield from collectives(spot, number, ("all_reduce",))
 

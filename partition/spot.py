@@ -20,7 +20,7 @@ from partition.partition import Partition
 #: Rows that no operator of a program makes.
 _MADE_UP: Final = frozenset({"shard", "seed", "accumulate"})
 #: What moves a value without changing it.
-_MOVES: Final = frozenset({"identity", "multiref", "slice", "recv", "broadcast", *COLLECTIVES})
+MOVES: Final = frozenset({"identity", "multiref", "slice", "recv", "broadcast", *COLLECTIVES})
 #: How far back from a fault the operators before it are looked at.
 _STEPS: Final = 6
 
@@ -112,7 +112,7 @@ def named(plan: Plan, site: Site) -> str:
     body = plan.programs[site.program].bodies[site.body]
     op = op_at(plan, site)
     seen = site.op
-    while (op.name in _MOVES or not op.source.module) and op.inputs:
+    while (op.name in MOVES or not op.source.module) and op.inputs:
         back = [n for n in range(seen) if op.inputs[0] in body.ops[n].outputs]
         if not back:
             break
