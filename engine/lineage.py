@@ -13,6 +13,8 @@ the same nodes.  (Nodes that only the parallel program has are what it computes 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -151,6 +153,26 @@ PAYLOAD: dict[str, tuple[str, ...]] = {
 }
 
 
+def with_nodes(
+    kind: str, payload: tuple[object, ...], rename: Callable[[int], int]
+) -> tuple[object, ...]:
+    """A definition's payload, its nodes named otherwise."""
+
+    def renamed(what: str, item: Any) -> object:
+        if what == "node":
+            return rename(item)
+        if what == "operand":
+            return Operand(rename(item[0]), item[1], item[2])
+        if what == "operands":
+            return tuple(Operand(rename(o[0]), o[1], o[2]) for o in item)
+        return item
+
+    kinds = PAYLOAD.get(kind, ())
+    return tuple(
+        renamed(kinds[i], item) if i < len(kinds) else item for i, item in enumerate(payload)
+    )
+
+
 class NodeTable:
     """Hash-consed nodes and tokens, numbered in order of creation (operands first)."""
 
@@ -158,6 +180,7 @@ class NodeTable:
         self.nodes: list[Node] = []
         self.tokens: list[Token] = []
         self._masked: set[int] = set()
+        self._met: list[tuple[str, int]] | None = None
         self._node_numbers: dict[tuple[str, tuple[object, ...]], int] = {}
         self._token_numbers: dict[Token, int] = {}
         self.one = self.node("one", (), ())
@@ -179,6 +202,8 @@ class NodeTable:
                 kind == "combine" and any(o.node in self._masked for o in payload[1])  # type: ignore[attr-defined]
             ):
                 self._masked.add(number)
+        if self._met is not None:
+            self._met.append(("node", number))
         return number
 
     def is_masked(self, number: int) -> bool:
@@ -194,7 +219,18 @@ class NodeTable:
             number = len(self.tokens)
             self._token_numbers[token] = number
             self.tokens.append(token)
+        if self._met is not None:
+            self._met.append(("token", number))
         return number
+
+    @contextmanager
+    def watched(self) -> Iterator[list[tuple[str, int]]]:
+        """Lists what is asked for meanwhile, new or not: ("node" or "token", number)."""
+        self._met = []
+        try:
+            yield self._met
+        finally:
+            self._met = None
 
     def __getitem__(self, number: int) -> Node:
         return self.nodes[number]

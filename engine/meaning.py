@@ -26,7 +26,7 @@ from engine.lineage import BROADCAST, Lineage, NodeTable, Operand, Part
 from engine.lineage import Term as View
 from engine.reading import Selection
 from engine.sums import largest
-from engine.terms import Term, TermTable
+from engine.terms import ONE, ZERO, Term, TermTable
 
 Entry = Any  # a Term, or MASKED
 Index = tuple[int, ...]
@@ -69,6 +69,8 @@ class SmallReading(TermReading):
         shares = [(_factor(e), e) for e in parts if e is not self.table.zero]
         if not shares:
             return self.table.zero
+        if all(f is ONE for f, _ in shares):
+            return self.table.add(*parts)
         lead = largest([f for f, _ in shares])
         if lead == 1:
             return self.table.add(*parts)
@@ -90,8 +92,8 @@ class SmallReading(TermReading):
 def _factor(term: Term) -> Fraction:
     """The constant factor of a term ("mul" with a constant is always (constant, term))."""
     if term.kind == "mul" and term.args[0].kind == "const" and len(term.args) == 2:
-        return term.args[0].value or Fraction(0)
-    return Fraction(1)
+        return term.args[0].value or ZERO
+    return ONE
 
 
 def _core(term: Term) -> Term:
@@ -201,7 +203,7 @@ class Meaning:
                 self._operand(o, labels, tuple(inner.get(i, ())))
                 for i, o in enumerate(operands(self.nodes, number))
             ]
-            addends.append(self.terms.mul(Fraction(weight), *factors))
+            addends.append(self.terms.mul(weight, *factors))
         return self.reading._sum(addends)
 
     def _combine(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
@@ -224,7 +226,7 @@ class Meaning:
             if function == "exp" and factor > 0:  # type: ignore[operator]
                 return self.terms.zero
             raise Unsupported(f"{function} of a masked entry")
-        return self.terms.app(str(function), self.terms.mul(Fraction(str(factor)), entry))
+        return self.terms.app(str(function), self.terms.mul(factor, entry))  # type: ignore[arg-type]
 
     def _amax(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         sign, operand, outputs = self.nodes[number].payload
@@ -279,11 +281,7 @@ class Meaning:
         total: Weighted | None = None
         for view in lineage.terms:
             one = self.view(view, lineage)
-            total = (
-                one
-                if total is None
-                else self.reading.combine([total, one], [Fraction(1), Fraction(1)], Fraction(0))
-            )
+            total = one if total is None else self.reading.combine([total, one], [ONE, ONE], ZERO)
         assert total is not None
         return total
 

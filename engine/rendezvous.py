@@ -79,6 +79,7 @@ def match(programs: Sequence[Program]) -> Matching:
     receives: dict[tuple[int, int], list[Event]] = {}
     collectives: dict[tuple[tuple[int, ...], tuple[str, ...]], dict[int, list[Event]]] = {}
     findings: list[Finding] = []
+    faults: dict[tuple[int, tuple[int, ...]], str] = {}
     per_body = [[communication(body) for body in program.bodies] for program in programs]
     for p, program in enumerate(programs):
         for c, call in enumerate(program.calls):
@@ -100,7 +101,9 @@ def match(programs: Sequence[Program]) -> Matching:
                 group = _group_attr(op)
                 ranks = tuple(sorted(group.ranks)) or (program.base,)
                 axes = rank_order(program, group.axes)
-                fault = _group_fault(programs, bases, program, ranks)
+                if (p, ranks) not in faults:
+                    faults[p, ranks] = _group_fault(programs, bases, program, ranks)
+                fault = faults[p, ranks]
                 if fault or axes is None:
                     findings.append(
                         _fault(

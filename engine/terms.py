@@ -27,7 +27,7 @@ Exact: TypeAlias = int | Fraction | Decimal | str | float
 EXPANSION_LIMIT = 512
 """Monomials beyond which :func:`normal_form` keeps a product of sums as one opaque factor."""
 
-_ZERO, _ONE = Fraction(0), Fraction(1)
+ZERO, ONE = Fraction(0), Fraction(1)
 
 
 class Term:
@@ -146,8 +146,8 @@ class TermTable:
         self._constants: dict[Fraction | int, Term] = {}
         self._count = 0
         self._normal: dict[Term, NormalForm] = {}
-        self.zero = self.const(0)
-        self.one = self.const(1)
+        self.zero = self.const(ZERO)
+        self.one = self.const(ONE)
 
     def __len__(self) -> int:
         return self._count
@@ -160,6 +160,8 @@ class TermTable:
         """
         if isinstance(x, Fraction):
             value = x
+        elif type(x) is int and (known := self._constants.get(x)) is not None:
+            return known
         elif isinstance(x, int | Integral):
             value = Fraction(int(x))
         else:
@@ -190,12 +192,12 @@ class TermTable:
 
     def add(self, *args: Term | int | Fraction) -> Term:
         """The sum of the arguments in their order, their constants folded into one at the end."""
-        kept, total = [], _ZERO
+        kept, total = [], ZERO
         for term in map(self._operand, args):
             if term.value is None:
                 kept.append(term)
-            else:
-                total += term.value
+            elif term.value:
+                total = term.value if total is ZERO else total + term.value
         if total or not kept:
             kept.append(self.const(total))
         if len(kept) == 1:
@@ -205,15 +207,15 @@ class TermTable:
 
     def mul(self, *args: Term | int | Fraction) -> Term:
         """The product of the arguments in their order, constant factors folded in front."""
-        kept, coefficient = [], _ONE
+        kept, coefficient = [], ONE
         for term in map(self._operand, args):
-            if term.value is not None:
-                coefficient *= term.value
-            elif term.kind == "mul" and (inner := term.args[0].value) is not None:
-                coefficient *= inner
-                kept.append(term.args[1])
-            else:
+            inner = term.value
+            if inner is None:
+                if term.kind == "mul" and (inner := term.args[0].value) is not None:
+                    term = term.args[1]
                 kept.append(term)
+            if inner is not None and inner is not ONE:
+                coefficient = inner if coefficient is ONE else coefficient * inner
         if not kept or not coefficient:
             return self.const(coefficient)
         if len(kept) == 1:
@@ -223,6 +225,8 @@ class TermTable:
 
     def scale(self, coefficient: Fraction, term: Term) -> Term:
         """``coefficient * term``, as one constant in front of the term."""
+        if coefficient is ONE:
+            return term
         if term.kind == "mul" and (inner := term.args[0].value) is not None:
             coefficient, term = coefficient * inner, term.args[1]
         if term.value is not None or not coefficient:
@@ -241,6 +245,8 @@ class TermTable:
             if x.table is not self:
                 raise ValueError(f"the term {x!r} belongs to another TermTable")
             return x
+        if isinstance(x, int | Fraction):
+            return self.const(x)
         if isinstance(x, Rational):
             return self.const(Fraction(int(x.numerator), int(x.denominator)))
         return None
@@ -325,7 +331,7 @@ def _factors(root: Term) -> dict[Term, Fraction]:
 
 def _region(root: Term, kind: Kind) -> dict[Term, Fraction]:
     """Push weights down through nodes of ``kind`` in topological order (descending uid)."""
-    weight = {root: _ONE}
+    weight = {root: ONE}
     parts: dict[Term, Fraction] = {}
     queue = [(-root.uid, root)]
     while queue:
@@ -341,7 +347,7 @@ def _region(root: Term, kind: Kind) -> dict[Term, Fraction]:
             parts[node] = carried
         for target in targets:
             if target not in weight:
-                weight[target] = _ZERO
+                weight[target] = ZERO
                 heapq.heappush(queue, (-target.uid, target))
             weight[target] += carried
     return parts
@@ -351,8 +357,8 @@ def _atom(term: Term, known: dict[Term, NormalForm]) -> NormalForm:
     if term.value is not None:
         return (((), term.value),) if term.value else ()
     if term.kind == "symbol":
-        return (((((str(term.name), 1)),), _ONE),)
-    return ((((_digest(str(term.name), [known[a] for a in term.args]), 1),), _ONE),)
+        return (((((str(term.name), 1)),), ONE),)
+    return ((((_digest(str(term.name), [known[a] for a in term.args]), 1),), ONE),)
 
 
 def _digest(head: str, forms: list[NormalForm]) -> str:
@@ -362,17 +368,17 @@ def _digest(head: str, forms: list[NormalForm]) -> str:
 
 def _product(powers: dict[Term, Fraction], known: dict[Term, NormalForm]) -> NormalForm:
     """The product of already normalised factors, expanded while it stays small."""
-    result: NormalForm = (((), _ONE),)
+    result: NormalForm = (((), ONE),)
     for factor, power in powers.items():
         exponent = int(power)
         form = known[factor] if factor in known else _atom(factor, known)
         steps: list[NormalForm]
         if len(form) == 1 and form[0][1] == 1:
-            steps = [(((tuple((f, e * exponent) for f, e in form[0][0])), _ONE),)]
+            steps = [(((tuple((f, e * exponent) for f, e in form[0][0])), ONE),)]
         elif exponent <= 8 and len(form) ** exponent * len(result) <= EXPANSION_LIMIT:
             steps = [form] * exponent
         else:
-            steps = [((((_digest("", [form]), exponent),), _ONE),)]
+            steps = [((((_digest("", [form]), exponent),), ONE),)]
         for step in steps:
             expanded: Polynomial = {}
             for monomial, coefficient in step:
@@ -391,4 +397,4 @@ def _merge(left: Monomial, right: Monomial) -> Monomial:
 
 def _accumulate(total: Polynomial, form: Iterable[tuple[Monomial, Fraction]], by: Fraction) -> None:
     for monomial, coefficient in form:
-        total[monomial] = total.get(monomial, _ZERO) + coefficient * by
+        total[monomial] = total.get(monomial, ZERO) + coefficient * by

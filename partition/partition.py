@@ -22,6 +22,8 @@ from engine.lineage import BROADCAST, Lineage, NodeTable, Term
 from engine.moves import is_moved
 from engine.obligation import SUMS, Claim, Obligation, build
 from engine.unroll import Row, Unrolled, unroll
+from partition.forms import Forms
+from partition.repeat import Repeat
 from partition.signature import Signatures
 from partition.templates import key
 from partition.trace import Trace, Tracer, reference
@@ -46,12 +48,14 @@ class Stage(NamedTuple):
 
 @dataclass(slots=True)
 class Side:
-    """One side of a plan, unrolled, with a lineage per tensor."""
+    """One side of a plan, unrolled, with a lineage per tensor; ``repeats``: rows that are another
+    row over other nodes."""
 
     programs: Sequence[Program]
     unrolled: Unrolled
     lineages: list[Lineage | None]
     microbatches: int
+    repeats: Mapping[int, Repeat] = field(default_factory=dict)
 
     def claim(self, row: Row) -> Claim | None:
         """The claim of a row; None if a lineage is missing."""
@@ -116,6 +120,7 @@ def partition(plan: Plan, more: int = 0) -> Partition:
     single = unroll([plan.single], 1)
     parallel = unroll(plan.programs, plan.microbatches)
     nodes = NodeTable()
+    forms = Forms(nodes)
     if single.faults:
         empty = Side((plan.single,), single, [], 1)
         return Partition(
@@ -130,15 +135,15 @@ def partition(plan: Plan, more: int = 0) -> Partition:
     known = reference(plan.single, single)
     derived = derive(plan.single, single)
     alone = replace(plan, microbatches=1, replica_axes=())
-    first = Tracer(alone, [plan.single], nodes, known).run(derived.unrolled)
+    first = Tracer(alone, [plan.single], nodes, known, forms=forms).run(derived.unrolled)
     size = len(nodes)
-    second = Tracer(plan, plan.programs, nodes, known, size).run(parallel)
+    second = Tracer(plan, plan.programs, nodes, known, size, forms).run(parallel)
     result = Partition(
         plan,
         nodes,
-        Side((plan.single,), derived.unrolled, first.lineages, 1),
+        Side((plan.single,), derived.unrolled, first.lineages, 1, first.repeats),
         derived,
-        Side(plan.programs, parallel, second.lineages, plan.microbatches),
+        Side(plan.programs, parallel, second.lineages, plan.microbatches, second.repeats),
         size,
         faults=list(parallel.faults),
         findings=list(parallel.findings),
@@ -153,7 +158,7 @@ def partition(plan: Plan, more: int = 0) -> Partition:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
         )
-        _stage(result)
+        _stage(result, forms)
     return result
 
 
@@ -161,9 +166,9 @@ def partition(plan: Plan, more: int = 0) -> Partition:
 POINTLESS = "not stated, since a conclusion does not hold"
 
 
-def _stage(result: Partition) -> None:
+def _stage(result: Partition, forms: Forms) -> None:
     """Give every row its template; claims of one key share it."""
-    known = Known(Signatures(result.nodes))
+    known = Known(Signatures(forms))
     pointless = any(not c.holds for c in result.conclusions)
     for name in (SINGLE, PARALLEL):
         side = result.side(name)
@@ -186,28 +191,37 @@ WIDER = -2
 
 @dataclass(slots=True)
 class Known:
-    """Templates so far: (template, problem) of claims by signature, and (claim, template, problem)
-    of examples by form."""
+    """Templates so far: (template, problem) of claims by signature and of repeated rows by side and
+    number, and (claim, template, problem) of examples by form."""
 
     signatures: Signatures
     equal: dict[tuple[object, ...], tuple[int, str]] = field(default_factory=dict)
+    repeats: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     forms: dict[tuple[object, ...], list[tuple[Claim, int, str]]] = field(default_factory=dict)
 
 
 def _template(result: Partition, name: str, number: int, known: Known) -> tuple[int, str]:
-    claim = result.side(name).claim(result.side(name).unrolled.rows[number])
+    side = result.side(name)
+    repeat = side.repeats.get(number)
+    found = None if repeat is None else known.repeats.get((name, repeat.number))
+    if found is not None:
+        return found
+    claim = side.claim(side.unrolled.rows[number])
     if claim is None:
         return -1, "a tensor without a lineage"
     try:
         signature = known.signatures(claim)
     except Unsupported as error:
         return -1, str(error)
-    found = known.equal.get(signature)
+    found = known.equal.get(signature.content)
     if found is None:
         found = _alike(result, claim, known) or _stated(result, claim, known)
-        known.equal[signature] = found
+        known.equal[signature.content] = found
     if found[0] == WIDER:
         found = _widened(result, claim)
+    elif repeat is not None and repeat.row == number and signature.nodes <= repeat.nodes:
+        # A claim that speaks of no other nodes is the same claim wherever the row is repeated.
+        known.repeats[name, repeat.number] = found
     if found[0] == len(result.examples):
         result.examples.append((name, number))
     return found

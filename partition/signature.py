@@ -9,39 +9,30 @@ looked at once and stands in signatures as a number.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 from engine.cone import cone, operand_nodes
-from engine.ir import Attr, Group
-from engine.lineage import Lineage, NodeTable
+from engine.lineage import with_nodes
 from engine.obligation import SUMS, Claim
-
-#: Attributes that say nothing about what an operator means.
-UNREAD = ("claimed", "position", "shard", "dtype")
+from partition.forms import Forms
 
 
-class _View(NamedTuple):
-    """A lineage without its nodes: the number of its form, and the nodes in order."""
+class Signature(NamedTuple):
+    """Equal ``content``: one claim.  ``nodes``: which it speaks of."""
 
-    form: int
-    nodes: tuple[int, ...]
+    content: tuple[object, ...]
+    nodes: frozenset[int]
 
 
 class Signatures:
-    """Makes signatures of claims over one table of nodes.
+    """Makes signatures of claims over the table of nodes of ``forms``."""
 
-    Lineages and attributes are remembered by identity: they must live as long as this object.
-    """
-
-    def __init__(self, nodes: NodeTable) -> None:
-        self.nodes = nodes
-        self._numbers: dict[Hashable, int] = {}
-        self._views: dict[int, _View] = {}
+    def __init__(self, forms: Forms) -> None:
+        self.nodes = forms.nodes
+        self._forms = forms
         self._definitions: dict[int, tuple[int, tuple[int, ...]]] = {}
-        self._attributes: dict[int, int] = {}
 
-    def __call__(self, claim: Claim) -> tuple[object, ...]:
+    def __call__(self, claim: Claim) -> Signature:
         """The signature; raises `engine.errors.Unsupported` as `engine.cone.cone` does."""
         inputs = [x for x in claim.inputs if x is not None]
         here = cone(self.nodes, inputs, claim.outputs, adds=claim.kind in SUMS)
@@ -52,7 +43,7 @@ class Signatures:
             if lineage is None:
                 forms.append(-1)
                 continue
-            view = self._view(lineage)
+            view = self._forms.view(lineage)
             forms.append(view.form)
             used += [order.setdefault(n, len(order)) for n in view.nodes]
         read: list[int] = []
@@ -62,7 +53,7 @@ class Signatures:
             number = todo[position]
             position += 1
             if number not in here.defined:
-                read.append(self._number(("symbol", self.nodes[number].extents)))
+                read.append(self._forms.number(("symbol", self.nodes[number].extents)))
                 continue
             definition, below = self._definition(number)
             read.append(definition)
@@ -71,46 +62,21 @@ class Signatures:
                     order[node] = len(order)
                     todo.append(node)
                 read.append(order[node])
-        return (
+        content = (
             claim.kind,
             claim.name if claim.kind == "op" else "",
             claim.backward,
             claim.over,
             claim.members,
             claim.batched if claim.kind == "accumulate" else (),
-            self._attrs(claim.attrs),
-            self._number(tuple(claim.extents.items())),
+            self._forms.attributes(claim.attrs)[0],
+            self._forms.number(tuple(claim.extents.items())),
             len(claim.inputs),
             tuple(forms),
             tuple(used),
             tuple(read),
         )
-
-    def _number(self, what: Hashable) -> int:
-        return self._numbers.setdefault(what, len(self._numbers))
-
-    def _view(self, lineage: Lineage) -> _View:
-        known = self._views.get(id(lineage))
-        if known is not None:
-            return known
-        nodes: list[int] = []
-        terms = []
-        for term in lineage.terms:
-            nodes.append(term.node)
-            parts = []
-            for part in term.parts:
-                token = self.nodes.tokens[part.token]
-                chain = [(token.kind, token.where)]
-                nodes.append(token.node)
-                while token.kind == "via":
-                    token = self.nodes.tokens[token.inner]
-                    chain.append((token.kind, token.where))
-                    nodes.append(token.node)
-                parts.append((tuple(chain), part.start, part.size, part.extent))
-            terms.append((term.factor, term.layout, tuple(parts)))
-        view = _View(self._number((lineage.shape, tuple(terms))), tuple(nodes))
-        self._views[id(lineage)] = view
-        return view
+        return Signature(content, frozenset(order))
 
     def _definition(self, number: int) -> tuple[int, tuple[int, ...]]:
         """What a node is, without the nodes that it reads; and those."""
@@ -119,9 +85,7 @@ class Signatures:
             return known
         node = self.nodes[number]
         below = tuple(operand_nodes(self.nodes, number))
-        payload: tuple[object, ...] = node.payload
-        if below:
-            payload = tuple(_without_nodes(kind, item) for kind, item in node.payload_items())
+        payload = with_nodes(node.kind, node.payload, lambda _: 0)
         outline = (
             node.kind,
             payload,
@@ -130,32 +94,6 @@ class Signatures:
             number == self.nodes.one,
             self.nodes.is_masked(number),
         )
-        found = (self._number(outline), below)
+        found = (self._forms.number(outline), below)
         self._definitions[number] = found
         return found
-
-    def _attrs(self, attrs: Mapping[str, Attr]) -> int:
-        known = self._attributes.get(id(attrs))
-        if known is None:
-            known = self._number(attributes(attrs))
-            self._attributes[id(attrs)] = known
-        return known
-
-
-def attributes(attrs: Mapping[str, Attr]) -> tuple[tuple[str, Attr], ...]:
-    """Attributes that matter to what an operator means (a group's ranks are names)."""
-    return tuple(
-        (k, v)
-        for k, v in sorted(attrs.items(), key=lambda i: i[0])
-        if not isinstance(v, Group) and k not in UNREAD
-    )
-
-
-def _without_nodes(kind: str, item: object) -> object:
-    if kind == "node":
-        return None
-    if kind == "operand":
-        return item[1:]  # type: ignore[index]
-    if kind == "operands":
-        return tuple(o[1:] for o in item)  # type: ignore[attr-defined]
-    return item

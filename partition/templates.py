@@ -14,7 +14,7 @@ from engine.affine import ZERO, Affine
 from engine.cone import Cone, cone, operand_nodes
 from engine.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, NodeTable, Part
 from engine.obligation import SUMS, Claim
-from partition.signature import attributes
+from partition.forms import attributes
 
 
 class _Numbering:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import NamedTuple
 
 from engine.affine import ZERO, Affine, affine
@@ -17,7 +18,9 @@ from engine.lineage import Lineage, NodeTable, Term, box_view
 from engine.ops import apply_backward, apply_forward
 from engine.unroll import Row, Unrolled
 from partition.communicate import gather, own_slice, total
+from partition.forms import Forms
 from partition.infer import LineageReading
+from partition.repeat import Repeat, Repeats
 
 #: The name of the incoming gradient of the loss, among inputs; and those of batch tensors.
 SEED = "loss gradient"
@@ -35,10 +38,12 @@ class Reference(NamedTuple):
 @dataclass(slots=True)
 class Trace:
     """``lineages[v]``: of tensor v, None where an operator on its way is not supported;
-    ``partial``: functions that are undefined somewhere, and what they were taken of; ``guessed``:
-    values were matched by what they multiply out to."""
+    ``repeats[r]``: what row r repeats, where it does; ``partial``: functions that are undefined
+    somewhere, and what they were taken of; ``guessed``: values were matched by what they multiply
+    out to."""
 
     lineages: list[Lineage | None]
+    repeats: dict[int, Repeat] = field(default_factory=dict)
     partial: list[tuple[str, Term]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     guessed: bool = False
@@ -76,6 +81,7 @@ class Tracer:
         table: NodeTable,
         known: Reference,
         reference_size: int | None = None,
+        forms: Forms | None = None,
     ) -> None:
         self.plan = plan
         self.programs = programs
@@ -86,15 +92,23 @@ class Tracer:
             for axis, extent in program.extents.items():
                 mesh[axis] = max(extent, mesh.get(axis, 1))
         self.reading = LineageReading(table, reference_size, mesh)
+        self.repeats = Repeats(self.reading, forms or Forms(table), reference_size)
+        self.extents = [tuple(program.extents.items()) for program in programs]
 
     def run(self, unrolled: Unrolled) -> Trace:
         trace = Trace([None] * len(unrolled.tensors))
-        for row in unrolled.rows:
+        for number, row in enumerate(unrolled.rows):
             inputs = [trace.lineages[v] if v >= 0 else None for v in row.inputs]
             if any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True)):
                 continue
             try:
-                outputs = self.read(row, inputs, unrolled)
+                outputs = self.repeats.read(
+                    number,
+                    row,
+                    inputs,
+                    self.told(row, unrolled),
+                    partial(self.read, row, inputs, unrolled),
+                )
                 self.check_shapes(row, outputs, unrolled)
             except Unsupported as error:
                 trace.findings.append(self.finding("unsupported operator", row, str(error)))
@@ -108,9 +122,19 @@ class Tracer:
                 continue
             for value, lineage in zip(row.outputs, outputs, strict=True):
                 trace.lineages[value] = lineage
+        trace.repeats = self.repeats.rows
         trace.partial = self.reading.partial
         trace.guessed = self.reading.matcher is not None and self.reading.matcher.matched
         return trace
+
+    def told(self, row: Row, unrolled: Unrolled) -> Hashable:
+        """What a claim about a row says beside its operator, its attributes and lineages."""
+        batched = (
+            tuple(unrolled.tensors[v].batched for v in row.inputs if v >= 0)
+            if row.kind == "accumulate"
+            else ()
+        )
+        return self.extents[row.programs[0]], batched
 
     def finding(self, kind: str, row: Row, message: str) -> Finding:
         ranks = tuple(self.programs[p].base for p in row.programs)

@@ -101,8 +101,7 @@ class TermReading(ArrayReading):
         ]
         entries = [
             self._sum(
-                self._product([Fraction(w), *(row[i] for row in rows)])
-                for i, w in enumerate(multiplicities)
+                self._product([w, *(row[i] for row in rows)]) for i, w in enumerate(multiplicities)
             )
             for rows in zip(*columns, strict=True)
         ]
