@@ -6,10 +6,11 @@ what it joins and divides, and the two sides meet in the parameters and the batc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
+from operator import itemgetter
 
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.factors import Axes, Factors, extent
@@ -130,21 +131,30 @@ class Recorder:
         return self.boxes[held]
 
     def run(self, programs: Sequence[Program], unrolled: Unrolled) -> Recording:
-        """Read every row of one side."""
+        """Read every row of one side; an operator on the dimensions that it was on before has the
+        outputs that it had."""
         whole = programs[0] is self.plan.single
         side = Recording([None] * len(unrolled.tensors))
+        known: dict[Hashable, tuple[list[Recorded], list[Factors]]] = {}
         for number, row in enumerate(unrolled.rows):
             inputs = [side.tensors[v] if v >= 0 else None for v in row.inputs]
             self.reading.indexed.clear()
             if row.kind == "seed":
                 side.tensors[row.outputs[0]] = scalar(unrolled.tensors[row.outputs[0]].shape)
                 continue
-            with located(row, programs):
-                outputs = self.read(row, inputs, programs, whole)
-                if len(outputs) != len(row.outputs):
-                    raise ShapeMismatch(f"{len(row.outputs)} outputs, expected {len(outputs)}")
-            if self.reading.indexed:
-                side.indexed[number] = self.reading.indexed[-1]
+            key = same(row, tuple(inputs))
+            if key in known:
+                outputs, indexed = known[key]
+            else:
+                with located(row, programs):
+                    outputs = self.read(row, inputs, programs, whole)
+                    if len(outputs) != len(row.outputs):
+                        raise ShapeMismatch(f"{len(row.outputs)} outputs, expected {len(outputs)}")
+                indexed = self.reading.indexed[-1:]
+                if key is not None:
+                    known[key] = outputs, indexed
+            if indexed:
+                side.indexed[number] = indexed[0]
             for value, output in zip(row.outputs, outputs, strict=True):
                 side.tensors[value] = output
         for program, shard, value in unrolled.gradients:
@@ -212,6 +222,17 @@ class Recorder:
             return x
         part = self.reading.interval(x.dims[dim], size // ranks, size // ranks)
         return self.reading.resized(x, dim, part)
+
+
+def same(row: Row, told: Hashable) -> Hashable:
+    """Equal for rows of one operator with one set of attributes that are ``told`` the same; None
+    for a row that is more than its operator."""
+    if row.kind not in ("op", "slice"):
+        return None
+    attrs = tuple(
+        sorted(((k, v) for k, v in row.attrs.items() if k != "claimed"), key=itemgetter(0))
+    )
+    return row.name, row.backward, attrs, told
 
 
 @contextmanager

@@ -8,9 +8,10 @@ a sum along the axis multiplies by its extent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -23,7 +24,7 @@ from engine.factors import Factors
 from engine.inputs import Inputs
 from engine.ir import MICROBATCH, Attr, Program, Shard
 from engine.ops import apply_backward, apply_forward
-from engine.recorder import Recording, attribute_dim, backward_attrs, located
+from engine.recorder import Recording, attribute_dim, backward_attrs, located, same
 from engine.shrink import Sizes
 from engine.unroll import Row, Unrolled
 
@@ -69,6 +70,8 @@ class Replay:
     inputs: Inputs
     values: list[dict[Coordinates, Weighted]] = field(default_factory=list)
     _readings: dict[Coordinates, FloatReading] = field(default_factory=dict)
+    _known: dict[Hashable, list[Weighted]] = field(default_factory=dict)
+    _given: dict[Hashable, Weighted] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
@@ -140,27 +143,28 @@ class Replay:
     # -- rows ---------------------------------------------------------------------------------
 
     def operator(self, number: int, row: Row) -> None:
-        attrs = self.sizes.attrs(self.recording, number, row)
+        row = row._replace(attrs=self.sizes.attrs(self.recording, number, row))
         batched = any(self.unrolled.tensors[v].batched for v in row.outputs)
         for at in self.members(self.family(row.programs[0], batched)):
             inputs = [self.get(v, at) if v >= 0 else None for v in row.inputs]
-            for value, output in zip(
-                row.outputs, self.evaluate(row, inputs, attrs, at), strict=True
-            ):
+            # Ranks that hold equal values hold one object: `_known` looks no further.
+            key = same(row, (tuple(at.items()), tuple(map(id, inputs))))
+            if key not in self._known:
+                self._known[key] = self.evaluate(row, inputs, at)
+            for value, output in zip(row.outputs, self._known[key], strict=True):
                 self.put(value, at, output)
 
     def evaluate(
         self,
         row: Row,
         inputs: Sequence[Weighted | None],
-        attrs: Mapping[str, Attr],
         at: Mapping[str, int],
     ) -> list[Weighted]:
         reading = self.reading(at)
         if not row.backward:
-            return apply_forward(reading, row.name, inputs, attrs)
+            return apply_forward(reading, row.name, inputs, row.attrs)
         arity, wrt = backward_attrs(row)
-        return apply_backward(reading, row.name, inputs[:arity], inputs[arity:], attrs, wrt)
+        return apply_backward(reading, row.name, inputs[:arity], inputs[arity:], row.attrs, wrt)
 
     def given(self, row: Row) -> None:
         """Parameters, the batch and the incoming loss gradient."""
@@ -171,20 +175,34 @@ class Replay:
 
     def input(self, row: Row, at: Mapping[str, int]) -> list[Weighted]:
         if row.kind == "seed":
+            shape = self.unrolled.tensors[row.outputs[0]].shape
             return [
-                self.inputs.loss_gradient(
-                    self.unrolled.tensors[row.outputs[0]].shape, whole=self.whole
+                self.once(
+                    ("seed", shape), lambda: self.inputs.loss_gradient(shape, whole=self.whole)
                 )
             ]
         if row.kind == "shard":
             number = row.attrs["shard"]
             assert isinstance(number, int)
             shard = self.programs[row.programs[0]].shards[number]
-            return [self.cut(self.inputs.parameter(shard.name), shard, at)]
+            return [
+                self.once(
+                    (shard, tuple(at.items())),
+                    lambda: self.cut(self.inputs.parameter(shard.name), shard, at),
+                )
+            ]
         known = dict(at) if row.microbatch < 0 else {**at, MICROBATCH: row.microbatch}
+        here = None if self.whole else known
         return [
-            self.inputs.batch(i, None if self.whole else known) for i in range(len(row.outputs))
+            self.once(("load", i, tuple(known.items())), partial(self.inputs.batch, i, here))
+            for i in range(len(row.outputs))
         ]
+
+    def once(self, what: Hashable, make: Callable[[], Weighted]) -> Weighted:
+        """One object for one input, whoever holds it."""
+        if what not in self._given:
+            self._given[what] = make()
+        return self._given[what]
 
     def cut(self, full: Weighted, shard: Shard, at: Mapping[str, int]) -> Weighted:
         """The box of a parameter (or of its gradient) that a rank holds."""

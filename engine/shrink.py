@@ -43,6 +43,7 @@ class Sizes:
     expanded: frozenset[str]
     per_shard: int
     _divisors: dict[int, int] = field(default_factory=dict)
+    _dims: dict[Factors, Dim] = field(default_factory=dict)
 
     def divisor(self, axis: int) -> int:
         """By what a class of axes is divided."""
@@ -60,6 +61,12 @@ class Sizes:
 
     def dim(self, dim: Factors) -> Dim:
         """How a dimension is represented."""
+        known = self._dims.get(dim)
+        if known is None:
+            known = self._dims[dim] = self._represented(dim)
+        return known
+
+    def _represented(self, dim: Factors) -> Dim:
         result = []
         for axis, size in self.recorder.axes.resolve(dim):
             divisor = self.divisor(axis)

@@ -10,7 +10,7 @@ with distinct slices.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -34,6 +34,8 @@ TOLERANCE = 1e-6
 SMALLEST_SCALE = 1e-9
 #: Operator instances up to which a second run takes distinct slices of the batch.
 BUDGET = 6_000
+#: Rows beyond which the losses are looked at first; gradients only where those do not differ.
+LARGE = 30_000
 #: Numbers in all tensors together, above which a plan cannot be simulated.
 MOST_ENTRIES = 200_000_000
 
@@ -124,6 +126,10 @@ def simulate(
         return Simulation(failure=faults[0].message, impossible=True)
     needed = needed_axes(plan.programs, parallel)
     every = needed.union(plan.replica_axes, [MICROBATCH])
+    if len(single.rows) + len(parallel.rows) > LARGE:
+        result = _attempt(plan, _of_losses(single), _of_losses(parallel), needed, seed, more)
+        if result.differs:
+            return result
     result = _attempt(plan, single, parallel, needed, seed, more)
     if not result.failure and not result.differs and every != needed:
         cost = instances(plan.programs, parallel, plan.microbatches, every)
@@ -131,6 +137,17 @@ def simulate(
             distinct = _attempt(plan, single, parallel, every, seed, more)
             return result if distinct.failure else distinct
     return result
+
+
+def _of_losses(unrolled: Unrolled) -> Unrolled:
+    """What the losses of a side depend on, without its gradients."""
+    needed = {value for _, _, value in unrolled.losses}
+    rows = []
+    for row in reversed(unrolled.rows):
+        if not needed.isdisjoint(row.outputs):
+            needed.update(row.inputs)
+            rows.append(row)
+    return replace(unrolled, rows=rows[::-1], gradients=[])
 
 
 def _attempt(

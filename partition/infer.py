@@ -38,6 +38,9 @@ from partition.match import Matcher
 
 #: Sums of more partial terms than this are taken as they are.
 MOST_TERMS = 32
+#: Products of such terms that are kept apart.  Partial sums that somebody completes are one or two;
+#: behind a fault there are as many as ranks, and every operator multiplies them.
+MOST_PRODUCTS = 4
 
 
 def lineage_axes(lineage: Lineage, table: NodeTable) -> frozenset[str]:
@@ -215,7 +218,7 @@ class LineageReading:
         shape = tuple(extents[name] for name in output)
         if any(not x.terms for x in xs):
             return Lineage(shape, ())
-        if prod(len(x.terms) for x in xs) > MOST_TERMS:
+        if prod(len(x.terms) for x in xs) > MOST_PRODUCTS:
             xs = tuple(self.piece(x) if len(x.terms) > 1 else x for x in xs)
         terms: list[Term] = []
         for chosen in product(*(x.terms for x in xs)):

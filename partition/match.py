@@ -175,10 +175,14 @@ class Matcher:
         (term,) = x.terms
         if term.node < self.reference_size or term.parts:
             return x
-        if term.node not in self._found:
-            self._found[term.node] = self._match(term.node)
-        alias = self._found[term.node]
+        alias = self.alias(term.node)
         return x if alias is None else Lineage(x.shape, (_renamed(term, alias),))
+
+    def alias(self, number: int) -> Alias | None:
+        """The reference node that a node of the parallel side is, if there is one."""
+        if number not in self._found:
+            self._found[number] = self._match(number)
+        return self._found[number]
 
     def _match(self, number: int) -> Alias | None:
         node = self.table[number]

@@ -2,9 +2,10 @@
 putting in their nodes.
 
 What an operator makes of its inputs depends on their forms, on which of their nodes are one node,
-on a few facts of each node (`_Facts`) and on the order of the nodes' numbers; never on what else
-they are.  Where all that is as it was before, the definitions that the operator made are made again
-over the new nodes, and so are the lineages of its outputs.
+on what each node is (`Repeats._fact`; not on what that is made of) and on the order of the nodes'
+numbers.  Where all that is as it was before, the definitions that the operator made are made again
+over the new nodes, and so are the lineages of its outputs.  Masked values are the exception: sums
+look into them.
 """
 
 from __future__ import annotations
@@ -24,17 +25,6 @@ Renaming: TypeAlias = Callable[[int], int]
 GIVEN = frozenset({"shard", "load", "seed", "recv", "broadcast"})
 #: Definitions that are made of nodes alone (others are of local tensors).
 MADE = frozenset({*PAYLOAD, "causal", "constant"})
-
-
-class _Facts(NamedTuple):
-    """What an operator may ask of a node that it is given."""
-
-    kind: str
-    extents: tuple[int, ...]
-    coordinates: frozenset[str]
-    masked: bool
-    one: bool
-    reference: bool
 
 
 class _Made(NamedTuple):
@@ -95,6 +85,8 @@ class Repeats:
         nodes = _distinct(n for v in views if v is not None for n in v.nodes)
         nodes.setdefault(self._table.one, len(nodes))
         tokens = _distinct(t for v in views if v is not None for t in v.tokens)
+        if any(map(self._table.is_masked, nodes)):
+            return read()
         key = (
             row.kind,
             row.name,
@@ -125,11 +117,13 @@ class Repeats:
         if known is None:
             node = self._table[number]
             known = self._facts[number] = self._forms.number(
-                _Facts(
+                (
                     node.kind,
+                    with_nodes(node.kind, node.payload, lambda _: 0)
+                    if node.kind in PAYLOAD
+                    else (),
                     node.extents,
                     node.coordinates,
-                    self._table.is_masked(number),
                     number == self._table.one,
                     self._is_reference(number),
                 )
@@ -137,8 +131,14 @@ class Repeats:
         return known
 
     def _is_reference(self, number: int) -> bool:
-        """Values that only the parallel side has are compared with what lies around them."""
         return self._reference_size is None or number < self._reference_size
+
+    def _has_alias(self, number: int) -> bool:
+        """Whether a value goes by another name, which depends on what else both sides compute."""
+        matcher = self._reading.matcher
+        if self._is_reference(number) or matcher is None:
+            return False
+        return matcher.alias(number) is not None
 
     def _record(
         self,
@@ -181,7 +181,7 @@ class Repeats:
         for kind, n in met:
             if kind == "node" and n not in nodes:
                 node = self._table[n]
-                if not self._is_reference(n) or node.kind not in MADE:
+                if self._has_alias(n) or node.kind not in MADE:
                     raise ValueError(node.kind)
                 payload = with_nodes(node.kind, node.payload, nodes.index)
                 made.append(_Made(node._replace(payload=payload)))
@@ -199,7 +199,7 @@ class Repeats:
             if node is not None:
                 payload = with_nodes(node.kind, node.payload, node_at)
                 new = self._table.node(node.kind, payload, node.extents, node.coordinates)
-                if new in nodes or not self._is_reference(new):
+                if new in nodes or self._has_alias(new):
                     return None
                 nodes.append(new)
             elif token is not None:
