@@ -38,6 +38,9 @@ from engine.reading import Reading
 from engine.sums import Over
 from engine.terms import Term, TermTable
 
+#: Kinds of rows that add their inputs up.
+SUMS = frozenset({"all_reduce", "reduce", "reduce_scatter", "accumulate"})
+
 
 class Claim(NamedTuple):
     """One operator instance as the prover claims it.
@@ -57,6 +60,19 @@ class Claim(NamedTuple):
     outputs: tuple[Lineage, ...]
     extents: Mapping[str, int]
     batched: tuple[bool, ...] = ()
+
+    @property
+    def adds(self) -> bool:
+        """Whether the operator joins partial sums, so that these have to be read term by term."""
+        if self.kind in SUMS:
+            return True
+        partial = {(t.node, t.parts) for x in self.inputs if x for t in x.terms if t.parts}
+        nodes = {node for node, _ in partial}
+        return any(
+            view.node in nodes and (view.node, view.parts) not in partial
+            for x in self.outputs
+            for view in x.terms
+        )
 
 
 class Obligation(NamedTuple):
@@ -94,10 +110,6 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
     return found
 
 
-#: Kinds of rows that add their inputs up.
-SUMS = frozenset({"all_reduce", "reduce", "reduce_scatter", "accumulate"})
-
-
 def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Obligation:
     """The obligation of a claim; raises `Unsupported` where it cannot be stated at small size,
     `ShapeMismatch` if the operator does not take the inputs.
@@ -116,7 +128,7 @@ def _build(
     nodes: NodeTable, claim: Claim, widened: int, more: int, relations: Sequence[Relation] | None
 ) -> Obligation:
     inputs = [x for x in claim.inputs if x is not None]
-    here = cone(nodes, inputs, claim.outputs, adds=claim.kind in SUMS, widened=widened)
+    here = cone(nodes, inputs, claim.outputs, adds=claim.adds, widened=widened)
     joined = {axis for axis, _ in claim.over}
     for number in (*here.opaque, *here.defined):
         if joined & nodes[number].coordinates:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from engine.cone import cone, operand_nodes
 from engine.ir import Attr, Group
 from engine.lineage import Lineage, NodeTable
-from engine.obligation import SUMS, Claim
+from engine.obligation import Claim
 
 #: Attributes that say nothing about what an operator means.
 UNREAD = ("claimed", "position", "shard", "dtype")
@@ -44,7 +44,7 @@ class Signatures:
     def __call__(self, claim: Claim) -> tuple[object, ...]:
         """The signature; raises `engine.errors.Unsupported` as `engine.cone.cone` does."""
         inputs = [x for x in claim.inputs if x is not None]
-        here = cone(self.nodes, inputs, claim.outputs, adds=claim.kind in SUMS)
+        here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
         forms: list[int] = []
         order: dict[int, int] = {}
         used: list[int] = []

@@ -26,7 +26,7 @@ from engine.ir import MICROBATCH, Plan, Program, Shard
 from engine.recorder import Recorder, slice_axes
 from engine.replay import Replay, instances, needed_axes
 from engine.shrink import Sizes, shrink
-from engine.simulate import SMALLEST_SCALE, final_losses
+from engine.simulate import INDEXED, SMALLEST_SCALE, final_losses
 from engine.unroll import Row, Unrolled
 
 #: Numbers over all tensors, ranks and microbatches up to which a plan is run as it is.
@@ -135,7 +135,7 @@ def choose_sizes(plan: Plan, single: Unrolled, parallel: Unrolled) -> Sizes:
         return true
     for expanded in dict.fromkeys((every, needed | {MICROBATCH}, needed)):
         for per_shard in (2, 1):
-            sizes = shrink(plan, single, parallel, expanded, per_shard)
+            sizes = shrink(plan, single, parallel, expanded, per_shard, INDEXED)
             if _fits(sizes, parallel):
                 return sizes
     raise Unsupported(f"{sizes.entries} numbers for each of its members after shrinking")
