@@ -34,6 +34,7 @@ from engine.lineage import (
 from engine.reading import CONSTANTS, Selection, is_partial
 from engine.sums import collect, largest, merge_parts
 from partition.canonical import Draft, canonical
+from partition.masks import masked_once
 from partition.match import Matcher
 
 #: Sums of more partial terms than this are taken as they are.
@@ -106,6 +107,9 @@ class LineageReading:
             if len(terms) > MOST_TERMS:
                 return self.piece(Lineage(x.shape, tuple(terms)))
             return Lineage(x.shape, tuple(terms))
+        terms = masked_once(self.table, terms)
+        if len(terms) == 1:
+            return self.known(Lineage(x.shape, tuple(terms)))
         try:
             return self.known(self._sum_node(x.shape, terms))
         except Misaligned:
