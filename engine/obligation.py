@@ -38,6 +38,10 @@ from engine.reading import Reading
 from engine.sums import Over
 from engine.terms import Term, TermTable
 
+#: Products that a claim may be over.  Those of right plans have hundreds; a claim whose result is
+#: defined far behind its inputs opens definition under definition.
+MOST_PRODUCTS = 20_000
+
 #: Kinds of rows that add their inputs up.
 SUMS = frozenset({"all_reduce", "reduce", "reduce_scatter", "accumulate"})
 
@@ -149,7 +153,7 @@ def _build(
             related=relations,
             point=point,
         )
-        meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols))
+        meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols), MOST_PRODUCTS)
         goals += _goals(meaning, claim)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
     return Obligation(tuple(goals), symbols)
