@@ -12,7 +12,7 @@ from checker.sides import UNCLAIMED, Side
 from engine.cone import cone
 from engine.errors import ShapeMismatch, Unsupported
 from engine.lineage import NodeTable
-from engine.obligation import SUMS, Claim, Obligation, build
+from engine.obligation import Claim, Obligation, build
 from engine.reading import is_partial
 from engine.records import TemplateRecord
 from engine.terms import Term
@@ -144,7 +144,7 @@ class Rebuilder:
     def _follow(self, claim: Claim) -> None:
         """Raise `Unsupported` where entries depend on coordinates otherwise than by position."""
         inputs = [x for x in claim.inputs if x is not None]
-        here = cone(self.nodes, inputs, claim.outputs, adds=claim.kind in SUMS)
+        here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
         joined = {axis for axis, _ in claim.over}
         for number in here.opaque | here.opened | here.defined:
             held = self.nodes[number].coordinates
@@ -190,7 +190,7 @@ class Rebuilder:
                 f"{where} takes {term.name} of a value that the single device does not take it of",
             )
         inputs = [x for x in claim.inputs if x is not None]
-        here = cone(self.nodes, inputs, claim.outputs, adds=claim.kind in SUMS)
+        here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
         for number in sorted(here.defined - defined):
             node = self.nodes[number]
             if node.kind == "unary" and is_partial(str(node.payload[0])):

@@ -21,7 +21,7 @@ from engine.errors import Unsupported
 from engine.grid import concrete
 from engine.ir import Attr
 from engine.lineage import Lineage, NodeTable
-from engine.obligation import SUMS, Claim
+from engine.obligation import Claim
 
 #: Members of a scattered family that are written out.
 MOST_MEMBERS = 64
@@ -74,7 +74,7 @@ def members(nodes: NodeTable, claim: Claim, widened: int = 0) -> Iterator[tuple[
             nodes,
             [x for x in claim.inputs if x is not None],
             claim.outputs,
-            adds=claim.kind in SUMS,
+            adds=claim.adds,
             widened=widened,
         )
         free = [axis for axis in free if not is_even(nodes, here, claim, axis)]

@@ -14,7 +14,7 @@ from typing import Any
 from engine.cone import Cone, cone
 from engine.ir import Attr, Group
 from engine.lineage import PAYLOAD, Lineage, NodeTable
-from engine.obligation import SUMS, Claim
+from engine.obligation import Claim
 
 
 class _Names:
@@ -91,7 +91,7 @@ def _attributes(attrs: Mapping[str, Attr]) -> tuple[object, ...]:
 def form(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
     """The form of a claim; raises `engine.errors.Unsupported` as `engine.obligation.build` does."""
     inputs = [x for x in claim.inputs if x is not None]
-    here = cone(nodes, inputs, claim.outputs, adds=claim.kind in SUMS)
+    here = cone(nodes, inputs, claim.outputs, adds=claim.adds)
     names = _Names(nodes)
     lineages = tuple(names.lineage(x) for x in (*claim.inputs, *claim.outputs))
     read: list[tuple[object, ...]] = []

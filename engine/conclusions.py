@@ -136,12 +136,16 @@ def _losses(
     result = []
     for (program, which), values in groups.items():
         held = plan.programs[program]
-        # Innermost first: microbatches divide what a replica reads.
-        over = [(MICROBATCH, plan.microbatches)] if parallel.symbolic else []
-        over += [(a, held.extents[a]) for a in reversed(plan.replica_axes) if a in held.extents]
+        over = [(a, held.extents[a]) for a in reversed(plan.replica_axes) if a in held.extents]
         factor = Fraction(1, slices(plan, held)) if plan.loss == "mean" else Fraction(1)
         mesh = {**held.extents, MICROBATCH: plan.microbatches}
-        found = _total([lineages[v] for v in values], nodes, tuple(over), mesh)
+        # Innermost first: microbatches divide what a replica reads.
+        own = [lineages[v] for v in values if not parallel.tensors[v].batched]
+        each = [lineages[v] for v in values if parallel.tensors[v].batched]
+        inner = ((MICROBATCH, plan.microbatches),) if parallel.symbolic else ()
+        if each:
+            own.append(_total(each, nodes, inner, mesh))
+        found = _total(own, nodes, tuple(over), mesh)
         holds = found is not None and expected is not None and scaled(found, factor) == expected
         message = (
             ""

@@ -166,7 +166,8 @@ def is_symbolic(
             m = labels[p][c]
             if m < 0:
                 continue
-            if m in by_body.setdefault(call.body, {}):
+            # A reducer changes what is there when it runs: one in every microbatch is no family.
+            if m in by_body.setdefault(call.body, {}) or program.bodies[call.body].reduced:
                 return False
             by_body[call.body][m] = c
         signatures: dict[int, object] = {}

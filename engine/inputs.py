@@ -21,6 +21,8 @@ from engine.unroll import Unrolled
 
 #: Keeps attention scores and gates away from saturation.
 MATRIX_SCALE = 0.5
+#: Draws of a row of index data until it is like none before.
+MOST_DRAWS = 8
 
 
 def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
@@ -33,12 +35,15 @@ def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
 
 @dataclass(slots=True)
 class Inputs:
-    """``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings."""
+    """``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings.
+    ``scale``: of matrices and tables; where it is small, so are activations, and a constant that is
+    added to their squares counts."""
 
     sizes: Sizes
     rotary: frozenset[str]
     tables: frozenset[str]
     random: np.random.Generator
+    scale: float = 1.0
     _parameters: dict[str, Weighted] = field(default_factory=dict)
     _batch: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     _gradient: float = 0.0
@@ -67,9 +72,9 @@ class Inputs:
         if len(dims) < 2:
             return values * 0.2 + 1
         if name in self.tables:
-            return values
+            return values * self.scale
         fan_in = sum(weight * weight for weight in weights(dims[-1]))
-        return values * (MATRIX_SCALE / math.sqrt(fan_in))
+        return values * (self.scale * MATRIX_SCALE / math.sqrt(fan_in))
 
     def batch(self, number: int, at: Mapping[str, int] | None) -> Weighted:
         """A batch tensor: the slice at coordinates, or (None) the whole."""
@@ -106,15 +111,20 @@ class Inputs:
 
     def _ids(self, shape: list[int], classes: int) -> NDArray[np.float64]:
         """Random index data, along the last dimension without repetition while there are classes
-        left, and no row like the one before: equal ids would hide what tells positions and slices
-        apart."""
+        left, and no row like one before, if it can be: equal ids would hide what tells positions
+        and slices apart."""
         *outer, length = shape
         rows: list[NDArray[np.int64]] = []
+        seen: set[tuple[int, ...]] = set()
         for _ in range(int(np.prod(outer))):
-            blocks = [self.random.permutation(classes) for _ in range(0, length, classes)]
-            row = np.concatenate(blocks)[:length]
+            for _ in range(MOST_DRAWS):
+                blocks = [self.random.permutation(classes) for _ in range(0, length, classes)]
+                row = np.concatenate(blocks)[:length]
+                if tuple(row) not in seen:
+                    break
             if rows and np.array_equal(row, rows[-1]):
                 row = (row + 1) % classes
+            seen.add(tuple(row))
             rows.append(row)
         return np.array(rows, dtype=float).reshape(shape)
 

@@ -113,12 +113,16 @@ class Meaning:
         opaque: frozenset[int],
         terms: TermTable,
         first_symbol: int = 0,
+        most: int | None = None,
     ) -> None:
+        """``most``: products after which to give up (`Unsupported`)."""
         self.nodes = nodes
         self.grid = grid
         self.opaque = opaque
         self.terms = terms
         self.first_symbol = first_symbol
+        self.most = most
+        self.products = 0
         self.symbols: dict[tuple[object, ...], Term] = {}
         self.memo: dict[tuple[int, Index, tuple[Part, ...]], Entry] = {}
         self.reading = SmallReading(terms, grid)
@@ -193,6 +197,9 @@ class Meaning:
             if token.kind == "via":
                 inner.setdefault(token.where, []).append(part._replace(token=token.inner))
         reduced = self._summed(number, outputs, parts)  # type: ignore[arg-type]
+        self.products += prod(len(positions) for _, positions in reduced)
+        if self.most is not None and self.products > self.most:
+            raise Unsupported(f"a claim over more than {self.most} products")
         addends = []
         for chosen in product(*(positions for _, positions in reduced)):
             weight = 1

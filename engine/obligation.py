@@ -38,6 +38,13 @@ from engine.reading import Reading
 from engine.sums import Over
 from engine.terms import Term, TermTable
 
+#: Products that a claim may be over.  Those of right plans have hundreds; a claim whose result is
+#: defined far behind its inputs opens definition under definition.
+MOST_PRODUCTS = 20_000
+
+#: Kinds of rows that add their inputs up.
+SUMS = frozenset({"all_reduce", "reduce", "reduce_scatter", "accumulate"})
+
 
 class Claim(NamedTuple):
     """One operator instance as the prover claims it.
@@ -57,6 +64,19 @@ class Claim(NamedTuple):
     outputs: tuple[Lineage, ...]
     extents: Mapping[str, int]
     batched: tuple[bool, ...] = ()
+
+    @property
+    def adds(self) -> bool:
+        """Whether the operator joins partial sums, so that these have to be read term by term."""
+        if self.kind in SUMS:
+            return True
+        partial = {(t.node, t.parts) for x in self.inputs if x for t in x.terms if t.parts}
+        nodes = {node for node, _ in partial}
+        return any(
+            view.node in nodes and (view.node, view.parts) not in partial
+            for x in self.outputs
+            for view in x.terms
+        )
 
 
 class Obligation(NamedTuple):
@@ -94,10 +114,6 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
     return found
 
 
-#: Kinds of rows that add their inputs up.
-SUMS = frozenset({"all_reduce", "reduce", "reduce_scatter", "accumulate"})
-
-
 def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Obligation:
     """The obligation of a claim; raises `Unsupported` where it cannot be stated at small size,
     `ShapeMismatch` if the operator does not take the inputs.
@@ -116,7 +132,7 @@ def _build(
     nodes: NodeTable, claim: Claim, widened: int, more: int, relations: Sequence[Relation] | None
 ) -> Obligation:
     inputs = [x for x in claim.inputs if x is not None]
-    here = cone(nodes, inputs, claim.outputs, adds=claim.kind in SUMS, widened=widened)
+    here = cone(nodes, inputs, claim.outputs, adds=claim.adds, widened=widened)
     joined = {axis for axis, _ in claim.over}
     for number in (*here.opaque, *here.defined):
         if joined & nodes[number].coordinates:
@@ -137,7 +153,7 @@ def _build(
             related=relations,
             point=point,
         )
-        meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols))
+        meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols), MOST_PRODUCTS)
         goals += _goals(meaning, claim)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
     return Obligation(tuple(goals), symbols)

@@ -34,7 +34,8 @@ MOST_PER_SHARD = 8
 @dataclass(frozen=True, eq=False)
 class Sizes:
     """The chosen sizes.  ``expanded``: slice coordinates along which data is distinct; along the
-    others one slice stands for all."""
+    others one slice stands for all.  ``indexed``: the least that an indexed axis keeps per shard,
+    where that is more than ``per_shard``."""
 
     plan: Plan
     recorder: Recorder
@@ -42,6 +43,7 @@ class Sizes:
     parallel: Recording
     expanded: frozenset[str]
     per_shard: int
+    indexed: int = 0
     _divisors: dict[int, int] = field(default_factory=dict)
     _dims: dict[Factors, Dim] = field(default_factory=dict)
 
@@ -57,7 +59,8 @@ class Sizes:
             return 1
         if held.slices:
             return 1 if held.slices in self.expanded else held.common
-        return largest_divisor(held, self.per_shard)
+        wanted = max(self.per_shard, self.indexed if held.positional else 0)
+        return largest_divisor(held, wanted)
 
     def dim(self, dim: Factors) -> Dim:
         """How a dimension is represented."""
@@ -164,14 +167,16 @@ def shrink(
     parallel: Unrolled,
     expanded: frozenset[str] = frozenset(),
     per_shard: int = 2,
+    indexed: int = 0,
 ) -> Sizes:
     """Sizes for both sides.
 
     ``expanded``: coordinates of the batch's slices along which data is to be distinct.
-    ``per_shard``: positions that the smallest part of each axis keeps, if possible.  Raises
+    ``per_shard``: positions that the smallest part of each axis keeps, if possible; ``indexed``:
+    that of an indexed axis, where it is more (few classes make few distinct slices).  Raises
     `Unsupported`, `ShapeMismatch` or `InvalidInput` where operators do not fit their tensors.
     """
     recorder = Recorder(plan, single, parallel)
     first = recorder.run([plan.single], single)
     second = recorder.run(plan.programs, parallel)
-    return Sizes(plan, recorder, first, second, expanded, per_shard)
+    return Sizes(plan, recorder, first, second, expanded, per_shard, indexed)

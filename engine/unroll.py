@@ -251,7 +251,7 @@ class _Emitter:
                 outputs,
                 attrs,
                 source=op.source,
-                microbatch=-1 if self.symbolic else self.programs[p].calls[c].microbatch,
+                microbatch=self.loaded(p, c, op),
             )
             return True
         elif op.name == "chunk":
@@ -268,6 +268,25 @@ class _Emitter:
             microbatch=self.label(p, c),
         )
         return True
+
+    def loaded(self, p: int, c: int, op: Op) -> int:
+        """The microbatch that a call loads (-1: each its own); raises `Structure` if there is no
+        such microbatch."""
+        program = self.programs[p]
+        number = program.calls[c].microbatch
+        if not 0 <= number < self.microbatches:
+            which = f"microbatch {number}" if number >= 0 else "no microbatch"
+            raise Structure(
+                Finding(
+                    "microbatch",
+                    f"rank {program.base} loads the batch in a call of {which}, expected one of "
+                    f"{self.microbatches}",
+                    operator=op.name,
+                    source=op.source.location or op.source.cell,
+                    ranks=(program.base,),
+                )
+            )
+        return -1 if self.symbolic else number
 
     def held(self, p: int, body: Body, value: int, values: Mapping[int, int], op: Op | None) -> int:
         """What a value of the body holds; raises `Structure` if nothing has written it."""

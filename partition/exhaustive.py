@@ -22,7 +22,7 @@ from engine.cone import cone
 from engine.errors import ShapeMismatch, Unsupported
 from engine.grid import concrete
 from engine.ir import MICROBATCH, Attr
-from engine.obligation import SUMS, Claim, Obligation, build, points
+from engine.obligation import Claim, Obligation, build, points
 from partition.members import Family, Mask, Numbers
 from partition.partition import PARALLEL, Partition, Stage, is_same
 from partition.templates import key
@@ -246,7 +246,7 @@ def _points(result: Partition, claim: Claim) -> list[dict[str, int]]:
     """The members of a family at which its obligation is stated, by their coordinates."""
     joined = {axis for axis, _ in claim.over}
     given = [x for x in claim.inputs if x is not None]
-    here = cone(result.nodes, given, claim.outputs, adds=claim.kind in SUMS)
+    here = cone(result.nodes, given, claim.outputs, adds=claim.adds)
     usual = {a: min(1, n - 1) for a, n in claim.extents.items() if a not in joined}
     return [
         {**usual, **{a: p for a, p in point.items() if a not in joined}}

@@ -32,8 +32,9 @@ from engine.lineage import (
     Token,
 )
 from engine.reading import CONSTANTS, Selection, is_partial
-from engine.sums import collect, largest
+from engine.sums import collect, largest, merge_parts
 from partition.canonical import Draft, canonical
+from partition.masks import masked_once
 from partition.match import Matcher
 
 #: Sums of more partial terms than this are taken as they are.
@@ -99,14 +100,19 @@ class LineageReading:
         return x if self.matcher is None else self.matcher.known(x)
 
     def fold(self, x: Lineage) -> Lineage:
-        """Collect equal terms; a complete sum of several becomes a node."""
+        """Collect equal terms, join partial ones; a complete sum of several becomes a node."""
         terms = collect(x.terms)
+        if len(terms) > 1 and any(term.parts for term in terms):
+            terms = collect(merge_parts(self.table, terms, self.mesh))
         if len(terms) < 2:
             return self.known(Lineage(x.shape, tuple(terms)))
         if any(term.parts for term in terms):
             if len(terms) > MOST_TERMS:
                 return self.piece(Lineage(x.shape, tuple(terms)))
             return Lineage(x.shape, tuple(terms))
+        terms = masked_once(self.table, terms)
+        if len(terms) == 1:
+            return self.known(Lineage(x.shape, tuple(terms)))
         try:
             return self.known(self._sum_node(x.shape, terms))
         except Misaligned:

@@ -19,7 +19,7 @@ from engine.cone import cone, operands
 from engine.ir import Attr
 from engine.lineage import NodeTable
 from engine.moves import follow, starts
-from engine.obligation import SUMS, Claim
+from engine.obligation import Claim
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -63,7 +63,7 @@ class Family:
         self._terms = [t for x in (*given, *claim.outputs) for t in x.terms]
         self._starts = self._matrix([s for t in self._terms for s in starts(t)])
         self._attrs = self._matrix([a for v in claim.attrs.values() for a in _affines(v)])
-        self._cone = cone(nodes, given, claim.outputs, adds=claim.kind in SUMS)
+        self._cone = cone(nodes, given, claim.outputs, adds=claim.adds)
 
     def __len__(self) -> int:
         """How many members there are."""

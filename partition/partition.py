@@ -20,7 +20,7 @@ from engine.findings import Finding
 from engine.ir import MICROBATCH, Plan, Program
 from engine.lineage import BROADCAST, Lineage, NodeTable, Term
 from engine.moves import is_moved
-from engine.obligation import SUMS, Claim, Obligation, build
+from engine.obligation import Claim, Obligation, build
 from engine.unroll import Row, Unrolled, unroll
 from partition.forms import Forms
 from partition.repeat import Repeat
@@ -273,7 +273,7 @@ def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
     def sides(x: Claim) -> tuple[list[Lineage], list[Lineage]]:
         return [i for i in x.inputs if i is not None], list(x.outputs)
 
-    return is_moved(nodes, sides(claim), sides(example), adds=claim.kind in SUMS)
+    return is_moved(nodes, sides(claim), sides(example), adds=claim.adds)
 
 
 def _live(result: Partition, name: str) -> set[int]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from engine.cone import cone, operand_nodes
 from engine.lineage import with_nodes
-from engine.obligation import SUMS, Claim
+from engine.obligation import Claim
 from partition.forms import Forms
 
 
@@ -35,7 +35,7 @@ class Signatures:
     def __call__(self, claim: Claim) -> Signature:
         """The signature; raises `engine.errors.Unsupported` as `engine.cone.cone` does."""
         inputs = [x for x in claim.inputs if x is not None]
-        here = cone(self.nodes, inputs, claim.outputs, adds=claim.kind in SUMS)
+        here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
         forms: list[int] = []
         order: dict[int, int] = {}
         used: list[int] = []

@@ -13,7 +13,7 @@ from typing import Any
 from engine.affine import ZERO, Affine
 from engine.cone import Cone, cone, operand_nodes
 from engine.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, NodeTable, Part
-from engine.obligation import SUMS, Claim
+from engine.obligation import Claim
 from partition.forms import attributes
 
 
@@ -88,7 +88,7 @@ def _origins(lineages: Iterable[Lineage], held: frozenset[str]) -> dict[int, Aff
 def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
     """The operator-level form of a claim; raises `engine.errors.Unsupported` as `build` does."""
     inputs = [x for x in claim.inputs if x is not None]
-    here = cone(nodes, inputs, claim.outputs, adds=claim.kind in SUMS)
+    here = cone(nodes, inputs, claim.outputs, adds=claim.adds)
     number = _Numbering(nodes, here)
     held = frozenset(axis for axis, _ in claim.over)
     origins = _origins((*inputs, *claim.outputs), held)

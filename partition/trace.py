@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
+from math import prod
 from typing import NamedTuple
 
 from engine.affine import ZERO, Affine, affine
@@ -315,6 +316,7 @@ class Tracer:
             return [result] * len(row.outputs)
         if row.kind == "reduce_scatter":
             dim = self.dim(row, inputs[0], "dim")
+            self.even(row, inputs[0], dim)
             result = total(self.reading, inputs, row.over)
             return [
                 own_slice(self.reading, result, row.over, dim, i, members) for i in range(members)
@@ -324,6 +326,7 @@ class Tracer:
     def all_to_all(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
         split = self.dim(row, inputs[0], "split_dim")
         joined = self.dim(row, inputs[0], "concat_dim")
+        self.even(row, inputs[0], split)
         if row.over:
             whole = gather(self.reading, inputs, row.over, joined)
             return [own_slice(self.reading, whole, row.over, split, 0, 1)]
@@ -334,6 +337,13 @@ class Tracer:
             )
             for i in range(count)
         ]
+
+    @staticmethod
+    def even(row: Row, x: Lineage, dim: int) -> None:
+        """Raise `ShapeMismatch` unless every rank gets an equal part of a dimension."""
+        count = len(row.programs) * prod(extent for _, extent in row.over)
+        if x.shape[dim] % count:
+            raise ShapeMismatch(f"{x.shape[dim]} positions divided among {count} ranks")
 
     @staticmethod
     def dim(row: Row, x: Lineage, key: str) -> int:

@@ -1,8 +1,9 @@
 """Mutate small zoo plans and real nnScaler plans by the hundred; count what is caught.
 
-Every outcome is appended to `outcomes.jsonl` (in the folder that ``--out`` names), one line each;
-a run that is repeated goes on where the last one ended.  ``--table`` only counts what is there and
-writes the tables of `README.md` and `results.csv`.
+Every outcome is appended to `outcomes.jsonl` (in the folder that ``--out`` names), one line each,
+with the commit that it was made on; a run that is repeated goes on where the last one ended.
+``--again`` makes those anew that were inconclusive or disagreed.  ``--table`` only counts what is
+there and writes the tables of `README.md` and `results.csv`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import csv
 import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -101,6 +103,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="parts of names of plans")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "mutation")
+    parser.add_argument("--again", action="store_true", help="what was not as it should be")
     parser.add_argument("--table", action="store_true", help="only count, write results.csv")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -112,19 +115,38 @@ def main() -> None:
     end = time.monotonic() + chosen.seconds
     cases = [c for c in CASES if not chosen.only or any(part in c.name for part in chosen.only)]
     for case in cases:
-        run(case, chosen.seed, range(chosen.count), chosen.out, end)
+        run(case, chosen.seed, range(chosen.count), chosen.out, end, again=chosen.again)
 
 
-def run(case: Case, seed: int, numbers: Iterable[int], out: Path, end: float) -> None:
-    """Mutants of one plan that are not on record yet."""
-    done = {(row["plan"], row["seed"], row["number"]) for row in read(out)}
+def commit() -> str:
+    """The commit of this checkout, marked where files differ from it; "" outside of one."""
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--exclude=*"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip()
+
+
+def run(
+    case: Case, seed: int, numbers: Iterable[int], out: Path, end: float, *, again: bool
+) -> None:
+    """Mutants of one plan that are not on record yet (``again``: or not well)."""
+    made_on = commit()
+    done = {
+        (row["plan"], row["seed"], row["number"])
+        for row in read(out)
+        if not again or row["commit"] == made_on or is_as_it_should_be(row)
+    }
     todo = [n for n in numbers if (case.name, seed, n) not in done]
     if not todo or time.monotonic() > end:
         return
     plan = case.make()
 
     def keep(outcome: campaign.Outcome, mutant: Plan) -> None:
-        row = {"plan": case.name, "seed": seed, **outcome.to_dict()}
+        row = {"plan": case.name, "seed": seed, "commit": made_on, **outcome.to_dict()}
         row["reason"] = str(row["reason"])[-2000:]
         with (out / "outcomes.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -138,10 +160,16 @@ def run(case: Case, seed: int, numbers: Iterable[int], out: Path, end: float) ->
 
 
 def read(out: Path) -> list[dict[str, Any]]:
+    """The last outcome of every mutant."""
     path = out / "outcomes.jsonl"
     if not path.is_file():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return list({(row["plan"], row["seed"], row["number"]): row for row in rows}.values())
+
+
+def is_as_it_should_be(row: Mapping[str, Any]) -> bool:
+    return row["verdict"] in ("proved", "refuted", "rejected") and not row["disagreement"]
 
 
 # -- tables --------------------------------------------------------------------------------------
@@ -159,11 +187,12 @@ def counted(rows: Sequence[Mapping[str, Any]], key: str) -> dict[tuple[str, str]
 def write_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     """Mutants by plan, kind, label and verdict."""
     counts = Counter(
-        (row["plan"], row["kind"], row["label"]["label"], row["verdict"]) for row in rows
+        (row["commit"], row["plan"], row["kind"], row["label"]["label"], row["verdict"])
+        for row in rows
     )
     with (HERE / "results.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(("plan", "kind", "label", "verdict", "mutants"))
+        writer.writerow(("commit", "plan", "kind", "label", "verdict", "mutants"))
         for key, count in sorted(counts.items()):
             writer.writerow((*key, count))
 
@@ -186,6 +215,15 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     for label in LABELS:
         held = everything.get(("all", label), Counter())
         parts.append(f"- {label}: " + ", ".join(f"{held[v]} {v}" for v in campaign.VERDICTS))
+    made_on = Counter(row["commit"] for row in rows)
+    parts += ["", "Commits: " + ", ".join(f"{name} ({n})" for name, n in made_on.items()) + "."]
+    parts += ["", "Inconclusive:", ""]
+    parts += [
+        f"- {row['plan']}, seed {row['seed']}, mutant {row['number']} ({row['label']['label']}): "
+        f"{row['what']}: {row['reason']}"
+        for row in rows
+        if row["verdict"] == "inconclusive"
+    ]
     wrong = [row for row in rows if row["disagreement"]]
     parts += ["", f"Disagreements: {len(wrong)}."]
     parts += [

@@ -15,7 +15,7 @@ from typing import Any
 from engine.affine import Affine, affine
 from engine.errors import ShapeMismatch, Unsupported
 from engine.ir import Attr
-from engine.reading import Reading, Tape
+from engine.reading import Reading, Tape, scale
 
 Attrs = Mapping[str, Attr]
 Forward = Callable[[Reading[Any], Sequence[Any], Attrs], Sequence[Any]]
@@ -122,6 +122,13 @@ def apply_backward(
                 )
         total = tape.pull(outputs, gradients)
         found = [total.get(x.index) for x in tracked]
+        if any(g is None for g in gradients) and any(g is not None for g in gradients):
+            # What reaches only outputs without a gradient has a gradient of zero.
+            every = tape.pull(outputs, [y.value for y in outputs])
+            found = [
+                scale(r, Fraction(0), x) if g is None and t.index in every else g
+                for x, t, g in zip(inputs, tracked, found, strict=True)
+            ]
     result = [found[i] if i < len(found) else None for i in wrt]
     for position, gradient in zip(wrt, result, strict=True):
         if gradient is None:

@@ -161,8 +161,11 @@ def _member(program: Program, axis: str, position: int, extent: int, stride: int
     def fixed(value: Attr) -> Attr:
         if isinstance(value, Affine):
             return value.fix(axis, position)
-        if isinstance(value, Group) and axis in value.axes:
-            ranks = tuple(program.base + stride * i for i in range(extent))
+        if isinstance(value, Group):
+            ranks = tuple(rank + stride * position for rank in value.ranks)
+            if axis in value.axes:
+                bases = value.ranks or (program.base,)
+                ranks = tuple(rank + stride * i for rank in bases for i in range(extent))
             return Group(ranks, tuple(a for a in value.axes if a != axis))
         return value
 

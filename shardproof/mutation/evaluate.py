@@ -26,13 +26,16 @@ from engine.ir import MICROBATCH, Plan, Program, Shard
 from engine.recorder import Recorder, slice_axes
 from engine.replay import Replay, instances, needed_axes
 from engine.shrink import Sizes, shrink
-from engine.simulate import SMALLEST_SCALE, final_losses
+from engine.simulate import INDEXED, final_losses
 from engine.unroll import Row, Unrolled
 
 #: Numbers over all tensors, ranks and microbatches up to which a plan is run as it is.
 MOST_NUMBERS: Final = 6_000_000
 #: Operators over all distinct ranks and microbatches that one run evaluates.
 MOST_ROWS: Final = 12_000
+#: Scale of the smallest gradient, relative to the largest: below it are those that are zero over
+#: the reals (the bias of a key), and their rounding.
+SMALLEST_SCALE: Final = 1e-4
 Array = NDArray[Any]
 
 
@@ -135,7 +138,7 @@ def choose_sizes(plan: Plan, single: Unrolled, parallel: Unrolled) -> Sizes:
         return true
     for expanded in dict.fromkeys((every, needed | {MICROBATCH}, needed)):
         for per_shard in (2, 1):
-            sizes = shrink(plan, single, parallel, expanded, per_shard)
+            sizes = shrink(plan, single, parallel, expanded, per_shard, INDEXED)
             if _fits(sizes, parallel):
                 return sizes
     raise Unsupported(f"{sizes.entries} numbers for each of its members after shrinking")

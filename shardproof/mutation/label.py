@@ -2,13 +2,18 @@
 
 Nothing of `partition` is used.  *Invalid*: the program contradicts itself (a deadlock, a message
 that nobody sends, a shape that an operator cannot take) or is no plan.  *Different*: a loss or a
-gradient differs in float64, or, by less than float64 can show, in the finite field.  *Equivalent*:
-float64 agrees to rounding, and the field agrees or cannot be asked.
+gradient differs in float64, or, by less than float64 can show, in the finite field.  *Rounded*: it
+is different, and no more once constants that round to one are equal, which is what a proof then
+assumes in so many words.  *Equivalent*: float64 agrees to rounding, and the field agrees or cannot
+be asked.
+
+A small plan is run a second time, by `runtime`, which shares nothing with the prover but what
+single operators compute.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from engine import wellformed
@@ -16,10 +21,18 @@ from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.ir import Plan
 from engine.unroll import Unrolled, unroll
 from shardproof import pairing
+from shardproof.mutation import runtime
 from shardproof.mutation.evaluate import Difference, run
+from shardproof.rounding import rounded
 
-Label: TypeAlias = Literal["equivalent", "different", "invalid", "undecided"]
-LABELS: Final[tuple[Label, ...]] = ("equivalent", "different", "invalid", "undecided")
+Label: TypeAlias = Literal["equivalent", "different", "rounded", "invalid", "undecided"]
+LABELS: Final[tuple[Label, ...]] = (
+    "equivalent",
+    "different",
+    "rounded",
+    "invalid",
+    "undecided",
+)
 
 #: Relative errors above this are a difference, below the other one rounding.
 DIFFERENT: Final = 1e-6
@@ -31,16 +44,44 @@ SEEDS: Final = 3
 @dataclass(frozen=True, slots=True)
 class Labelled:
     """``why``: what differs or is wrong, in words; ``error``: the largest relative one, in
-    float64; ``field``: "same", "differs", or why the finite field could not be asked."""
+    float64; ``field``: "same", "differs", or why the finite field could not be asked; ``ranks``:
+    the same of running every rank by itself."""
 
     label: Label
     why: str = ""
     error: float = 0.0
     field: str = ""
+    ranks: str = ""
 
 
 def label(plan: Plan) -> Labelled:
     """Evaluate both programs of ``plan`` and compare."""
+    found = _evaluated(plan)
+    if found.label in ("equivalent", "undecided"):
+        found = _run_by_ranks(plan, found)
+    if found.label == "different" and found.error <= DIFFERENT:
+        equal = rounded(plan)
+        if equal is not plan and label(equal).label == "equivalent":
+            return replace(found, label="rounded")
+    return found
+
+
+def _run_by_ranks(plan: Plan, found: Labelled) -> Labelled:
+    """The label with a second opinion: a difference that it sees is one."""
+    if not runtime.fits(plan):
+        return replace(found, ranks="not run: too large")
+    try:
+        error, where = runtime.worst(plan, 0)
+    except Unsupported as problem:
+        return replace(found, ranks=str(problem))
+    except (runtime.Stuck, ShapeMismatch, InvalidInput) as problem:
+        return Labelled("invalid", str(problem), found.error, found.field, "stuck")
+    if error > DIFFERENT:
+        return Labelled("different", where, error, found.field, "differs")
+    return replace(found, ranks="same")
+
+
+def _evaluated(plan: Plan) -> Labelled:
     try:
         wellformed.check(plan)
         pairing.check(plan)

@@ -8,6 +8,7 @@ from random import Random
 from typing import Final
 
 from engine.ir import Attr, Body, Op, Value
+from engine.ops.declare import lookup
 from engine.rendezvous import COMMUNICATION
 from shardproof.mutation.edit import Draft, alike, defined_before, producers
 from shardproof.mutation.table import Changed, Mutator, on_operator
@@ -58,7 +59,9 @@ def another_operator(body: Body, number: int, rng: Random) -> Changed | None:
     if not others:
         return None
     name = rng.choice(others)
-    return with_fields(body, number, f"becomes {name}", name=name)
+    known = lookup(name).attrs | (op.attrs.keys() & {"wrt", "arity"})
+    attrs = {key: value for key, value in op.attrs.items() if key in known}
+    return with_fields(body, number, f"becomes {name}", name=name, attrs=attrs)
 
 
 def removed(body: Body, number: int, rng: Random) -> Changed | None:
@@ -126,7 +129,7 @@ def inputs_exchanged(body: Body, number: int, rng: Random) -> Changed | None:
         for j in range(i)
         if inputs[i] != inputs[j]
         and min(inputs[i], inputs[j]) >= 0
-        and body.values[inputs[i]].shape == body.values[inputs[j]].shape
+        and alike(body.values[inputs[i]], body.values[inputs[j]])
     ]
     if not pairs:
         return None
@@ -158,7 +161,7 @@ def stale_input(body: Body, number: int, rng: Random) -> Changed | None:
     choices = []
     for i, v in enumerate(op.inputs):
         for w in body.ops[made[v]].inputs if v in made else ():
-            if w >= 0 and w != v and body.values[w].shape == body.values[v].shape:
+            if w >= 0 and w != v and alike(body.values[w], body.values[v]):
                 choices.append((i, w))
     if not choices:
         return None
@@ -175,7 +178,7 @@ def one_input_twice(body: Body, number: int, rng: Random) -> Changed | None:
         (i, v)
         for i, w in enumerate(op.inputs)
         for v in op.inputs
-        if min(v, w) >= 0 and v != w and body.values[v].shape == body.values[w].shape
+        if min(v, w) >= 0 and v != w and alike(body.values[v], body.values[w])
     ]
     if not choices:
         return None

@@ -73,17 +73,27 @@ def _without_attrs(plan: Plan) -> list[object]:
     return programs  # type: ignore[return-value]
 
 
+def test_a_constant_that_is_off_by_rounding_is_different_but_for_that(plan: Plan) -> None:
+    """What a proof then assumes in so many words, the label says."""
+    off = edit_op(plan, "div", lambda op: replace(op, attrs=_nearly(op.attrs, 10**8)))
+    found = label(off)
+    assert found.label == "rounded"
+    assert 0 < found.error < 1e-6
+    assert found.field == "differs"
+    assert verify(off)[0] == "proved"
+
+
 def test_a_constant_that_is_off_by_little_is_different_by_the_field(plan: Plan) -> None:
-    off = edit_op(plan, "div", lambda op: replace(op, attrs=_nearly(op.attrs)))
+    off = edit_op(plan, "rms_norm", lambda op: replace(op, attrs=_nearly(op.attrs, 1000, "eps")))
     found = label(off)
     assert found.label == "different"
     assert found.error < 1e-6
     assert found.field == "differs"
 
 
-def _nearly(held: object) -> dict[str, object]:
+def _nearly(held: object, part: int, key: str = "other") -> dict[str, object]:
     assert isinstance(held, dict)
-    return {**held, "other": held["other"] * (1 + Fraction(1, 10**8))}
+    return {**held, key: held[key] * (1 + Fraction(1, part))}
 
 
 def test_an_order_that_waits_for_ever_is_invalid() -> None:

@@ -1,0 +1,92 @@
+"""Sums in parts: products over parts of their inner dimension, and masks that are added twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from engine.ir import Body, Plan
+from shardproof.mutation.equivalent import inner_split
+from shardproof.mutation.operators import twice as operator_twice
+from tests.faults.plans import edit_body, find, llama, proved, refuted, verify
+
+
+def split(plan: Plan, operator: str, cuts: tuple[tuple[int, int], tuple[int, int]]) -> Plan:
+    """The first ``operator`` as two of its kind over [start, start + size) of its inner dimension,
+    added."""
+
+    def change(body: Body) -> Body:
+        number = find(body, operator)
+        made = inner_split(body, number, Random(0))
+        assert made is not None
+        ops, values = list(made.body.ops), list(made.body.values)
+        for i, (start, size) in enumerate(cuts):
+            for k in (0, 1):
+                op = ops[number + 3 * i + k]
+                assert op.name == "slice"
+                (out,), dim = op.outputs, op.attrs["dim"]
+                assert isinstance(dim, int)
+                shape = list(values[out].shape)
+                shape[dim] = size
+                ops[number + 3 * i + k] = replace(
+                    op, attrs={**op.attrs, "start": start, "size": size}
+                )
+                values[out] = replace(values[out], shape=tuple(shape))
+        return replace(made.body, ops=tuple(ops), values=tuple(values))
+
+    return edit_body(plan, 0, "forward", change)
+
+
+@pytest.mark.parametrize(
+    ("operator", "cuts"),
+    [
+        pytest.param("linear", ((0, 8), (8, 8)), marks=pytest.mark.slow),
+        pytest.param("linear", ((8, 8), (0, 8)), marks=pytest.mark.slow),
+        pytest.param("linear", ((0, 1), (1, 15)), marks=pytest.mark.slow),
+        ("linear", ((5, 11), (0, 5))),
+        pytest.param("matmul", ((0, 2), (2, 2)), marks=pytest.mark.slow),
+    ],
+)
+def test_parts_that_are_all_of_it_are_proved(
+    operator: str, cuts: tuple[tuple[int, int], tuple[int, int]]
+) -> None:
+    proved(split(llama(tp=2, microbatches=2), operator, cuts))
+
+
+@pytest.mark.parametrize(
+    ("operator", "cuts"),
+    [
+        ("linear", ((0, 8), (0, 8))),
+        pytest.param("linear", ((0, 8), (7, 8)), marks=pytest.mark.slow),
+        ("linear", ((0, 8), (9, 7))),
+        ("linear", ((0, 9), (8, 8))),
+        pytest.param("linear", ((0, 16), (0, 16)), marks=pytest.mark.slow),
+        pytest.param("matmul", ((0, 2), (0, 2)), marks=pytest.mark.slow),
+    ],
+)
+def test_parts_that_overlap_or_leave_a_gap_are_refuted(
+    operator: str, cuts: tuple[tuple[int, int], tuple[int, int]]
+) -> None:
+    refuted(split(llama(tp=2, microbatches=2), operator, cuts), kind="mismatch")
+
+
+@pytest.mark.slow
+def test_what_the_sum_of_parts_rests_on_is_stated_for_every_instance() -> None:
+    plan = split(llama(tp=2, microbatches=2), "linear", ((0, 11), (11, 5)))
+    assert verify(plan, exhaustive=True).verdict == "proved"
+
+
+def test_a_mask_that_is_added_twice_is_one() -> None:
+    plan = llama(tp=2, microbatches=2)
+    proved(edit_body(plan, 0, "forward", lambda body: _again(body, "apply_mask")))
+    twice = edit_body(plan, 0, "forward", lambda body: _again(body, "div"))
+    refuted(twice, kind="mismatch", layer="layers.0.attention")
+
+
+def _again(body: Body, operator: str) -> Body:
+    """The first ``operator`` applied to its own result too."""
+    made = operator_twice(body, find(body, operator), Random(0))
+    assert made is not None
+    return made.body
