@@ -96,7 +96,8 @@ class _Proof:
         while rest and rest[0] != ":rule":
             stated.append(rest[0])
             rest = rest[1:]
-        fields = dict(zip(rest[::2], rest[1::2], strict=False)) if len(rest) % 2 == 0 else {}
+        named = len(rest) % 2 == 0 and all(isinstance(key, str) for key in rest[::2])
+        fields = dict(zip(rest[::2], rest[1::2], strict=True)) if named else {}
         rule = fields.pop(":rule", None)
         premises, arguments = fields.pop(":premises", []), fields.pop(":args", [])
         lists = isinstance(premises, list) and isinstance(arguments, list)

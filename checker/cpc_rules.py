@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-from checker.cpc_terms import NotCovered, Rejected, Terms
+from checker.cpc_terms import NotCovered, Rejected, Terms, bounded
 
 #: Monomials up to which a polynomial is written out.
 MOST_MONOMIALS = 50_000
@@ -79,13 +79,23 @@ def _evaluate(t: Terms, given: Sequence[int], arguments: Sequence[int]) -> int:
     """A term without symbols equals its value."""
     () = given
     (term,) = arguments
-    value = _value(t, term)
+    value = _value(t, term, {})
     if isinstance(value, bool):
         return t.app("=", term, t.true if value else t.false)
     return t.app("=", term, t.of(value))
 
 
-def _value(t: Terms, term: int) -> bool | Fraction:
+Value: TypeAlias = bool | Fraction
+
+
+def _value(t: Terms, term: int, known: dict[int, Value]) -> Value:
+    """Every term is looked at once, however often it occurs."""
+    if term not in known:
+        known[term] = _evaluated(t, term, known)
+    return known[term]
+
+
+def _evaluated(t: Terms, term: int, known: dict[int, Value]) -> Value:
     key = t.keys[term]
     if isinstance(key, Fraction):
         return key
@@ -94,7 +104,7 @@ def _value(t: Terms, term: int) -> bool | Fraction:
             raise NotCovered("evaluate of a term with symbols")
         return key == "true"
     head, operands = key
-    values = [_value(t, o) for o in operands]
+    values = [_value(t, o, known) for o in operands]
     truths = [v for v in values if isinstance(v, bool)]
     numbers = [v for v in values if not isinstance(v, bool)]
     if head == "=" and len(values) == 2 and not (truths and numbers):
@@ -121,6 +131,7 @@ def _arithmetic(head: str, numbers: Sequence[Fraction]) -> Fraction:
             total *= number
         else:
             total = total - number if head == "-" else total / number
+        bounded(total)
     return total
 
 
@@ -173,7 +184,7 @@ def _sum(parts: Any) -> Polynomial:
     total: Polynomial = {}
     for factor, part in parts:
         for monomial, coefficient in part.items():
-            total[monomial] = total.get(monomial, Fraction(0)) + factor * coefficient
+            total[monomial] = bounded(total.get(monomial, Fraction(0)) + factor * coefficient)
     return {m: c for m, c in total.items() if c}
 
 
@@ -204,13 +215,15 @@ def _leaves(t: Terms, term: int, head: str) -> dict[int, int]:
     unit = {"and": t.true, "or": t.false, "+": t.of(Fraction(0)), "*": t.of(Fraction(1))}[head]
     found: Counter[int] = Counter()
     stack = [(term, 1)]
+    looked = 0
     while stack:
         part, times = stack.pop()
+        looked += 1
         if t.split(part)[0] != head:
             found[part] += times
         else:
             stack += [(o, n * times) for o, n in Counter(t.split(part)[1]).items()]
-        if len(stack) + len(found) > MOST_MONOMIALS:
+        if looked > MOST_MONOMIALS:
             raise NotCovered("aci_norm of a large term")
     found.pop(unit, None)
     return dict(found) if head in "+*" else dict.fromkeys(found, 1)

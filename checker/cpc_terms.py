@@ -10,6 +10,9 @@ from typing import Any, TypeAlias
 _TOKEN = re.compile(r'\s+|(\(|\)|\|[^|]*\||"[^"]*"|;[^\n]*|[^\s()|";]+)')
 _NUMBER = re.compile(r"(-?\d+)(?:/(\d+)|\.(\d+))?")
 
+#: Digits of a number, as it is written or worked out; beyond, time grows with their square.
+MOST_DIGITS = 4000
+
 Form: TypeAlias = Any  # a token, or a list of forms
 
 
@@ -89,7 +92,8 @@ class Terms:
             raise NotCovered("a function that is no name")
         head, *operands = form
         if head == "let":
-            return self.read(operands[1], {**names, **self.bound(operands, names)})
+            inner = {**names, **self.bound(operands, names)}
+            return self.read(operands[1], inner)
         if head in ("forall", "exists", "lambda", "@list", "!", "_"):
             raise NotCovered(f"the form {head}")
         return self.operation(_name(head), [self.read(o, names) for o in operands])
@@ -112,12 +116,21 @@ class Terms:
         return self.app(head, *operands)
 
 
+def bounded(value: Fraction) -> Fraction:
+    """The value, if it is no longer than numbers may be; raises `NotCovered`."""
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > 4 * MOST_DIGITS:
+        raise NotCovered(f"a number of more than {MOST_DIGITS} digits")
+    return value
+
+
 def _name(token: str) -> str:
     return token[1:-1] if token[0] == "|" else token
 
 
 def _rational(found: re.Match[str]) -> Fraction:
     whole, under, after = found.groups()
+    if len(found[0]) > MOST_DIGITS:
+        raise NotCovered(f"a number of more than {MOST_DIGITS} digits")
     if under is not None:
         if int(under) == 0:
             raise Rejected("a number over 0")

@@ -15,68 +15,33 @@ or gathers over are represented like an axis.  `docs/soundness.md` says why this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from engine.arrays import MASKED, Weighted
 from engine.arrays.dims import narrow
+from engine.claim import Claim, applied, related
 from engine.cone import Cone, cone
-from engine.dimensions import Relating
+from engine.digits import Relation
 from engine.errors import ShapeMismatch, Unsupported
-from engine.grid import Grid, Relation, concrete
-from engine.ir import Attr
+from engine.grid import Grid, concrete
+from engine.labels import Needs, enough
 from engine.lineage import Lineage, NodeTable
 from engine.meaning import Meaning, SmallReading
 from engine.moves import attribute_axes, is_even
-from engine.ops import apply_backward, apply_forward
-from engine.reading import Reading
 from engine.sums import Over
 from engine.terms import Term, TermTable
+
+__all__ = ["Claim", "Obligation", "boundaries", "build", "mentioned", "points"]
 
 #: Products that a claim may be over.  Those of right plans have hundreds; a claim whose result is
 #: defined far behind its inputs opens definition under definition.
 MOST_PRODUCTS = 20_000
-
-#: Kinds of rows that add their inputs up.
-SUMS = frozenset({"all_reduce", "reduce", "reduce_scatter", "accumulate"})
-
-
-class Claim(NamedTuple):
-    """One operator instance as the prover claims it.
-
-    ``kind``, ``name``, ``attrs``, ``backward``, ``over``: of its row; ``members``: programs that
-    take part; ``inputs``, ``outputs``: lineages (None: an absent gradient); ``extents``: of the
-    mesh coordinates that occur.
-    """
-
-    kind: str
-    name: str
-    attrs: Mapping[str, Attr]
-    backward: bool
-    over: Over
-    members: int
-    inputs: tuple[Lineage | None, ...]
-    outputs: tuple[Lineage, ...]
-    extents: Mapping[str, int]
-    batched: tuple[bool, ...] = ()
-
-    @property
-    def adds(self) -> bool:
-        """Whether the operator joins partial sums, so that these have to be read term by term."""
-        if self.kind in SUMS:
-            return True
-        partial = {(t.node, t.parts) for x in self.inputs if x for t in x.terms if t.parts}
-        nodes = {node for node, _ in partial}
-        return any(
-            view.node in nodes and (view.node, view.parts) not in partial
-            for x in self.outputs
-            for view in x.terms
-        )
 
 
 class Obligation(NamedTuple):
@@ -121,23 +86,30 @@ def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Ob
     ``widened``: see `engine.cone.cone`; ``more``: representatives of each piece of an axis beyond
     the fewest that are enough.
     """
+    inputs = [x for x in claim.inputs if x is not None]
+    here = cone(nodes, inputs, claim.outputs, adds=claim.adds, widened=widened)
+    relations = related(claim)
+    needs = enough(nodes, claim, here, relations)
     try:
-        return _build(nodes, claim, widened, more, None)
+        return _build(nodes, claim, here, more, None, needs)
     except Unsupported:
         # Splitting dimensions as others are split costs positions; it is done where it is needed.
-        return _build(nodes, claim, widened, more, related(claim))
+        return _build(nodes, claim, here, more, relations, needs)
 
 
 def _build(
-    nodes: NodeTable, claim: Claim, widened: int, more: int, relations: Sequence[Relation] | None
+    nodes: NodeTable,
+    claim: Claim,
+    here: Cone,
+    more: int,
+    relations: Sequence[Relation] | None,
+    needs: Needs,
 ) -> Obligation:
-    inputs = [x for x in claim.inputs if x is not None]
-    here = cone(nodes, inputs, claim.outputs, adds=claim.adds, widened=widened)
     joined = {axis for axis, _ in claim.over}
     for number in (*here.opaque, *here.defined):
         if joined & nodes[number].coordinates:
             raise Unsupported("a value that differs along the axis that the operator joins")
-    lineages = [*inputs, *claim.outputs]
+    lineages = [*(x for x in claim.inputs if x is not None), *claim.outputs]
     terms = TermTable()
     goals: list[tuple[Term, Term]] = []
     symbols: dict[str, tuple[object, ...]] = {}
@@ -152,57 +124,12 @@ def _build(
             boundaries(claim),
             related=relations,
             point=point,
+            needs=needs.of,
         )
         meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols), MOST_PRODUCTS)
         goals += _goals(meaning, claim)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
     return Obligation(tuple(goals), symbols)
-
-
-def related(claim: Claim) -> list[Relation]:
-    """Local dimensions that the operator of a claim takes for one another, as the grid names them;
-    raises `Unsupported` where it cuts one otherwise than in blocks."""
-    reading = Relating()
-    given = [x for x in claim.inputs if x is not None]
-    tensors = [reading.tensor(x.shape) for x in (*given, *claim.outputs)]
-    outputs = tensors[len(given) :]
-    if claim.kind in ("op", "slice"):
-        held = iter(tensors)
-        found = _applied(reading, claim, [None if x is None else next(held) for x in claim.inputs])
-        for x, y in zip(found, outputs, strict=True):
-            reading.combine([x, y], [], Fraction(0))
-    else:
-        for tensor in tensors[1:]:
-            for one, other in zip(tensors[0], tensor, strict=True):
-                small, large = sorted((one, other), key=lambda d: d[0].size if d else 1)
-                reading.inside(large, small)
-    names = {
-        dim[0].root: (-1 - i, d)
-        for i, tensor in enumerate(tensors)
-        for d, dim in enumerate(tensor)
-        if dim
-    }
-    # Dimensions that begin and end inside the operator: no lineage has them.
-    inner = {n: (-1 - len(tensors), n) for n in range(reading.count) if n not in names}
-    names |= inner
-    joined: list[Relation] = [
-        (names[x.root], x.stride, names[y.root], y.stride, x.size) for x, y in reading.relations
-    ]
-    split = [(names[root], stride, names[root], stride, 1) for root, stride in reading.splits]
-    return joined + split
-
-
-def _applied(reading: Reading[Any], claim: Claim, inputs: Sequence[Any]) -> list[Any]:
-    """The operator of a claim in a reading of the declarations."""
-    if not claim.backward:
-        return list(apply_forward(reading, claim.name, inputs, claim.attrs))
-    wrt, arity = claim.attrs.get("wrt"), claim.attrs.get("arity")
-    if not isinstance(wrt, tuple) or not isinstance(arity, int):
-        raise Unsupported("a backward operator without wrt and arity")
-    positions = [w for w in wrt if isinstance(w, int)]
-    return list(
-        apply_backward(reading, claim.name, inputs[:arity], inputs[arity:], claim.attrs, positions)
-    )
 
 
 def _goals(meaning: Meaning, claim: Claim) -> list[tuple[Term, Term]]:
@@ -286,7 +213,7 @@ class _Semantics:
         claim = self.claim
         if claim.kind in ("op", "slice"):
             inputs = [None if x is None else self.meaning.tensor(x) for x in claim.inputs]
-            return _applied(self.reading, claim, inputs)
+            return applied(self.reading, claim, inputs)
         if claim.kind == "accumulate":
             return [self.accumulate()]
         given = [x for x in claim.inputs if x is not None]

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+from engine.claim import SUMS
 from engine.findings import Finding
 from engine.lineage import Lineage, Term
-from engine.obligation import SUMS
 from engine.unroll import Row
 from partition.partition import Partition
 

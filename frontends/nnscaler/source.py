@@ -78,8 +78,13 @@ def open_source(path: str, limit: int = MAX_PLAN_BYTES) -> Iterator[Source]:
                 f"expected a file of at most {MAX_FILE_BYTES} bytes, found {status.st_size}",
                 name,
             )
-        magic = file.read(2)
-        file.seek(0)
+        try:
+            magic = file.read(2)
+            file.seek(0)
+        except OSError as error:
+            raise UnreadablePlan(
+                f"expected a readable file, found: {error.strerror}", name
+            ) from None
         if magic != _GZIP_MAGIC:
             yield Source(file, limit)
             return

@@ -178,3 +178,54 @@ def test_proofs_of_cvc5_are_followed(cvc5: Portfolio) -> None:
         assert check_proof(text, answer.proof).rules.keys() <= RULES.keys()
         with pytest.raises(Rejected, match="assumes what the text does not assert"):
             check_proof(text.replace("(assert (not", "(assert (or", 1), answer.proof)
+
+
+# -- found by fuzzing: what is no proof is said to be none, in bounded time ----------------------
+
+
+def chain(first: str, links: str, length: int) -> str:
+    """Definitions each of which says the one before it (and the one before that) more than once."""
+    lines = [f"(define @a0 () {first})", f"(define @a1 () {first})"]
+    for n in range(2, length):
+        lines.append(f"(define @a{n} () {links.format(n - 1, n - 2)})")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("proof", "error", "says"),
+    [
+        ("(step @p1 :rule refl (a) b)", Rejected, "@p1 is no step"),
+        ("(define @a () (let))", Rejected, "a let without names and a body"),
+        ("(define @a () (let ((b 1))))", Rejected, "a let without names and a body"),
+        (f"(define @a () {'1' * 5000})", NotCovered, "a number of more than 4000 digits"),
+        (f"(define @a () 1/{'1' * 5000})", NotCovered, "a number of more than 4000 digits"),
+        (
+            chain("2", "(* @a{0} @a{0})", 60) + "(step @p1 :rule evaluate :args (@a59))",
+            NotCovered,
+            "a number of more than 4000 digits",
+        ),
+        (
+            chain("2", "(* @a{0} @a{0})", 60)
+            + "(step @p1 :rule arith_poly_norm :args ((= @a59 @a58)))",
+            NotCovered,
+            "a number of more than 4000 digits",
+        ),
+        (
+            chain("x", "(+ @a{0} @a{1})", 90) + "(step @p1 :rule aci_norm :args ((= @a89 @a88)))",
+            NotCovered,
+            "aci_norm of a large term",
+        ),
+    ],
+)
+def test_what_is_no_proof_is_refused(proof: str, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        check_proof(TEXT, f"(declare-const x Real)\n{proof}")
+
+
+def test_a_term_is_worked_out_once_however_often_it_occurs() -> None:
+    text = "(assert (not (= 1 1)))"
+    steps = """(assume @p1 (not (= 1 1)))
+(step @p2 :rule evaluate :args ((= @a149 @a149)))
+(step @p3 :rule evaluate :args ((not (= 1 1))))
+(step @p4 false :rule eq_resolve :premises (@p1 @p3))"""
+    assert check_proof(text, chain("0", "(+ @a{0} @a{1})", 150) + steps).steps == 3

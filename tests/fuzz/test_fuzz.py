@@ -13,7 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.fuzz.targets import TARGETS, Finding, Target, attempt, mutated
+from benchmarks.fuzz.targets import TARGETS, WORDS, Finding, Target, attempt, mutated
+
+TEXT = b"(declare-fun x () Real)\n(assert (not (= x x)))"
 
 #: Targets that take more than some milliseconds for an input.
 SLOW = {"run directory": 15, "command line": 15, "nnscaler pickle": 25, "plan folder": 25}
@@ -82,6 +84,15 @@ def test_memory_is_bounded() -> None:
 # -- found by fuzzing --------------------------------------------------------------------------------
 
 FOUND = {
+    "command line": (bytes([WORDS.index("verify"), WORDS.index("/proc/self/mem")]),),
+    "proof": tuple(
+        TEXT + b"\0(declare-const x Real)\n" + proof
+        for proof in (
+            b"(step @p1 :rule refl (a) b)",
+            b"(define @a () (let ((b 1))))",
+            b"(define @a () " + b"1" * 5000 + b")",
+        )
+    ),
     "zoo configuration (TOML)": (b"a = " + b"[" * 100_000,),
     "sweep (YAML)": (b"a: 2020-99-99", b"[" * 20_000, b"a: !!int 0x"),
     "suite (YAML)": (b"a: 2020-99-99", b"[" * 20_000),
