@@ -74,13 +74,14 @@ class Comparison:
 class Simulation:
     """``failure``: why it could not be run, or empty; ``impossible``: because the plan itself
     cannot run, not because something is not supported.  ``expanded``: the coordinates along which
-    members were evaluated one by one."""
+    members were evaluated one by one; ``seed``: of the inputs."""
 
     losses: tuple[Comparison, ...] = ()
     gradients: tuple[Comparison, ...] = ()
     expanded: frozenset[str] = frozenset()
     failure: str = ""
     impossible: bool = False
+    seed: int = 0
     sides: dict[str, Replay] = field(default_factory=dict)
 
     @property
@@ -124,16 +125,16 @@ def simulate(
         return Simulation(failure=faults[0].message, impossible=True)
     needed = needed_axes(plan.programs, parallel)
     every = needed.union(plan.replica_axes, [MICROBATCH])
-    result = _attempt(plan, single, parallel, needed, seed, more)
+    result = simulate_along(plan, single, parallel, needed, seed, more)
     if not result.failure and not result.differs and every != needed:
         cost = instances(plan.programs, parallel, plan.microbatches, every)
         if cost <= budget:
-            distinct = _attempt(plan, single, parallel, every, seed, more)
+            distinct = simulate_along(plan, single, parallel, every, seed, more)
             return result if distinct.failure else distinct
     return result
 
 
-def _attempt(
+def simulate_along(
     plan: Plan,
     single: Unrolled,
     parallel: Unrolled,
@@ -141,6 +142,7 @@ def _attempt(
     seed: int,
     more: int,
 ) -> Simulation:
+    """See `simulate`; members along ``expanded`` are evaluated one by one, and no others."""
     try:
         sizes = shrink(plan, single, parallel, expanded, 2 + more)
         if sizes.entries > MOST_ENTRIES:
@@ -169,6 +171,7 @@ def _run(plan: Plan, single: Unrolled, parallel: Unrolled, sizes: Sizes, seed: i
         tuple(_losses(plan, one, many)),
         tuple(_gradients(plan.programs, one, many)),
         sizes.expanded,
+        seed=seed,
         sides={"single": one, "parallel": many},
     )
 

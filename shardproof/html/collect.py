@@ -14,7 +14,7 @@ from engine.unroll import Unrolled, unroll
 from shardproof import rundir
 from shardproof.html import lineages, mesh, schedule, values
 from shardproof.html.advice import advice
-from shardproof.report import numbers
+from shardproof.words import numbers
 
 Data = dict[str, Any]
 
