@@ -47,7 +47,8 @@ def numbered(modules: Sequence[str], others: Sequence[str]) -> list[str]:
 
 def elsewhere(plan: Plan, edits: Sequence[Edit]) -> list[Edit]:
     """The same edits of the same operators in other layers: those that have the same attributes
-    there and come after the same operator.  None at all where one of them has no counterpart."""
+    there and come after the same operator, in layers that have as many of them.  None at all where
+    one of them has no counterpart."""
     found: dict[Site, Edit] = {}
     for edit in edits:
         old = op_at(plan, edit.site)
@@ -64,7 +65,12 @@ def elsewhere(plan: Plan, edits: Sequence[Edit]) -> list[Edit]:
                 found[site] = new
     for edit in edits:
         found.pop(edit.site, None)
-    return list(found.values())
+    layers: dict[str, list[Edit]] = {}
+    for site, edit in found.items():
+        layer = _NUMBER.search(module_of(plan, site))
+        layers.setdefault(layer[0] if layer else "", []).append(edit)
+    # On more or fewer ranks it is another fault.
+    return [edit for alike in layers.values() if len(alike) == len(edits) for edit in alike]
 
 
 def _same(one: Op, other: Op) -> bool:

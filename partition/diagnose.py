@@ -28,6 +28,9 @@ PLACES: Final = frozenset({"group", "peer", "claimed", "position", "arity", "wrt
 #: Attributes that differ where a rank has a part only.
 _OF_SHARDS: Final = PLACES | {"start", "size"}
 
+#: Ranks that are named one by one.
+FEW: Final = 4
+
 #: Conclusions about values of the parallel side.
 ENDS = ("loss", "gradient")
 
@@ -227,7 +230,14 @@ def explain(result: Partition, culprit: Culprit) -> Finding:
 def said(result: Partition, name: str, layer: str, ranks: Sequence[int], cause: str) -> str:
     """What is wrong with an operator, in a sentence; ``layer``: modules, or as `between` has it."""
     where = f" {layer}" if layer.startswith("between") else f" in {layer}" if layer else ""
-    return f"{name}{where} on ranks {list(ranks)}{of_replicas(result)}: {cause}"
+    return f"{name}{where} on ranks {_span(ranks)}{of_replicas(result)}: {cause}"
+
+
+def _span(ranks: Sequence[int]) -> str:
+    """Ranks as a list, or from where to where if they are many in a row."""
+    if len(ranks) > FEW and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]} to {ranks[-1]}"
+    return str(list(ranks))
 
 
 def of_replicas(result: Partition) -> str:

@@ -8,10 +8,9 @@ layers is one cause.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 from engine.conclusions import Conclusion
 from engine.errors import Unsupported
@@ -19,9 +18,9 @@ from engine.findings import Finding
 from engine.ir import Plan
 from engine.simulate import Simulation
 from partition import attempt as attempts
-from partition.alike import elsewhere, numbered, pattern, places_of, spoken_layers
-from partition.attempt import Assumed, attempt, failing, holds
-from partition.diagnose import Culprit, culprits, explain, said
+from partition.alike import elsewhere, places_of, spoken_layers
+from partition.attempt import Assumed, Resolved, attempt, failing, holds, key, reached
+from partition.diagnose import Culprit, culprits, explain
 from partition.edits import applied
 from partition.metadata import metadata
 from partition.partition import Partition
@@ -29,6 +28,7 @@ from partition.repair import candidates
 from partition.repair_faults import FAULTS
 from partition.repair_moves import missing_reducers
 from partition.spot import Candidate, origins
+from shardproof.causes import Cause, in_layers, is_same, joined
 from shardproof.contradictions import faults, misfits
 from shardproof.counterexample import Examples
 
@@ -46,24 +46,6 @@ CHUNK_POSITION: Final = "chunk position"
 
 #: Operators that are defined in fewer places: nothing by itself in a plan that is wrong.
 DEFINEDNESS: Final = "definedness"
-
-#: What is another number in another layer or on other ranks.
-_PLACE: Final = re.compile(r"\[[\d, ]*\]|#\d+|\b(?:cell|adapter|segment) \d+")
-
-
-class Cause(NamedTuple):
-    """``culprit``: None for what has no rows (a plan that contradicts itself); ``state``: the plan
-    in which it was seen; ``repairs``: what puts it right, before it is known whether the whole plan
-    holds then, in one place or in several; ``name``: what was wrong then; ``after``: the plan with
-    the repair; ``assuming``: which causes before it had to be put right before it was seen."""
-
-    findings: tuple[Finding, ...]
-    culprit: Culprit | None
-    state: Partition
-    repairs: tuple[str, ...]
-    name: str
-    after: Partition | None
-    assuming: tuple[int, ...]
 
 
 class Diagnosis:
@@ -240,13 +222,13 @@ class Diagnosis:
         """A cause, or one more place of a cause; it depends on those before it unless it is seen
         in the plan as it is."""
         if best is not None and best[0].edits:
-            found = (_in_layers(state, found[0], culprit, best[0]), *found[1:])
+            found = (in_layers(state, found[0], culprit, best[0]), *found[1:])
         for number, cause in enumerate(self.causes):
-            if _is_same(cause, found[0], best):
-                self.causes[number] = _joined(state, cause, culprit, found[0], best)
+            if is_same(cause, found[0], best):
+                self.causes[number] = joined(state, cause, culprit, found[0], best)
                 return
-        alone = state is self.result or _key(culprit, state) in {
-            _key(c, self.result) for c in culprits(self.result)
+        alone = state is self.result or key(culprit, state) in {
+            key(c, self.result) for c in culprits(self.result)
         }
         earlier = () if alone else tuple(range(len(self.causes)))
         self._cause(found, culprit, state, best, earlier)
@@ -271,123 +253,6 @@ AS_RECORDED: Final = (
     'the assumption groups = "as recorded" (`--assume`) and no other change: that is, if the '
     "runtime cuts and joins in the order of the plan's index maps, not by rank"
 )
-
-
-class Resolved:
-    """When a cause counts as put right: it is gone, no conclusion fails that held, and no operator
-    before it does anything else than before."""
-
-    def __init__(self, before: Partition, culprit: Culprit | None) -> None:
-        self.before = before
-        self.culprit = culprit
-        self.keys = {_key(c, before) for c in culprits(before)}
-        self.failed = failing(before)
-
-    def by(self, after: Partition) -> bool:
-        old = {f.message for f in self.before.faults}
-        if after.parallel.unrolled.faults:
-            left = {f.message for f in after.faults}
-            return bool(self.before.parallel.unrolled.faults) and left < old
-        if any(f.message not in old for f in after.faults):
-            return False
-        if self.before.parallel.unrolled.faults:
-            return True
-        now = failing(after)
-        if not now <= self.failed:
-            return False
-        if self.culprit is None or self.before.faults:
-            return now < self.failed or len(after.faults) < len(self.before.faults)
-        wrong = {_key(c, after): c for c in culprits(after)}
-        if _key(self.culprit, self.before)[0] in {key[0] for key in wrong}:
-            return False
-        new = [c.counterpart for key, c in wrong.items() if key not in self.keys]
-        return not any(0 <= n < self.culprit.counterpart for n in new)
-
-
-def _key(culprit: Culprit, result: Partition) -> tuple[object, str]:
-    row = result.parallel.unrolled.rows[culprit.rows[0]]
-    place: object = culprit.counterpart
-    if culprit.counterpart < 0:
-        place = (row.kind, row.source)
-    return place, culprit.cause
-
-
-def reached(result: Partition, rows: Sequence[int]) -> set[int]:
-    """The tensors that depend on what rows give, those themselves included."""
-    found: set[int] = set()
-    chosen = set(rows)
-    for number, row in enumerate(result.parallel.unrolled.rows):
-        if number in chosen or any(v in found for v in row.inputs):
-            found.update(row.outputs)
-    return found
-
-
-# -- one cause in several layers -------------------------------------------------------------------
-
-
-def _in_layers(state: Partition, found: Finding, culprit: Culprit, done: Candidate) -> Finding:
-    """A finding with the other layers and ranks that the same repair put right too."""
-    layers = numbered(found.layers, places_of(state.plan, done.edits))
-    if len(layers) < 2:
-        return found
-    touched = {state.plan.programs[edit.site.program].base for edit in done.edits}
-    ranks = tuple(sorted({*found.ranks, *touched}))
-    return _moved(state, found, culprit, layers, ranks)
-
-
-def _moved(
-    state: Partition,
-    found: Finding,
-    culprit: Culprit,
-    layers: Sequence[str],
-    ranks: tuple[int, ...],
-) -> Finding:
-    words = spoken_layers(layers)
-    message = said(state, found.operator, words, ranks, culprit.cause)
-    agreeing = tuple(rank for rank in found.agreeing_ranks if rank not in ranks)
-    return found._replace(
-        message=message, layer=words, layers=tuple(layers), ranks=ranks, agreeing_ranks=agreeing
-    )
-
-
-def _is_same(cause: Cause, found: Finding, best: tuple[Candidate, Partition] | None) -> bool:
-    """Whether a finding is a cause again, in another layer."""
-    first = cause.findings[0]
-    if not first.layers or not found.layers or first.kind != found.kind:
-        return False
-    same = (first.operator, first.source, pattern(first.layers[0])) == (
-        found.operator,
-        found.source,
-        pattern(found.layers[0]),
-    )
-    if not same or found.layers[0] in first.layers or bool(best) != bool(cause.repairs):
-        return False
-    return not best or _elsewhere(best[0].sentence) == _elsewhere(cause.repairs[0])
-
-
-def _elsewhere(sentence: str) -> str:
-    """A sentence without what is another number in another layer."""
-    return _PLACE.sub("#", pattern(sentence))
-
-
-def _joined(
-    state: Partition,
-    cause: Cause,
-    culprit: Culprit,
-    found: Finding,
-    best: tuple[Candidate, Partition] | None,
-) -> Cause:
-    """A cause with one more layer."""
-    first = cause.findings[0]
-    assert cause.culprit is not None
-    layers = [*first.layers, *found.layers]
-    ranks = tuple(sorted({*first.ranks, *found.ranks}))
-    moved = _moved(state, first, cause.culprit, layers, ranks)
-    return cause._replace(
-        findings=(moved, *cause.findings[1:]),
-        repairs=(*cause.repairs, best[0].sentence) if best else (),
-        after=best[1] if best else None,
-    )
 
 
 # -- findings --------------------------------------------------------------------------------------
@@ -418,6 +283,10 @@ def _told(search: Diagnosis, number: int, repaired: bool, examples: Examples) ->
     cause = search.causes[number]
     first, *rest = cause.findings
     message = first.message
+    if cause.name == ORDER:
+        chunks = sum(f.kind == CHUNK_POSITION for f in search.result.findings)
+        message = f"{message}; {chunks} chunks before it and elsewhere are cut at other positions "
+        message += "than the plan records, as if its groups were in another order than by rank"
     if cause.assuming:
         earlier = ", ".join(_place(search.causes[n].findings[0]) for n in cause.assuming)
         message = f"{message} (assuming that {earlier} is put right)"

@@ -107,7 +107,7 @@ def by_layer(run: Run, parallel: Unrolled, proved: set[int], failing: set[int]) 
     stages = {stage.row: stage for stage in run.stages if stage.side == PARALLEL}
     layers: dict[str, Layer] = {}
     for number, row in enumerate(parallel.rows):
-        if not row.outputs or row.kind in ("load", "seed"):
+        if not row.outputs or row.kind in ("load", "seed") or _is_table(row, plan):
             continue
         module = row.source.module or _module_of(row, plan)
         layer = layers.setdefault(layer_of(module) or UNNAMED, Layer(layer_of(module) or UNNAMED))
@@ -127,7 +127,8 @@ def by_layer(run: Run, parallel: Unrolled, proved: set[int], failing: set[int]) 
         ranks = {plan.programs[p].base for p in row.programs}
         place = module.removeprefix(layer.name).lstrip(".")
         layer.operators.setdefault((place, name, words, status), set()).update(ranks)
-    return list(layers.values())
+    # What belongs to no layer has no place in their order.
+    return sorted(layers.values(), key=lambda layer: layer.name == UNNAMED)
 
 
 def _known(run: Run) -> int:
@@ -136,6 +137,13 @@ def _known(run: Run) -> int:
     if run.certificate.verdict == "proved":
         return len(run.nodes)
     return 1 + max((t.node for x in run.single if x is not None for t in x.terms), default=-1)
+
+
+def _is_table(row: Row, plan: Plan) -> bool:
+    """Whether a row is a buffer or table: no layer of its own."""
+    number = row.attrs.get("shard")
+    shards = plan.programs[row.programs[0]].shards
+    return row.kind == "shard" and isinstance(number, int) and not shards[number].trainable
 
 
 def _module_of(row: Row, plan: Plan) -> str:
