@@ -9,20 +9,35 @@ from typing import Any, Final, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One element of a counterexample: what ``ranks`` have at ``index`` of their shard."""
+    """One element of a counterexample: what ``ranks`` have at ``index`` of their shard of a tensor.
+
+    ``tensor``: which one, in words; ``shard``: which part of the whole of it (empty: not said);
+    ``microbatch``: -1 where all have the same; ``near``: rows of (expected, actual) of the elements
+    around it, the last two dimensions only.
+    """
 
     ranks: tuple[int, ...]
     index: tuple[int, ...]
     expected: float
     actual: float
+    tensor: str = ""
+    shard: str = ""
+    microbatch: int = -1
+    near: tuple[tuple[tuple[float, float], ...], ...] = ()
 
 
 class Finding(NamedTuple):
     """Something wrong with a plan, or beside its verdict, with everything a report needs.
 
+    ``ranks`` and ``microbatches`` have it (no microbatch: all of them); ``agreeing_ranks`` and
+    ``agreeing_microbatches`` run the same operator and do not.
     ``repair``: an edit of the plan with which it was seen to hold, in words (empty: none is known);
-    ``counterexample``: of the conclusion that shows it most, an element of each rank's shard, those
-    that agree too.  Both are of a verdict, and never of what a plan records.
+    ``counterexample``: what a tensor is by rank, those that agree too: first of the tensor where it
+    begins, then of the conclusion that shows it most.  ``cause``: what is wrong in a few words,
+    verified if there is a repair, else likely; ``group``: the number of the cause, from 1 (0:
+    beside the verdict); what follows from the same cause has the same number and no repair.
+    ``reference``: the operator of the single-device side that it was compared with.  ``layers``:
+    every module that has it.  All of these are of a verdict, and never of what a plan records.
     """
 
     kind: str
@@ -36,6 +51,12 @@ class Finding(NamedTuple):
     actual: str = ""
     repair: str = ""
     counterexample: tuple[Difference, ...] = ()
+    cause: str = ""
+    group: int = 0
+    reference: str = ""
+    layers: tuple[str, ...] = ()
+    agreeing_ranks: tuple[int, ...] = ()
+    agreeing_microbatches: tuple[int, ...] = ()
 
 
 #: The fields that a plan stores with what it records.

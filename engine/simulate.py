@@ -81,13 +81,14 @@ class Comparison:
 class Simulation:
     """``failure``: why it could not be run, or empty; ``impossible``: because the plan itself
     cannot run, not because something is not supported.  ``expanded``: the coordinates along which
-    members were evaluated one by one."""
+    members were evaluated one by one; ``seed``: of the inputs."""
 
     losses: tuple[Comparison, ...] = ()
     gradients: tuple[Comparison, ...] = ()
     expanded: frozenset[str] = frozenset()
     failure: str = ""
     impossible: bool = False
+    seed: int = 0
     sides: dict[str, Replay] = field(default_factory=dict)
 
     @property
@@ -131,16 +132,16 @@ def simulate(
         return Simulation(failure=faults[0].message, impossible=True)
     needed = needed_axes(plan.programs, parallel)
     if len(single.rows) + len(parallel.rows) > LARGE:
-        result = _attempt(plan, _of_losses(single), _of_losses(parallel), needed, seed, more)
+        result = simulate_along(plan, _of_losses(single), _of_losses(parallel), needed, seed, more)
         if result.differs:
             return result
-    result = _attempt(plan, single, parallel, needed, seed, more)
+    result = simulate_along(plan, single, parallel, needed, seed, more)
     if result.failure or result.differs:
         return result
     batched = needed.union([MICROBATCH])
     for expanded in dict.fromkeys((batched.union(plan.replica_axes), batched)):
         if instances(plan.programs, parallel, plan.microbatches, expanded) <= budget:
-            distinct = _attempt(plan, single, parallel, expanded, seed, more, INDEXED)
+            distinct = simulate_along(plan, single, parallel, expanded, seed, more, INDEXED)
             return result if distinct.failure else distinct
     return result
 
@@ -156,7 +157,7 @@ def _of_losses(unrolled: Unrolled) -> Unrolled:
     return replace(unrolled, rows=rows[::-1], gradients=[])
 
 
-def _attempt(
+def simulate_along(
     plan: Plan,
     single: Unrolled,
     parallel: Unrolled,
@@ -165,6 +166,7 @@ def _attempt(
     more: int,
     indexed: int = 0,
 ) -> Simulation:
+    """See `simulate`; members along ``expanded`` are evaluated one by one, and no others."""
     try:
         sizes = shrink(plan, single, parallel, expanded, 2 + more, indexed)
         if sizes.entries > MOST_ENTRIES:
@@ -194,6 +196,7 @@ def _run(plan: Plan, single: Unrolled, parallel: Unrolled, sizes: Sizes, seed: i
         tuple(_losses(plan, one, many)),
         tuple(_gradients(plan.programs, one, many)),
         sizes.expanded,
+        seed=seed,
         sides={"single": one, "parallel": many},
     )
 

@@ -16,7 +16,7 @@ from engine.errors import InvalidInput
 from engine.ir import Plan
 from engine.lineage import Lineage, NodeTable, Term
 from engine.unroll import Row, Unrolled, unroll
-from partition.diagnose import Culprit, counterparts
+from partition.diagnose import Culprit, counterparts, culprits
 from partition.partition import Partition, Side
 from partition.trace import Tracer, reference
 
@@ -150,3 +150,55 @@ def _seen(
         if result.nodes[other.terms[0].node].extents == result.nodes[term.node].extents:
             return Lineage(shape, (Term(term.factor, term.node, other.terms[0].layout),))
     return None
+
+
+class Resolved:
+    """When a cause counts as put right: it is gone, no conclusion fails that held, and no operator
+    before it does anything else than before."""
+
+    def __init__(self, before: Partition, culprit: Culprit | None) -> None:
+        self.before = before
+        self.culprit = culprit
+        self.keys = {key(c, before) for c in culprits(before)}
+        self.failed = failing(before)
+
+    def by(self, after: Partition) -> bool:
+        old = {f.message for f in self.before.faults}
+        if after.parallel.unrolled.faults:
+            # What is found only once others are gone (messages are matched before anything is
+            # read) may be there.
+            left = {f.message for f in after.faults}
+            known = bool(self.before.parallel.unrolled.faults)
+            return known and (left < old or not left & old)
+        if any(f.message not in old for f in after.faults):
+            return False
+        if self.before.parallel.unrolled.faults:
+            return True
+        now = failing(after)
+        if not now <= self.failed:
+            return False
+        if self.culprit is None or self.before.faults:
+            return now < self.failed or len(after.faults) < len(self.before.faults)
+        wrong = {key(c, after): c for c in culprits(after)}
+        if key(self.culprit, self.before)[0] in {key[0] for key in wrong}:
+            return False
+        new = [c.counterpart for key, c in wrong.items() if key not in self.keys]
+        return not any(0 <= n < self.culprit.counterpart for n in new)
+
+
+def key(culprit: Culprit, result: Partition) -> tuple[object, str]:
+    row = result.parallel.unrolled.rows[culprit.rows[0]]
+    place: object = culprit.counterpart
+    if culprit.counterpart < 0:
+        place = (row.kind, row.source)
+    return place, culprit.cause
+
+
+def reached(result: Partition, rows: Sequence[int]) -> set[int]:
+    """The tensors that depend on what rows give, those themselves included."""
+    found: set[int] = set()
+    chosen = set(rows)
+    for number, row in enumerate(result.parallel.unrolled.rows):
+        if number in chosen or any(v in found for v in row.inputs):
+            found.update(row.outputs)
+    return found

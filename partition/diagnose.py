@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from math import prod
+from typing import Final, NamedTuple
 
 from engine.claim import SUMS
 from engine.findings import Finding
@@ -21,6 +22,14 @@ from partition.partition import Partition
 Essence = frozenset[tuple[Fraction, int]]
 Place = tuple[str, bool, str, str, int, int]
 
+
+#: Attributes that name ranks or places and are no constants of the model.
+PLACES: Final = frozenset({"group", "peer", "claimed", "position", "arity", "wrt"})
+#: Attributes that differ where a rank has a part only.
+_OF_SHARDS: Final = PLACES | {"start", "size"}
+
+#: Ranks that are named one by one.
+FEW: Final = 4
 
 #: Conclusions about values of the parallel side.
 ENDS = ("loss", "gradient")
@@ -142,6 +151,11 @@ def times(factor: Fraction) -> str:
     return str(factor) if factor.denominator < 1000 else f"about {float(factor):.6g}"
 
 
+def shown(value: object) -> str:
+    """A constant as a person reads it."""
+    return times(value) if isinstance(value, Fraction) else str(value)
+
+
 def _partial_input(result: Partition, row: Row) -> str:
     """What is wrong with a row that reads a partial sum ("" if it does not)."""
     for v in row.inputs:
@@ -189,26 +203,90 @@ def between(result: Partition, rows: Sequence[Row]) -> str:
     return first or last
 
 
-def explain(result: Partition, culprit: Culprit, expected: str, actual: str) -> Finding:
+def explain(result: Partition, culprit: Culprit) -> Finding:
     """A culprit as a finding: operator, layer, source, ranks and microbatches, in words."""
     rows = [result.parallel.unrolled.rows[n] for n in culprit.rows]
     row = rows[0]
-    programs = result.parallel.programs
-    ranks = tuple(sorted({programs[p].base for r in rows for p in r.programs}))
-    microbatches = tuple(sorted({r.microbatch for r in rows if r.microbatch >= 0}))
+    ranks, microbatches = _who(result, rows)
     name = f"backward of {row.name}" if row.backward else row.name
     layer = row.source.module or between(result, rows)
-    where = layer if layer.startswith("between") or not layer else f"in {layer}"
-    what = f"{name} {where}" if where else name
-    message = f"{what} on ranks {list(ranks)} of the first replica: {culprit.cause}"
+    right, right_microbatches = _who(result, alike(result, culprit))
     return Finding(
         "mismatch",
-        message,
+        said(result, name, layer, ranks, culprit.cause),
         name,
         layer,
         row.source.location or row.source.cell,
         ranks,
         microbatches,
-        expected,
-        actual,
+        cause=likely(culprit),
+        reference=reference(result, culprit),
+        layers=(row.source.module,) if row.source.module else (),
+        agreeing_ranks=tuple(rank for rank in right if rank not in ranks),
+        agreeing_microbatches=tuple(m for m in right_microbatches if m not in microbatches),
     )
+
+
+def said(result: Partition, name: str, layer: str, ranks: Sequence[int], cause: str) -> str:
+    """What is wrong with an operator, in a sentence; ``layer``: modules, or as `between` has it."""
+    where = f" {layer}" if layer.startswith("between") else f" in {layer}" if layer else ""
+    return f"{name}{where} on ranks {_span(ranks)}{of_replicas(result)}: {cause}"
+
+
+def _span(ranks: Sequence[int]) -> str:
+    """Ranks as a list, or from where to where if they are many in a row."""
+    if len(ranks) > FEW and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]} to {ranks[-1]}"
+    return str(list(ranks))
+
+
+def of_replicas(result: Partition) -> str:
+    """What to say of ranks where there are several replicas."""
+    extents = result.plan.programs[0].extents
+    replicas = prod(extents.get(axis, 1) for axis in result.plan.replica_axes)
+    return " of the first replica" if replicas > 1 else ""
+
+
+def _who(result: Partition, rows: Sequence[Row]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ranks and microbatches of rows."""
+    programs = result.parallel.programs
+    ranks = tuple(sorted({programs[p].base for r in rows for p in r.programs}))
+    return ranks, tuple(sorted({r.microbatch for r in rows if r.microbatch >= 0}))
+
+
+def alike(result: Partition, culprit: Culprit) -> list[Row]:
+    """The rows that do right what those of a culprit do wrong."""
+    every = result.parallel.unrolled.rows
+    if culprit.counterpart >= 0:
+        held = [n for n, m in enumerate(counterparts(result)) if m == culprit.counterpart]
+    else:
+        row = every[culprit.rows[0]]
+        what = (row.kind, row.name, row.source)
+        alike = row.kind == "op" or any((row.source.cell, row.source.location))
+        held = [n for n, r in enumerate(every) if alike and (r.kind, r.name, r.source) == what]
+    return [every[n] for n in held if n not in culprit.rows]
+
+
+def reference(result: Partition, culprit: Culprit) -> str:
+    """The operator of the single-device side that a culprit was held against, and which of its
+    constants are other ones; empty if none was."""
+    if culprit.counterpart < 0:
+        return ""
+    theirs = result.single.unrolled.rows[culprit.counterpart]
+    mine = result.parallel.unrolled.rows[culprit.rows[0]]
+    name = f"backward of {theirs.name}" if theirs.backward else theirs.name
+    place = ", ".join(x for x in (theirs.source.cell, theirs.source.location) if x)
+    constants = [
+        f"{key} {shown(value)} (here {shown(mine.attrs[key])})"
+        for key, value in theirs.attrs.items()
+        if key in mine.attrs and key not in _OF_SHARDS and mine.attrs[key] != value
+    ]
+    with_constants = f" with {', '.join(constants)}" if constants else ""
+    return f"{name}{f' ({place})' if place else ''}{with_constants}"
+
+
+def likely(culprit: Culprit) -> str:
+    """What a culprit's words make likely; empty where they do not."""
+    if "partial sum" in culprit.cause:
+        return "missing reduction"
+    return "wrong scale" if "times the single-device" in culprit.cause else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +16,14 @@ class Site(NamedTuple):
     program: int
     body: int
     op: int
+
+
+class Edit(NamedTuple):
+    """``op`` in place of the operator at ``site``, or after its output ``after`` (-1: in place)."""
+
+    site: Site
+    op: Op
+    after: int = -1
 
 
 Identity = tuple[object, ...]
@@ -70,6 +78,13 @@ def inserted(plan: Plan, site: Site, output: int, op: Op) -> Plan:
         ),
     )
     return with_body(plan, site.program, site.body, edited)
+
+
+def applied(plan: Plan, edits: Iterable[Edit]) -> Plan:
+    """The plan with edits; those of later operators come first, as inserting moves what follows."""
+    for site, op, after in sorted(edits, key=lambda edit: edit.site, reverse=True):
+        plan = with_op(plan, site, op) if after < 0 else inserted(plan, site, after, op)
+    return plan
 
 
 def written(plan: Plan, site: Site, op: Op) -> Plan:

@@ -135,7 +135,7 @@ def _made(
     source_name = named(plan, Site(*site[:2], made))
     article = "an" if name[0] in "ai" else "a"
     yield Candidate(
-        "collective",
+        "missing reduction" if kind == "all_reduce" else "missing collective",
         f"{article} {name}{dim}{over} inserted after {source_name}, writing "
         f"{body.values[gap.value].name}",
         edited,
@@ -188,7 +188,7 @@ def missing_calls(plan: Plan) -> Iterator[Candidate]:
         name = program.bodies[gap.body].name
         call = Call(gap.body, gap.inputs)
         yield Candidate(
-            "call",
+            "missing call",
             f"the backward {name} called for microbatch {gap.microbatch} too on ranks "
             f"[{program.base}], before its gradients are reduced",
             with_call(plan, gap.program, gap.place, call),
@@ -220,7 +220,7 @@ def missing_members(plan: Plan) -> Iterator[Candidate]:
                 edited = inserted(edited, there, output, Op(op.name, (), (), op.attrs))
             ranks = [plan.programs[q].base for q in lacking]
             yield Candidate(
-                "collective",
+                "collective that some ranks do not issue",
                 f"the {op.name.replace('_', '-')} over {spoken(plan, group, [p])} inserted on "
                 f"ranks {ranks} too, after {named(plan, before)}",
                 edited,

@@ -6,15 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from engine.flow import flow, label
-from engine.ir import Plan
+from engine.ir import Op, Plan
 from engine.lineage import Lineage
 from engine.rendezvous import COLLECTIVES, match
 from engine.unroll import Row
 from partition.diagnose import Culprit
-from partition.edits import (
-    Site,
-    op_at,
-)
+from partition.edits import Edit, Site, applied, op_at
 from partition.partition import Partition
 
 #: Rows that no operator of a program makes.
@@ -26,11 +23,18 @@ _STEPS: Final = 6
 
 
 class Candidate(NamedTuple):
-    """``kind``: which row of `CANDIDATES` it is of; ``sentence``: what it does, after "with"."""
+    """``cause``: what was wrong if it helps, in a few words; ``sentence``: what it does, after
+    "with"; ``edits``: what was done, if that can be done elsewhere too."""
 
-    kind: str
+    cause: str
     sentence: str
     plan: Plan
+    edits: tuple[Edit, ...] = ()
+
+
+def edited(cause: str, sentence: str, plan: Plan, edits: Sequence[Edit]) -> Candidate:
+    """The candidate that edits of single operators make."""
+    return Candidate(cause, sentence, applied(plan, edits), tuple(edits))
 
 
 class Spot:
@@ -109,6 +113,18 @@ def origins(result: Partition) -> list[tuple[Site, ...]]:
 
 def named(plan: Plan, site: Site) -> str:
     """An operator by where it is in the model; a move of data by what was computed before it."""
+    op = _computed(plan, site)
+    name = f"the backward of {op.name}" if op.backward else op.name
+    return f"{name} in `{op.source.module}`" if op.source.module else f"{name} ({op.source.cell})"
+
+
+def module_of(plan: Plan, site: Site) -> str:
+    """The module of an operator, or of what was computed before it ("": none is known)."""
+    return _computed(plan, site).source.module
+
+
+def _computed(plan: Plan, site: Site) -> Op:
+    """The operator itself, or the nearest one before it that is of a module and moves nothing."""
     body = plan.programs[site.program].bodies[site.body]
     op = op_at(plan, site)
     seen = site.op
@@ -117,5 +133,4 @@ def named(plan: Plan, site: Site) -> str:
         if not back:
             break
         seen, op = back[-1], body.ops[back[-1]]
-    name = f"the backward of {op.name}" if op.backward else op.name
-    return f"{name} in `{op.source.module}`" if op.source.module else f"{name} ({op.source.cell})"
+    return op

@@ -148,7 +148,7 @@ def _kept(text: str, progress: Progress | None) -> Path:
 
 
 def _complain(message: str) -> None:
-    from shardproof.report import plain
+    from shardproof.words import plain
 
     click.echo(f"shardproof: {plain(message)}", err=True)
 

@@ -2,64 +2,80 @@
 
 A repair is shown if the plan holds with it: all conclusions follow then.  Past a cause one goes on
 with the repair that puts it right, or assuming that its result is what it should be; so independent
-causes are all found in one run, and what was found under an assumption says so.
+causes are all found in one run, and what was found under an assumption says so.  The same in other
+layers is one cause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Final
 
+from engine.conclusions import Conclusion
 from engine.errors import Unsupported
-from engine.findings import Difference, Finding
+from engine.findings import Finding
+from engine.ir import Plan
 from engine.simulate import Simulation
 from partition import attempt as attempts
-from partition.attempt import Assumed, attempt, failing, holds
-from partition.diagnose import Culprit, between, culprits, explain
-from partition.edits import peer
+from partition.alike import elsewhere, places_of, spoken_layers
+from partition.attempt import Assumed, Resolved, attempt, failing, holds, key, reached
+from partition.diagnose import Culprit, culprits, explain
+from partition.edits import applied
+from partition.metadata import metadata
 from partition.partition import Partition
-from partition.repair import candidates, missing_reducers
-from partition.repair_faults import FAULTS, omitted, unwritten
+from partition.repair import candidates
+from partition.repair_faults import FAULTS
+from partition.repair_moves import missing_reducers
 from partition.spot import Candidate, origins
+from shardproof.causes import Cause, in_layers, is_same, joined
+from shardproof.contradictions import faults, misfits
+from shardproof.counterexample import Examples
 
 #: Candidates that are tried for one plan, and the rows that these tries may read together.
 MOST_TRIES: Final = 40
 MOST_ROWS: Final = 30_000
-#: Causes that are looked for, and elements of a counterexample.
+#: Causes that are looked for, and steps of the search (a cause in several layers may take some).
 MOST_CAUSES: Final = 5
-MOST_ELEMENTS: Final = 8
+MOST_STEPS: Final = 20
+#: Sentences about one cause in several layers; more are counted.
+MOST_SENTENCES: Final = 3
 
+#: A chunk that is not where the plan records it: evidence that the order of groups is another one.
+CHUNK_POSITION: Final = "chunk position"
 
-class Cause(NamedTuple):
-    """``culprit``: None for what has no rows (a plan that contradicts itself); ``repair``: what
-    puts it right, before it is known whether the whole plan holds then; ``assuming``: which causes
-    before it had to be put right before it was seen."""
-
-    findings: tuple[Finding, ...]
-    culprit: Culprit | None
-    repair: str
-    assuming: tuple[int, ...]
+#: Operators that are defined in fewer places: nothing by itself in a plan that is wrong.
+DEFINEDNESS: Final = "definedness"
 
 
 class Diagnosis:
-    """One plan being diagnosed: what it was, what has been tried, what was found."""
+    """One plan being diagnosed: what it was, what has been tried, what was found.
 
-    def __init__(self, result: Partition) -> None:
+    ``otherwise``: the plan as it is under another order of its groups, if there is one.
+    """
+
+    def __init__(
+        self, result: Partition, otherwise: Callable[[], Plan | None] | None = None
+    ) -> None:
         self.result = result
         self.state = result
+        self.otherwise = otherwise
         self.tries = 0
         self.rows = 0
         self.causes: list[Cause] = []
         self.exhausted = False
+        self.repaired = True
+        self.stuck: list[Culprit] = []
 
     def tried(self, plan: Candidate, state: Partition) -> Partition | None:
         """The outcome of a candidate; None if it cannot even be read, or no work is left."""
         size = max(len(state.parallel.unrolled.rows), len(self.result.single.unrolled.rows))
-        if self.tries >= MOST_TRIES or self.rows + size > MOST_ROWS:
+        free = plan.cause == ORDER
+        if not free and (self.tries >= MOST_TRIES or self.rows + size > MOST_ROWS):
             self.exhausted = True
             return None
         self.tries += 1
-        self.rows += size
+        self.rows += 0 if free else size
         try:
             return attempt(self.result, plan.plan)
         except Unsupported:
@@ -71,7 +87,7 @@ class Diagnosis:
         """The first candidate with which everything holds, else the first that resolves the cause
         and breaks nothing."""
         found: tuple[Candidate, Partition] | None = None
-        for candidate in proposed:
+        for candidate in chain(self._other_order(state), proposed):
             outcome = self.tried(candidate, state)
             if self.exhausted:
                 break
@@ -81,65 +97,107 @@ class Diagnosis:
                 return candidate, outcome
             if found is None and resolved.by(outcome):
                 found = candidate, outcome
+                if not candidate.edits or (more := self._everywhere(*found, resolved)) is None:
+                    continue
+                if holds(more[1]):
+                    return more
+                found = more
         return found
+
+    def _other_order(self, state: Partition) -> Iterator[Candidate]:
+        """The plan under another order of its groups, if it records one."""
+        if self.otherwise is None or state is not self.result:
+            return
+        if any(f.kind == CHUNK_POSITION for f in state.findings):
+            plan = self.otherwise()
+            if plan is not None:
+                yield Candidate(ORDER, AS_RECORDED, plan)
+
+    def _everywhere(
+        self, candidate: Candidate, outcome: Partition, resolved: Resolved
+    ) -> tuple[Candidate, Partition] | None:
+        """The same repair in all layers that have the same there, if it helps more."""
+        plan = resolved.before.plan
+        more = elsewhere(plan, candidate.edits)
+        if not more:
+            return None
+        edits = (*candidate.edits, *more)
+        where = spoken_layers(places_of(plan, more))
+        sentence = f"{candidate.sentence}, and the same in {where}"
+        wider = Candidate(candidate.cause, sentence, applied(plan, edits), edits)
+        after = self.tried(wider, resolved.before)
+        if after is None or not resolved.by(after) or not failing(after) <= failing(outcome):
+            return None
+        return (wider, after) if holds(after) or culprits(after) != culprits(outcome) else None
 
     def run(self) -> bool:
         """Find causes until nothing is wrong any more (``state`` is the plan then); whether that
         point was reached with repairs alone."""
-        repaired = True
-        for _ in range(2 * MOST_CAUSES):
+        for _ in range(MOST_STEPS):
             if len(self.causes) == MOST_CAUSES or holds(self.state):
                 break
             at_odds = bool(self.state.parallel.unrolled.faults)
-            step = self._fault(self.state) if at_odds else self._culprit(self.state)
-            if step is None:
-                return False
-            self.state, by_repair = step
-            repaired = repaired and by_repair
-        return repaired and holds(self.state)
+            after = self._fault(self.state) if at_odds else self._culprit(self.state)
+            if after is None:
+                self.repaired = False
+                break
+            self.state = after
+        return self.repaired and holds(self.state)
 
-    def _fault(self, state: Partition) -> tuple[Partition, bool] | None:
-        """The next contradiction of the plan with itself."""
-        resolved = Resolved(state, None)
+    def _fault(self, state: Partition) -> Partition | None:
+        """The next contradiction of the plan with itself, and what goes away with it."""
         proposed = (c for propose in FAULTS for c in propose(state.plan))
-        best = self.best(state, proposed, resolved)
+        best = self.best(state, proposed, Resolved(state, None))
         found = tuple(faults(state))
-        repair = best[0].sentence if best else ""
-        self.causes.append(Cause(found, None, repair, tuple(range(len(self.causes)))))
-        return (best[1], True) if best else None
+        if best is not None:
+            left = {f.message for f in faults(best[1])}
+            found = tuple(f for f in found if f.message not in left) or found
+        earlier = tuple(range(len(self.causes)))
+        self._cause(found, None, state, best, earlier)
+        return best[1] if best else None
 
-    def _culprit(self, state: Partition) -> tuple[Partition, bool] | None:
-        """The first operator that does something else."""
-        misfits = attempts.failed_rows(state) if state.faults else []
-        wrong = misfits or culprits(state)
-        made = origins(state)
-        if not wrong:
-            return self._conclusion(state)
-        culprit = wrong[0]
-        best = self.best(state, candidates(state, culprit, made), Resolved(state, culprit))
-        finding = _placed(state, misfits) if misfits else (explain(state, culprit, "", ""),)
-        if best or not self._is_told(finding):
-            self._add(state, culprit, finding, best[0].sentence if best else "")
-        if best:
-            return best[1], True
-        assumed: Assumed | None = None if misfits else attempts.ought(state, culprit)
-        if assumed is None:
-            return None
-        after = attempt(self.result, state.plan, assumed)
-        if after is None or not Resolved(state, culprit).by(after):
-            return None
-        return after, False
+    def _culprit(self, state: Partition) -> Partition | None:
+        """The first operator that does something else, and that was not looked at in vain."""
+        wrong = attempts.failed_rows(state) if state.faults else []
+        at_odds = bool(wrong)
+        every = wrong or culprits(state)
+        fresh = [c for c in every if c not in self.stuck and self._explains(state, c)]
+        if not fresh:
+            return None if every else self._conclusion(state)
+        culprit = fresh[0]
+        found = misfits(state, [culprit]) if at_odds else (explain(state, culprit),)
+        proposed = candidates(state, culprit, origins(state))
+        best = self.best(state, proposed, Resolved(state, culprit))
+        if found and not (best is None and self._is_told(found[0])):
+            self._add(state, culprit, found, best)
+        if best is not None:
+            return best[1]
+        self.repaired = False
+        assumed: Assumed | None = None if at_odds else attempts.ought(state, culprit)
+        after = attempt(self.result, state.plan, assumed) if assumed is not None else None
+        if after is not None and Resolved(state, culprit).by(after):
+            return after
+        self.stuck.append(culprit)
+        return state
 
-    def _is_told(self, found: tuple[Finding, ...]) -> bool:
+    def _explains(self, state: Partition, culprit: Culprit) -> bool:
+        """Whether a conclusion fails after a culprit that does not after those looked at."""
+        if not self.stuck or state.faults:
+            return True
+        known = reached(state, [n for c in self.stuck for n in c.rows])
+        new = reached(state, culprit.rows) - known
+        return any(c.value in new for c in state.conclusions if not c.holds)
+
+    def _is_told(self, found: Finding) -> bool:
         """Whether this is the other direction of an operator that was reported without repair."""
         return any(
-            not cause.repair
-            and cause.findings[0].layer == found[0].layer
-            and _forward(cause.findings[0].operator) == _forward(found[0].operator)
+            not cause.repairs
+            and cause.findings[0].layer == found.layer
+            and _forward(cause.findings[0].operator) == _forward(found.operator)
             for cause in self.causes
         )
 
-    def _conclusion(self, state: Partition) -> tuple[Partition, bool] | None:
+    def _conclusion(self, state: Partition) -> Partition | None:
         """A gradient that no operator before it makes wrong: its reduction."""
         makers = {v: n for n, r in enumerate(state.parallel.unrolled.rows) for v in r.outputs}
         for found in state.conclusions:
@@ -150,101 +208,136 @@ class Diagnosis:
                 [*missing_reducers(state, found), *candidates(state, culprit, origins(state))]
             )
             best = self.best(state, proposed, Resolved(state, None))
-            finding = Finding(
-                "conclusion",
-                found.message,
-                f"gradient of {found.name}",
-                found.name,
-                ranks=found.ranks,
-            )
-            self._add(state, culprit, (finding,), best[0].sentence if best else "")
-            return (best[1], True) if best else None
+            self._add(state, culprit, (_of_gradient(found),), best)
+            return best[1] if best else None
         return None
 
     def _add(
-        self, state: Partition, culprit: Culprit, found: tuple[Finding, ...], repair: str
+        self,
+        state: Partition,
+        culprit: Culprit,
+        found: tuple[Finding, ...],
+        best: tuple[Candidate, Partition] | None,
     ) -> None:
-        """A cause; it depends on those before it unless it is seen in the plan as it is."""
-        alone = state is self.result or _key(culprit, state) in {
-            _key(c, self.result) for c in culprits(self.result)
+        """A cause, or one more place of a cause; it depends on those before it unless it is seen
+        in the plan as it is."""
+        if best is not None and best[0].edits:
+            found = (in_layers(state, found[0], culprit, best[0]), *found[1:])
+        for number, cause in enumerate(self.causes):
+            if is_same(cause, found[0], best):
+                self.causes[number] = joined(state, cause, culprit, found[0], best)
+                return
+        alone = state is self.result or key(culprit, state) in {
+            key(c, self.result) for c in culprits(self.result)
         }
-        assuming = () if alone else tuple(range(len(self.causes)))
-        self.causes.append(Cause(found, culprit, repair, assuming))
+        earlier = () if alone else tuple(range(len(self.causes)))
+        self._cause(found, culprit, state, best, earlier)
+
+    def _cause(
+        self,
+        found: tuple[Finding, ...],
+        culprit: Culprit | None,
+        state: Partition,
+        best: tuple[Candidate, Partition] | None,
+        assuming: tuple[int, ...],
+    ) -> None:
+        repairs = (best[0].sentence,) if best else ()
+        name = best[0].cause if best else found[0].cause
+        after = best[1] if best else None
+        self.causes.append(Cause(found, culprit, state, repairs, name, after, assuming))
 
 
-class Resolved:
-    """When a cause counts as put right: it is gone, no conclusion fails that held, and no operator
-    before it does anything else than before."""
-
-    def __init__(self, before: Partition, culprit: Culprit | None) -> None:
-        self.before = before
-        self.culprit = culprit
-        self.keys = {_key(c, before) for c in culprits(before)}
-        self.failed = failing(before)
-
-    def by(self, after: Partition) -> bool:
-        if after.parallel.unrolled.faults:
-            return False
-        old = {f.message for f in self.before.faults}
-        if any(f.message not in old for f in after.faults):
-            return False
-        if self.before.parallel.unrolled.faults:
-            return True
-        now = failing(after)
-        if not now <= self.failed:
-            return False
-        if self.culprit is None or self.before.faults:
-            return now < self.failed or len(after.faults) < len(self.before.faults)
-        wrong = {_key(c, after): c for c in culprits(after)}
-        if _key(self.culprit, self.before)[0] in {key[0] for key in wrong}:
-            return False
-        new = [c.counterpart for key, c in wrong.items() if key not in self.keys]
-        return not any(0 <= n < self.culprit.counterpart for n in new)
-
-
-def _key(culprit: Culprit, result: Partition) -> tuple[object, str]:
-    row = result.parallel.unrolled.rows[culprit.rows[0]]
-    place: object = culprit.counterpart
-    if culprit.counterpart < 0:
-        place = (row.kind, row.source)
-    return place, culprit.cause
+#: The cause and the repair where another order of groups is what it takes.
+ORDER: Final = "order of process groups"
+AS_RECORDED: Final = (
+    'the assumption groups = "as recorded" (`--assume`) and no other change: that is, if the '
+    "runtime cuts and joins in the order of the plan's index maps, not by rank"
+)
 
 
 # -- findings --------------------------------------------------------------------------------------
 
 
-def diagnosed(result: Partition, simulation: Simulation | None) -> tuple[Finding, ...]:
-    """What is wrong with a refuted plan: cause by cause, the first one first; nothing if no
-    operator is found to begin it."""
-    found = Diagnosis(result)
-    repaired = found.run()
+def diagnosed(
+    result: Partition,
+    simulation: Simulation | None,
+    otherwise: Callable[[], Plan | None] | None = None,
+) -> tuple[Finding, ...]:
+    """What is wrong with a refuted plan: cause by cause, the first one first, then those findings
+    beside the verdict that go away with a cause; nothing if no operator is found to begin it.
+
+    ``simulation``: of the plan, if it could be run; ``otherwise``: see `Diagnosis`.
+    """
+    search = Diagnosis(result, otherwise)
+    repaired = search.run()
+    examples = Examples(result, simulation, search.state if repaired else None)
+    told = [
+        finding
+        for number in range(len(search.causes))
+        for finding in _told(search, number, repaired, examples)
+    ]
+    return (*told, *followers(search))
+
+
+def _told(search: Diagnosis, number: int, repaired: bool, examples: Examples) -> Iterator[Finding]:
+    cause = search.causes[number]
+    first, *rest = cause.findings
+    message = first.message
+    if cause.name == ORDER:
+        chunks = sum(f.kind == CHUNK_POSITION for f in search.result.findings)
+        message = f"{message}; {chunks} chunks before it and elsewhere are cut at other positions "
+        message += "than the plan records, as if its groups were in another order than by rank"
+    if cause.assuming:
+        earlier = ", ".join(_place(search.causes[n].findings[0]) for n in cause.assuming)
+        message = f"{message} (assuming that {earlier} is put right)"
+    repair = ""
     # Without the repair of one cause, those of others are known to help only where fewer fail.
-    findings: list[Finding] = []
-    examples = counterexample(result, simulation) if simulation is not None else ()
-    expected, actual = extremes(simulation) if simulation is not None else ("", "")
-    for number, cause in enumerate(found.causes):
-        first, *rest = cause.findings
-        message = first.message
-        if cause.assuming:
-            earlier = ", ".join(_place(found.causes[n].findings[0]) for n in cause.assuming)
-            message = f"{message} (assuming that {earlier} is put right)"
-        repair = ""
-        if repaired and cause.repair:
-            others = len(found.causes) - 1
-            together = f", together with the {_other(others)} named here" if others else ""
-            repair = f"holds with {cause.repair}{together}"
-        elif found.exhausted and number == len(found.causes) - 1:
-            message = f"{message} (repairs were tried up to the bound on work)"
-        alone = not cause.assuming and not number
-        first = first._replace(
-            message=message,
-            repair=repair,
-            expected=first.expected or (expected if alone else ""),
-            actual=first.actual or (actual if alone else ""),
-            counterexample=examples if alone else (),
-        )
-        findings += [first, *rest]
-    return tuple(findings)
+    if repaired and cause.repairs:
+        others = len(search.causes) - 1
+        together = f", together with the {_other(others)} named here" if others else ""
+        repair = f"holds with {_listed(cause.repairs)}{together}"
+    elif search.exhausted and number == len(search.causes) - 1:
+        message = f"{message} (repairs were tried up to the bound on work)"
+    alone = not cause.assuming and not number
+    expected, actual = examples.extremes() if alone else ("", "")
+    here = examples.at(cause.state, cause.culprit) if cause.culprit is not None else ()
+    yield first._replace(
+        message=message,
+        repair=repair,
+        cause=cause.name if repair or not cause.repairs else first.cause,
+        group=number + 1,
+        expected=first.expected or expected,
+        actual=first.actual or actual,
+        counterexample=(*here, *(examples.of_conclusion() if alone else ())),
+    )
+    for finding in rest:
+        yield finding._replace(group=number + 1, cause="")
+
+
+def followers(search: Diagnosis) -> list[Finding]:
+    """Findings beside the verdict that go away with the repair of a cause, with its number."""
+    left = [f for f in search.result.findings if f.kind != DEFINEDNESS]
+    found: list[Finding] = []
+    for number, cause in enumerate(search.causes, 1):
+        if cause.after is None or not left or cause.after.parallel.unrolled.faults:
+            continue
+        still = {f.message for f in (*cause.after.findings, *metadata(cause.after))}
+        gone = [f for f in left if f.message not in still]
+        found += [f._replace(group=number) for f in gone]
+        left = [f for f in left if f.message in still]
+    return found
+
+
+def _listed(repairs: Sequence[str]) -> str:
+    rest = len(repairs) - MOST_SENTENCES
+    more = f"; and so in {rest} more places" if rest > 0 else ""
+    return "; ".join(repairs[:MOST_SENTENCES]) + more
+
+
+def _of_gradient(found: Conclusion) -> Finding:
+    return Finding(
+        "conclusion", found.message, f"gradient of {found.name}", found.name, ranks=found.ranks
+    )
 
 
 def _forward(operator: str) -> str:
@@ -258,102 +351,3 @@ def _other(count: int) -> str:
 def _place(finding: Finding) -> str:
     where = f" in {finding.layer}" if finding.layer else ""
     return f"{finding.operator}{where}" if finding.operator else finding.kind
-
-
-def faults(state: Partition) -> Iterator[Finding]:
-    """The contradictions of a plan with itself: with every rank that has them."""
-    plan = state.plan
-    for gap in omitted(plan):
-        program = plan.programs[gap.program]
-        body = program.bodies[gap.body]
-        layers = list(dict.fromkeys(op.source.module for op in body.ops if op.source.module))
-        yield Finding(
-            "missing call",
-            f"rank {program.base}: the backward {body.name} is not called for microbatch "
-            f"{gap.microbatch}, though its forward was: the gradients lack that microbatch",
-            body.name,
-            f"{layers[0]} to {layers[-1]}" if layers else "",
-            body.name,
-            (program.base,),
-            (gap.microbatch,),
-        )
-    gaps = unwritten(plan)
-    for fault in state.faults:
-        if fault.kind == "read before write":
-            fault = _with_ranks(state, fault, [g.site for g in gaps])
-        yield fault
-
-
-def _with_ranks(state: Partition, fault: Finding, where: Sequence[object]) -> Finding:
-    plan = state.plan
-    gaps = unwritten(plan)
-    for gap in gaps:
-        base = plan.programs[gap.site.program].base
-        name = plan.programs[gap.site.program].bodies[gap.site.body].values[gap.value].name
-        if base not in fault.ranks or f"reads {name}," not in fault.message:
-            continue
-        alike = [g for g in gaps if peer(plan, gap.site, g.site.program) == g.site]
-        ranks = tuple(sorted({plan.programs[g.site.program].base for g in alike}))
-        if len(ranks) < 2:
-            return fault
-        message = fault.message.replace(f"rank {base}:", f"ranks {list(ranks)}:", 1)
-        return fault._replace(ranks=ranks, message=message)
-    return fault
-
-
-def _placed(state: Partition, misfits: Sequence[Culprit]) -> tuple[Finding, ...]:
-    """Faults of operators that do not fit: one for the same operator on several ranks, with where
-    in the model it is."""
-    alike: dict[tuple[str, str, str], Finding] = {}
-    for fault in state.faults:
-        key = (fault.kind, fault.operator, fault.source)
-        known = alike.setdefault(key, fault)
-        if known is not fault:
-            ranks = tuple(sorted({*known.ranks, *fault.ranks}))
-            alike[key] = known._replace(ranks=ranks)
-    rows = state.parallel.unrolled.rows
-    found = []
-    for (_, _, source), fault in alike.items():
-        here = [
-            rows[n]
-            for c in misfits
-            for n in c.rows
-            if source == (rows[n].source.location or rows[n].source.cell)
-        ]
-        layer = fault.layer or (between(state, here) if here else "")
-        message = fault.message
-        if len(fault.ranks) > 1:
-            message = f"ranks {list(fault.ranks)}:{message.partition(':')[2]}"
-        found.append(fault._replace(layer=layer, message=message))
-    return tuple(found)
-
-
-def extremes(simulation: Simulation) -> tuple[str, str]:
-    """The values of the conclusion that shows the difference most, in words."""
-    worst = simulation.worst
-    if worst is None:
-        return "", ""
-    place = list(worst.worst.index)
-    what = f"{'loss' if worst.shard < 0 else 'gradient of ' + worst.name}{place or ''}"
-    return f"{what} = {worst.worst.expected:.9g}", f"{what} = {worst.worst.actual:.9g}"
-
-
-def counterexample(result: Partition, simulation: Simulation) -> tuple[Difference, ...]:
-    """Of the conclusion that is furthest off, an element of every rank's shard: where it is
-    furthest off there, or where it agrees."""
-    worst = simulation.worst
-    if worst is None or not worst.differs:
-        return ()
-    alike = [
-        c for c in simulation.comparisons if (c.name, c.shard < 0) == (worst.name, worst.shard < 0)
-    ]
-    found = []
-    for held in sorted(alike, key=lambda c: not c.differs)[:MOST_ELEMENTS]:
-        ranks: tuple[int, ...] = ()
-        if held.program >= 0:
-            program = result.plan.programs[held.program]
-            at = dict(held.at)
-            rank = program.base + sum(stride * at.get(axis, 0) for axis, _, stride in program.axes)
-            ranks = (rank,)
-        found.append(Difference(ranks, held.worst.index, held.worst.expected, held.worst.actual))
-    return tuple(found)

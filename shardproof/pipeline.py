@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cluster.budget import batch_instances
@@ -15,13 +14,14 @@ from engine import rounding
 from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
-from engine.simulate import Simulation, simulate
+from engine.simulate import Simulation
 from partition.exhaustive import Audit, audit
 from partition.metadata import metadata
 from partition.partition import Partition, partition
 from partition.precision import precision
 from shardproof import certificate
 from shardproof.assume import Assumptions
+from shardproof.counterexample import simulated
 from shardproof.diagnosis import diagnosed
 from shardproof.progress import Progress
 from shardproof.proofs import Proof, produce
@@ -51,13 +51,15 @@ def run(
     inputs: Mapping[str, str] | None = None,
     more: int = 0,
     with_proofs: bool = False,
+    otherwise: Callable[[], Plan | None] | None = None,
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
 
     ``cache_dir``: where verdicts are kept across runs; the user's cache folder if it is None.
     ``inputs``: SHA-256 of the files that the plan was read from, by name, for the certificate.
     ``more``: positions that represent a piece of an axis, beyond the fewest.  ``with_proofs``:
-    store proofs of all templates.
+    store proofs of all templates.  ``otherwise``: the plan as it is if groups are in the order that
+    it records, which a refutation for another order is tried with.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
     `cluster.execute.execute`.
@@ -92,7 +94,7 @@ def run(
             _audit(result, solving, audit(result, out / INSTANCES, batch, progress.update))
     solved = time.perf_counter()
     progress.phase("compose")
-    decision = _decide(result, answers)
+    decision = _decide(result, answers, otherwise)
     composed = time.perf_counter()
     found = counts(result, answers)
     proofs: list[Proof] = []
@@ -144,35 +146,20 @@ def counts(result: Partition, answers: Answers) -> Counts:
     )
 
 
-def _decide(result: Partition, answers: Answers) -> Decision:
+def _decide(
+    result: Partition, answers: Answers, otherwise: Callable[[], Plan | None] | None
+) -> Decision:
     open_stages = unproved(result, answers)
     simulation: Simulation | None = None
     found: tuple[Finding, ...] = ()
     if not is_proved(result, open_stages):
         if not result.faults:
-            simulation = _simulate(result)
+            simulation = simulated(
+                result, SEEDS if any(not c.holds for c in result.conclusions) else 1
+            )
         if result.faults or (simulation is not None and simulation.differs):
-            found = diagnosed(result, simulation)
+            found = diagnosed(result, simulation, otherwise)
     return decide(result, open_stages, found, simulation)
-
-
-def _simulate(result: Partition) -> Simulation:
-    """Run both programs with the true functions; where conclusions fail, on several inputs.
-
-    The single-device side's gradients are those derived from its forward program.
-    """
-    derived = result.derived
-    numbers = {s.name: n for n, s in enumerate(result.plan.single.shards)}
-    single = replace(
-        derived.unrolled,
-        gradients=[(0, numbers[name], value) for name, value in derived.gradients.items()],
-    )
-    failed = any(not c.holds for c in result.conclusions)
-    for seed in range(SEEDS if failed else 1):
-        simulation = simulate(result.plan, single, result.parallel.unrolled, seed, more=result.more)
-        if simulation.differs or simulation.failure:
-            break
-    return simulation
 
 
 def _of_cache(cache: VerdictCache | None) -> tuple[Finding, ...]:

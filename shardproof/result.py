@@ -34,6 +34,12 @@ _FINDING: Final = (
     "actual",
     "message",
     "repair",
+    "cause",
+    "group",
+    "reference",
+    "layers",
+    "agreeing_ranks",
+    "agreeing_microbatches",
 )
 
 
@@ -149,18 +155,35 @@ def _finding(finding: Finding) -> dict[str, Any]:
         {
             "ranks": list(found.ranks),
             "index": list(found.index),
-            "expected": found.expected if isfinite(found.expected) else str(found.expected),
-            "actual": found.actual if isfinite(found.actual) else str(found.actual),
+            "expected": _number(found.expected),
+            "actual": _number(found.actual),
+            "tensor": found.tensor,
+            "shard": found.shard,
+            "microbatch": found.microbatch,
+            "near": [[[_number(e), _number(a)] for e, a in row] for row in found.near],
         }
         for found in finding.counterexample
     ]
     return fields
 
 
+def _number(value: float) -> float | str:
+    return value if isfinite(value) else str(value)
+
+
 def _read_finding(fields: Mapping[str, Any]) -> Finding:
-    """The finding that `_finding` gave; documents of earlier versions have no repairs."""
+    """The finding that `_finding` gave; documents of earlier versions have fewer fields."""
     found = tuple(
-        Difference(tuple(d["ranks"]), tuple(d["index"]), float(d["expected"]), float(d["actual"]))
+        Difference(
+            tuple(d["ranks"]),
+            tuple(d["index"]),
+            float(d["expected"]),
+            float(d["actual"]),
+            d.get("tensor", ""),
+            d.get("shard", ""),
+            d.get("microbatch", -1),
+            tuple(tuple((float(e), float(a)) for e, a in row) for row in d.get("near", ())),
+        )
         for d in fields.get("counterexample", ())
     )
     rest = {name: value for name, value in fields.items() if name != "counterexample"}

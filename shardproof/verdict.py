@@ -67,15 +67,17 @@ def decide(
     simulation: Simulation | None,
 ) -> Decision:
     """The verdict and its findings; ``simulation``: of a plan that is not proved, if it was run;
-    ``diagnosis``: what is wrong with one that contradicts itself or differs in the simulation."""
-    notes = listed(result.findings)
+    ``diagnosis``: what is wrong with one that contradicts itself or differs in the simulation, and
+    which findings beside the verdict follow from it."""
+    told = {(f.kind, f.message) for f in diagnosis}
+    notes = listed([f for f in result.findings if (f.kind, f.message) not in told])
     if is_proved(result, open_stages):
         return Decision("proved", "", notes)
     if result.faults:
-        return Decision("refuted", "", (*(diagnosis or result.faults)[:MOST], *notes))
+        return Decision("refuted", "", (*listed(diagnosis or result.faults), *notes))
     if simulation is not None and simulation.differs:
         other = tuple(f for f in notes if f.kind != "definedness")
-        first = diagnosis[:MOST] or confirmed(result, simulation)
+        first = listed(diagnosis) or confirmed(result, simulation)
         return Decision("refuted", "", (*first, *other))
     return Decision(
         "inconclusive",
@@ -85,15 +87,16 @@ def decide(
 
 
 def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The first findings of each kind, and how many more of it there are."""
-    by_kind: dict[str, list[Finding]] = {}
+    """The first findings of each kind and cause, and how many more of it there are."""
+    alike: dict[tuple[int, str], list[Finding]] = {}
     for finding in findings:
-        by_kind.setdefault(finding.kind, []).append(finding)
+        alike.setdefault((finding.group, finding.kind), []).append(finding)
     found: list[Finding] = []
-    for kind, same in by_kind.items():
+    for (group, kind), same in alike.items():
         found += same[:MOST]
         if len(same) > MOST:
-            found.append(Finding(kind, f"and {len(same) - MOST} more findings of this kind"))
+            more = f"and {len(same) - MOST} more findings of this kind"
+            found.append(Finding(kind, more, group=group))
     return tuple(found)
 
 

@@ -16,9 +16,9 @@ from engine.errors import InvalidInput
 from engine.ir import Group, Op, Plan, Program
 from engine.rendezvous import COMMUNICATION
 from shardproof import rundir
-from shardproof.report import plain
 from shardproof.report import write as write_result
 from shardproof.result import Result
+from shardproof.words import plain
 
 #: Longer tables are cut on the screen; ``--json`` has all rows.
 MOST_ROWS: Final = 40

@@ -55,7 +55,7 @@ def check(
     if len(inputs) > 2:
         raise click.UsageError(f"--inputs takes one or two files, not {len(inputs)}")
     from shardproof import api
-    from shardproof.report import plain
+    from shardproof.words import plain
 
     options: dict[str, Any] = {"proofs": proofs, "ethos": ethos, "cpc": cpc}
     if executor == "ray":

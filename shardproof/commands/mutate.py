@@ -85,7 +85,7 @@ def _keeper(out: Path | None, every: bool) -> Any:
 
 
 def _line(outcome: Outcome) -> str:
-    from shardproof.report import plain
+    from shardproof.words import plain
 
     return plain(
         f"mutant {outcome.number}: {outcome.disagreement}: {outcome.mutator}: {outcome.what}"
@@ -115,6 +115,7 @@ def _show(document: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
 
     from shardproof import report
     from shardproof.mutation.campaign import VERDICTS
+    from shardproof.words import plain
 
     def draw(to: Console) -> None:
         grid = Table(box=None, pad_edge=False)
@@ -132,8 +133,8 @@ def _show(document: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
         to.print(Text(f"\n{len(outcomes)} mutants, {len(wrong)} disagreements"))
         for outcome in wrong:
             to.print(Text(f"\n{_line(outcome)}"))
-            to.print(Text(f"  label:   {outcome.label.label} {report.plain(outcome.label.why)}"))
-            to.print(Text(f"  verdict: {outcome.verdict} {report.plain(outcome.reason)[-400:]}"))
+            to.print(Text(f"  label:   {outcome.label.label} {plain(outcome.label.why)}"))
+            to.print(Text(f"  verdict: {outcome.verdict} {plain(outcome.reason)[-400:]}"))
             to.print(
                 Text(f"  again:   --seed {document['seed']} --only {outcome.number} --out DIR")
             )

@@ -62,6 +62,6 @@ def sweep(files: tuple[Path, ...], out: Path | None, compare: Path | None, as_js
 
 
 def _tell(what: str, done: int, total: int) -> None:
-    from shardproof.report import plain
+    from shardproof.words import plain
 
     click.echo(f"shardproof: {done} of {total}, {plain(what)}", err=True)

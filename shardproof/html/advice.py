@@ -49,10 +49,10 @@ _BY_KIND: Final[Mapping[str, str]] = {
 
 
 def advice(finding: Mapping[str, Any], verdict: str) -> dict[str, Any]:
-    """``text``, and whether a repair was ``verified``: the claim was proved again with it."""
-    repair = _repair(finding)
+    """``text``, and whether it is a repair that was ``verified``: the plan was seen to hold."""
+    repair = str(finding.get("repair", "")).removeprefix("holds with ")
     if repair:
-        return {"text": repair, "verified": True}
+        return {"text": repair[:1].upper() + repair[1:], "verified": True}
     message = str(finding.get("message", ""))
     for sign, text in _LIKELY:
         if sign in message:
@@ -61,14 +61,3 @@ def advice(finding: Mapping[str, Any], verdict: str) -> dict[str, Any]:
     if not text and verdict == "refuted":
         text = "Compare this operator with the single-device program."
     return {"text": text, "verified": False}
-
-
-def _repair(finding: Mapping[str, Any]) -> str:
-    """The verified repair of a finding, if it has one: a sentence, or a list of them."""
-    for key in ("repair", "repairs"):
-        held = finding.get(key)
-        if isinstance(held, str) and held:
-            return held
-        if isinstance(held, list) and held and isinstance(held[0], str):
-            return held[0]
-    return ""

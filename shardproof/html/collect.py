@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from engine.errors import InvalidInput
 from engine.records import Run, read_run
 from engine.unroll import Unrolled, unroll
 from shardproof import rundir
 from shardproof.html import lineages, mesh, schedule, values
 from shardproof.html.advice import advice
-from shardproof.report import numbers
+from shardproof.words import numbers
 
 Data = dict[str, Any]
 
@@ -45,14 +45,13 @@ def collect(folder: Path) -> Data:
         "phases": phases(result["seconds"]),
         "memory": result["peak_rss_mib"],
         "conclusions": conclusions(result["conclusions"]),
-        "findings": findings(result["findings"], result["verdict"]),
-        "more_findings": max(0, len(result["findings"]) - MOST_FINDINGS),
+        **findings(result["findings"], result["verdict"]),
         "first": None,
         "plan": None,
         "certificate": None,
         "verdicts": ledger(folder),
     }
-    if result["findings"]:
+    if data["findings"]:
         data["first"] = data["findings"][0]
     if (folder / "certificate.json").is_file():
         _add_plan(data, read_run(folder), result)
@@ -103,18 +102,52 @@ def conclusions(found: Sequence[Mapping[str, Any]]) -> Data:
     }
 
 
-def findings(found: Sequence[Mapping[str, Any]], verdict: str) -> list[Data]:
-    """Findings with what to do; whatever more a finding has is kept as it is."""
+def findings(found: Sequence[Mapping[str, Any]], verdict: str) -> Data:
+    """``findings``: one for each cause, with what follows from it, or all where there are no
+    causes; ``beside``: those that belong to no cause; both with what to do."""
+    causes: dict[object, list[Mapping[str, Any]]] = {}
+    beside: list[Mapping[str, Any]] = []
+    grouped = any(one.get("group") for one in found)
+    for number, one in enumerate(found):
+        if grouped and not one.get("group"):
+            beside.append(one)
+        else:
+            causes.setdefault(one.get("group") or f"finding {number}", []).append(one)
+    held = [_cause(alike, verdict) for alike in causes.values()]
+    return {
+        "findings": held[:MOST_FINDINGS],
+        "more_findings": max(0, len(held) - MOST_FINDINGS),
+        "beside": _kinds(beside),
+    }
+
+
+def _cause(alike: Sequence[Mapping[str, Any]], verdict: str) -> Data:
+    """The first finding of a cause, and by kind what follows from it."""
+    first = alike[0]
+    return {
+        "cause": "",
+        "reference": "",
+        "layers": [],
+        **first,
+        "rank_numbers": list(first["ranks"]),
+        "ranks": numbers(first["ranks"]),
+        "agreeing_ranks": numbers(first.get("agreeing_ranks", ())),
+        "microbatches": numbers(first["microbatches"]),
+        "agreeing_microbatches": numbers(first.get("agreeing_microbatches", ())),
+        "advice": advice(first, verdict),
+        "tensors": values.drawn(first.get("counterexample", ())),
+        "followers": _kinds(alike[1:]),
+    }
+
+
+def _kinds(found: Sequence[Mapping[str, Any]]) -> list[Data]:
+    """Findings by kind: how many, and the messages of the first ones."""
+    kinds: dict[str, list[str]] = {}
+    for one in found:
+        kinds.setdefault(one["kind"], []).append(one["message"])
     return [
-        {
-            **one,
-            "rank_numbers": list(one["ranks"]),
-            "ranks": numbers(one["ranks"]),
-            "microbatches": numbers(one["microbatches"]),
-            "advice": advice(one, verdict),
-            "values": None,
-        }
-        for one in found[:MOST_FINDINGS]
+        {"kind": kind, "count": len(said), "said": said[:MOST_FINDINGS]}
+        for kind, said in kinds.items()
     ]
 
 
@@ -187,8 +220,6 @@ def _add_plan(data: Data, run: Run, result: Data) -> None:
         "settings": dict(found.settings),
         "trusted": list(found.trusted),
     }
-    if data["verdict"] == "refuted" and not parallel.faults:
-        _add_values(data, run)
 
 
 def _digest(template: Any) -> str:
@@ -198,28 +229,21 @@ def _digest(template: Any) -> str:
 
 
 def _marked(result: Data) -> list[Data]:
-    """The findings that a refutation rests on: those of the first one's kind (notes come after
-    them).  They are what pictures mark."""
+    """The findings that a refutation rests on, one for each cause: what pictures mark."""
     found = result["findings"] if result["verdict"] == "refuted" else []
-    return [one for one in found if one["kind"] == found[0]["kind"]]
-
-
-def _add_values(data: Data, run: Run) -> None:
-    """The values that show the difference, for the first finding that has none of its own."""
-    first = data["first"]
-    if first is None or first["values"]:
-        return
-    try:
-        first["values"] = values.counterexample(run.plan)
-    except (Unsupported, ShapeMismatch, InvalidInput) as error:
-        first["no_values"] = str(error)
+    causes: dict[object, Data] = {}
+    for one in found:
+        if one.get("group"):
+            causes.setdefault(one["group"], one)
+    return list(causes.values()) or [one for one in found if one["kind"] == found[0]["kind"]]
 
 
 def _matches(one: Mapping[str, Any], name: str, backward: bool, module: str, base: int) -> bool:
     said = f"backward of {name}" if backward else name
     if one["operator"] != said or (one["ranks"] and base not in one["ranks"]):
         return False
-    return not one["layer"] or one["layer"] == module
+    # Communication belongs to no module: its finding says between which it is.
+    return not module or module in (one.get("layers") or [one["layer"]])
 
 
 def _failing_rows(run: Run, parallel: Unrolled, found: Sequence[Mapping[str, Any]]) -> set[int]:

@@ -106,11 +106,14 @@ def by_layer(run: Run, parallel: Unrolled, proved: set[int], failing: set[int]) 
     batch = frozenset([*plan.replica_axes, MICROBATCH])
     stages = {stage.row: stage for stage in run.stages if stage.side == PARALLEL}
     layers: dict[str, Layer] = {}
+    readers = _readers(plan, parallel)
     for number, row in enumerate(parallel.rows):
-        if not row.outputs or row.kind in ("load", "seed"):
+        if not row.outputs or row.kind in ("load", "seed") or _is_table(row, plan):
             continue
         module = row.source.module or _module_of(row, plan)
-        layer = layers.setdefault(layer_of(module) or UNNAMED, Layer(layer_of(module) or UNNAMED))
+        name = layer_of(module) or UNNAMED
+        name = readers.get(name, name)
+        layer = layers.setdefault(name, Layer(name))
         kind, words = describe(run.parallel[row.outputs[0]], batch, known)
         direction = direction_of(row, parallel)
         layer.counts.setdefault(direction, Counter())[kind] += 1
@@ -127,7 +130,8 @@ def by_layer(run: Run, parallel: Unrolled, proved: set[int], failing: set[int]) 
         ranks = {plan.programs[p].base for p in row.programs}
         place = module.removeprefix(layer.name).lstrip(".")
         layer.operators.setdefault((place, name, words, status), set()).update(ranks)
-    return list(layers.values())
+    # What belongs to no layer has no place in their order.
+    return sorted(layers.values(), key=lambda layer: layer.name == UNNAMED)
 
 
 def _known(run: Run) -> int:
@@ -136,6 +140,31 @@ def _known(run: Run) -> int:
     if run.certificate.verdict == "proved":
         return len(run.nodes)
     return 1 + max((t.node for x in run.single if x is not None for t in x.terms), default=-1)
+
+
+def _readers(plan: Plan, parallel: Unrolled) -> dict[str, str]:
+    """For names of parameters that no module has (a planner lifted them out of theirs): the layer
+    of an operator that reads them."""
+    modules = {layer_of(row.source.module) for row in parallel.rows if row.kind == "op"}
+    names = {
+        row.outputs[0]: layer_of(_module_of(row, plan))
+        for row in parallel.rows
+        if row.kind == "shard"
+    }
+    lifted = {value: name for value, name in names.items() if name not in modules}
+    found: dict[str, str] = {}
+    for row in parallel.rows if lifted else ():
+        if row.source.module and row.kind == "op":
+            for name in {lifted[v] for v in row.inputs if v in lifted}:
+                found.setdefault(name, layer_of(row.source.module))
+    return found
+
+
+def _is_table(row: Row, plan: Plan) -> bool:
+    """Whether a row is a buffer or table: no layer of its own."""
+    number = row.attrs.get("shard")
+    shards = plan.programs[row.programs[0]].shards
+    return row.kind == "shard" and isinstance(number, int) and not shards[number].trainable
 
 
 def _module_of(row: Row, plan: Plan) -> str:

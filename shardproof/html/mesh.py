@@ -49,9 +49,13 @@ def _replicas(plan: Plan, extents: dict[str, int]) -> int:
 
 
 def _held(program: Program) -> tuple[str, ...]:
-    """The layers that a program has operators or parameters of, in its order."""
+    """The layers that a program has operators of, in its order; without any, of parameters."""
     found: dict[str, None] = {}
-    for shard in program.shards:
+    for body in program.bodies:
+        for op in body.ops:
+            if op.source.module and not op.backward and body.mirror < 0 and not body.reduced:
+                found[layer_of(op.source.module)] = None
+    for shard in program.shards if not found else ():
         if shard.trainable:
             found[layer_of(shard.name)] = None
     return tuple(found) or (program.name,)

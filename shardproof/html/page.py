@@ -46,16 +46,16 @@ TEMPLATE: Final = """<!DOCTYPE html>
 {% else %}
 <div class="card"><h3>What is wrong</h3>
   {% if d.reason %}<p class="big">{{ d.reason }}</p>{% endif %}
-  {% if f %}<p class="{{ 'big' if not d.reason }}">{{ f.message }}</p>
-  {% if f.expected %}<dl><dt>expected</dt><dd class="mono">{{ f.expected }}</dd>
-  <dt>actual</dt><dd class="mono bad">{{ f.actual }}</dd></dl>{% endif %}{% endif %}</div>
-<div class="card"><h3>Where</h3>
-  {% if f %}{{ place(f) }}{% else %}<p class="soft">No place is known.</p>{% endif %}
+  {% if f %}<p class="{{ 'big' if not d.reason }}">{{ f.message }}</p>{{ said(f) }}{% endif %}
   {% if d.findings|length > 1 %}<p><a href="#findings">{{ many(d.findings|length - 1
   + d.more_findings, "more finding") }}</a></p>{% endif %}</div>
+<div class="card"><h3>Where</h3>
+  {% if f %}{{ place(f) }}{% else %}<p class="soft">No place is known.</p>{% endif %}</div>
 <div class="card"><h3>What to do</h3>
-  {% if f and f.advice.text %}<p class="big">{{ f.advice.text }}</p>
-  <p class="soft">{{ "Verified: with this change the claim holds." if f.advice.verified else
+  {% if f and f.cause %}<p><b>Cause:</b> {{ f.cause }}{{ ", likely" if not f.advice.verified }}</p>
+  {% endif %}
+  {% if f and f.advice.text %}<p class="big">{{ ticks(f.advice.text) }}</p>
+  <p class="soft">{{ "Verified: with this change every conclusion holds." if f.advice.verified else
   "Likely, from what was found; not tried." }}</p>
   {% elif d.verdict == "inconclusive" %}<p class="big">Remove the reason if you can: this is no
   statement about the plan, good or bad.</p>
@@ -72,9 +72,10 @@ TEMPLATE: Final = """<!DOCTYPE html>
   {% if d.plan.mesh.replicas > 1 %}One of {{ "{:,}".format(d.plan.mesh.replicas) }} replicas is
   drawn.{% endif %} A row holds the layers it names.</p>
   {% for s in d.plan.mesh.stages %}<div class="stage"><span class="holds">{{ s.holds }}</span>
+  <span class="boxes">
   {% for b in s.boxes %}<span class="box{{ ' failing' if b.failing }}" title="{{ b.at }}">{{
   b.rank }}{{ " ✗" if b.failing }}</span>{% endfor %}
-  {% if s.more %}<span class="soft">and {{ s.more }} more that fail</span>{% endif %}</div>
+  {% if s.more %}<span class="soft">and {{ s.more }} more that fail</span>{% endif %}</span></div>
   {% endfor %}
   {% if d.plan.mesh.more %}<p class="soft">and {{ d.plan.mesh.more }} more rows</p>{% endif %}
 </div>
@@ -104,23 +105,25 @@ TEMPLATE: Final = """<!DOCTYPE html>
 {% endif %}
 {% endif %}
 
-{% if d.findings %}
-<section id="findings"><h2>{{ "Findings" if d.verdict != "proved" else
-"Findings beside the proof" }} ({{ d.findings|length + d.more_findings }})</h2>
+{% if d.findings or d.beside %}
+<section id="findings"><h2>{{ "Findings beside the proof" if d.verdict == "proved" else "Findings"
+}} ({{ d.findings|length + d.more_findings }})</h2>
 {% for one in d.findings %}
 <article class="card"><h3><span class="tag {{ 'failing' if d.verdict == 'refuted' }}">{{ one.kind
   }}</span> {{ one.message }}</h3>
-  <div class="two"><div>{{ place(one) }}
-  {% if one.expected %}<dl><dt>expected</dt><dd class="mono">{{ one.expected }}</dd>
-  <dt>actual</dt><dd class="mono bad">{{ one.actual }}</dd></dl>{% endif %}</div>
-  <div>{% if one.advice.text %}<p><b>{{ "Repair (verified)" if one.advice.verified else "Likely"
-  }}:</b> {{ one.advice.text }}</p>{% endif %}</div></div>
-  {% if one["values"] %}{{ drawn(one["values"]) }}{% endif %}
-  {% if one.no_values %}<p class="soft">Its values cannot be drawn: {{ one.no_values }}</p>
-  {% endif %}
+  <div class="two"><div>{{ place(one) }}</div>
+  <div>{% if one.cause %}<p><b>Cause:</b> {{ one.cause }}{{ ", likely" if not one.advice.verified
+  }}</p>{% endif %}
+  {% if one.advice.text %}<p><b>{{ "Repair (verified)" if one.advice.verified else "Likely"
+  }}:</b> {{ ticks(one.advice.text) }}</p>{% endif %}
+  {% if not one.tensors %}{{ said(one) }}{% endif %}</div></div>
+  {% if one.tensors %}{{ drawn(one.tensors) }}{% endif %}
+  {% if one.followers %}{{ kinds(one.followers, "gone with the same repair"
+  if one.advice.verified else "of the same cause") }}{% endif %}
 </article>{% endfor %}
 {% if d.more_findings %}<p class="soft">and {{ d.more_findings }} more, all in
 <code>result.json</code> of the run directory</p>{% endif %}
+{% if d.beside %}<div class="card">{{ kinds(d.beside, "beside the verdict") }}</div>{% endif %}
 </section>{% endif %}
 
 <section class="two"><div><h2 id="assumed">What was assumed</h2><div class="card"><ul>
@@ -189,28 +192,49 @@ templates were known from earlier runs.{% endif %}{% if d.verdicts %} Verdicts:
 PARTS: Final = """
 {% macro place(f) %}<dl>
 {% if f.operator %}<dt>operator</dt><dd><b>{{ f.operator }}</b></dd>{% endif %}
+{% if f.reference %}<dt>single device</dt><dd>{{ f.reference }}</dd>{% endif %}
 {% if f.layer %}<dt>layer</dt><dd>{{ f.layer }}</dd>{% endif %}
 {% if f.source %}<dt>source</dt><dd class="mono">{{ f.source }}</dd>{% endif %}
-{% if f.ranks %}<dt>ranks</dt><dd><b>{{ f.ranks }}</b></dd>{% endif %}
-{% if f.microbatches %}<dt>microbatches</dt><dd>{{ f.microbatches }}</dd>{% endif %}
+{% if f.ranks %}<dt>ranks</dt><dd><b class="bad">{{ f.ranks }}</b>{% if f.agreeing_ranks %};
+<span class="good">{{ f.agreeing_ranks }} right</span>{% elif f.reference %}, all that run it
+{% endif %}</dd>{% endif %}
+{% if f.microbatches %}<dt>microbatches</dt><dd>{{ f.microbatches }}{% if f.agreeing_microbatches
+%}; <span class="good">{{ f.agreeing_microbatches }} right</span>{% endif %}</dd>
+{% elif f.reference %}<dt>microbatches</dt><dd>all</dd>{% endif %}
 </dl>{% endmacro %}
 
-{% macro drawn(v) %}{% if v is mapping and v.tensors is defined %}
+{% macro ticks(text) %}{% for part in text.split("`") %}{% if loop.index0 % 2 %}<code>{{ part
+}}</code>{% else %}{{ part }}{% endif %}{% endfor %}{% endmacro %}
+
+{% macro said(f) %}{% if f.tensors %}{% set t = f.tensors[0] %}<p class="soft">{{ t.name }}:</p>
+<dl>{% for s in t.shards[:4] %}<dt>{{ s.where }}</dt><dd class="mono"><span
+class="{{ 'bad' if s.differs else 'good' }}">{{ s.actual }}</span> <span class="soft">{%
+if s.differs %}instead of</span> {{ s.expected }}{% else %}as expected</span>{% endif %}</dd>
+{% endfor %}</dl>
+{% if t.shards|length > 4 %}<p class="soft">and {{ t.shards|length - 4 }} more ranks</p>{% endif %}
+{% elif f.expected %}<dl><dt>expected</dt><dd class="mono">{{ f.expected }}</dd>
+<dt>actual</dt><dd class="mono bad">{{ f.actual }}</dd></dl>{% endif %}{% endmacro %}
+
+{% macro kinds(held, words) %}{% for k in held %}<details><summary><b>{{ k.kind }}</b>: {{
+many(k.count, "finding") }}, {{ words }}</summary><ul>{% for text in k.said %}<li>{{ text }}</li>
+{% endfor %}
+{% if k.count > k.said|length %}<li>and {{ k.count - k.said|length }} more</li>{% endif %}</ul>
+</details>{% endfor %}{% endmacro %}
+
+{% macro drawn(tensors) %}
 <h3>A counterexample: both programs run on the same random input, at small sizes</h3>
-<p class="soft">{{ v.wrong }} of {{ v.wrong + v.right }} losses and gradients differ{% if v.right
-%}; right are {{ v.right_names|join(", ") }}{% if v.right > v.right_names|length %} and {{ v.right -
-v.right_names|length }} more{% endif %}{% endif %}. Each cell: expected, and below it actual.</p>
-{% for t in v.tensors %}<h3>{{ t.name }} <span class="soft">differs on {{ t.differ }} of {{ t.all
-}} shards</span></h3><div class="shards">{% for s in t.shards %}
+<p class="soft">Some values around the one that is furthest off; where they differ: expected, and
+below it actual.</p>
+{% for t in tensors %}<h3>{{ "It ends in the " if t.conclusion else "It begins with " }}{{ t.name }}
+<span class="soft">differs on {{ t.differ }} of {{ t.all }} ranks shown</span></h3>
+<div class="shards">{% for s in t.shards %}
 <div class="shard{{ ' off' if s.differs }}"><div><b>{{ s.where }}</b> <span class="soft">{{ s.box
-}}</span></div><div class="{{ 'bad' if s.differs else 'good' }}">{{ "off by " ~ s.error ~
-" of its scale" if s.differs else "as expected" }}</div>
+}}</span></div><div class="{{ 'bad' if s.differs else 'good' }}">{{ "differs" if s.differs else
+"as expected" }}{% if s.index %} at {{ s.index }}{% endif %}</div>
 <table class="grid">{% for row in s.cells %}<tr>{% for c in row %}
 <td class="{{ 'off' if c.off }}">{{ c.expected }}{% if c.off %}<br><b>{{
 c.actual }}</b>{% endif %}</td>{% endfor %}</tr>{% endfor %}
-</table></div>{% endfor %}{% if t.more %}<span class="soft">and {{ t.more }} more shards</span>
-{% endif %}</div>{% endfor %}
-{% else %}<pre class="mono">{{ v|tojson(indent=1) }}</pre>{% endif %}{% endmacro %}
+</table></div>{% endfor %}</div>{% endfor %}{% endmacro %}
 
 {% macro timeline(s) %}<h2>Schedule</h2><div class="card" id="schedule">
 <svg width="{{ 130 + s.steps * s.step }}" height="{{ 6 + s.rows|length * row }}"
@@ -240,8 +264,5 @@ def render(data: dict[str, Any]) -> str:
     )
     environment.globals.update(many=_many, row=ROW)
     environment.globals.update(vars(environment.from_string(PARTS).module))
-    shown = {**data, "findings": [{"no_values": "", **one} for one in data["findings"]]}
-    if data["first"] is not None:
-        shown["first"] = shown["findings"][0]
     page = environment.from_string(TEMPLATE)
-    return page.render(d=shown, css=Markup(CSS), script=Markup(SCRIPT))
+    return page.render(d=data, css=Markup(CSS), script=Markup(SCRIPT))

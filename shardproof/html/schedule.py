@@ -22,7 +22,7 @@ MOST_STEPS: Final = 160
 NARROW: Final = 20
 WIDTH: Final = 1120
 #: Calls of a plan above which it is not replayed.
-MOST_CALLS: Final = 60_000
+MOST_CALLS: Final = 200_000
 
 DURATION: Final = {"F": 1, "B": 2, "R": 1, "": 0}
 

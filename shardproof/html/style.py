@@ -22,12 +22,13 @@ header .plan { margin-left:auto; opacity:.9; overflow-wrap:anywhere; font-size:1
 h2 { font-size:17px; margin:26px 0 8px; } h3 { font-size:14px; margin:12px 0 4px; }
 .card { background:var(--card); border:1px solid var(--line); border-radius:6px;
   padding:12px 14px; margin:10px 0; overflow-x:auto; }
-.three { display:grid; grid-template-columns:repeat(auto-fit,minmax(270px,1fr)); gap:12px;
+.three { display:grid; grid-template-columns:repeat(auto-fit,minmax(min(270px,100%),1fr)); gap:12px;
   margin-top:14px; }
 .three .card { margin:0; } .three h3 { margin:0 0 6px; color:var(--soft); font-size:12px;
   text-transform:uppercase; letter-spacing:.05em; }
 .three p { margin:0 0 6px; } .big { font-size:16px; font-weight:600; overflow-wrap:anywhere; }
-.two { display:grid; grid-template-columns:repeat(auto-fit,minmax(430px,1fr)); gap:12px; }
+.two { display:grid; grid-template-columns:repeat(auto-fit,minmax(min(430px,100%),1fr));
+  gap:12px; } .two > div { min-width:0; }
 dl { display:grid; grid-template-columns:max-content 1fr; gap:2px 12px; margin:0; }
 dt { color:var(--soft); } dd { margin:0; overflow-wrap:anywhere; }
 table { border-collapse:collapse; width:100%; } th { text-align:left; color:var(--soft);
@@ -38,8 +39,9 @@ code,.mono { font-family:ui-monospace,Menlo,Consolas,monospace; font-size:12.5px
 .tag { display:inline-block; padding:0 7px; border-radius:9px; font-size:12px; color:#fff;
   background:var(--grey); } .tag.failing,.tag.refuted { background:var(--bad); }
 .tag.proved { background:var(--good); } .tag.open { background:var(--warn); }
-.stage { display:flex; gap:6px; align-items:center; margin:3px 0; flex-wrap:wrap; }
-.stage .holds { flex:0 0 260px; color:var(--soft); font-size:12.5px; overflow-wrap:anywhere; }
+.stage { display:grid; grid-template-columns:minmax(0,260px) 1fr; gap:6px; align-items:center;
+  margin:3px 0; } .boxes { display:flex; gap:6px; flex-wrap:wrap; align-items:center; }
+.stage .holds { color:var(--soft); font-size:12.5px; overflow-wrap:anywhere; }
 .box { border:1px solid var(--blue); background:#e8f0f9; border-radius:4px; padding:2px 8px;
   min-width:44px; text-align:center; font-size:12px; }
 .box.failing { border:2px solid var(--bad); background:#fbe9e7; color:var(--bad);
@@ -73,7 +75,25 @@ input[type=search] { width:100%; padding:7px 10px; font:inherit; border:1px soli
 .F { fill:#cfe0f3; background:#cfe0f3; } .B { fill:#f7ddc0; background:#f7ddc0; }
 .R { fill:#e2d4ef; background:#e2d4ef; } rect.failing { stroke:var(--bad); stroke-width:2.5; }
 svg text { font:11px system-ui,sans-serif; } ul { margin:4px 0; padding-left:20px; }
-pre { white-space:pre-wrap; overflow-wrap:anywhere; margin:4px 0; }
+.card a { color:var(--blue); } svg { max-width:none; } svg text { fill:var(--ink); }
+rect + text { fill:#1c2530; }
+@media (max-width:700px) { main { padding:0 10px 30px; } header { padding:10px; }
+  header .plan { margin-left:0; } header b { font-size:20px; }
+  .stage { grid-template-columns:1fr; } td { overflow-wrap:anywhere; }
+  details.layer > summary { grid-template-columns:1fr max-content; } }
+@media (prefers-color-scheme:dark) {
+  :root { --ink:#e4e9ef; --soft:#9aa7b5; --line:#343e4a; --back:#14181d; --card:#1c2229;
+    --good:#4cbf8a; --bad:#ff7b72; --warn:#d9a441; --blue:#6ba3e0; --grey:#66717d; }
+  header, .tag { color:#fff; } header.proved { background:#14583a; }
+  header.refuted { background:#8c1f19; } .tag { background:#5a6570; }
+  .tag.failing,.tag.refuted { background:#a3271f; } .tag.proved { background:#14683f; }
+  .box { background:#1f2c3a; } .box.failing { background:#3d1d1b; }
+  .grid td { background:#1b2b23; } .grid td.off { background:#41201e; }
+  .bar, .strip .col { background:#2a323b; } input[type=search] { background:var(--back);
+    color:var(--ink); } }
+@media print { body { background:#fff; } .card { break-inside:avoid; } input { display:none; }
+  header { print-color-adjust:exact; -webkit-print-color-adjust:exact; } .bar, .strip, .box,
+  .grid td, .legend i { print-color-adjust:exact; -webkit-print-color-adjust:exact; } }
 """
 
 SCRIPT: Final = """

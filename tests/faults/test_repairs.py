@@ -171,6 +171,47 @@ def test_two_faults_in_two_layers_are_two_findings() -> None:
         assert finding.repair.endswith("together with the other repair named here")
 
 
+def test_the_same_fault_in_every_layer_is_one_finding() -> None:
+    plan = llama(tp=2, layers=3)
+    for layer in range(3):
+        where = f"layers.{layer}.feed_forward"
+        plan = edit_op(plan, "all_reduce", identity, layer=where)
+    result = verify(plan)
+    assert result.verdict == "refuted"
+    (found,) = (f for f in result.findings if f.kind == "mismatch")
+    assert found.layers == tuple(f"layers.{n}.feed_forward" for n in range(3))
+    assert found.layer == ", ".join(found.layers)
+    assert found.message.startswith(f"add in {found.layer} on ranks [0]: its input ")
+    assert (found.cause, found.group) == ("missing reduction", 1)
+    assert "and the same in layers.1.feed_forward" in found.repair
+    assert "together with" not in found.repair
+
+
+def test_the_same_operator_with_another_fault_is_another_finding() -> None:
+    plan = edit_op(llama(layers=2), "rms_norm", attrs(eps=Fraction(1, 2)), layer="layers.0")
+    plan = edit_op(plan, "rms_norm", attrs(eps=Fraction(1, 4)), layer="layers.1")
+    result = verify(plan)
+    found = [f for f in result.findings if f.kind == "mismatch"]
+    assert [(f.layer, f.group) for f in found] == [("layers.0", 1), ("layers.1", 2)]
+    assert ["in place of 1/2" in f.repair for f in found] == [True, False]
+    assert all(f.repair for f in found)
+
+
+def test_who_agrees_and_what_it_was_held_against_are_named() -> None:
+    plan = edit_op(apart_llama(), "rms_norm", attrs(eps=Fraction(1, 2)), program=1)
+    result = verify(plan)
+    first = result.findings[0]
+    assert (first.ranks, first.agreeing_ranks) == ((1,), (0,))
+    assert first.reference.startswith("rms_norm")
+    assert "with eps about 1e-05 (here 1/2)" in first.reference
+    inside = [d for d in first.counterexample if "the result of rms_norm" in d.tensor]
+    assert [(d.ranks, d.expected == d.actual) for d in inside] == [((0,), True), ((1,), False)]
+    assert all(d.shard == "all of it" for d in inside)
+    ends = [d for d in first.counterexample if d not in inside]
+    assert ends
+    assert {d.tensor.split()[0] for d in ends} <= {"loss", "gradient"}
+
+
 def test_past_a_fault_without_repair_its_result_is_assumed() -> None:
     plan = edit_op(llama(layers=2), "silu", named("sigmoid"), nth=0)
     plan = edit_op(plan, "div", attrs(other=Fraction(4)), layer="layers.1.attention")

@@ -198,9 +198,51 @@ def test_repairs_that_were_verified_are_shown_as_such(runs: Runs, tmp_path: Path
     result["findings"][0]["repair"] = "holds with an all-reduce over ranks [0, 1]"
     (tmp_path / "result.json").write_text(json.dumps(result))
     _, page = page_of(tmp_path)
-    assert "holds with an all-reduce over ranks [0, 1]" in page.text
-    assert "Verified: with this change the claim holds." in page.text
+    assert "An all-reduce over ranks [0, 1]" in page.text
+    assert "Verified: with this change every conclusion holds." in page.text
     assert "not tried" not in page.text
+
+
+def test_values_are_those_on_record(runs: Runs, tmp_path: Path) -> None:
+    """The page draws the finding's counterexample and computes none."""
+    folder = runs("refuted", unreduced())
+    _, page = page_of(folder)
+    result = json.loads((folder / "result.json").read_text())
+    (finding,) = [f for f in result["findings"] if f["group"] == 1 and f["repair"]]
+    inside = [d for d in finding["counterexample"] if "input of add" in d["tensor"]]
+    assert [d["ranks"] for d in inside] == [[0], [1]]
+    assert {d["expected"] for d in inside} == {inside[0]["expected"]}
+    assert sum(d["actual"] for d in inside) == pytest.approx(inside[0]["expected"])
+    for one in inside:
+        assert f"{one['actual']:.4g} instead of {one['expected']:.4g}" in page.text
+    assert f"It begins with {inside[0]['tensor']}" in page.text
+    assert "It ends in the" in page.text
+    for one in finding["counterexample"]:
+        one |= {"expected": 1234.5, "actual": "nan", "near": [[[1234.5, "nan"]]]}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    _, other = page_of(tmp_path)
+    assert "NaN instead of 1234" in other.text
+    for one in finding["counterexample"]:
+        del one["tensor"], one["near"]
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    _, older = page_of(tmp_path)
+    assert "counterexample" not in older.text
+
+
+def test_what_follows_from_a_cause_is_under_it(runs: Runs, tmp_path: Path) -> None:
+    result = json.loads((runs("refuted", unreduced()) / "result.json").read_text())
+    first = result["findings"][0]
+    more = {**first, "kind": "metadata", "message": "a record", "repair": "", "counterexample": []}
+    beside = {**more, "kind": "precision", "message": "a cast", "group": 0}
+    result["findings"] = [first, more, {**more, "message": "another record"}, beside]
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    data = collect(tmp_path)
+    assert len(data["findings"]) == 1
+    assert [(k["kind"], k["count"]) for k in data["findings"][0]["followers"]] == [("metadata", 2)]
+    assert [(k["kind"], k["count"]) for k in data["beside"]] == [("precision", 1)]
+    page = Page(render(data))
+    assert "metadata : 2 findings, gone with the same repair" in page.text
+    assert "precision : 1 finding, beside the verdict" in page.text
 
 
 def test_advice_by_kind() -> None:

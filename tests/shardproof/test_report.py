@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 
 from engine.findings import Finding
-from shardproof import report
+from shardproof import report, words
 from shardproof.result import Counts, Result, Seconds, Verdict
 from tests.shardproof.faces import assert_golden, proved, refuted
 
@@ -63,7 +63,7 @@ def test_names_are_neither_markup_nor_escapes() -> None:
     ],
 )
 def test_ranks_are_shown_as_ranges(values: tuple[int, ...], shown: str) -> None:
-    assert report.numbers(values) == shown
+    assert words.numbers(values) == shown
 
 
 def findings(count: int, length: int) -> tuple[Finding, ...]:

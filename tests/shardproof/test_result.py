@@ -51,6 +51,12 @@ def test_the_document_has_the_fields_of_the_contract_in_order() -> None:
         "actual",
         "message",
         "repair",
+        "cause",
+        "group",
+        "reference",
+        "layers",
+        "agreeing_ranks",
+        "agreeing_microbatches",
         "counterexample",
     ]
 
