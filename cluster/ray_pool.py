@@ -20,7 +20,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.ray_worker import SolverActor
-from cluster.reserve import Node
+from cluster.reserve import Node, reservation
 from cluster.settings import Options, Settings, installed_version
 from cluster.work import Batch
 
@@ -129,7 +129,7 @@ class Pool:
     @property
     def reservation(self) -> int:
         """Bytes that a worker reserves."""
-        return self.level * self._children
+        return reservation(self.level, self._children)
 
     def start(self, level: int, last: bool, where: Sequence[str]) -> None:
         """End the workers there are and begin one on each of the nodes named, in their order."""
