@@ -82,10 +82,13 @@ class LocalExecutor:
     """
 
     def __init__(
-        self, settings: Settings, portfolio: Callable[[Options], Portfolio] = Options.portfolio
+        self,
+        settings: Settings,
+        portfolio: Callable[[Options], Portfolio] = Options.portfolio,
+        events: Events | None = None,
     ) -> None:
         self.peaks: Peaks = {}
-        self.events = Events()
+        self.events = Events() if events is None else events
         self._workers = settings.local_workers()
         self.options = settings.options
         self._open_portfolio = portfolio

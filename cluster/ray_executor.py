@@ -73,7 +73,7 @@ class RayExecutor:
         self._settings = settings
         self.events = Events() if events is None else events
         self._meters: Meters | None = None
-        self._pool = Pool(self.options, settings.solvers_per_worker)
+        self._pool = Pool(self.options, settings.solvers_per_worker, self.events.run)
         self._began_ray = False
         self._seconds_per_query = BATCH_SECONDS[0] / FIRST_BATCH
 
@@ -123,6 +123,11 @@ class RayExecutor:
     def level(self) -> int:
         """The bytes that a solver child of the present pool has; 0 without one."""
         return self._pool.level if self._pool.workers else 0
+
+    @property
+    def pace(self) -> float:
+        """Queries per second that the present pool gets through, about; 0 without one."""
+        return len(self._pool.workers) / self._seconds_per_query
 
     def ladder(self) -> tuple[int, ...]:
         """The levels of memory per child on this cluster. Raises ClusterError for none."""

@@ -20,6 +20,9 @@ UNITS |= {f"{prefix}iB": UNITS[prefix] for prefix in "KMGT"}
 UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
 """Bytes per unit; a bare letter is binary, as container runtimes have it."""
 
+POOL = "SHARDPROOF_POOL"
+"""The environment variable that names a pool of workers shared by several runs (`cluster.hub`)."""
+
 FIRST_LIMIT_BYTES = 2 << 30
 """What a solver gets at first where the user sets no limit."""
 
@@ -123,6 +126,13 @@ class Settings:
             "" if self.mode == "cvc5" else installed_version("z3"),
             "" if self.mode == "z3" else installed_version("cvc5"),
         )
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether a Ray cluster is asked for by name, or there: "auto" may take Ray besides."""
+        if self.executor == "auto":
+            return self.address is not None or bool(os.environ.get("RAY_ADDRESS"))
+        return self.executor == "ray"
 
     @property
     def first_limit_bytes(self) -> int:

@@ -7,9 +7,9 @@ The same plan is verified again and again; whatever is killed, the run goes on, 
 `shardproof resume`. Every finished run is held against one that nobody disturbed: the same verdict
 on every template, each once, and the same certificate, byte for byte.
 
-Kills and runs are added to kills.csv and runs.csv as they happen, so that the campaign goes on where
-it was; summary.md is made from both. The exit code is 1 if anything was lost, repeated or wrong, or
-a run did not come to its end, and 2 while there are kills to go.
+Kills and runs are added to kills.csv and runs.csv as they happen, so that the campaign goes on
+where it was; summary.md is made from both. The exit code is 1 if anything was lost, repeated or
+wrong, or a run did not come to its end, and 2 while there are kills to go.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def summary(campaign: Campaign) -> Iterator[str]:
         yield f"| {kind} | {by_kind[kind]} |"
     yield f"| all | {len(campaign.kills)} |"
     yield ""
-    yield "| runs | drivers | finished | verdicts | lost | repeated | wrong | certificates that differ |"
+    yield "| runs | drivers | finished | verdicts | lost | repeated | wrong | other certificate |"
     yield "|--:|--:|--:|--:|--:|--:|--:|--:|"
     yield (
         f"| {len(runs)} | {sum(r.attempts for r in runs)} | "
