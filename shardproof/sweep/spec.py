@@ -33,6 +33,7 @@ OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
     "address": (str,),
     "workers": (int,),
     "seed": (int,),
+    "shapes": (int,),
     "exhaustive": (bool,),
     "cache": (bool,),
 }
