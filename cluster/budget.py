@@ -17,8 +17,6 @@ from types import FrameType
 
 from cluster.memory import MemorySampler
 from cluster.settings import Settings
-from solvers import Mode
-from solvers.configurations import CONFIGURATIONS
 
 MIB = 1 << 20
 
@@ -73,25 +71,19 @@ def ceiling(budget_bytes: int) -> int:
     return budget_bytes - min(reserve, budget_bytes // 4)
 
 
-def children_per_worker(mode: Mode) -> int:
-    """How many solver children a worker may have at once: a stubborn text is given to all."""
-    used = ("z3", "cvc5") if mode in ("portfolio", "both") else (mode,)
-    return sum(1 for configuration in CONFIGURATIONS if configuration.solver in used)
-
-
 def within(settings: Settings, budget_bytes: int) -> Settings:
     """The settings with as many workers, and limits for their solvers, as the budget has room for.
 
     They follow from the budget alone, so that equal budgets have equal options.
     """
     room = budget_bytes // SOLVERS_SHARE
-    children = children_per_worker(settings.mode)
+    children = settings.solvers_per_worker
     workers = min(settings.local_workers(), max(1, room // (children * LEAST_CHILD_BYTES)))
     share = max(LEAST_CHILD_BYTES, room // (workers * children))
     return replace(
         settings,
         workers=workers,
-        memory_limit_bytes=min(settings.memory_limit_bytes, share),
+        memory_limit_bytes=min(settings.first_limit_bytes, share),
         memory_budget_bytes=budget_bytes,
     )
 

@@ -1,7 +1,8 @@
 """What happened in a run, as JSON lines with the run and the templates in them.
 
 A line is one object: ``time`` (seconds since 1970), ``run``, ``event``, and what the event says.
-Lines are written whole; the file only grows, over all attempts at a run.
+Lines are written whole; the file only grows, over all attempts at a run. Workers write lines of the
+same form to their own logs, which Ray keeps on their nodes.
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ class Events:
         """Write a line; a log that cannot be written stops no run."""
         if self._path is None:
             return
-        line: dict[str, Word] = {"time": round(time.time(), 3), "run": self.run, "event": event}
-        if templates is not None:
-            line["templates"] = templates[:MOST_TEMPLATES]
-            line["templates_total"] = len(templates)
-        text = json.dumps(line | more, allow_nan=False)
+        text = line(self.run, event, templates, **more)
         with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             file.write(text + "\n")
+
+
+def line(run: str, event: str, templates: list[str] | None = None, **more: Word) -> str:
+    """A line of a log, without its end."""
+    said: dict[str, Word] = {"time": round(time.time(), 3), "run": run, "event": event}
+    if templates is not None:
+        said["templates"] = templates[:MOST_TEMPLATES]
+        said["templates_total"] = len(templates)
+    return json.dumps(said | more, allow_nan=False)

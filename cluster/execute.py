@@ -8,9 +8,8 @@ ledger before it counts.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -20,7 +19,7 @@ from cluster.cache import VerdictCache
 from cluster.events import Events
 from cluster.ledger import Ledger, text_key
 from cluster.local import LocalExecutor, Peaks
-from cluster.settings import Options, Settings
+from cluster.settings import POOL, Options, Settings
 from solvers import Query, Solved
 
 LARGE = 5_000
@@ -99,7 +98,6 @@ def execute(
     if executor is not None and executor.options != settings.options:
         raise ValueError(f"the executor has {executor.options}, the settings {settings.options}")
     names, texts = _distinct(queries)
-    pool = _SHARED.get()
     events = Events(ledger.path.parent)
     round_ = _Round(settings.options, ledger, cache, progress, events, texts)
     missing = round_.recall()
@@ -112,8 +110,6 @@ def execute(
         else:
             known = needs.Needs() if cache is None else needs.recall(cache.folder)
             opened = choose_executor(settings, len(missing), known, events)
-            if pool is not None and not isinstance(opened, LocalExecutor):
-                opened = nullcontext(pool.take(settings, opened))
         try:
             with opened as chosen:
                 chosen.solve(missing, round_.record)
@@ -126,46 +122,6 @@ def execute(
     )
 
 
-_SHARED: ContextVar[SharedPool | None] = ContextVar("shared pool", default=None)
-
-
-@contextmanager
-def shared_pool() -> Iterator[None]:
-    """While it is open, runs of this thread that use a cluster use one pool of workers there.
-
-    Runs with other settings begin another one, which takes the place of the one before.
-    """
-    pool = SharedPool()
-    token = _SHARED.set(pool)
-    try:
-        yield
-    finally:
-        _SHARED.reset(token)
-        pool.close()
-
-
-class SharedPool:
-    """An executor that outlives the run that began it."""
-
-    def __init__(self) -> None:
-        self._settings: Settings | None = None
-        self._executor: Executor | None = None
-
-    def take(self, settings: Settings, fresh: Executor) -> Executor:
-        """The executor for these settings: the one that is open, or ``fresh``, then opened."""
-        if self._executor is None or self._settings != settings:
-            self.close()
-            self._executor, self._settings = fresh.__enter__(), settings
-        self._executor.events = fresh.events
-        return self._executor
-
-    def close(self) -> None:
-        """End the executor, if there is one."""
-        if self._executor is not None:
-            self._executor.__exit__(None, None, None)
-            self._executor = None
-
-
 def choose_executor(
     settings: Settings,
     queries: int,
@@ -175,10 +131,13 @@ def choose_executor(
     """The executor for this much work, not yet open. Ray is imported only if it is the one."""
     name = settings.executor
     if name == "auto":
-        cluster = settings.address is not None or bool(os.environ.get("RAY_ADDRESS"))
-        name = "ray" if cluster or queries > LARGE else "local"
+        name = "ray" if settings.on_cluster or queries > LARGE else "local"
     if name == "local":
-        return LocalExecutor(settings)
+        return LocalExecutor(settings, events=events)
+    if pool := os.environ.get(POOL):
+        from cluster.hub import HubExecutor
+
+        return HubExecutor(settings, pool)
     from cluster.ray_executor import RayExecutor
 
     return RayExecutor(settings, known, events)

@@ -1,6 +1,7 @@
 """The executor in this process: threads that each talk to solver children of their own.
 
-Solving happens in the children, so threads suffice; Ray is not imported on this path.
+Solving happens in the children, so threads suffice; Ray is not imported on this path. A query that
+did not fit is tried again alone, at the end, with more memory (`cluster.fitting`).
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from cluster.budget import PORTFOLIO_BYTES, admit
 from cluster.events import Events
+from cluster.fitting import MIB, machine_bytes, short_of_memory, with_figures
 from cluster.settings import Options, Settings
 from solvers import Answer, Portfolio, Query, Solved, SolverUnavailable
 
@@ -53,6 +56,17 @@ def _solve(portfolio: Portfolio, query: Query, memory_tries: int) -> Solved:
             return solved
 
 
+def limits(settings: Settings, machine: int) -> tuple[int, ...]:
+    """The bytes that one solver gets at first, and what it is tried again with on this machine,
+    where the user sets no limit: doubled, up to all there is for as many as a worker may have.
+    """
+    found = [settings.first_limit_bytes]
+    most = machine // settings.solvers_per_worker
+    while settings.memory_limit_bytes is None and found[-1] < most:
+        found.append(min(2 * found[-1], most))
+    return tuple(found)
+
+
 def note_peaks(peaks: Peaks, worker: int, answers: Sequence[Answer]) -> None:
     """Raise the peaks of a worker to what its answers report."""
     for answer in answers:
@@ -68,14 +82,18 @@ class LocalExecutor:
     """
 
     def __init__(
-        self, settings: Settings, portfolio: Callable[[Options], Portfolio] = Options.portfolio
+        self,
+        settings: Settings,
+        portfolio: Callable[[Options], Portfolio] = Options.portfolio,
+        events: Events | None = None,
     ) -> None:
         self.peaks: Peaks = {}
-        self.events = Events()
+        self.events = Events() if events is None else events
         self._workers = settings.local_workers()
         self.options = settings.options
         self._open_portfolio = portfolio
         self._portfolios: list[Portfolio] = []
+        self._limits = limits(settings, machine_bytes())
 
     def __enter__(self) -> Self:
         self._start(1)
@@ -102,12 +120,39 @@ class LocalExecutor:
         """
         workers = 1 if len(queries) < SMALL else min(self._workers, len(queries))
         self._start(workers)
+        tight: dict[str, Solved] = {}
+
+        def heard(key: str, solved: Solved) -> None:
+            if short_of_memory(solved):
+                tight[key] = solved
+            else:
+                on_solved(key, solved)
+
         if workers == 1:
             for key, solved in solve_each(self._portfolios[0], queries):
                 note_peaks(self.peaks, 0, solved.answers)
-                on_solved(key, solved)
+                heard(key, solved)
         else:
-            self._solve_threaded(queries, workers, on_solved)
+            self._solve_threaded(queries, workers, heard)
+        if tight:
+            self.close()
+        for query in queries:
+            if query.key in tight:
+                on_solved(query.key, self._alone(query, tight[query.key]))
+
+    def _alone(self, query: Query, solved: Solved) -> Solved:
+        """The verdict on a query that did not fit: limit after limit, and nothing beside it."""
+        first, *higher = self._limits
+        tried = [first]
+        for limit in higher:
+            self.events.say("retry", [query.key], cause="memory", level_mib=limit // MIB)
+            with self._open_portfolio(replace(self.options, memory_limit_bytes=limit)) as portfolio:
+                solved = _solve(portfolio, query, TRIES if limit == self._limits[-1] else 1)
+            note_peaks(self.peaks, 0, solved.answers)
+            tried.append(limit)
+            if not short_of_memory(solved):
+                return solved
+        return with_figures(solved, tried)
 
     def _start(self, workers: int) -> None:
         while len(self._portfolios) < workers:

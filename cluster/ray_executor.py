@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 import ray
 
 from cluster.events import Events
+from cluster.fitting import short_of_memory, with_figures
 from cluster.ledger import from_batch
 from cluster.local import Peaks, note_peaks
 from cluster.metrics import Meters
@@ -33,7 +33,7 @@ from cluster.ray_pool import (
     nodes,
     nodes_that_work,
 )
-from cluster.reserve import LEAST_BYTES, level_for, levels, places, widest
+from cluster.reserve import LEAST_BYTES, level_for, levels, places, reservation, widest
 from cluster.settings import Settings, installed_version
 from cluster.work import DEATHS_ALONE, Work
 from solvers import Answer, Query, Solved, SolverDisagreement, SolverUnavailable
@@ -73,7 +73,7 @@ class RayExecutor:
         self._settings = settings
         self.events = Events() if events is None else events
         self._meters: Meters | None = None
-        self._pool = Pool(self.options, settings.solvers_per_worker)
+        self._pool = Pool(self.options, settings.solvers_per_worker, self.events.run)
         self._began_ray = False
         self._seconds_per_query = BATCH_SECONDS[0] / FIRST_BATCH
 
@@ -124,15 +124,20 @@ class RayExecutor:
         """The bytes that a solver child of the present pool has; 0 without one."""
         return self._pool.level if self._pool.workers else 0
 
+    @property
+    def pace(self) -> float:
+        """Queries per second that the present pool gets through, about; 0 without one."""
+        return len(self._pool.workers) / self._seconds_per_query
+
     def ladder(self) -> tuple[int, ...]:
         """The levels of memory per child on this cluster. Raises ClusterError for none."""
         there = nodes_that_work()
         children = self._settings.solvers_per_worker
         room = max(node.memory_bytes for node in there)
         limit = self._settings.memory_limit_bytes
-        found = levels(limit, room // children)
+        found = levels(limit, room, children)
         if not found:
-            least = min(LEAST_BYTES, limit) * children
+            least = reservation(min(LEAST_BYTES, limit or LEAST_BYTES), children)
             raise ClusterError(
                 f"no node of the Ray cluster has room for a worker: each reserves 1 CPU and at "
                 f"least {least / MIB:.0f} MiB ({children} solver(s)), and of {len(there)} node(s) "
@@ -196,8 +201,8 @@ class RayExecutor:
 
     def _where(self, level: int) -> list[str]:
         """The node of each worker that there is room for now."""
-        reservation = level * self._settings.solvers_per_worker
-        return places(nodes(), reservation, self._settings.workers)
+        each = reservation(level, self._settings.solvers_per_worker)
+        return places(nodes(), each, self._settings.workers)
 
     def _hand_out(self, work: Work, tables: dict[int, Any]) -> None:
         """Fill the windows of the workers that are there, emptiest first."""
@@ -311,7 +316,7 @@ class _Ladder:
 
     def _heard(self, key: str, solved: Solved, level: int) -> None:
         self._executor.measured(self._shapes[key], solved, level)
-        if not _short_of_memory(solved):
+        if not short_of_memory(solved):
             self._report(key, solved)
             return
         self._tried.setdefault(key, []).append(level)
@@ -322,21 +327,3 @@ class _Ladder:
             self._executor.retried("memory", [key], level_mib=higher[0] // MIB)
         else:
             self._report(key, with_figures(solved, self._tried[key]))
-
-
-def _short_of_memory(solved: Solved) -> bool:
-    """Whether more memory might decide it."""
-    decided = solved.verdict in ("unsat", "sat")
-    return not decided and any(a.verdict == "memory" for a in solved.answers)
-
-
-def with_figures(solved: Solved, tried: Sequence[int]) -> Solved:
-    """The verdict "memory" with what was reserved and what was seen, in its reasons."""
-    limits = ", ".join(f"{level / MIB:.0f}" for level in tried)
-    answers = tuple(
-        replace(a, reason=f"{a.reason}; tried with {limits} MiB, held {a.rss_mib:.0f} MiB")
-        if a.verdict == "memory"
-        else a
-        for a in solved.answers
-    )
-    return replace(solved, verdict="memory", answers=answers)

@@ -20,7 +20,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.ray_worker import SolverActor
-from cluster.reserve import Node
+from cluster.reserve import Node, reservation
 from cluster.settings import Options, Settings, installed_version
 from cluster.work import Batch
 
@@ -117,11 +117,12 @@ class Worker:
 class Pool:
     """The workers, all with one reservation: ``children`` solver children of ``level`` bytes."""
 
-    def __init__(self, options: Options, children: int) -> None:
+    def __init__(self, options: Options, children: int, run: str) -> None:
         self.workers: list[Worker] = []
         self.level = 0
         self._options = options
         self._children = children
+        self._run = run
         self._last = True
         self._numbers = itertools.count()
         self._failed_starts = 0
@@ -129,7 +130,7 @@ class Pool:
     @property
     def reservation(self) -> int:
         """Bytes that a worker reserves."""
-        return self.level * self._children
+        return reservation(self.level, self._children)
 
     def start(self, level: int, last: bool, where: Sequence[str]) -> None:
         """End the workers there are and begin one on each of the nodes named, in their order."""
@@ -198,9 +199,10 @@ class Pool:
             max_task_retries=0,
             scheduling_strategy=affinity,
         )(SolverActor)
-        actor = remote.remote(self._options, self.level, self._last)
+        number = next(self._numbers)
+        actor = remote.remote(self._options, self.level, self._last, self._run, number)
         greeting = actor.versions.remote()
-        return Worker(next(self._numbers), actor, greeting, time.perf_counter(), node)
+        return Worker(number, actor, greeting, time.perf_counter(), node)
 
 
 def last_line(error: Exception) -> str:

@@ -1,7 +1,8 @@
 """What a worker reserves, and where workers fit: arithmetic over nodes, without Ray.
 
 A *level* is the memory that one solver child may have; a worker reserves one level per child.
-Levels double from :data:`LEAST_BYTES` to the user's limit, or to what the roomiest node has.
+Levels double from :data:`LEAST_BYTES` to the user's limit, or to what the roomiest node has. Beside
+its children a worker is a process itself (:data:`WORKER_BYTES`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ MIB = 1 << 20
 
 LEAST_BYTES = 256 * MIB
 """The smallest level: below it a solver that keeps some memory is replaced all the time."""
+
+WORKER_BYTES = 160 * MIB
+"""What a worker holds besides its children: Python, Ray, Arrow and a table of texts."""
 
 MAPPED_BYTES = 32 * MIB
 """What a child maps and never holds resident (its limit is on address space)."""
@@ -26,13 +30,20 @@ class Node(NamedTuple):
     memory_bytes: int
 
 
-def levels(limit_bytes: int, room_bytes: int) -> tuple[int, ...]:
-    """The levels below a limit, rising; the last is the limit itself, or all the room there is.
+def reservation(level: int, children: int) -> int:
+    """The bytes that a worker reserves."""
+    return WORKER_BYTES + level * children
+
+
+def levels(limit_bytes: int | None, room_bytes: int, children: int) -> tuple[int, ...]:
+    """The levels below a limit, rising; the last is the limit itself, or what a worker that has
+    the ``room_bytes`` of a node to itself can give each of its children.
 
     Empty where there is less room than the first level takes.
     """
-    most = min(limit_bytes, room_bytes)
-    if most < min(LEAST_BYTES, limit_bytes):
+    share = (room_bytes - WORKER_BYTES) // children
+    most = share if limit_bytes is None else min(limit_bytes, share)
+    if most < min(LEAST_BYTES, limit_bytes or LEAST_BYTES):
         return ()
     found = []
     level = LEAST_BYTES
@@ -68,6 +79,6 @@ def places(nodes: Sequence[Node], reservation: int, workers: int | None) -> list
 
 def widest(ladder: Sequence[int], nodes: Sequence[Node], children: int, workers: int | None) -> int:
     """The highest level that takes no worker from the pool: one at the first level has as many."""
-    most = len(places(nodes, ladder[0] * children, workers))
-    full = [x for x in ladder if len(places(nodes, x * children, workers)) == most]
+    most = len(places(nodes, reservation(ladder[0], children), workers))
+    full = [x for x in ladder if len(places(nodes, reservation(x, children), workers)) == most]
     return full[-1]

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias, get_args
 
 from solvers import Mode, Portfolio
+from solvers.configurations import CONFIGURATIONS
 
 ExecutorName: TypeAlias = Literal["auto", "local", "ray"]
 
@@ -18,6 +19,12 @@ UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 UNITS |= {f"{prefix}iB": UNITS[prefix] for prefix in "KMGT"}
 UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
 """Bytes per unit; a bare letter is binary, as container runtimes have it."""
+
+POOL = "SHARDPROOF_POOL"
+"""The environment variable that names a pool of workers shared by several runs (`cluster.hub`)."""
+
+FIRST_LIMIT_BYTES = 2 << 30
+"""What a solver gets at first where the user sets no limit."""
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)\s*", re.ASCII)
 _SPELLED = {unit.lower(): size for unit, size in UNITS.items()}
@@ -49,7 +56,8 @@ def installed_version(solver: str) -> str:
 class Options:
     """What a verdict may depend on besides its text; equal options make verdicts comparable.
 
-    The version of a solver that the mode does not use is empty.
+    The version of a solver that the mode does not use is empty; a memory limit of 0 is none but
+    that of the machine.
     """
 
     mode: Mode
@@ -65,12 +73,14 @@ class Options:
 
     def portfolio(self) -> Portfolio:
         """Solvers with these options, none started yet."""
-        return Portfolio(self.mode, self.timeout, self.memory_limit_bytes, self.seed)
+        limit = self.memory_limit_bytes or FIRST_LIMIT_BYTES
+        return Portfolio(self.mode, self.timeout, limit, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to execute. ``timeout`` is in seconds per query, the memory limit holds per solver.
+    """How to execute. ``timeout`` is in seconds per query, the memory limit holds per solver;
+    without one a query may have, alone, what the machine has (`cluster.fitting`).
 
     ``workers`` None means one per CPU: of this process (local), of the cluster (Ray). An
     ``address`` is that of a running Ray cluster. ``memory_budget_bytes`` bounds this process and
@@ -82,7 +92,7 @@ class Settings:
     workers: int | None = None
     mode: Mode = "portfolio"
     timeout: float = 30.0
-    memory_limit_bytes: int = 2 << 30
+    memory_limit_bytes: int | None = None
     seed: int = 1
     memory_budget_bytes: int | None = None
 
@@ -98,7 +108,7 @@ class Settings:
             raise ValueError(f"at least one worker is needed, not {self.workers}")
         if not 0 < self.timeout < float("inf"):
             raise ValueError(f"the timeout must be a positive number of seconds: {self.timeout}")
-        if self.memory_limit_bytes <= 0:
+        if self.memory_limit_bytes is not None and self.memory_limit_bytes <= 0:
             raise ValueError(f"the memory limit must be positive: {self.memory_limit_bytes} bytes")
         if self.memory_budget_bytes is not None and self.memory_budget_bytes <= 0:
             raise ValueError(f"the budget must be positive: {self.memory_budget_bytes} bytes")
@@ -112,15 +122,28 @@ class Settings:
             self.mode,
             self.seed,
             float(self.timeout),
-            self.memory_limit_bytes,
+            self.memory_limit_bytes or 0,
             "" if self.mode == "cvc5" else installed_version("z3"),
             "" if self.mode == "z3" else installed_version("cvc5"),
         )
 
     @property
+    def on_cluster(self) -> bool:
+        """Whether a Ray cluster is asked for by name, or there: "auto" may take Ray besides."""
+        if self.executor == "auto":
+            return self.address is not None or bool(os.environ.get("RAY_ADDRESS"))
+        return self.executor == "ray"
+
+    @property
+    def first_limit_bytes(self) -> int:
+        """What a solver gets at first."""
+        return self.memory_limit_bytes or FIRST_LIMIT_BYTES
+
+    @property
     def solvers_per_worker(self) -> int:
-        """How many solver children one worker may hold at once."""
-        return 2 if self.mode in ("portfolio", "both") else 1
+        """How many solver children a worker may hold at once: a stubborn text is given to all."""
+        used = ("z3", "cvc5") if self.mode in ("portfolio", "both") else (self.mode,)
+        return sum(1 for configuration in CONFIGURATIONS if configuration.solver in used)
 
     def local_workers(self) -> int:
         """The number of workers for this machine."""

@@ -1,8 +1,8 @@
-"""Pure functions over a Ray cluster: one task per argument, few in flight, results as they come."""
+"""Functions over a Ray cluster: one task per argument, few in flight, results as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import ray
@@ -41,24 +41,50 @@ def spread(
                 f"no node of the Ray cluster has room for a task of 1 CPU and "
                 f"{memory_bytes / 2**20:.0f} MiB"
             )
-        remote: Any = ray.remote(num_cpus=1, memory=memory_bytes, max_retries=RETRIES)(function)
-        reference = ray.put(shared)
         workers = min(room, settings.workers or room)
         arguments = work(workers)
-        left = list(enumerate(arguments))[::-1]
-        at_work: dict[Any, int] = {}
         found: dict[int, Found] = {}
-        while left or at_work:
-            while left and len(at_work) < WINDOW * workers:
-                number, argument = left.pop()
-                at_work[remote.remote(reference, argument)] = number
-            (done,), _ = ray.wait(list(at_work), num_returns=1)
-            found[at_work.pop(done)] = _result(done)
+        needs = {"num_cpus": 1, "memory": memory_bytes}
+        for number, one in _stream(function, shared, arguments, WINDOW * workers, needs):
+            found[number] = one
             tell(len(found), len(arguments))
         return [found[number] for number in range(len(arguments))]
     finally:
         if began:
             ray.shutdown()
+
+
+def stream(
+    function: Callable[[Shared, Argument], Found],
+    shared: Shared,
+    arguments: Sequence[Argument],
+    window: int,
+) -> Iterator[tuple[int, Found]]:
+    """The number of each argument and ``function(shared, argument)``, as they come, ``window`` at
+    once, on all nodes of the cluster that this process uses. Tasks reserve nothing: they wait for
+    processes of their own. Raises as :func:`spread` does.
+    """
+    needs = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
+    yield from _stream(function, shared, arguments, window, needs)
+
+
+def _stream(
+    function: Callable[[Shared, Argument], Found],
+    shared: Shared,
+    arguments: Sequence[Argument],
+    window: int,
+    needs: dict[str, Any],
+) -> Iterator[tuple[int, Found]]:
+    remote: Any = ray.remote(max_retries=RETRIES, **needs)(function)
+    reference = ray.put(shared)
+    left = list(enumerate(arguments))[::-1]
+    at_work: dict[Any, int] = {}
+    while left or at_work:
+        while left and len(at_work) < window:
+            number, argument = left.pop()
+            at_work[remote.remote(reference, argument)] = number
+        (done,), _ = ray.wait(list(at_work), num_returns=1)
+        yield at_work.pop(done), _result(done)
 
 
 def _result(reference: Any) -> Any:

@@ -64,15 +64,7 @@ class Work:
 
     def table(self, number: int) -> pa.RecordBatch:
         """The texts of one table."""
-        members = [self._queries[n] for n in self._tables[number]]
-        return pa.record_batch(
-            [
-                pa.array([query.key for query in members], pa.string()),
-                pa.array([query.linear_text for query in members], pa.string()),
-                pa.array([query.nonlinear_text for query in members], pa.string()),
-            ],
-            schema=TEXTS,
-        )
+        return texts_of([self._queries[n] for n in self._tables[number]])
 
     def take(self, most: int, shares: int) -> Batch | None:
         """The next batch: so many queries at most, and no more than a fair share of the rest."""
@@ -126,6 +118,18 @@ class Work:
     def _batch(self, numbers: list[int], *, alone: bool) -> Batch:
         rows = tuple(self._place[n][1] for n in numbers)
         return Batch(self._place[numbers[0]][0], rows, tuple(numbers), alone)
+
+
+def texts_of(queries: Sequence[Query]) -> pa.RecordBatch:
+    """Queries as a table of texts."""
+    return pa.record_batch(
+        [
+            pa.array([query.key for query in queries], pa.string()),
+            pa.array([query.linear_text for query in queries], pa.string()),
+            pa.array([query.nonlinear_text for query in queries], pa.string()),
+        ],
+        schema=TEXTS,
+    )
 
 
 def _cut(queries: Sequence[Query]) -> list[list[int]]:

@@ -30,7 +30,7 @@ def verify(
     workers: int | None = None,
     solver: str = "portfolio",
     timeout: float = 30.0,
-    memory_limit: int | str = "2GiB",
+    memory_limit: int | str | None = None,
     memory_budget: int | str | None = None,
     exhaustive: bool = False,
     cache: bool = True,
@@ -46,10 +46,11 @@ def verify(
     ``single`` and ``parallel`` are two nnScaler plans (.pkl, .pkl.gz); alone, ``single`` is a
     folder with both sides.  The options are those of ``shardproof verify``: ``out`` is the run
     directory, which must be new or empty; ``timeout`` is in seconds per query, ``memory_limit``
-    per solver, in bytes or as text ("2GiB"), ``memory_budget`` for this process and everything
-    below it; ``cache_dir`` is where proofs are kept across runs instead of the user's cache
-    folder; ``assume`` a file as in docs/assumptions.md; ``shapes`` is how many positions stand for
-    an interval of an axis beyond the fewest; ``proofs`` stores cvc5's proof of every template.
+    per solver, in bytes or as text ("2GiB"), in place of what the machine has, ``memory_budget``
+    for this process and everything below it; ``cache_dir`` is where proofs are kept across runs
+    instead of the user's cache folder; ``assume`` a file as in docs/assumptions.md; ``shapes`` is
+    how many positions stand for an interval of an axis beyond the fewest; ``proofs`` stores cvc5's
+    proof of every template.
 
     Input that cannot be read is a result too (verdict "invalid input").  Raises ``ValueError``
     for options that cannot be; any other error is a fault of Shardproof's or of the machine.

@@ -36,7 +36,7 @@ class Options:
     workers: int | None = None
     solver: str = "portfolio"
     timeout: float = 30.0
-    memory_limit: int | str = "2GiB"
+    memory_limit: int | str | None = None
     memory_budget: int | str | None = None
     exhaustive: bool = False
     cache: bool = True

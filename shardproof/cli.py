@@ -207,7 +207,9 @@ def main() -> None:
     help="For one query.",
 )
 @click.option(
-    "--memory-limit", default="2GiB", show_default=True, metavar="SIZE", help="For one solver."
+    "--memory-limit",
+    metavar="SIZE",
+    help="For one solver.  [default: 2GiB, then alone all that the machine or node has]",
 )
 @click.option(
     "--memory-budget",

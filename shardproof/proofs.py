@@ -56,10 +56,10 @@ class _Provers:
     """Each solver by itself, and cvc5 with more time for proofs."""
 
     def __init__(self, settings: Settings) -> None:
-        limits = (settings.timeout, settings.memory_limit_bytes, settings.seed)
+        limits = (settings.timeout, settings.first_limit_bytes, settings.seed)
         self.alone = {name: Portfolio(cast("Mode", name), *limits) for name in get_args(SolverName)}
         self.proving = Portfolio(
-            "cvc5", settings.timeout * PATIENCE, settings.memory_limit_bytes, settings.seed
+            "cvc5", settings.timeout * PATIENCE, settings.first_limit_bytes, settings.seed
         )
 
     def __enter__(self) -> _Provers:

@@ -1,12 +1,15 @@
 """Kill solver children, actors, worker nodes and drivers at random while a plan is verified on Ray.
 
-    python -m benchmarks.faults.run --kills 200
+    python -m benchmarks.faults.run --kills 200 --minutes 5      # again and again, until it says so
 
 A head and two worker nodes run as processes of their own on this machine (token authentication on).
 The same plan is verified again and again; whatever is killed, the run goes on, a killed driver by
 `shardproof resume`. Every finished run is held against one that nobody disturbed: the same verdict
 on every template, each once, and the same certificate, byte for byte.
-Writes kills.csv, runs.csv and summary.md.
+
+Kills and runs are added to kills.csv and runs.csv as they happen, so that the campaign goes on
+where it was; summary.md is made from both. The exit code is 1 if anything was lost, repeated or
+wrong, or a run did not come to its end, and 2 while there are kills to go.
 """
 
 from __future__ import annotations
@@ -32,9 +35,13 @@ from tests.cluster.nodes import ROOT, Cluster, family
 HERE = Path(__file__).resolve().parent
 KINDS = {"solver child": 6, "actor": 4, "node": 1, "driver": 2}
 PAUSE_SECONDS = (0.1, 0.7)
-PLAN = ("mixtral-8x7b", "--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "2",
-        "--layers", "2")  # fmt: skip
+PLAN = ("deepseek-v3-671b", "--dp", "4", "--ep", "2", "--tp", "2", "--pp", "2", "--cp", "2",
+        "--microbatches", "2", "--layers", "4")  # fmt: skip
 ATTEMPTS = 12
+MOST_OF_A_RUN = 25
+"""Kills in one run, so that a run ends and is judged."""
+
+KILLS, RUNS = "kills.csv", "runs.csv"
 
 
 @dataclass
@@ -82,13 +89,15 @@ def processes(cluster: Cluster, sign: str) -> list[psutil.Process]:
 
 
 class Campaign:
-    def __init__(self, cluster: Cluster, folder: Path, plan: Path, seed: int) -> None:
+    """``record``: the folder with the kills and runs so far."""
+
+    def __init__(self, cluster: Cluster, folder: Path, plan: Path, seed: int, record: Path) -> None:
         self.cluster = cluster
         self.folder = folder
         self.plan = plan
-        self.chance = random.Random(seed)
-        self.kills: list[Kill] = []
-        self.runs: list[Run] = []
+        self.record = record
+        self.kills, self.runs = kills_in(record), runs_in(record)
+        self.chance = random.Random(f"{seed} {len(self.runs)}")
         self.common = ["--executor", "ray", "--address", cluster.address]
 
     def command(self, *words: str) -> list[str]:
@@ -107,6 +116,7 @@ class Campaign:
         out = self.folder / f"run-{number}"
         began = time.monotonic()
         before = len(self.kills)
+        most = min(most, before + MOST_OF_A_RUN)
         code = -1
         for attempt in range(1, ATTEMPTS + 1):
             words = (
@@ -127,6 +137,7 @@ class Campaign:
             sum(found.get(key, said) != said for key, said in expected.items()), same,
         )  # fmt: skip
         self.runs.append(run)
+        _add(self.record / RUNS, run)
         return run
 
     def attempt(
@@ -145,6 +156,7 @@ class Campaign:
                     second = round(time.monotonic() - began, 2)
                     kill = Kill(number, attempt, second, kind, len(verdicts(out)))
                     self.kills.append(kill)
+                    _add(self.record / KILLS, kill)
                     print(f"  {kill}", flush=True)
         return driver.returncode
 
@@ -179,11 +191,47 @@ def _bytes(out: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-def _rows(path: Path, rows: list[Kill] | list[Run]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(rows[0])])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+def _add(path: Path, row: Kill | Run) -> None:
+    """Add a row to a table, which begins with the names of its columns."""
+    fresh = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, [f.name for f in fields(row)])
+        if fresh:
+            writer.writeheader()
+        writer.writerow(asdict(row))
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def kills_in(record: Path) -> list[Kill]:
+    """The kills of a campaign so far. One whose run the script did not see end counts too."""
+    return [
+        Kill(int(r["run"]), int(r["attempt"]), float(r["second"]), r["kind"], int(r["on_record"]))
+        for r in _read(record / KILLS)
+    ]
+
+
+def runs_in(record: Path) -> list[Run]:
+    """The runs of a campaign so far."""
+    whole = ("run", "kills", "attempts", "exit_code", "templates", "lost", "repeated", "wrong")
+    return [
+        Run(
+            seconds=float(r["seconds"]),
+            same_certificate=r["same_certificate"] == "True",
+            **{name: int(r[name]) for name in whole},
+        )
+        for r in _read(record / RUNS)
+    ]
+
+
+def is_bad(run: Run) -> bool:
+    """Whether a run is not what a run that nobody disturbs is."""
+    return bool(run.exit_code or run.lost or run.repeated or run.wrong or not run.same_certificate)
 
 
 def summary(campaign: Campaign) -> Iterator[str]:
@@ -196,19 +244,20 @@ def summary(campaign: Campaign) -> Iterator[str]:
         yield f"| {kind} | {by_kind[kind]} |"
     yield f"| all | {len(campaign.kills)} |"
     yield ""
-    yield "| runs | finished | verdicts lost | repeated | wrong | certificates that differ |"
-    yield "|--:|--:|--:|--:|--:|--:|"
+    yield "| runs | drivers | finished | verdicts | lost | repeated | wrong | other certificate |"
+    yield "|--:|--:|--:|--:|--:|--:|--:|--:|"
     yield (
-        f"| {len(runs)} | {sum(r.exit_code == 0 for r in runs)} | {sum(r.lost for r in runs)} | "
-        f"{sum(r.repeated for r in runs)} | {sum(r.wrong for r in runs)} | "
-        f"{sum(not r.same_certificate for r in runs)} |"
+        f"| {len(runs)} | {sum(r.attempts for r in runs)} | "
+        f"{sum(r.exit_code == 0 for r in runs)} | {sum(r.templates for r in runs)} | "
+        f"{sum(r.lost for r in runs)} | {sum(r.repeated for r in runs)} | "
+        f"{sum(r.wrong for r in runs)} | {sum(not r.same_certificate for r in runs)} |"
     )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--minutes", type=float, default=60.0, help="no new run after so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
@@ -223,22 +272,19 @@ def main() -> int:
         made = cluster.run(sys.executable, "-m", "shardproof", "plan", *PLAN, "-o", str(plan))
         if made.returncode:
             raise RuntimeError(made.stderr)
-        campaign = Campaign(cluster, folder, plan, asked.seed)
+        campaign = Campaign(cluster, folder, plan, asked.seed, asked.out)
         whole = campaign.undisturbed()
         print(json.dumps({"templates": len(verdicts(whole))}), flush=True)
-        number = 0
         while len(campaign.kills) < asked.kills and time.monotonic() < until:
-            number += 1
+            number = 1 + max((kill.run for kill in campaign.kills), default=0)
+            number = max(number, 1 + len(campaign.runs))
             print(campaign.one(number, whole, asked.kills), flush=True)
-            _rows(asked.out / "runs.csv", campaign.runs)
-            if campaign.kills:
-                _rows(asked.out / "kills.csv", campaign.kills)
     text = "\n".join(summary(campaign)) + "\n"
     (asked.out / "summary.md").write_text(text)
     print(text)
-    bad = any(r.exit_code or r.lost or r.repeated or r.wrong or not r.same_certificate
-              for r in campaign.runs)  # fmt: skip
-    return int(bad)
+    if any(map(is_bad, campaign.runs)):
+        return 1
+    return 2 if len(campaign.kills) < asked.kills else 0
 
 
 if __name__ == "__main__":

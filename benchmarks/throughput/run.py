@@ -82,7 +82,7 @@ def measure(name: str, queries: list[Query], workers: int) -> dict[str, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--large", type=int, default=200, help="queries for scaling")
+    parser.add_argument("--large", type=int, default=600, help="queries for scaling")
     parser.add_argument("--small", type=int, default=5000, help="queries for overhead")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def main() -> int:
             environment = cluster.environment | {"RAY_ADDRESS": cluster.address}
             command = [sys.executable, "-m", "benchmarks.throughput.run", *sys.argv[1:]]
             return subprocess.run(command, env=environment, check=False).returncode
-    large = [matmul(n, 12) for n in range(asked.large)]
+    large = [matmul(n, 16) for n in range(asked.large)]
     small = [matmul(n, 2) for n in range(asked.small)]
     rows = [
         *(measure("scaling", large, workers) for workers in (1, 2, 1, 2)),

@@ -20,8 +20,29 @@ _PATH = click.Path(path_type=Path)
     metavar="DIR",
     help="Where nights are kept, a folder for each suite; what is in it is the night before.",
 )
+@click.option(
+    "--executor",
+    type=click.Choice(("auto", "local", "ray")),
+    help="Where plans are solved, in place of what the suites say.",
+)
+@click.option("--address", metavar="ADDR", help="The Ray cluster to join.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Plans at once; their times then include each other's work.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def nightly(suites: tuple[Path, ...], out: Path, as_json: bool) -> int:
+def nightly(
+    suites: tuple[Path, ...],
+    out: Path,
+    executor: str | None,
+    address: str | None,
+    jobs: int,
+    as_json: bool,
+) -> int:
     """Verify suites of plans and say what changed since the night before (docs/nightly.md).
 
     Exit codes: 0 as expected and as before; 1 a verdict is not the expected one or changed; 2 new
@@ -33,14 +54,14 @@ def nightly(suites: tuple[Path, ...], out: Path, as_json: bool) -> int:
     from shardproof.nightly import changes, night, page, suite
     from shardproof.rundir import slug
 
-    read = [suite.read(path) for path in suites]
+    read = [suite.read(path).on(executor, address) for path in suites]
     names = [slug(one.name) for one in read]
     if len(set(names)) < len(names):
         raise InvalidInput(f"expected suites of different names, found {', '.join(names)}")
     documents = []
     for one, name in zip(read, names, strict=True):
         folder = out / name
-        now = night.run(one, folder, datetime.now(), _tell)
+        now = night.run(one, folder, datetime.now(), _tell, jobs)
         before = night.previous(folder, one.name, now.began)
         found = changes.changes(now, before, one.limits)
         data = page.document(now, before, found)

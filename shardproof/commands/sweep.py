@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from cluster.settings import Settings
+    from shardproof.sweep.spec import Sweep
 
 _PATH = click.Path(path_type=Path)
 
@@ -25,8 +31,31 @@ _PATH = click.Path(path_type=Path)
     metavar="FILE.csv",
     help="Somebody else's seconds for the same plans, drawn beside ours.",
 )
+@click.option(
+    "--executor",
+    type=click.Choice(("auto", "local", "ray")),
+    help="Where runs solve, in place of what the files say.",
+)
+@click.option("--address", metavar="ADDR", help="The Ray cluster to join.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Runs at once: on Ray all over the cluster, with one pool of workers."
+    " Their times then include each other's work.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def sweep(files: tuple[Path, ...], out: Path | None, compare: Path | None, as_json: bool) -> int:
+def sweep(
+    files: tuple[Path, ...],
+    out: Path | None,
+    compare: Path | None,
+    executor: str | None,
+    address: str | None,
+    jobs: int,
+    as_json: bool,
+) -> int:
     """Verify every point of some sweeps (docs/sweeps.md), each in processes of its own.
 
     What the folder holds already is not run again.  The exit code is that of the worst verdict.
@@ -36,13 +65,14 @@ def sweep(files: tuple[Path, ...], out: Path | None, compare: Path | None, as_js
     from shardproof.sweep import compare as figures
     from shardproof.sweep import page, run, spec
 
-    sweeps = [spec.read(path) for path in files]
+    sweeps = [spec.read(path).on(executor, address) for path in files]
     names = [one.name for one in sweeps]
     if len(set(names)) < len(names):
         raise InvalidInput(f"expected sweeps of different names, found {', '.join(names)}")
     others = [] if compare is None else figures.read(compare)
     folder = Path("shardproof-sweeps") / slug("+".join(names)) if out is None else out
-    swept = run.run(sweeps, folder.resolve(), others, _tell)
+    cluster = _cluster(sweeps)
+    swept = run.run(sweeps, folder.resolve(), others, _tell, jobs=jobs, cluster=cluster)
     path = page.write(swept)
     if as_json:
         import json
@@ -59,6 +89,20 @@ def sweep(files: tuple[Path, ...], out: Path | None, compare: Path | None, as_js
             )
         click.echo(f"{swept.verdict}; {path}")
     return swept.exit_code
+
+
+def _cluster(sweeps: Sequence[Sweep]) -> Settings | None:
+    """The cluster that all runs of some sweeps are made on; None for this machine."""
+    from cluster.settings import Settings
+    from engine.errors import InvalidInput
+
+    places = {(one.options.get("executor", "auto"), one.options.get("address")) for one in sweeps}
+    if not any(executor == "ray" for executor, _ in places):
+        return None
+    if len(places) > 1:
+        raise InvalidInput(f"expected one cluster for all sweeps, found {len(places)} places")
+    ((_, address),) = places
+    return Settings("ray", None if address is None else str(address))
 
 
 def _tell(what: str, done: int, total: int) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from cluster.execute import shared_pool
 from cluster.ledger import FILE as LEDGER
 from cluster.ledger import read as read_ledger
 from cluster.settings import installed_version
@@ -23,6 +25,9 @@ from shardproof.result import Result
 
 FORMAT: Final = 1
 NAME: Final = "night.json"
+
+#: The folder of the pool that the plans of a suite share.
+POOL: Final = "pool"
 
 #: The verdict of a plan at which we failed, not it.
 INTERNAL: Final = "internal error"
@@ -58,21 +63,23 @@ class Night(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
-def run(suite: Suite, folder: Path, now: datetime, tell: Callable[[str], None]) -> Night:
+def run(
+    suite: Suite, folder: Path, now: datetime, tell: Callable[[str], None], jobs: int = 1
+) -> Night:
     """Verify a suite in a new folder of ``folder``; what goes wrong with one plan stops no other.
 
-    On a cluster all plans use one pool of workers.
+    ``jobs``: plans at once. On a cluster all of them use one pool of workers, in turn.
     """
     began = f"{now:%Y%m%d-%H%M%S}"
     here = folder / began
     here.mkdir(parents=True)
-    points = []
     work = [(entry, seed) for entry in suite.entries for seed in suite.seeds]
-    with shared_pool():
-        for number, (entry, seed) in enumerate(work, start=1):
-            point = _point(suite, entry, seed, here)
-            points.append(point)
-            tell(f"{number} of {len(work)}: {entry.name}, seed {seed}: {point.verdict}")
+    found: dict[int, Point] = {}
+    with _pool(suite, here):
+        for number, point in _points(suite, work, here, jobs):
+            found[number] = point
+            tell(f"{len(found)} of {len(work)}: {point.plan}, seed {point.seed}: {point.verdict}")
+    points = [found[number] for number in range(len(work))]
     versions = {solver: installed_version(solver) for solver in ("z3", "cvc5")}
     night = Night(suite.name, began, versions, points)
     rundir.keep(here, NAME, msgspec.json.format(msgspec.json.encode(night)).decode() + "\n")
@@ -91,6 +98,37 @@ def previous(folder: Path, suite: str, before: str) -> Night | None:
             if night.format == FORMAT and night.suite == suite:
                 return night
     return None
+
+
+def _pool(suite: Suite, here: Path) -> AbstractContextManager[Mapping[str, str]]:
+    """What the plans of a suite share: on a cluster a pool of workers, and with the cache on the
+    verdicts too. Raises `InvalidInput` for settings that cannot be."""
+    chosen: dict[str, Any] = dict(suite.options)
+    try:
+        settings = api.Options(**chosen).settings()
+    except ValueError as error:
+        raise InvalidInput(str(error), f"suite {suite.name}, verify") from error
+    if not settings.on_cluster:
+        return nullcontext({})
+    from cluster.hub import hub
+
+    (here / POOL).mkdir()
+    return hub(settings, here / POOL, shared=bool(suite.options.get("cache", True)))
+
+
+def _points(
+    suite: Suite, work: Sequence[tuple[Entry, int]], here: Path, jobs: int
+) -> Iterator[tuple[int, Point]]:
+    """Points by the number of their work, as they come, ``jobs`` at a time."""
+    if jobs == 1:
+        for number, (entry, seed) in enumerate(work):
+            yield number, _point(suite, entry, seed, here)
+        return
+    # Each in a process of its own, whose memory is its own too.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
+        begun = {pool.submit(_point, suite, *one, here): n for n, one in enumerate(work)}
+        for done in as_completed(begun):
+            yield begun[done], done.result()
 
 
 def _point(suite: Suite, entry: Entry, seed: int, here: Path) -> Point:
@@ -113,10 +151,9 @@ def _verify(suite: Suite, entry: Entry, seed: int, here: Path, out: Path) -> Res
         from frontends import zoo
 
         parameters: dict[str, Any] = dict(entry.parameters)
-        single = here / "plans" / rundir.slug(entry.name)
-        if not single.exists():
-            single.parent.mkdir(exist_ok=True)
-            store.save(zoo.build(entry.model, **parameters), single)
+        single = here / "plans" / f"{rundir.slug(entry.name)}-{seed}"
+        single.parent.mkdir(exist_ok=True)
+        store.save(zoo.build(entry.model, **parameters), single)
     chosen: dict[str, Any] = dict(suite.options)
     options = api.Options(out=out, seed=seed, assume=entry.assume, **chosen)
     return api.run(single, entry.parallel, options)

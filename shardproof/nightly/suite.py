@@ -6,7 +6,7 @@ Everything is checked before anything runs; a mistake is an `InvalidInput` that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -66,6 +66,12 @@ class Suite:
     seeds: tuple[int, ...]
     limits: Limits
     entries: tuple[Entry, ...]
+
+    def on(self, executor: str | None, address: str | None) -> Suite:
+        """The same suite solved elsewhere, where somewhere is given."""
+        given = {"executor": executor, "address": address}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return replace(self, options={**self.options, **chosen})
 
 
 def read(path: Path) -> Suite:

@@ -77,11 +77,12 @@ class Ended(NamedTuple):
 
 
 def measure(key: str, point: Point, options: Mapping[str, Scalar], work: Path) -> Run:
-    """Make the plan of a point in ``work`` (removed afterwards) and verify it."""
+    """Make the plan of a point in ``work`` (removed afterwards) and verify it; ``options`` of
+    ``verify`` are those of the sweep."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        return _measured(key, point, options, work)
+        return _measured(key, point, point.options(options), work)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -95,7 +96,7 @@ def _measured(key: str, point: Point, options: Mapping[str, Scalar], work: Path)
             inputs += ["--assume", str(files.assume)]
     else:
         inputs = [str(work / "plan")]
-        given = json.dumps(dict(point.parameters)).encode()
+        given = json.dumps(point.made_of).encode()
         made = ended(["-m", "shardproof.sweep.make", *inputs], given)
         if made.code:
             verdict = "invalid input" if made.code == VERDICTS["invalid input"] else INTERNAL

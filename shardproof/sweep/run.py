@@ -1,4 +1,8 @@
-"""Runs sweeps: what is in the table already is not run again; tables, plots and page follow."""
+"""Runs sweeps: what is in the table already is not run again; tables, plots and page follow.
+
+Runs are made one by one, so that their times are their own, unless more are wanted at once
+(`shardproof.sweep.many`).
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,19 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import InvalidInput
-from shardproof.sweep import compare, table
+from shardproof.sweep import compare, many, table
 from shardproof.sweep.growth import Growth, growth
-from shardproof.sweep.measure import INTERNAL, VERDICTS, Run, measure
+from shardproof.sweep.measure import INTERNAL, VERDICTS, Run
 from shardproof.sweep.spec import Point, Sweep
+
+if TYPE_CHECKING:
+    from cluster.settings import Settings
+
+#: The folder of the pool that the runs of a sweep share.
+POOL = "pool"
 
 #: Told (what, done of, total) after each run.
 Tell = Callable[[str, int, int], None]
@@ -66,11 +76,16 @@ def run(
     folder: Path,
     figures: Sequence[compare.Figure],
     tell: Tell,
+    *,
+    jobs: int = 1,
+    cluster: Settings | None = None,
 ) -> Swept:
     """Run what ``folder`` does not have yet, and write its tables; raises `InvalidInput`.
 
     Repetitions go round by round, so that the load of a machine that changes slowly is shared by
-    all points.  ``figures``: somebody else's, to be put beside ours.
+    all points.  ``figures``: somebody else's, to be put beside ours.  ``jobs``: runs at once;
+    with more than one they are made on the nodes of ``cluster`` and share its workers, where it is
+    given.  Raises `cluster.ray_pool.ClusterError` too.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,11 +96,12 @@ def run(
         # What ended without a result may have met a fault of the machine: it is run again.
         runs = [r for r in table.read_runs(folder) if r.verdict != INTERNAL]
         wanted = list(missing(sweeps, keys, runs))
-        for number, (sweep, point, key) in enumerate(wanted, start=1):
-            found = measure(key, point, sweep.options, folder / "work")
+        made = _made(wanted, folder, jobs, cluster)
+        for done, (number, found) in enumerate(made, start=1):
             runs.append(found)
             table.write_runs(folder, runs)
-            tell(f"{sweep.name}: {point}: {said(found)}", number, len(wanted))
+            sweep, point, _ = wanted[number]
+            tell(f"{sweep.name}: {point}: {said(found)}", done, len(wanted))
         rows = [
             table.point_rows(sweep, mine, runs) for sweep, mine in zip(sweeps, keys, strict=True)
         ]
@@ -101,6 +117,23 @@ def run(
         ),
         folder,
     )
+
+
+def _made(
+    wanted: Sequence[_Wanted], folder: Path, jobs: int, cluster: Settings | None
+) -> Iterator[tuple[int, Run]]:
+    """The wanted runs by number, as they come."""
+    tasks = [many.Task(key, point, sweep.options) for sweep, point, key in wanted]
+    if cluster is None or jobs == 1 or not tasks:
+        yield from many.here(tasks, jobs, folder / "work")
+        return
+    from cluster.hub import hub
+
+    # With the cache off a run's time is to be its own: nobody solves anything for it.
+    shared = all(sweep.options.get("cache", False) for sweep, _, _ in wanted)
+    (folder / POOL).mkdir(exist_ok=True)
+    with hub(cluster, folder / POOL, shared=shared) as environment:
+        yield from many.on_cluster(tasks, jobs, environment)
 
 
 def missing(

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -33,9 +33,16 @@ OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
     "address": (str,),
     "workers": (int,),
     "seed": (int,),
+    "shapes": (int,),
     "exhaustive": (bool,),
     "cache": (bool,),
 }
+
+#: What a parameter begins with that is an option of ``verify`` for its point alone.
+OWN: Final = "verify."
+
+#: Options that say where runs are made, which is no part of what they are.
+_WHERE: Final = ("address",)
 
 #: A bound on growth that says: less than proportional to the axis.
 LINEAR: Final = "linear"
@@ -59,7 +66,8 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One plan to verify: ``parameters`` of a model of the zoo, or ``files``."""
+    """One plan to verify: ``parameters`` of a model of the zoo, or ``files``; and options of
+    ``verify`` for this point alone, as parameters that begin with `OWN`."""
 
     parameters: Mapping[str, Scalar]
     files: Files | None = None
@@ -67,8 +75,19 @@ class Point:
     def key(self, options: Mapping[str, Scalar]) -> str:
         """The identity of a measurement of this point under these options of ``verify``."""
         held = [] if self.files is None else self.files.digest()
-        text = json.dumps([dict(self.parameters), held, dict(options)], sort_keys=True)
+        asked = {name: value for name, value in options.items() if name not in _WHERE}
+        text = json.dumps([dict(self.parameters), held, asked], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+    @property
+    def made_of(self) -> dict[str, Scalar]:
+        """The parameters of its model."""
+        return {n: value for n, value in self.parameters.items() if not n.startswith(OWN)}
+
+    def options(self, common: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """The options of ``verify`` for this point."""
+        own = {n[len(OWN) :]: v for n, v in self.parameters.items() if n.startswith(OWN)}
+        return {**common, **own}
 
     def __str__(self) -> str:
         return " ".join(
@@ -97,6 +116,12 @@ class Sweep:
     repeat: int
     options: Mapping[str, Scalar]
     bounds: Mapping[str, float | str]
+
+    def on(self, executor: str | None, address: str | None) -> Sweep:
+        """The same sweep with runs that solve elsewhere, where one is given."""
+        given = {"executor": executor, "address": address}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return replace(self, options={**self.options, **chosen})
 
 
 def read(path: Path) -> Sweep:
@@ -152,9 +177,10 @@ class _Reader:
 
     def add(self, key: str, parameters: Mapping[str, Scalar], files: Files | None = None) -> int:
         """The number of a point, which may be there already."""
+        point = Point(parameters, files)
+        self.typed(key, point.options({}))
         if files is None and not isinstance(parameters.get(MODEL), str):
             raise self.wrong(key, "expected a model for every point, in base or beside it")
-        point = Point(parameters, files)
         if point not in self.points:
             self.points.append(point)
         return self.points.index(point)
@@ -222,13 +248,18 @@ class _Reader:
 
     def options(self, data: Any) -> Mapping[str, Scalar]:
         given = self.scalars("verify", data)
-        self.known("verify", given, OPTIONS)
+        self.typed("", given)
+        return given
+
+    def typed(self, key: str, given: Mapping[str, Scalar]) -> None:
+        """Options of ``verify``, under ``key`` where they are of one point."""
+        before = f"{key}.{OWN}" if key else OWN
+        self.known(before.removesuffix("."), given, OPTIONS)
         for name, value in given.items():
             kinds = OPTIONS[name]
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 wanted = " or ".join(kind.__name__ for kind in kinds)
-                raise self.wrong(f"verify.{name}", f"expected {wanted}, found {value!r}")
-        return given
+                raise self.wrong(f"{before}{name}", f"expected {wanted}, found {value!r}")
 
     def bounds(self, data: Any, axes: set[str]) -> Mapping[str, float | str]:
         found: dict[str, float | str] = {}

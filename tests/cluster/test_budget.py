@@ -16,7 +16,6 @@ from cluster.budget import (
     batch_instances,
     bounded,
     ceiling,
-    children_per_worker,
     within,
 )
 from cluster.memory import MemorySampler
@@ -34,8 +33,9 @@ def test_solvers_take_their_share_and_no_more(size: int, mode: str) -> None:
     assert kept.memory_budget_bytes == size
     assert kept.workers is not None
     assert 1 <= kept.workers <= 8
-    assert LEAST_CHILD_BYTES <= kept.memory_limit_bytes <= given.memory_limit_bytes
-    children = children_per_worker(kept.mode)
+    assert kept.memory_limit_bytes is not None
+    assert LEAST_CHILD_BYTES <= kept.memory_limit_bytes <= given.first_limit_bytes
+    children = kept.solvers_per_worker
     assert children == (4 if mode == "portfolio" else 2)
     together = kept.workers * children * kept.memory_limit_bytes
     least = children * LEAST_CHILD_BYTES
@@ -45,7 +45,7 @@ def test_solvers_take_their_share_and_no_more(size: int, mode: str) -> None:
 def test_workers_and_limits_grow_with_the_budget() -> None:
     found = [within(Settings(workers=8), size * GIB) for size in (1, 4, 16, 64)]
     assert [one.workers for one in found] == [1, 1, 5, 8]
-    assert [one.memory_limit_bytes // MIB for one in found] == [384, 512, 409, 1024]
+    assert [(one.memory_limit_bytes or 0) // MIB for one in found] == [384, 512, 409, 1024]
 
 
 def test_batches_follow_the_budget() -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from cluster import local
 from cluster.local import LocalExecutor
-from cluster.settings import Options, Settings
+from cluster.settings import FIRST_LIMIT_BYTES, Options, Settings
 from solvers import Portfolio, Query, Solved, SolverDisagreement, SolverUnavailable
-from tests.cluster.work import Counting, endless, expected, mixed
+from tests.cluster.work import Counting, endless, expected, mixed, said
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -85,6 +85,54 @@ def test_a_death_that_repeats_is_the_verdict() -> None:
     with LocalExecutor(settings, lambda options: Counting(options, asked, "crashed")) as executor:
         assert solved_by(executor, mixed(2)) == {"q0": "crashed", "q1": "crashed"}
     assert asked == ["q0", "q0", "q0", "q1", "q1", "q1"]
+
+
+class Fitting(Counting):
+    """Runs out of memory on some keys below so many bytes each."""
+
+    def __init__(self, options: Options, asked: list[str], needs: dict[str, int]) -> None:
+        super().__init__(options, asked)
+        self.needs = needs
+        self.limit = options.memory_limit_bytes or FIRST_LIMIT_BYTES
+
+    def solve(self, query: Query) -> Solved:
+        fits = self.needs.get(query.key, 0) <= self.limit
+        self.verdict = "unsat" if fits else "memory"
+        super().solve(query)
+        self.asked[-1] += f" {self.limit >> 30}"
+        return said(self.verdict, reason="" if fits else "full")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_does_not_fit_is_tried_alone_with_what_the_machine_has(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "SMALL", 2)
+    monkeypatch.setattr(local, "machine_bytes", lambda: 20 << 30)
+    needs = {"q1": 3 << 30, "q3": 64 << 30}
+    asked: list[str] = []
+    found: dict[str, Solved] = {}
+    settings = Settings(workers=workers, mode="z3")
+    with LocalExecutor(settings, lambda options: Fitting(options, asked, needs)) as executor:
+        executor.solve(mixed(5), lambda key, solved: found.update({key: solved}))
+    assert {key: one.verdict for key, one in found.items()} == {
+        "q0": "unsat", "q1": "unsat", "q2": "unsat", "q3": "memory", "q4": "unsat",
+    }  # fmt: skip
+    assert found["q3"].reason == "z3: full; tried with 2048, 4096, 8192, 10240 MiB, held 20 MiB"
+    assert asked[-6:] == ["q1 4", "q3 4", "q3 8", "q3 10", "q3 10", "q3 10"], "last, and alone"
+
+
+def test_a_limit_of_the_user_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "machine_bytes", lambda: 20 << 30)
+    asked: list[str] = []
+    found: dict[str, Solved] = {}
+    settings = Settings(workers=1, mode="z3", memory_limit_bytes=2 << 30)
+    needs = {"q1": 3 << 30}
+    with LocalExecutor(settings, lambda options: Fitting(options, asked, needs)) as executor:
+        executor.solve(mixed(2), lambda key, solved: found.update({key: solved}))
+    assert asked == ["q0 2", "q1 2", "q1 2", "q1 2"]
+    assert (found["q0"].verdict, found["q1"].verdict) == ("unsat", "memory")
+    assert "tried with 2048 MiB, held 20 MiB" in found["q1"].reason
 
 
 class Starting(Counting):

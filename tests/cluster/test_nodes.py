@@ -117,13 +117,23 @@ def test_without_the_token_nothing_is_taken(cluster: Cluster, plan: Path) -> Non
 
 def test_kills_of_all_kinds_lose_nothing(cluster: Cluster, plan: Path, whole: Path,
                                          tmp_path: Path) -> None:  # fmt: skip
-    """In short what benchmarks/faults does hundreds of times."""
-    out = tmp_path / "run"
+    """In short what benchmarks/faults does hundreds of times. A run may be over before its turn
+    comes for everything on the list; then the next run is disturbed."""
+    left = ["solver", "actor", "node", "driver", "solver", "actor", "driver", "solver"]
+    for number in range(8):
+        out = tmp_path / f"run-{number}"
+        assert _disturbed(cluster, plan, out, left) == 0
+        assert same(out, whole)
+        if not left:
+            break
+    assert not left
+
+
+def _disturbed(cluster: Cluster, plan: Path, out: Path, left: list[str]) -> int:
+    """The exit code of a run that is resumed until nobody kills its driver any more."""
     where = ["--executor", "ray", "--address", cluster.address]
     chance = random.Random(1)
-    left = ["solver", "actor", "node", "driver", "solver", "actor", "driver", "solver"]
-    code = -1
-    for _ in range(8):
+    while True:
         go_on = (out / "run.json").exists()
         words = ["resume", str(out)] if go_on else ["verify", str(plan), "--out", str(out), *FIXED]
         driver = subprocess.Popen(
@@ -134,12 +144,8 @@ def test_kills_of_all_kinds_lose_nothing(cluster: Cluster, plan: Path, whole: Pa
             time.sleep(chance.uniform(0.05, 0.4))
             if left and _disturb(cluster, driver, left[0]):
                 left.pop(0)
-        code = driver.returncode
-        if code >= 0:
-            break
-    assert code == 0
-    assert len(left) <= 4, f"too much was over before it could be killed: {left}"
-    assert same(out, whole)
+        if driver.returncode >= 0:
+            return driver.returncode
 
 
 def _disturb(cluster: Cluster, driver: subprocess.Popen[bytes], kind: str) -> bool:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -22,12 +23,13 @@ import pytest
 import ray
 
 from cluster.events import Events
-from cluster.execute import execute, shared_pool
-from cluster.ledger import Ledger
+from cluster.execute import Execution, execute
+from cluster.hub import hub
+from cluster.ledger import FILE, Ledger, read
 from cluster.local import LocalExecutor
 from cluster.needs import TRUSTED, Needs, learned, shape_of
 from cluster.ray_executor import RayExecutor
-from cluster.settings import Settings
+from cluster.settings import POOL, Settings
 from cluster.spread import spread
 from engine import store
 from shardproof import api
@@ -207,7 +209,7 @@ from pathlib import Path
 import ray
 from cluster.execute import execute
 from cluster.ledger import Ledger
-from cluster.settings import Settings
+from cluster.settings import POOL, Settings
 from tests.cluster.work import expected, mixed
 address = sys.argv[2] or None
 settings = Settings(executor="ray", address=address, workers=1, memory_limit_bytes=512 << 20)
@@ -247,18 +249,95 @@ def test_a_ray_of_its_own_is_silent_and_ends_with_the_run(tmp_path: Path) -> Non
 
 
 @pytest.mark.ray
-def test_runs_in_a_shared_pool_use_one_pool(cluster: None, tmp_path: Path) -> None:
+def test_runs_at_once_use_one_pool_and_solve_nothing_twice(cluster: None, tmp_path: Path) -> None:
     settings = Settings("ray", workers=1, mode="z3", memory_limit_bytes=512 << 20)
-    with shared_pool():
-        for name, count in (("one", 6), ("two", 9)):
+    other = replace(settings, seed=2)
+    asked = [(settings, 30), (settings, 12), (other, 6)]
+    found: dict[int, Execution] = {}
+
+    def one(number: int) -> None:
+        here, count = asked[number]
+        with Ledger(tmp_path / f"run-{number}") as ledger:
+            found[number] = execute(mixed(count), here, ledger)
+
+    (tmp_path / "pool").mkdir()
+    with hub(settings, tmp_path / "pool", shared=True):
+        threads = [threading.Thread(target=one, args=(n,)) for n in range(len(asked))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        one(1)
+    assert POOL not in os.environ
+    for number, (_, count) in enumerate(asked):
+        assert verdicts(found[number].solved) == expected(count)
+    rows = read(tmp_path / "pool" / FILE)
+    assert rows.num_rows == 30 + 6, "the second run's texts are among the first one's"
+    events = [json.loads(line) for line in (tmp_path / "pool" / "events.jsonl").open()]
+    assert [e["workers"] for e in events if e["event"] == "pool"] in ([1, 1], [1, 1, 1])
+
+
+@pytest.mark.ray
+def test_a_pool_without_shared_verdicts_solves_for_each(cluster: None, tmp_path: Path) -> None:
+    settings = Settings("ray", workers=1, mode="z3", memory_limit_bytes=512 << 20)
+    (tmp_path / "pool").mkdir()
+    with hub(settings, tmp_path / "pool", shared=False):
+        for name in ("one", "two"):
             with Ledger(tmp_path / name) as ledger:
-                done = execute(mixed(count), settings, ledger)
-            assert verdicts(done.solved) == expected(count)
-    begun = {
-        name: [e["event"] for e in map(json.loads, (tmp_path / name / "events.jsonl").open())]
-        for name in ("one", "two")
-    }
-    assert begun == {"one": ["round", "pool"], "two": ["round"]}
+                done = execute(mixed(4), settings, ledger)
+            assert verdicts(done.solved) == expected(4)
+    assert not (tmp_path / "pool" / FILE).exists()
+
+
+@pytest.mark.ray
+def test_a_pool_that_cannot_work_says_so_to_its_runs(cluster: None, tmp_path: Path) -> None:
+    settings = Settings("ray", workers=1, mode="z3", memory_limit_bytes=40 << 20)
+    (tmp_path / "pool").mkdir()
+    with (
+        hub(settings, tmp_path / "pool", shared=True),
+        Ledger(tmp_path / "run") as ledger,
+        pytest.raises(SolverUnavailable, match="z3 did not start under a memory limit of 40"),
+    ):
+        execute(mixed(2), settings, ledger)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_sweep_and_a_night_of_plans_at_once(cluster: None, tmp_path: Path) -> None:
+    """Runs are made all over the cluster; their verdicts are those of runs one by one."""
+    store.save(small_plans.row_parallel(), tmp_path / "right")
+    store.save(small_plans.row_parallel(reduce=False), tmp_path / "wrong")
+    address = ray.get_runtime_context().gcs_address
+    where = ("--executor", "ray", "--address", address, "--jobs", "2")
+    (tmp_path / "sweep.yaml").write_text(
+        "points: [{model: llama3-8b, layers: 1, tp: 2}, {model: llama3-8b, layers: 1, tp: 3}]\n"
+        "plans: [{name: right, single: right}, {name: wrong, single: wrong}]\n"
+        "verify: {solver: z3, cache: true, memory_limit: 512MiB}\n"
+    )
+    (tmp_path / "night.yaml").write_text(
+        "seeds: [1, 2]\nverify: {solver: z3, memory_limit: 512MiB}\n"
+        "plans: [{name: right, single: right, expect: proved},\n"
+        "        {name: wrong, single: wrong, expect: refuted}]\n"
+    )
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    found = {}
+    for command in ("sweep", "nightly"):
+        words = [command, str(tmp_path / f"{command.removesuffix('ly')}.yaml"), *where, "--json"]
+        run = subprocess.run(
+            [sys.executable, "-m", "shardproof", *words, "-o", str(tmp_path / command)],
+            cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert run.stdout, run.stderr
+        found[command] = (run.returncode, json.loads(run.stdout))
+    code, swept = found["sweep"]
+    points = swept["sweeps"][0]["points"]
+    assert [p["verdict"] for p in points] == ["proved", "invalid input", "proved", "refuted"]
+    assert code == 3
+    assert read(tmp_path / "sweep" / "pool" / FILE).num_rows > 20
+    code, night = found["nightly"]
+    assert code == 0
+    verdicts = [p["verdict"] for p in night["suites"][0]["points"]]
+    assert verdicts == ["proved", "proved", "refuted", "refuted"]
 
 
 @pytest.mark.ray
@@ -293,12 +372,14 @@ def test_the_metrics_endpoint_tells_of_templates(cluster: None, tmp_path: Path) 
         solved_by(executor, mixed(9))
         port = ray.nodes()[0]["MetricsExportPort"]
         until = time.perf_counter() + 60
-        text = ""
-        while "shardproof_rss_measured" not in text and time.perf_counter() < until:
+        lines: list[str] = []
+        while (
+            not any("shardproof_rss_measured" in x for x in lines) and time.perf_counter() < until
+        ):
             time.sleep(1)
             with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
                 text = answer.read().decode()
-    lines = [line for line in text.splitlines() if 'run="metered"' in line]
+            lines = [line for line in text.splitlines() if 'run="metered"' in line]
     counted = [line for line in lines if line.startswith("ray_shardproof_templates")]
     found = {v: sum(float(x.split()[-1]) for x in counted if f'verdict="{v}"' in x)
              for v in ("unsat", "sat")}  # fmt: skip

@@ -69,7 +69,7 @@ def test_options_name_the_versions_of_the_solvers_that_are_used() -> None:
         "mode": "portfolio",
         "seed": 1,
         "timeout": 5.0,
-        "memory_limit_bytes": 2 << 30,
+        "memory_limit_bytes": 0,
         "z3": both.z3,
         "cvc5": both.cvc5,
     }

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from cluster import work as module
 from cluster.ray_worker import queries_in
-from cluster.reserve import LEAST_BYTES, MIB, Node, level_for, levels, places, widest
+from cluster.reserve import (
+    LEAST_BYTES,
+    MIB,
+    WORKER_BYTES,
+    Node,
+    level_for,
+    levels,
+    places,
+    reservation,
+    widest,
+)
 from cluster.work import DEATHS_ALONE, Batch, Work
 from solvers import Query
 from tests.cluster.work import mixed
@@ -122,15 +132,22 @@ def test_whatever_happens_every_query_ends_once(seed: int) -> None:
 
 
 def test_levels_double_to_the_limit_or_to_the_room() -> None:
-    assert levels(2 << 30, 16 << 30) == tuple(x * MIB for x in (256, 512, 1024, 2048))
-    assert levels(2 << 30, 700 * MIB) == (256 * MIB, 512 * MIB, 700 * MIB)
-    assert levels(100 * MIB, 16 << 30) == (100 * MIB,)
-    assert levels(2 << 30, 200 * MIB) == ()
-    assert levels(100 * MIB, 50 * MIB) == ()
+    assert levels(2 << 30, 16 << 30, 1) == tuple(x * MIB for x in (256, 512, 1024, 2048))
+    assert levels(2 << 30, WORKER_BYTES + 1400 * MIB, 2) == (256 * MIB, 512 * MIB, 700 * MIB)
+    assert levels(100 * MIB, 16 << 30, 1) == (100 * MIB,)
+    assert levels(2 << 30, WORKER_BYTES + 200 * MIB, 1) == ()
+    assert levels(100 * MIB, WORKER_BYTES + 50 * MIB, 1) == ()
+
+
+def test_without_a_limit_levels_go_up_to_what_the_node_has() -> None:
+    node = WORKER_BYTES + 4 * 900 * MIB
+    assert levels(None, node, 4) == (256 * MIB, 512 * MIB, 900 * MIB)
+    assert reservation(900 * MIB, 4) == node
+    assert levels(None, WORKER_BYTES + 200 * MIB, 1) == ()
 
 
 def test_a_level_holds_a_peak_and_what_is_only_mapped() -> None:
-    ladder = levels(1 << 30, 16 << 30)
+    ladder = levels(1 << 30, 16 << 30, 1)
     assert level_for(ladder, 100) == 256 * MIB
     assert level_for(ladder, 250) == 512 * MIB
     assert level_for(ladder, 10_000) == 1 << 30
@@ -158,8 +175,8 @@ def test_workers_are_spread_over_nodes() -> None:
 
 
 def test_the_widest_level_costs_no_worker() -> None:
-    nodes = [Node("a", 2, 4 << 30), Node("b", 2, 8 << 30)]
-    ladder = levels(8 << 30, 8 << 30)
+    nodes = [Node(n, 2, (gib << 30) + 2 * WORKER_BYTES) for n, gib in (("a", 4), ("b", 8))]
+    ladder = levels(8 << 30, nodes[1].memory_bytes, 1)
     assert widest(ladder, nodes, 1, None) == 2 << 30
     assert widest(ladder, nodes, 2, None) == 1 << 30
     assert widest(ladder, nodes, 1, 1) == 8 << 30

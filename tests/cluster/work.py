@@ -62,7 +62,7 @@ class Counting(Portfolio):
     """Says ``verdict`` to everything, and keeps the keys it was asked about in ``asked``."""
 
     def __init__(self, options: Options, asked: list[str], verdict: str = "unsat") -> None:
-        super().__init__(options.mode, options.timeout, options.memory_limit_bytes, options.seed)
+        super().__init__(options.mode, options.timeout, seed=options.seed)
         self.asked = asked
         self.verdict = verdict
 

@@ -19,7 +19,7 @@ import pytest
 
 from engine import store
 from engine.errors import InvalidInput
-from shardproof.sweep import page, plots, run, spec, table
+from shardproof.sweep import many, page, plots, run, spec, table
 from shardproof.sweep.growth import growth
 from shardproof.sweep.measure import INTERNAL, Run, arguments
 from shardproof.sweep.spec import Point, Scalar
@@ -61,7 +61,7 @@ class Measured:
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
     stub = Measured()
-    monkeypatch.setattr(run, "measure", stub)
+    monkeypatch.setattr(many, "measure", stub)
     return stub
 
 
@@ -92,7 +92,7 @@ def test_a_sweep_that_was_stopped_continues(
 ) -> None:
     sweep = sweep_of(tmp_path, AXES)
     stub = Measured(stop=7)
-    monkeypatch.setattr(run, "measure", stub)
+    monkeypatch.setattr(many, "measure", stub)
     with pytest.raises(KeyboardInterrupt):
         swept(sweep, tmp_path / "out")
     stub.stop = -1
@@ -111,7 +111,7 @@ def test_what_gave_no_result_is_tried_again_and_the_worst_verdict_counts(
         {"m dp=1": "inconclusive"},
     ):
         stub = Measured(verdicts)
-        monkeypatch.setattr(run, "measure", stub)
+        monkeypatch.setattr(many, "measure", stub)
         seen.append((swept(sweep, tmp_path / "out").exit_code, len(stub.asked)))
     assert seen == [(4, 5), (1, 1)]
     assert table.worst([]) == INTERNAL
@@ -253,3 +253,44 @@ def test_a_wrong_sweep_is_one_line(tmp_path: Path) -> None:
         f"shardproof: {tmp_path / 's.yaml'}: grid.dp: "
         "expected a list of at least one value, found 2\n"
     )
+
+
+def test_runs_at_once_are_the_same_runs(tmp_path: Path, measured: Measured) -> None:
+    sweep = sweep_of(tmp_path, AXES)
+    alone = swept(sweep, tmp_path / "alone")
+    measured.asked.clear()
+    at_once = run.run([sweep], tmp_path / "many", [], lambda what, done, total: None, jobs=3)
+    assert sorted(measured.asked) == sorted([str(p) for p in sweep.points] * 2)
+    assert at_once.rows == alone.rows
+
+
+def test_an_option_of_verify_can_be_an_axis(tmp_path: Path) -> None:
+    sweep = sweep_of(
+        tmp_path,
+        "base: {model: m, dp: 2}\naxes: {verify.workers: [1, 2]}\nverify: {workers: 4, seed: 3}\n",
+    )
+    assert [str(point) for point in sweep.points] == [
+        "m dp=2 verify.workers=1",
+        "m dp=2 verify.workers=2",
+    ]
+    first = sweep.points[0]
+    assert first.made_of == {"model": "m", "dp": 2}
+    assert first.options(sweep.options) == {"workers": 1, "seed": 3}
+    assert len({point.key(sweep.options) for point in sweep.points}) == 2
+    moved = sweep.on("ray", "head:6379")
+    assert moved.options == {"workers": 4, "seed": 3, "executor": "ray", "address": "head:6379"}
+    elsewhere = sweep.on("ray", "other:6379")
+    assert first.key(moved.options) == first.key(elsewhere.options) != first.key(sweep.options)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("points: [{model: m, verify.wrkers: 1}]", "points[0].verify.wrkers: not a key here"),
+        ("points: [{model: m, verify.workers: many}]", "points[0].verify.workers: expected int"),
+    ],
+)
+def test_wrong_options_of_a_point_are_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        sweep_of(tmp_path, text)
+    assert message in str(raised.value)
