@@ -32,9 +32,13 @@ class _Assuming(Tracer):
 
     given: Mapping[tuple[int, ...], tuple[Lineage, ...]] = {}
 
-    def read(self, row: Row, inputs: Sequence[Lineage | None], unrolled: Unrolled) -> list[Lineage]:
+    def outputs(
+        self, number: int, row: Row, inputs: Sequence[Lineage | None], unrolled: Unrolled
+    ) -> list[Lineage]:
         known = self.given.get(row.outputs)
-        return list(known) if known is not None else super().read(row, inputs, unrolled)
+        if known is not None:
+            return list(known)
+        return super().outputs(number, row, inputs, unrolled)
 
 
 def attempt(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partition | None:

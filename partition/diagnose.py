@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 from typing import Final, NamedTuple
 
@@ -77,9 +78,10 @@ def counterparts(result: Partition) -> list[int]:
     ]
 
 
+@lru_cache(maxsize=2)
 def culprits(result: Partition) -> list[Culprit]:
     """Where faults begin, in the order of the program; the same operator on several ranks is one
-    culprit."""
+    culprit.  A partition is asked about again and again, and does not change."""
     side = result.parallel
     wrong: set[int] = set()
     found: dict[tuple[object, ...], list[int]] = {}
@@ -88,11 +90,11 @@ def culprits(result: Partition) -> list[Culprit]:
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind in ENDS and not c.holds])
     for number, row in enumerate(side.unrolled.rows):
         counterpart = aligned[number]
-        cause = _fault(result, row, counterpart) or _gap(result, row, gaps)
         tainted = any(v in wrong for v in row.inputs)
+        cause = "" if tainted else _fault(result, row, counterpart) or _gap(result, row, gaps)
         if cause or tainted:
             wrong.update(row.outputs)
-        if cause and not tainted:
+        if cause:
             key = (counterpart if counterpart >= 0 else (row.kind, row.source), cause)
             found.setdefault(key, []).append(number)
             about[key] = (counterpart, cause)

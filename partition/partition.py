@@ -81,7 +81,7 @@ class Side:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Partition:
     """Everything that is claimed about a plan.
 

@@ -103,13 +103,7 @@ class Tracer:
             if any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True)):
                 continue
             try:
-                outputs = self.repeats.read(
-                    number,
-                    row,
-                    inputs,
-                    self.told(row, unrolled),
-                    partial(self.read, row, inputs, unrolled),
-                )
+                outputs = self.outputs(number, row, inputs, unrolled)
                 self.check_shapes(row, outputs, unrolled)
             except Unsupported as error:
                 trace.findings.append(self.finding("unsupported operator", row, str(error)))
@@ -127,6 +121,13 @@ class Tracer:
         trace.partial = self.reading.partial
         trace.guessed = self.reading.matcher is not None and self.reading.matcher.matched
         return trace
+
+    def outputs(
+        self, number: int, row: Row, inputs: Sequence[Lineage | None], unrolled: Unrolled
+    ) -> list[Lineage]:
+        """As `read`, which is asked for the first row of those that repeat."""
+        read = partial(self.read, row, inputs, unrolled)
+        return self.repeats.read(number, row, inputs, self.told(row, unrolled), read)
 
     def told(self, row: Row, unrolled: Unrolled) -> Hashable:
         """What a claim about a row says beside its operator, its attributes and lineages."""

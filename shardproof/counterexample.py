@@ -51,7 +51,8 @@ class _Held(NamedTuple):
 
     @property
     def differences(self) -> Floats:
-        off = np.abs(self.actual - self.expected)
+        with np.errstate(invalid="ignore"):
+            off = np.abs(self.actual - self.expected)
         same = (self.actual == self.expected) | (np.isnan(self.actual) & np.isnan(self.expected))
         off = np.where(same, 0.0, off)
         return np.where(np.isnan(off), np.inf, off)

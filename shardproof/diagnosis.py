@@ -32,7 +32,8 @@ from shardproof.causes import Cause, in_layers, is_same, joined
 from shardproof.contradictions import faults, misfits
 from shardproof.counterexample import Examples
 
-#: Candidates that are tried for one plan, and the rows that these tries may read together.
+#: Candidates that are tried for one plan, and the rows that these tries may read together (the
+#: first one is free: a large plan has one try, which is also how it goes on).
 MOST_TRIES: Final = 40
 MOST_ROWS: Final = 30_000
 #: Causes that are looked for, and steps of the search (a cause in several layers may take some).
@@ -71,7 +72,8 @@ class Diagnosis:
         """The outcome of a candidate; None if it cannot even be read, or no work is left."""
         size = max(len(state.parallel.unrolled.rows), len(self.result.single.unrolled.rows))
         free = plan.cause == ORDER
-        if not free and (self.tries >= MOST_TRIES or self.rows + size > MOST_ROWS):
+        spent = self.tries >= MOST_TRIES or self.rows + size > MOST_ROWS
+        if not free and self.tries and spent:
             self.exhausted = True
             return None
         self.tries += 1
@@ -270,7 +272,9 @@ def diagnosed(
     """
     search = Diagnosis(result, otherwise)
     repaired = search.run()
-    examples = Examples(result, simulation, search.state if repaired else None)
+    # A large plan is not run again: values are held against the single-device operator's there.
+    again = repaired and len(result.parallel.unrolled.rows) <= MOST_ROWS
+    examples = Examples(result, simulation, search.state if again else None)
     told = [
         finding
         for number in range(len(search.causes))

@@ -92,7 +92,8 @@ EXPECTED: Final[dict[str, Bug]] = {
     "br11": Bug(
         "two gradients in reverse (cell 312)",
         "backward of apply_rotary_emb", "layers.1.attention", (2,), "gradients in the wrong order",
-        "gradients 0 and 1 of the backward of apply_rotary_emb in `layers.1.attention` in the other",
+        "gradients 0 and 1 of the backward of apply_rotary_emb in `layers.1.attention` in "
+        "the other",
     ),
     "br12": Bug(
         "scores divided by 4 on rank 0",
