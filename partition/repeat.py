@@ -4,8 +4,8 @@ putting in their nodes.
 What an operator makes of its inputs depends on their forms, on which of their nodes are one node,
 on what each node is (`Repeats._fact`; not on what that is made of) and on the order of the nodes'
 numbers.  Where all that is as it was before, the definitions that the operator made are made again
-over the new nodes, and so are the lineages of its outputs.  Masked values are the exception: sums
-look into them.
+over the new nodes, and so are the lineages of its outputs.  What masks is the exception: a sum
+looks whether what it is added to has the mask already.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Repeats:
         self._forms = forms
         self._reference_size = reference_size
         self._known: dict[Hashable, Repeat] = {}
+        self._count = 0
         self._facts: dict[int, int] = {}
         self._found: dict[tuple[int, ...], list[Lineage]] = {}
 
@@ -85,7 +86,7 @@ class Repeats:
         nodes = _distinct(n for v in views if v is not None for n in v.nodes)
         nodes.setdefault(self._table.one, len(nodes))
         tokens = _distinct(t for v in views if v is not None for t in v.tokens)
-        if any(map(self._table.is_masked, nodes)):
+        if any(self._table[n].kind == "causal" for n in nodes):
             return read()
         key = (
             row.kind,
@@ -107,7 +108,8 @@ class Repeats:
         given = (known.number, *nodes, *tokens)
         found = self._found.get(given) or self._again(known, list(nodes), list(tokens))
         if found is None:
-            return read()
+            # What was made anew for the first row may be there by now, and lie otherwise.
+            return self._record(number, key, list(nodes), list(tokens), read)
         self.rows[number] = known
         self._found[given] = found
         return found
@@ -125,6 +127,7 @@ class Repeats:
                     node.extents,
                     node.coordinates,
                     number == self._table.one,
+                    self._table.is_masked(number),
                     self._is_reference(number),
                 )
             )
@@ -168,7 +171,8 @@ class Repeats:
             return result
         order = _order(nodes), _order(tokens)
         about = frozenset(nodes)
-        repeat = Repeat(len(self._known), number, about, made, order, outputs, partial)
+        repeat = Repeat(self._count, number, about, made, order, outputs, partial)
+        self._count += 1
         self._known[key] = self.rows[number] = repeat
         return result
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import InvalidInput
+from engine.garbage import no_collector
 from shardproof import rundir
 from shardproof.progress import Progress
 from shardproof.result import Result
@@ -95,7 +96,7 @@ def measured(settings: Settings, progress: Progress, work: Callable[[], Result])
     start = time.perf_counter()
     peak = 0.0
     try:
-        with bounded(settings.memory_budget_bytes) as sampler:
+        with bounded(settings.memory_budget_bytes) as sampler, no_collector():
             progress.memory = lambda: sampler.peak_mib
             result = work()
     except LedgerError as error:
@@ -122,6 +123,7 @@ def _place(progress: Progress) -> str:
     return "" if progress.run_dir is None else str(progress.run_dir)
 
 
+@no_collector()
 def check(
     run_dir: Path,
     files: Sequence[Path] = (),
