@@ -172,7 +172,7 @@ def write_run(
         (target / NAME).unlink(missing_ok=True)
     except OSError as error:
         raise InvalidInput(f"cannot be written: {error.strerror or error}", str(target)) from error
-    store.save(plan, target / PLAN)
+    digest = store.save(plan, target / PLAN)
     files = {
         name + SUFFIX: write_file(
             target / (name + SUFFIX), encode(name, declared, tables[name], FORMAT)
@@ -184,7 +184,7 @@ def write_run(
         files[proof_files.FILE] = write_file(target / proof_files.FILE, encoded)
     certificate = Certificate(
         verdict=verdict,
-        plan=store.digest(plan),
+        plan=digest,
         inputs=dict(inputs or {}),
         files=files,
         assumptions=tuple(assumptions),

@@ -60,8 +60,9 @@ _ARCHIVE = pa.schema(
 _READ_ERRORS = (pa.ArrowException, OSError, MemoryError, ValueError)
 
 
-def save(plan: Plan, folder: str | Path) -> None:
-    """Write ``plan`` to ``folder``, which is replaced if it holds a plan; all or nothing.
+def save(plan: Plan, folder: str | Path) -> str:
+    """Write ``plan`` to ``folder``, which is replaced if it holds a plan; all or nothing.  What is
+    returned is its `digest`.
 
     Raises `InvalidInput` if the plan cannot be stored, or the folder holds something else.
     """
@@ -85,6 +86,7 @@ def save(plan: Plan, folder: str | Path) -> None:
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
+    return digest_of
 
 
 def _refuse_other_contents(target: Path) -> None:

@@ -180,10 +180,11 @@ def _run(
     seconds = time.perf_counter() - start
 
     from engine import store
+    from engine.records import PLAN
     from shardproof import asked
 
     question = asked.Asked(
-        plan=store.digest(plan),
+        plan=store.save(plan, out / PLAN),
         settings=settings,
         assumptions=assumptions,
         inputs=digests(single, parallel),
@@ -194,7 +195,7 @@ def _run(
         more=options.shapes,
         proofs=options.proofs,
     )
-    asked.write(out, plan, question)
+    asked.write(out, question)
     return prove(plan, out, question, settings, progress, seconds)
 
 

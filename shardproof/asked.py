@@ -45,9 +45,8 @@ class Asked(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
-def write(out: Path, plan: Plan, asked: Asked) -> None:
-    """Store the plan and what was asked about it. Raises `InvalidInput` if it cannot be stored."""
-    store.save(plan, out / PLAN)
+def write(out: Path, asked: Asked) -> None:
+    """Store what was asked about the plan that is in ``out``."""
     rundir.keep(out, NAME, msgspec.json.format(msgspec.json.encode(asked)).decode() + "\n")
 
 

@@ -7,6 +7,7 @@ and everything else to stderr.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -69,6 +70,8 @@ class _Face(click.Group):
                     self, args, prog_name, complete_var, standalone_mode=False, **extra
                 )
             )
+        # Nothing that is left needs a last look by the collector.
+        gc.freeze()
         sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:

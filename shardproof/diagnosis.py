@@ -271,7 +271,10 @@ def diagnosed(
     ``simulation``: of the plan, if it could be run; ``otherwise``: see `Diagnosis`.
     """
     search = Diagnosis(result, otherwise)
-    repaired = search.run()
+    try:
+        repaired = search.run()
+    finally:
+        culprits.cache_clear()
     # A large plan is not run again: values are held against the single-device operator's there.
     again = repaired and len(result.parallel.unrolled.rows) <= MOST_ROWS
     examples = Examples(result, simulation, search.state if again else None)
