@@ -7,7 +7,9 @@ from random import Random
 
 import pytest
 
-from engine.ir import Body, Plan
+from engine.affine import Affine, affine
+from engine.ir import Body, Plan, Program
+from frontends.zoo.builder import ProgramBuilder, along
 from shardproof.mutation.equivalent import inner_split
 from shardproof.mutation.operators import twice as operator_twice
 from tests.faults.plans import edit_body, find, llama, proved, refuted, verify
@@ -90,3 +92,31 @@ def _again(body: Body, operator: str) -> Body:
     made = operator_twice(body, find(body, operator), Random(0))
     assert made is not None
     return made.body
+
+
+def repeated(start: Affine) -> Plan:
+    """Four ranks take three positions each, from ``start`` on, of a tensor that repeats every
+    column three times, and gather them."""
+
+    def program(single: bool) -> Program:
+        axes = () if single else (("tp", 4, 1),)
+        made = ProgramBuilder("single" if single else "ranks", axes=axes)
+        weight = made.parameter("w", (2, 12), trainable=False)
+        body = made.body("forward")
+        (x,) = body.load_batch(("x", (2, 4), "float32"))
+        y = body.repeat_interleave(x, 3, 1)
+        if not single:
+            part = body.op("slice", y, dim=1, start=start, size=3)
+            y = body.value((2, 12), "joined")
+            body.append("all_gather", [part], [y], {"group": along("tp"), "dim": 1})
+        body.loss(body.sum(body.mul(y, body.parameter(weight))))
+        made.call(body, (), (made.slot(),), 0)
+        return made.build()
+
+    return Plan("repeated", program(True), (program(False),), 1)
+
+
+def test_blocks_of_equal_columns_are_gathered_in_order() -> None:
+    proved(repeated(affine(0, {"tp": 3})))
+    refuted(repeated(affine(9, {"tp": -3})), kind="mismatch", operator="all_gather")
+    refuted(repeated(affine(0)), kind="mismatch")

@@ -80,7 +80,7 @@ def test_a_constant_that_is_off_by_rounding_is_different_but_for_that(plan: Plan
     assert found.label == "rounded"
     assert 0 < found.error < 1e-6
     assert found.field == "differs"
-    assert verify(off)[0] == "proved"
+    assert campaign.verify(off)[0] == "proved"
 
 
 def test_a_constant_that_is_off_by_little_is_different_by_the_field(plan: Plan) -> None:
