@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from checker import check
 from engine.affine import Affine, affine
 from engine.ir import Body, Plan, Program
 from frontends.zoo.builder import ProgramBuilder, along
@@ -75,9 +77,12 @@ def test_parts_that_overlap_or_leave_a_gap_are_refuted(
 
 
 @pytest.mark.slow
-def test_what_the_sum_of_parts_rests_on_is_stated_for_every_instance() -> None:
+def test_what_the_sum_of_parts_rests_on_is_checked_and_holds_for_every_instance(
+    tmp_path: Path,
+) -> None:
     plan = split(llama(tp=2, microbatches=2), "linear", ((0, 11), (11, 5)))
-    assert verify(plan, exhaustive=True).verdict == "proved"
+    assert verify(plan, exhaustive=True, out=tmp_path).verdict == "proved"
+    assert [str(p) for p in check(tmp_path).problems] == []
 
 
 def test_a_mask_that_is_added_twice_is_one() -> None:
