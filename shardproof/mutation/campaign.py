@@ -89,8 +89,12 @@ def run(
     seed: int,
     numbers: Iterable[int],
     keep: Callable[[Outcome, Plan], None] = lambda outcome, plan: None,
+    cache: Path | None = None,
 ) -> Iterator[Outcome]:
-    """The outcomes of mutants, one by one; ``keep`` is given each with its plan."""
+    """The outcomes of mutants, one by one; ``keep`` is given each with its plan.
+
+    ``cache``: where proofs of texts are kept across mutants; the user's folder if it is None.
+    """
     for number in numbers:
         derived = derive(plan, seed, number)
         if derived is None:
@@ -98,7 +102,7 @@ def run(
         mutator, made = derived
         start = time.perf_counter()
         labelled = label(made.plan)
-        verdict, reason = verify(made.plan)
+        verdict, reason = verify(made.plan, cache)
         seconds = time.perf_counter() - start
         found = Outcome(
             number, mutator.name, mutator.kind, made.what, labelled, verdict, reason, seconds
@@ -107,7 +111,7 @@ def run(
         yield found
 
 
-def verify(plan: Plan) -> tuple[str, str]:
+def verify(plan: Plan, cache: Path | None = None) -> tuple[str, str]:
     """The verdict on a plan in memory, and its reason, as the command line comes to them."""
     from cluster.settings import Settings
     from shardproof import pipeline
@@ -124,6 +128,7 @@ def verify(plan: Plan) -> tuple[str, str]:
                 out=Path(folder),
                 exhaustive=False,
                 use_cache=True,
+                cache_dir=cache,
                 assumptions=Assumptions(),
                 load_seconds=0.0,
                 progress=Progress(),
