@@ -22,6 +22,7 @@ from engine.lineage import BROADCAST, Lineage, NodeTable, Term
 from engine.moves import is_moved
 from engine.obligation import Claim, Obligation, build
 from engine.unroll import Row, Unrolled, unroll
+from partition.memo import Memo
 from partition.signature import Signatures
 from partition.templates import key
 from partition.trace import Trace, Tracer, reference
@@ -105,14 +106,18 @@ class Partition:
     more: int = 0
     guessed: bool = False
     wider: dict[int, int] = field(default_factory=dict)
+    memo: Memo = field(default_factory=Memo)
 
     def side(self, name: str) -> Side:
         return self.single if name == SINGLE else self.parallel
 
 
-def partition(plan: Plan, more: int = 0) -> Partition:
+def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model, and
-    `Unsupported` if the single-device side has no loss to hold anything against."""
+    `Unsupported` if the single-device side has no loss to hold anything against.
+
+    ``memo``: obligations that are known from other plans.
+    """
     single = unroll([plan.single], 1)
     parallel = unroll(plan.programs, plan.microbatches)
     nodes = NodeTable()
@@ -144,7 +149,9 @@ def partition(plan: Plan, more: int = 0) -> Partition:
         findings=list(parallel.findings),
         more=more,
         guessed=second.guessed,
+        memo=memo or Memo(),
     )
+    result.memo.begin(nodes, size)
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == "unsupported operator" else result.faults
         kind.append(finding)
@@ -225,7 +232,7 @@ def _stated(result: Partition, claim: Claim, known: Known) -> tuple[int, str]:
     """A new template for a claim, or why there is none, or `WIDER`."""
     found = len(result.templates), ""
     try:
-        obligation = build(result.nodes, claim, more=result.more)
+        obligation = result.memo.build(result.nodes, claim, result.more)
     except (Unsupported, ShapeMismatch) as error:
         found = -1, str(error)
     else:

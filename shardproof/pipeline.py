@@ -17,6 +17,7 @@ from engine.findings import Finding
 from engine.ir import Plan
 from engine.simulate import Simulation, simulate
 from partition.exhaustive import Audit, audit
+from partition.memo import Memo
 from partition.metadata import metadata
 from partition.partition import Partition, partition
 from partition.precision import precision
@@ -51,13 +52,14 @@ def run(
     inputs: Mapping[str, str] | None = None,
     more: int = 0,
     with_proofs: bool = False,
+    memo: Memo | None = None,
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
 
     ``cache_dir``: where verdicts are kept across runs; the user's cache folder if it is None.
     ``inputs``: SHA-256 of the files that the plan was read from, by name, for the certificate.
     ``more``: positions that represent a piece of an axis, beyond the fewest.  ``with_proofs``:
-    store proofs of all templates.
+    store proofs of all templates.  ``memo``: what is known from other plans of the same model.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
     `cluster.execute.execute`.
@@ -66,7 +68,7 @@ def run(
     progress.phase("partition")
     told = (*assumptions.describe(plan), *stated_orders(plan))
     try:
-        result = without_rounding(partition(plan, more))
+        result = without_rounding(partition(plan, more, memo))
     except Unsupported as error:
         # The single-device side has no meaning here: there is nothing to hold the plan against.
         seconds = time.perf_counter() - start
