@@ -271,9 +271,11 @@ class _Emitter:
 
     def loaded(self, p: int, c: int, op: Op) -> int:
         """The microbatch that a call loads (-1: each its own); raises `Structure` if there is no
-        such microbatch."""
+        such microbatch.  Where there is one only, it need not be named."""
         program = self.programs[p]
         number = program.calls[c].microbatch
+        if number < 0 and self.microbatches == 1:
+            number = 0
         if not 0 <= number < self.microbatches:
             which = f"microbatch {number}" if number >= 0 else "no microbatch"
             raise Structure(

@@ -107,6 +107,8 @@ def _grow(reading: LineageReading, term: Term, axis: str, extent: int, dim: int)
         raise Misaligned
     atom = dims[dim][lead]
     rest = dims[dim][lead + 1 :]
+    if any(a.start.coefficient(axis) for a in dims[dim][:lead]):
+        raise Misaligned  # which block it is, outside of what every member has
     if atom.axis == BROADCAST:
         if any(a.start.coefficient(axis) for a in rest):
             raise Misaligned

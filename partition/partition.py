@@ -23,6 +23,7 @@ from engine.moves import is_moved
 from engine.obligation import Claim, Obligation, build
 from engine.unroll import Row, Unrolled, unroll
 from partition.forms import Forms
+from partition.memo import Memo
 from partition.repeat import Repeat
 from partition.signature import Signatures
 from partition.templates import key
@@ -109,14 +110,18 @@ class Partition:
     more: int = 0
     guessed: bool = False
     wider: dict[int, int] = field(default_factory=dict)
+    memo: Memo = field(default_factory=Memo)
 
     def side(self, name: str) -> Side:
         return self.single if name == SINGLE else self.parallel
 
 
-def partition(plan: Plan, more: int = 0) -> Partition:
+def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model, and
-    `Unsupported` if the single-device side has no loss to hold anything against."""
+    `Unsupported` if the single-device side has no loss to hold anything against.
+
+    ``memo``: obligations that are known from other plans.
+    """
     single = unroll([plan.single], 1)
     parallel = unroll(plan.programs, plan.microbatches)
     nodes = NodeTable()
@@ -149,7 +154,9 @@ def partition(plan: Plan, more: int = 0) -> Partition:
         findings=list(parallel.findings),
         more=more,
         guessed=second.guessed,
+        memo=memo or Memo(),
     )
+    result.memo.begin(nodes, size)
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == "unsupported operator" else result.faults
         kind.append(finding)
@@ -239,7 +246,7 @@ def _stated(result: Partition, claim: Claim, known: Known) -> tuple[int, str]:
     """A new template for a claim, or why there is none, or `WIDER`."""
     found = len(result.templates), ""
     try:
-        obligation = build(result.nodes, claim, more=result.more)
+        obligation = result.memo.build(result.nodes, claim, result.more)
     except (Unsupported, ShapeMismatch) as error:
         found = -1, str(error)
     else:

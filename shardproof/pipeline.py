@@ -16,6 +16,7 @@ from engine.findings import Finding
 from engine.ir import Plan
 from engine.simulate import Simulation
 from partition.exhaustive import Audit, audit
+from partition.memo import Memo
 from partition.metadata import metadata
 from partition.partition import Partition, partition
 from partition.precision import precision
@@ -52,6 +53,7 @@ def run(
     more: int = 0,
     with_proofs: bool = False,
     otherwise: Callable[[], Plan | None] | None = None,
+    memo: Memo | None = None,
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
 
@@ -59,7 +61,8 @@ def run(
     ``inputs``: SHA-256 of the files that the plan was read from, by name, for the certificate.
     ``more``: positions that represent a piece of an axis, beyond the fewest.  ``with_proofs``:
     store proofs of all templates.  ``otherwise``: the plan as it is if groups are in the order that
-    it records, which a refutation for another order is tried with.
+    it records, which a refutation for another order is tried with.  ``memo``: what is known from
+    other plans of the same model.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
     `cluster.execute.execute`.
@@ -68,7 +71,7 @@ def run(
     progress.phase("partition")
     told = (*assumptions.describe(plan), *stated_orders(plan))
     try:
-        result = without_rounding(partition(plan, more))
+        result = without_rounding(partition(plan, more, memo))
     except Unsupported as error:
         # The single-device side has no meaning here: there is nothing to hold the plan against.
         seconds = time.perf_counter() - start

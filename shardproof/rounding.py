@@ -42,7 +42,7 @@ def without_rounding(result: Partition) -> Partition:
     plan = rounded(result.plan)
     if plan is result.plan:
         return result
-    again = partition(plan, result.more)
+    again = partition(plan, result.more, result.memo)
     again.findings += findings(plan)
     return again
 

@@ -154,7 +154,7 @@ def run(
             print(f"{case.name}: {outcome.number}: {outcome.disagreement}: {outcome.what}")
             store.save(mutant, out / f"{case.name} {seed} {outcome.number}".replace(" ", "-"))
 
-    for _ in campaign.run(plan, seed, todo, keep):
+    for _ in campaign.run(plan, seed, todo, keep, out / "cache"):
         if time.monotonic() > end:
             return
 

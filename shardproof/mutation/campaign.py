@@ -18,6 +18,7 @@ from typing import Any, Final
 from engine import wellformed
 from engine.errors import InvalidInput
 from engine.ir import Plan
+from partition.memo import Memo
 from shardproof import pairing
 from shardproof.mutation.bodies import BODIES
 from shardproof.mutation.dimensions import SHAPES
@@ -89,8 +90,13 @@ def run(
     seed: int,
     numbers: Iterable[int],
     keep: Callable[[Outcome, Plan], None] = lambda outcome, plan: None,
+    cache: Path | None = None,
 ) -> Iterator[Outcome]:
-    """The outcomes of mutants, one by one; ``keep`` is given each with its plan."""
+    """The outcomes of mutants, one by one; ``keep`` is given each with its plan.
+
+    ``cache``: where proofs of texts are kept across mutants; the user's folder if it is None.
+    """
+    memo = Memo()
     for number in numbers:
         derived = derive(plan, seed, number)
         if derived is None:
@@ -98,7 +104,7 @@ def run(
         mutator, made = derived
         start = time.perf_counter()
         labelled = label(made.plan)
-        verdict, reason = verify(made.plan)
+        verdict, reason = verify(made.plan, cache, memo)
         seconds = time.perf_counter() - start
         found = Outcome(
             number, mutator.name, mutator.kind, made.what, labelled, verdict, reason, seconds
@@ -107,7 +113,7 @@ def run(
         yield found
 
 
-def verify(plan: Plan) -> tuple[str, str]:
+def verify(plan: Plan, cache: Path | None = None, memo: Memo | None = None) -> tuple[str, str]:
     """The verdict on a plan in memory, and its reason, as the command line comes to them."""
     from cluster.settings import Settings
     from shardproof import pipeline
@@ -124,6 +130,8 @@ def verify(plan: Plan) -> tuple[str, str]:
                 out=Path(folder),
                 exhaustive=False,
                 use_cache=True,
+                cache_dir=cache,
+                memo=memo,
                 assumptions=Assumptions(),
                 load_seconds=0.0,
                 progress=Progress(),

@@ -235,12 +235,15 @@ class Rank:
         data = self.given.batch(number, full.shape, full.dtype)
         if self.whole:
             return data
-        if not 0 <= call.microbatch < self.plan.microbatches:
-            raise Stuck(f"rank {self.number} loads microbatch {call.microbatch}")
+        microbatch = call.microbatch
+        if microbatch < 0 and self.plan.microbatches == 1:
+            microbatch = 0
+        if not 0 <= microbatch < self.plan.microbatches:
+            raise Stuck(f"rank {self.number} loads microbatch {microbatch}")
         replica = 0
         for axis in self.plan.replica_axes:
             replica = replica * self.program.extents.get(axis, 1) + self.at.get(axis, 0)
-        place = replica * self.plan.microbatches + call.microbatch
+        place = replica * self.plan.microbatches + microbatch
         cuts = tuple(
             slice(None) if n == local else slice(place * local, (place + 1) * local)
             for n, local in zip(full.shape, declared.shape, strict=True)

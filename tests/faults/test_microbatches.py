@@ -43,8 +43,8 @@ def test_a_reducer_that_runs_once_is_proved_whatever_it_is_labelled(microbatch: 
     assert unroll(plan.programs, 2).symbolic == (microbatch < 0)
 
 
-def frozen(calls: Sequence[int]) -> Plan:
-    """A frozen layer that runs in the given microbatches of two."""
+def frozen(calls: Sequence[int], microbatches: int = 2) -> Plan:
+    """A frozen layer that runs in the given microbatches (of two)."""
 
     def program(rows: int, microbatches: Sequence[int]) -> Program:
         made = ProgramBuilder("rank 0")
@@ -56,12 +56,19 @@ def frozen(calls: Sequence[int]) -> Plan:
             made.call(body, (), (made.slot(),), m)
         return made.build()
 
-    return Plan("frozen", program(4, [0]), (program(2, calls),), 2)
+    rows = 4 // microbatches
+    return Plan("frozen", program(4, [0]), (program(rows, calls),), microbatches)
 
 
 def test_both_microbatches_are_proved() -> None:
     proved(frozen([0, 1]))
     proved(frozen([1, 0]))
+
+
+def test_where_there_is_one_microbatch_it_need_not_be_named() -> None:
+    proved(frozen([0], 1))
+    proved(frozen([-1], 1))
+    refuted(frozen([-1, -1], 1), kind="conclusion")
 
 
 @pytest.mark.parametrize("calls", [[-1], [-1, -1], [0, 2], [0, -1]])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from engine.ir import Body, Plan
+from checker import check
+from engine.affine import Affine, affine
+from engine.ir import Body, Plan, Program
+from frontends.zoo.builder import ProgramBuilder, along
 from shardproof.mutation.equivalent import inner_split
 from shardproof.mutation.operators import twice as operator_twice
 from tests.faults.plans import edit_body, find, llama, proved, refuted, verify
@@ -73,9 +77,12 @@ def test_parts_that_overlap_or_leave_a_gap_are_refuted(
 
 
 @pytest.mark.slow
-def test_what_the_sum_of_parts_rests_on_is_stated_for_every_instance() -> None:
+def test_what_the_sum_of_parts_rests_on_is_checked_and_holds_for_every_instance(
+    tmp_path: Path,
+) -> None:
     plan = split(llama(tp=2, microbatches=2), "linear", ((0, 11), (11, 5)))
-    assert verify(plan, exhaustive=True).verdict == "proved"
+    assert verify(plan, exhaustive=True, out=tmp_path).verdict == "proved"
+    assert [str(p) for p in check(tmp_path).problems] == []
 
 
 def test_a_mask_that_is_added_twice_is_one() -> None:
@@ -90,3 +97,31 @@ def _again(body: Body, operator: str) -> Body:
     made = operator_twice(body, find(body, operator), Random(0))
     assert made is not None
     return made.body
+
+
+def repeated(start: Affine) -> Plan:
+    """Four ranks take three positions each, from ``start`` on, of a tensor that repeats every
+    column three times, and gather them."""
+
+    def program(single: bool) -> Program:
+        axes = () if single else (("tp", 4, 1),)
+        made = ProgramBuilder("single" if single else "ranks", axes=axes)
+        weight = made.parameter("w", (2, 12), trainable=False)
+        body = made.body("forward")
+        (x,) = body.load_batch(("x", (2, 4), "float32"))
+        y = body.repeat_interleave(x, 3, 1)
+        if not single:
+            part = body.op("slice", y, dim=1, start=start, size=3)
+            y = body.value((2, 12), "joined")
+            body.append("all_gather", [part], [y], {"group": along("tp"), "dim": 1})
+        body.loss(body.sum(body.mul(y, body.parameter(weight))))
+        made.call(body, (), (made.slot(),), 0)
+        return made.build()
+
+    return Plan("repeated", program(True), (program(False),), 1)
+
+
+def test_blocks_of_equal_columns_are_gathered_in_order() -> None:
+    proved(repeated(affine(0, {"tp": 3})))
+    refuted(repeated(affine(9, {"tp": -3})), kind="mismatch", operator="all_gather")
+    refuted(repeated(affine(0)), kind="mismatch")

@@ -1,0 +1,237 @@
+"""Whether lineages are true: what they say, in numbers, against what programs compute.
+
+A lineage says what a tensor is in terms of single-device values.  Here these are evaluated from
+their definitions, element by element, by nothing but indexing and arithmetic, and compared with the
+tensor as every rank and microbatch has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.arrays.numeric import TRUE_FUNCTIONS
+from engine.cone import operands
+from engine.inputs import Inputs, read_by
+from engine.ir import MICROBATCH, Plan, Program
+from engine.lineage import BROADCAST, Lineage, NodeTable, Operand, Part, Term
+from engine.reading import CONSTANTS
+from engine.recorder import Recorder, Recording
+from engine.replay import Replay, needed_axes
+from engine.unroll import Unrolled
+from partition.partition import Side, partition
+from shardproof.mutation.evaluate import TrueSizes
+
+Floats = NDArray[np.float64]
+Place = Mapping[str, int]
+Parts = tuple[Part, ...]
+
+#: How far axes that count absolute positions are written out.
+REACH = 64
+
+
+class Unknown(Exception):
+    """A value that only the parallel side has; nothing is said about it."""
+
+
+class Contradiction(Exception):
+    """The plan contradicts itself: it has no tensors to compare."""
+
+
+class Truth(NamedTuple):
+    """``compared``: lineages, at every coordinate; ``unknown``: those left out; ``wrong``: rows
+    whose outputs are not what their lineages say, in words."""
+
+    compared: int
+    unknown: int
+    wrong: tuple[str, ...]
+
+
+class Values:
+    """Nodes as arrays over their axes."""
+
+    def __init__(self, nodes: NodeTable, inputs: Inputs) -> None:
+        self.nodes = nodes
+        self.inputs = inputs
+        self.memo: dict[tuple[object, ...], Floats] = {}
+
+    def node(self, number: int, parts: Parts, at: Place) -> Floats:
+        """A node (its partial sum), where its definition or parts depend on the coordinates."""
+        moving = self.nodes[number].coordinates or any(p.start.terms for p in parts)
+        key = (number, parts, tuple(sorted(at.items())) if moving else ())
+        if key not in self.memo:
+            self.memo[key] = self._node(number, parts, at)
+        return self.memo[key]
+
+    def _node(self, number: int, parts: Parts, at: Place) -> Floats:
+        node = self.nodes[number]
+        payload: tuple[Any, ...] = node.payload
+        if number == self.nodes.one:
+            return np.array(1.0)
+        if node.kind in ("einsum", "combine", "amax"):
+            return self._reduced(number, parts, at)
+        if parts:
+            raise Unknown
+        if node.kind == "input":
+            return self._input(payload[0]).astype(float).reshape(node.extents)
+        if node.kind == "constant":
+            return np.array(CONSTANTS[payload[0]], dtype=float)
+        if node.kind == "causal":
+            places = np.arange(REACH)
+            return np.where(places[None, :] > places[:, None], -np.inf, 0.0)
+        if node.kind == "unary":
+            return _function(payload[0], float(payload[1]) * self.node(payload[2], (), at))
+        if node.kind == "onehot":
+            ids = float(payload[0]) * self.node(payload[1], (), at)
+            return np.asarray(ids[..., None] == np.arange(REACH), dtype=float)
+        raise Unknown
+
+    def _input(self, name: str) -> NDArray[Any]:
+        if name == "loss gradient":
+            return self.inputs.loss_gradient((), whole=True).data
+        if name.startswith("batch."):
+            return self.inputs.batch(int(name.removeprefix("batch.")), None).data
+        return self.inputs.parameter(name).data
+
+    def _reduced(self, number: int, parts: Parts, at: Place) -> Floats:
+        """A sum of products, a sum, or a maximum: by all labels, then over those not kept."""
+        node, reads = self.nodes[number], operands(self.nodes, number)
+        kept: tuple[int, ...] = node.payload[-1]  # type: ignore[assignment]
+        sizes = {label: extent or REACH for o in reads for _, _, extent, label in o.atoms}
+        sizes |= {label: n or REACH for label, n in zip(kept, node.extents, strict=True)}
+        labels = [*kept, *sorted(sizes.keys() - set(kept))]
+        grid = [sizes[label] for label in labels]
+        inner: dict[int, Parts] = {}
+        inside = np.ones([1] * len(grid), dtype=bool)
+        for part in parts:
+            token = self.nodes.tokens[part.token]
+            if token.kind == "via":
+                held = inner.get(token.where, ())
+                inner[token.where] = (*held, part._replace(token=token.inner))
+                continue
+            if token.node != number:
+                raise Unknown
+            place = np.arange(sizes[token.where]) % part.extent - part.start.at(at)
+            within = (place >= 0) & (place < part.size)
+            inside = inside & _along(within, labels.index(token.where), len(grid))
+        read = [self._operand(o, labels, grid, inner.get(i, ()), at) for i, o in enumerate(reads)]
+        over = tuple(range(len(kept), len(grid)))
+        if node.kind == "combine":
+            factors: Sequence[Fraction] = node.payload[0]  # type: ignore[assignment]
+            total = sum(float(f) * x for f, x in zip(factors, read, strict=True))
+            return np.broadcast_to(total, grid)
+        if node.kind == "amax":
+            signed = np.broadcast_to(float(node.payload[0]) * read[0], grid)  # type: ignore[arg-type]
+            return np.asarray(np.where(inside, signed, -np.inf).max(axis=over))
+        product = np.ones([1] * len(grid))
+        for x in read:
+            product = product * x
+        return np.asarray(np.where(inside, np.broadcast_to(product, grid), 0.0).sum(axis=over))
+
+    def _operand(
+        self, read: Operand, labels: Sequence[int], grid: Sequence[int], parts: Parts, at: Place
+    ) -> Floats:
+        array = self.node(read.node, parts, at)
+        index = [np.zeros([1] * len(grid), dtype=int) for _ in self.nodes[read.node].extents]
+        for axis, stride, _, label in read.atoms:
+            k = labels.index(label)
+            index[axis] = index[axis] + _along(stride * np.arange(grid[k]), k, len(grid))
+        for axis, stride, _, start in read.fixed:
+            index[axis] = index[axis] + stride * start.at(at)
+        return np.asarray(array[tuple(index)] if index else array)
+
+    def view(self, term: Term, shape: Sequence[int], at: Place) -> Floats:
+        """One term of a lineage, as a tensor."""
+        array = self.node(term.node, term.parts, at)
+        index = [np.zeros([1] * len(shape), dtype=int) for _ in self.nodes[term.node].extents]
+        for atom in term.layout.fixed:
+            index[atom.axis] = index[atom.axis] + atom.stride * atom.start.at(at)
+        for d, atoms in enumerate(term.layout.dims):
+            inner = 1
+            for atom in reversed(atoms):
+                digit = np.arange(shape[d]) // inner % atom.size
+                inner *= atom.size
+                if atom.axis != BROADCAST:
+                    moved = atom.stride * (digit + atom.start.at(at))
+                    index[atom.axis] = index[atom.axis] + _along(moved, d, len(shape))
+            assert inner == shape[d]
+        if any((place < 0).any() for place in index):
+            return np.full(shape, np.nan)  # before the beginning: nothing is there
+        found = array[tuple(index)] if index else array
+        return float(term.factor) * np.broadcast_to(found, shape)
+
+    def tensor(self, lineage: Lineage, at: Place) -> Floats:
+        total = np.zeros(lineage.shape)
+        for term in lineage.terms:
+            total = total + self.view(term, lineage.shape, at)
+        return total
+
+
+def _along(values: NDArray[Any], dim: int, rank: int) -> NDArray[Any]:
+    return values.reshape([-1 if i == dim else 1 for i in range(rank)])
+
+
+def _function(name: str, x: Floats) -> Floats:
+    if name.startswith("pow:"):
+        return np.asarray(np.power(x, float(Fraction(name[4:]))))
+    return TRUE_FUNCTIONS[name](x)
+
+
+def truth(plan: Plan) -> Truth:
+    """Compare all lineages of a plan at its true size; raises `Contradiction`, and what running
+    the plan raises."""
+    result = partition(plan)
+    if result.faults:
+        raise Contradiction(result.faults[0].message)
+    single, parallel = result.derived.unrolled, result.parallel.unrolled
+    recorder = Recorder(plan, single, parallel)
+    recordings = (recorder.run([plan.single], single), recorder.run(plan.programs, parallel))
+    axes = {axis for program in plan.programs for axis, _, _ in program.axes}
+    every = frozenset([*axes, MICROBATCH]) | needed_axes(plan.programs, parallel)
+    sizes = TrueSizes(plan, recorder, *recordings, every, 0)
+    inputs = Inputs(
+        sizes,
+        rotary=read_by("apply_rotary_emb", -1, single),
+        tables=read_by("embedding", 1, single),
+        random=np.random.default_rng(0),
+    )
+    values = Values(result.nodes, inputs)
+    sides: list[tuple[Side, Unrolled, Sequence[Program], Recording]] = [
+        (result.single, single, [plan.single], recordings[0]),
+        (result.parallel, parallel, plan.programs, recordings[1]),
+    ]
+    compared = unknown = 0
+    wrong: list[str] = []
+    with np.errstate(all="ignore"):
+        for side, unrolled, programs, recording in sides:
+            replay = Replay(programs, unrolled, sizes, recording, inputs)
+            replay.run()
+            for row in unrolled.rows:
+                for value in row.outputs:
+                    lineage = side.lineages[value]
+                    for coordinates, held in replay.values[value].items():
+                        at = {**dict.fromkeys([*axes, MICROBATCH], 0), **dict(coordinates)}
+                        try:
+                            off = _off(values, lineage, held.data, at)
+                        except Unknown:
+                            unknown += 1
+                            continue
+                        compared += 1
+                        if not off < 1e-7:
+                            name = f"{'backward of ' if row.backward else ''}{row.name}"
+                            wrong.append(f"{row.kind} {name} at {at}: {off:.1e}: {lineage}")
+    return Truth(compared, unknown, tuple(wrong))
+
+
+def _off(values: Values, lineage: Lineage | None, held: NDArray[Any], at: Place) -> float:
+    """How far a tensor is from what its lineage says, relative to its scale."""
+    if lineage is None:
+        raise Unknown
+    said, found = values.tensor(lineage, at), np.asarray(held, dtype=float)
+    off = np.where(said == found, 0.0, np.abs(said - found.reshape(said.shape)))
+    scale = np.abs(np.where(np.isfinite(found), found, 0.0)).max(initial=0.0)
+    return float(np.where(np.isnan(off), np.inf, off).max(initial=0.0)) / max(float(scale), 1e-6)
