@@ -304,9 +304,9 @@ class Claims:
                 ]
                 self.same([x for x, _ in pairs], [y for _, y in pairs])
             if role == "":
-                total = [self.joined(a, b, "+") for a, b in zip(first, rest, strict=True)]
                 lacking = [i for i, h in enumerate(has) if not h]
-                self.same([total[i] for i in lacking], [whole[i] for i in lacking])
+                total = [self.joined(first[i], rest[i], "+") for i in lacking]
+                self.same(total, [whole[i] for i in lacking])
 
     def gate(self, number: int) -> bool:
         """The selection bias of a gate, whose gradient is not declared."""
