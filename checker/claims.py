@@ -105,11 +105,7 @@ class Rebuilder:
         self.matched.add(template)
         if widened == 0:
             self.known[key] = template
-        for here, member in members(self.nodes, claim, widened):
-            texts = _texts(self._build(member, widened))
-            if texts != self.texts[template]:
-                place = ", ".join(f"{axis} {n}" for axis, n in here.items())
-                self.extra.setdefault(texts, f"{where} at {place or 'every member'}")
+        self._members(claim, widened, where, self.texts[template])
 
     def _moved(
         self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
@@ -117,7 +113,7 @@ class Rebuilder:
         """A claim whose text is not its template's: it may be the template's claim, moved to where
         it is represented otherwise, and is solved by itself; but no other template's text."""
         obligation = self._build(claim)
-        texts = _texts(obligation)
+        texts = _texts(obligation.goals)
         if texts in self.texts:
             self.problems.add(
                 "obligation",
@@ -127,9 +123,18 @@ class Rebuilder:
         self.extra.setdefault(texts, where)
         if defined is not None:
             self._definedness(claim, obligation, where, defined)
-        for here, member in members(self.nodes, claim, 0):
-            place = ", ".join(f"{axis} {n}" for axis, n in here.items())
-            self.extra.setdefault(_texts(self._build(member)), f"{where} at {place}")
+        self._members(claim, 0, where, texts)
+
+    def _members(self, claim: Claim, widened: int, where: str, known: Texts) -> None:
+        """Other members of the family that a claim is of, where they decide it."""
+        for here, member in members(self.nodes, claim, widened):
+            goals = self._build(member, widened).goals
+            if not goals:  # all of it is masked, on both sides
+                continue
+            texts = _texts(goals)
+            if texts != known:
+                place = ", ".join(f"{axis} {n}" for axis, n in here.items())
+                self.extra.setdefault(texts, f"{where} at {place or 'every member'}")
 
     def finish(self) -> None:
         """Every template that a verdict rests on must be the text of some claim."""
@@ -163,7 +168,7 @@ class Rebuilder:
                     raise
                 return None
             self.rebuilt += 1
-            if _texts(obligation) == self.texts[template]:
+            if _texts(obligation.goals) == self.texts[template]:
                 if defined is not None:
                     self._definedness(claim, obligation, where, defined)
                 return widened
@@ -201,8 +206,8 @@ class Rebuilder:
                 )
 
 
-def _texts(obligation: Obligation) -> Texts:
-    query = Query.of("", obligation.goals)
+def _texts(goals: Sequence[tuple[Term, Term]]) -> Texts:
+    query = Query.of("", goals)
     return query.linear_text, query.nonlinear_text
 
 

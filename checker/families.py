@@ -3,7 +3,8 @@
 A claim stands for a family of ranks and microbatches: positions in it are affine in coordinates,
 and its obligation is stated at one of them.  Affine functions of k coordinates that agree at k + 1
 points in general position agree everywhere.  So where the members are not one claim, moved, it is
-looked at for the origin, for one step along each coordinate and for the last member as well.  Where
+looked at for the origin, for one step along each coordinate and for the last member as well; for
+every member where a mask compares positions, as what is before what can change at any.  Where
 an operator joins a family, what each member gets is looked at in the same way; what is scattered
 over a family is written out, member by member.
 """
@@ -16,12 +17,12 @@ from math import prod
 
 from checker.moves import attribute_axes, is_even
 from engine.affine import Affine
-from engine.cone import cone
+from engine.cone import compares, cone
 from engine.errors import Unsupported
 from engine.grid import concrete
 from engine.ir import Attr
 from engine.lineage import Lineage, NodeTable
-from engine.obligation import Claim
+from engine.obligation import Claim, every
 
 #: Members of a scattered family that are written out.
 MOST_MEMBERS = 64
@@ -79,7 +80,8 @@ def members(nodes: NodeTable, claim: Claim, widened: int = 0) -> Iterator[tuple[
         )
         free = [axis for axis in free if not is_even(nodes, here, claim, axis)]
     if free:
-        for point in points(free, claim.extents):
+        decide = every if compares(nodes, here) else points
+        for point in decide(free, claim.extents):
             yield (
                 point,
                 claim._replace(

@@ -75,7 +75,7 @@ class VerdictCache:
             self.damaged += 1
             return None
         if hashlib.sha256(body).hexdigest().encode() == seal:
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 entry = _decode(body)
                 same = entry.name == name and entry.options == options
                 if same and is_proof(entry.solved, options):

@@ -91,6 +91,11 @@ def cone(
     )
 
 
+def compares(nodes: NodeTable, here: Cone) -> bool:
+    """Whether a claim reads a mask, which compares positions."""
+    return any(nodes[number].kind == "causal" for number in here.opaque | here.defined)
+
+
 def _defined(
     nodes: NodeTable,
     inputs: Sequence[Lineage],

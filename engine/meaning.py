@@ -35,9 +35,14 @@ Index = tuple[int, ...]
 @dataclass(frozen=True)
 class SmallReading(TermReading):
     """Terms of an obligation: positions follow from multiplicities, and a choice reads the
-    represented entries of its row."""
+    represented entries of its row.
+
+    ``masks``: positions are compared by a mask. Then one that stands for others is counted as the
+    mask has it: what is summed has to differ from position to position, so that nothing is a count.
+    """
 
     grid: Grid
+    masks: bool = False
 
     def dim(self, size: int) -> Dim:
         return size.dim if isinstance(size, Extent) else self.grid.constant_dim(size)
@@ -59,6 +64,15 @@ class SmallReading(TermReading):
             for k, (j, _) in enumerate(chosen):
                 entries[i, k] = self.table.app(f"select:{size}:{selection}:{j}", *row)
         return Weighted(entries, (scores.dims[0], (tuple(w for _, w in chosen),)))
+
+    def _total(self, entries: Iterable[Entry]) -> Entry:
+        parts = list(entries)
+        if self.masks:
+            held = [_core(e) for e in parts if isinstance(e, Term) and e is not self.table.zero]
+            cores = [self.table.one if e.kind == "const" else e for e in held]
+            if len(set(cores)) < len(cores):
+                raise Unsupported("a sum under a mask over positions that are alike")
+        return self._sum(parts)
 
     def _sum(self, entries: Iterable[Entry]) -> Entry:
         """A sum with its largest constant factor taken out, as the definitions of nodes have it:
@@ -114,6 +128,8 @@ class Meaning:
         terms: TermTable,
         first_symbol: int = 0,
         most: int | None = None,
+        *,
+        masks: bool = False,
     ) -> None:
         """``most``: products after which to give up (`Unsupported`)."""
         self.nodes = nodes
@@ -125,7 +141,7 @@ class Meaning:
         self.products = 0
         self.symbols: dict[tuple[object, ...], Term] = {}
         self.memo: dict[tuple[int, Index, tuple[Part, ...]], Entry] = {}
-        self.reading = SmallReading(terms, grid)
+        self.reading = SmallReading(terms, grid, masks)
 
     def symbol(self, key: tuple[object, ...]) -> Term:
         found = self.symbols.get(key)
@@ -211,7 +227,7 @@ class Meaning:
                 for i, o in enumerate(operands(self.nodes, number))
             ]
             addends.append(self.terms.mul(weight, *factors))
-        return self.reading._sum(addends)
+        return self.reading._total(addends)
 
     def _combine(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         factors, reads, outputs = self.nodes[number].payload

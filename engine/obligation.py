@@ -15,7 +15,7 @@ or gathers over are represented like an axis.  `docs/soundness.md` says why this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from math import prod
@@ -26,7 +26,7 @@ import numpy as np
 from engine.arrays import MASKED, Weighted
 from engine.arrays.dims import narrow
 from engine.claim import Claim, applied, related
-from engine.cone import Cone, cone
+from engine.cone import Cone, compares, cone
 from engine.digits import Relation
 from engine.errors import ShapeMismatch, Unsupported
 from engine.grid import Grid, concrete
@@ -37,7 +37,7 @@ from engine.moves import attribute_axes, is_even
 from engine.sums import Over
 from engine.terms import Term, TermTable
 
-__all__ = ["Claim", "Obligation", "boundaries", "build", "mentioned", "points"]
+__all__ = ["Claim", "Obligation", "boundaries", "build", "every", "mentioned", "points"]
 
 #: Products that a claim may be over.  Those of right plans have hundreds; a claim whose result is
 #: defined far behind its inputs opens definition under definition.
@@ -77,6 +77,10 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
         size = given[0].shape[cut]
         found += [(size, start), (size, start + claim.outputs[0].shape[cut])]
     return found
+
+
+#: Members of a family with a mask that are stated one by one.
+MOST_MASKED = 128
 
 
 def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Obligation:
@@ -126,7 +130,8 @@ def _build(
             point=point,
             needs=needs.of,
         )
-        meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols), MOST_PRODUCTS)
+        masks = compares(nodes, here)
+        meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols), MOST_PRODUCTS, masks=masks)
         goals += _goals(meaning, claim)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
     return Obligation(tuple(goals), symbols)
@@ -160,6 +165,8 @@ def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
 
     One is enough along a coordinate on which the members are one claim, moved.  Otherwise the
     first, the second and the last are stated: two decide an affine function, the last its range.
+    Where a mask compares positions, what is before what can change at any member: all are stated.
+    Raises `Unsupported` for more than `MOST_MASKED` of them.
     """
     lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
     joined = {axis for axis, _ in claim.over}
@@ -174,6 +181,8 @@ def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     }:
         varied |= joined
     axes = sorted(axis for axis in varied if claim.extents.get(axis, 1) > 1)
+    if axes and compares(nodes, here):
+        return every(axes, claim.extents)
     places: dict[str, Callable[[str], int]] = {
         "second": lambda axis: 1,
         "first": lambda axis: 0,
@@ -187,6 +196,14 @@ def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     # Apart from moving together, every coordinate moves alone.
     result += [{a: 0 if a == axis else 1 for a in axes} for axis in axes[1:]]
     return result or [{}]
+
+
+def every(axes: Sequence[str], extents: Mapping[str, int]) -> list[dict[str, int]]:
+    """All members along some coordinates; raises `Unsupported` for too many."""
+    if prod(extents[axis] for axis in axes) > MOST_MASKED:
+        raise Unsupported(f"a mask over more than {MOST_MASKED} members that differ")
+    places = product(*(range(extents[axis]) for axis in axes))
+    return [dict(zip(axes, chosen, strict=True)) for chosen in places]
 
 
 def mentioned(lineage: Lineage) -> set[str]:
@@ -207,7 +224,9 @@ class _Semantics:
         self.meaning = meaning
         self.claim = claim
         self.grid = meaning.grid
-        self.reading = SmallReading(meaning.terms, self.grid, coordinates=self.grid.coordinates)
+        self.reading = SmallReading(
+            meaning.terms, self.grid, meaning.reading.masks, coordinates=self.grid.coordinates
+        )
 
     def outputs(self) -> list[Weighted]:
         claim = self.claim

@@ -273,19 +273,33 @@ class Tape(Generic[T]):
         )
 
     def slice(self, x: _Tracked[T], dim: int, start: Affine, size: int) -> _Tracked[T]:
-        return self._constant_record(self.base.slice(x.value, dim, start, size), [x], "slice")
+        value = self.base.slice(x.value, dim, start, size)
+        return self._record(value, [x], lambda g, _: self._padded(g, x.value, dim, start, size))
+
+    def _padded(self, gradient: T, x: T, dim: int, start: Affine, size: int) -> T:
+        """Zero outside of the slice."""
+        if start.terms:
+            raise Unsupported("the derivative of a slice that depends on a coordinate")
+        end, whole = start.const + size, self.base.shape(x)[dim]
+        parts = [gradient]
+        if start.const:
+            parts.insert(0, scale(self.base, 0, self.base.slice(x, dim, Affine(), start.const)))
+        if end < whole:
+            rest = self.base.slice(x, dim, Affine(end), whole - end)
+            parts.append(scale(self.base, 0, rest))
+        return self.base.concat(parts, dim) if len(parts) > 1 else gradient
 
     def concat(self, xs: Sequence[_Tracked[T]], dim: int) -> _Tracked[T]:
-        return self._constant_record(self.base.concat([x.value for x in xs], dim), xs, "concat")
+        sizes = [self.shape(x)[dim] for x in xs]
+        starts = [Affine(sum(sizes[:i])) for i in range(len(sizes))]
+        value = self.base.concat([x.value for x in xs], dim)
+        return self._record(value, xs, lambda g, i: self.base.slice(g, dim, starts[i], sizes[i]))
 
     def amax(self, x: _Tracked[T], dim: int) -> _Tracked[T]:
-        return self._constant_record(self.base.amax(x.value, dim), [x], "amax")
-
-    def _constant_record(self, value: T, xs: Sequence[_Tracked[T]], what: str) -> _Tracked[T]:
         def refuse(_: T, position: int) -> T:
-            raise Unsupported(f"the derivative of {what} is not declared; declare the operator's")
+            raise Unsupported("the derivative of amax is not declared; declare the operator's")
 
-        return self._record(value, xs, refuse)
+        return self._record(self.base.amax(x.value, dim), [x], refuse)
 
     def onehot(self, ids: _Tracked[T], start: Affine, size: int) -> _Tracked[T]:
         return self.track(self.base.onehot(ids.value, start, size))

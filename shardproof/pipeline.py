@@ -15,6 +15,7 @@ from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
 from engine.simulate import Simulation
+from engine.whole import kept_whole
 from partition.exhaustive import Audit, audit
 from partition.memo import Memo
 from partition.metadata import metadata
@@ -117,6 +118,7 @@ def run(
             total=load_seconds + time.perf_counter() - start,
         ),
         assumptions=told,
+        kept_whole=kept_whole(result.nodes),
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
         ),

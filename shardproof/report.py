@@ -95,6 +95,7 @@ def _summary(result: Result, assumptions: int) -> list[tuple[str, str]]:
         "assumed": _assumed(result, assumptions),
         "proved" if result.verdict == "proved" else "concluded": _conclusions(result),
         "covered": _covered(result),
+        "whole": _kept_whole(result),
         "distinct": _distinct(result),
         "took": _took(result),
     }
@@ -155,6 +156,14 @@ def _covered(result: Result) -> Iterator[str]:
             f"{many(counts.single_operators, 'single-device operator')}, "
             f"{counts.parallel_operators:,} on {many(counts.ranks, 'rank')}"
         )
+
+
+def _kept_whole(result: Result) -> Iterator[str]:
+    """Axes that are not reduced; why, each line says after its colon."""
+    what = [plain(line.partition(":")[0]) for line in result.kept_whole]
+    if what:
+        more = "" if len(what) <= FEW else f"; {len(what) - FEW} more"
+        yield f"{'; '.join(what[:FEW])}{more} (why: --json)"
 
 
 def _distinct(result: Result) -> Iterator[str]:

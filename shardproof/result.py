@@ -88,6 +88,7 @@ class Result:
     """The outcome of a run.
 
     ``reason`` says why a verdict is inconclusive, or what is wrong with the input.
+    ``kept_whole``: axes to which no reduction of sizes was applied, and why.
     ``peak_rss_mib``: this process and its children together.  ``run_dir`` is empty if the run
     ended before it had one.
     """
@@ -97,6 +98,7 @@ class Result:
     seconds: Seconds = Seconds()
     peak_rss_mib: float = 0.0
     assumptions: tuple[str, ...] = ()
+    kept_whole: tuple[str, ...] = ()
     conclusions: tuple[Conclusion, ...] = ()
     findings: tuple[Finding, ...] = ()
     reason: str = ""
@@ -116,6 +118,7 @@ class Result:
             "seconds": {name: round(value, 6) for name, value in asdict(self.seconds).items()},
             "peak_rss_mib": round(self.peak_rss_mib, 3),
             "assumptions": list(self.assumptions),
+            "kept_whole": list(self.kept_whole),
             "conclusions": [_listed(asdict(c)) for c in self.conclusions],
             "findings": [_finding(f) for f in self.findings],
             "run_dir": self.run_dir,
@@ -137,6 +140,7 @@ class Result:
                 seconds=Seconds(**data["seconds"]),
                 peak_rss_mib=data["peak_rss_mib"],
                 assumptions=tuple(data["assumptions"]),
+                kept_whole=tuple(data.get("kept_whole", ())),  # earlier versions did not say
                 conclusions=tuple(Conclusion(**_tupled(c)) for c in data["conclusions"]),
                 findings=tuple(_read_finding(f) for f in data["findings"]),
                 run_dir=data["run_dir"],

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,17 +89,31 @@ def look(run_dir: Path) -> dict[str, Any]:
     return {
         "run_dir": str(run_dir.resolve()),
         "state": state,
-        "phase": now.get("phase", ""),
-        "done": now.get("done", 0),
-        "total": now.get("total", 0),
-        "seconds": now.get("seconds", 0.0),
-        "memory_mib": now.get("memory_mib", 0.0),
-        "host": now.get("host", ""),
-        "process": now.get("process", 0),
+        "phase": _text(now, "phase"),
+        "done": _number(now, "done", 0),
+        "total": _number(now, "total", 0),
+        "seconds": _number(now, "seconds", 0.0),
+        "memory_mib": _number(now, "memory_mib", 0.0),
+        "host": _text(now, "host"),
+        "process": _number(now, "process", 0),
         "verdicts": _verdicts(run_dir),
-        "result": result.get("verdict", "") if state == "finished" else "",
-        "reason": result.get("reason", "") if state == "finished" else "",
+        "result": _text(result, "verdict") if state == "finished" else "",
+        "reason": _text(result, "reason") if state == "finished" else "",
     }
+
+
+def _text(found: dict[str, Any], name: str) -> str:
+    """A text of a file that anybody may have written, without what could steer a terminal."""
+    value = found.get(name, "")
+    if not isinstance(value, str):
+        return ""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+
+
+def _number(found: dict[str, Any], name: str, default: float) -> float:
+    value = found.get(name, default)
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    return value if known else default
 
 
 def lines(data: dict[str, Any]) -> Iterator[str]:
@@ -120,7 +135,7 @@ def lines(data: dict[str, Any]) -> Iterator[str]:
 
 def _read(path: Path) -> dict[str, Any]:
     """A JSON object; empty if there is none."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         found = json.loads(path.read_bytes())
         if isinstance(found, dict):
             return found
@@ -129,11 +144,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _is_alive(now: dict[str, Any]) -> bool:
     if now.get("host") != socket.gethostname():
-        fresh = time.time() - float(now.get("updated", 0.0)) < STALE_SECONDS
+        fresh = time.time() - _number(now, "updated", 0.0) < STALE_SECONDS
         return fresh and now.get("phase") != Progress.DONE
     if now.get("phase") == Progress.DONE:
         return False
-    with suppress(psutil.Error, TypeError, ValueError):
+    with suppress(psutil.Error, TypeError, ValueError, OverflowError):
         process = psutil.Process(int(now.get("process", 0)))
         began = float(now.get("process_began", 0.0))
         return process.status() != psutil.STATUS_ZOMBIE and process.create_time() == began

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trusted_base import lines, rounded, rows
+from benchmarks.trusted_base import ROOT, imported, lines, listed, rounded, rows
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "trusted-base.md"
 
@@ -29,3 +29,16 @@ def test_a_part_without_files_is_an_error() -> None:
     with pytest.raises(LookupError, match=r"engine/nothing\.py names no file"):
         lines(("engine/nothing.py",))
     assert rounded(1449) == 1400
+
+
+#: What the checker imports that decides nothing: errors, what is said, a package's own list.
+SMALL = {"engine/__init__.py", "engine/errors.py", "engine/findings.py", "solvers/__init__.py"}
+
+
+def test_what_the_checker_needs_is_on_the_page() -> None:
+    """The checker shares nothing with the prover that is not named as trusted."""
+    needed = {str(f.relative_to(ROOT)) for f in imported("checker.verify")}
+    named = {str(f.relative_to(ROOT)) for f in listed()}
+    assert needed - named == SMALL
+    assert not any(f.startswith(("partition/", "cluster/", "shardproof/")) for f in needed)
+    assert "engine/labels.py" in needed

@@ -18,11 +18,18 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
+
+import msgspec
 
 from checker.cpc import check_proof
 from checker.cpc_terms import NotCovered, Rejected
 from checker.leftovers import check_leftovers
 from checker.result import Problems
+from cluster import cache as cache_module
+from cluster import ledger
+from cluster.cache import VerdictCache
+from cluster.settings import Settings
 from engine import store
 from engine.errors import InvalidInput
 from engine.records import read_run
@@ -32,9 +39,10 @@ from frontends.nnscaler.convert import convert
 from frontends.nnscaler.read import read_records
 from frontends.zoo import build
 from frontends.zoo.config import read_data
-from shardproof import assume, recheck
+from shardproof import asked, assume, recheck, resume, rundir, status
 from shardproof.nightly import suite
 from shardproof.sweep import spec
+from solvers.answers import Answer, Solved
 
 #: Address space that a target may take beyond what this process has.
 MEMORY_BYTES = 2 << 30
@@ -195,6 +203,55 @@ def _run_folder(folder: Path, data: bytes) -> None:
     check_leftovers(read_run(folder), Problems())
 
 
+def _run_state(folder: Path, data: bytes) -> None:
+    """What `status` and `resume` read of a run that may have stopped anywhere."""
+    _with_one_file(state_files(), folder, data)
+    list(status.lines(status.look(folder)))
+    asked.read(folder)
+    resume.finished(folder)
+
+
+@cache
+def state_files() -> dict[str, bytes]:
+    """The files that say how far a run is, with its plan."""
+    names = (status.NAME, asked.NAME, rundir.RESULT, ledger.FILE)
+    return {n: d for n, d in run_files().items() if n in names or n.startswith("plan")}
+
+
+def _ledger(folder: Path, data: bytes) -> None:
+    """A run that goes on reads what earlier ones put on record."""
+    (folder / ledger.FILE).write_bytes(data)
+    try:
+        with ledger.Ledger(folder):
+            pass
+    except ledger.LedgerError as error:
+        raise InvalidInput(str(error)) from error
+
+
+def _cache_entry(folder: Path, data: bytes) -> None:
+    """An entry whose seal fits, whatever it says."""
+    verdicts = VerdictCache(folder)
+    name = "ab" * 32
+    place = folder / name[:2] / name[2:]
+    place.parent.mkdir()
+    place.write_bytes(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+    with mock.patch.object(cache_module, "_name", return_value=name):
+        if verdicts.get("", OPTIONS) is None:
+            raise InvalidInput("no entry")
+
+
+#: Options of a run, as defaults are.
+OPTIONS = Settings().options
+
+
+@cache
+def _entries() -> list[bytes]:
+    answer = Answer("unsat", "z3", "4.15", 0.1, 1.0)
+    solved = Solved("unsat", "linear", (answer,))
+    entry = cache_module._Entry("ab" * 32, OPTIONS, solved)
+    return [msgspec.json.encode(entry, enc_hook=dict)]
+
+
 def _pickle(folder: Path, data: bytes) -> None:
     path = folder / "plan.pkl"
     path.write_bytes(data)
@@ -292,6 +349,9 @@ TARGETS: dict[str, Target] = {
         Target("nnscaler pickle", _pickles, _pickle),
         Target("plan folder", lambda: _numbered(plan_files()), _plan_folder),
         Target("run directory", lambda: _numbered(run_files()), _run_folder),
+        Target("run state", lambda: _numbered(state_files()), _run_state),
+        Target("ledger", lambda: [run_files()[ledger.FILE]], _ledger),
+        Target("cache entry", _entries, _cache_entry),
         Target("proof", _proofs, _proof),
         Target("assumptions (TOML)", lambda: [ASSUMPTIONS], _file_of("a.toml", assume.read)),
         Target(

@@ -1,9 +1,9 @@
 """Do verdicts depend on what they should not? ``python benchmarks/stability/run.py RUN_DIR [...]``
 
 Every template of the runs is asked again of both solvers, with other seeds, other names of symbols
-and another order of conjuncts, declarations and assertions; in one warm child each, and in a fresh
-one (Z3's answers depend on what it was asked before). Prints a table: texts asked, verdicts that
-changed, and the spread of times, per solver.
+and another order of conjuncts, declarations, assertions and templates; for each seed in a child of
+its own, which answers them all (Z3's answers depend on what it was asked before). Writes the table
+of the page beside this file: texts asked, verdicts that changed, the spread of times, per solver.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import csv
 import random
 import re
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ import pyarrow as pa
 
 from solvers import Mode, Portfolio, Query
 from solvers.answers import SolverName
+
+PAGE = Path(__file__).resolve().parent / "README.md"
+MARKS = "<!-- table -->\n", "<!-- end of table -->\n"
 
 _SYMBOL = re.compile(r"^\(declare-fun (\|[^|]*\||\S+) \(\) Real\)$", re.MULTILINE)
 _WORD = re.compile(r"\|[^|]*\||[^\s()|]+")
@@ -146,31 +150,54 @@ def row(run: str, solver: str, found: Sequence[Seen]) -> dict[str, str]:
     return dict(zip(COLUMNS, map(str, cells), strict=True))
 
 
+def table(cells: Sequence[dict[str, str]]) -> str:
+    """The table of the page."""
+    heads = [name.replace("_", " ") for name in COLUMNS]
+    lines = [heads, ["---", "---", *["--:"] * (len(COLUMNS) - 2)]]
+    lines += [[one[name] for name in COLUMNS] for one in cells]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def show(cells: Sequence[dict[str, str]]) -> None:
+    """Put the table into the page."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    PAGE.write_text(before + MARKS[0] + table(cells) + MARKS[1] + after, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("runs", nargs="*", type=Path, help="run directories; none: the page only")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--timeout", type=float, default=30.0)
     parser.add_argument("--every", type=int, default=1, help="take every n-th template only")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--name", default="", help="what to call a run in the table")
+    parser.add_argument("--solver", choices=get_args(SolverName), help="one of them only")
+    parser.add_argument("--out", type=Path, default=PAGE.parent)
     chosen = parser.parse_args()
-    table = chosen.out / "stability.csv"
-    new = not table.exists()
-    with table.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if new:
-            writer.writeheader()
-        for run in chosen.runs:
-            templates = templates_of(run)[:: chosen.every]
-            for solver in get_args(SolverName):
-                found = ask(templates, solver, range(1, chosen.seeds + 1), chosen.timeout)
-                cells = row(run.name, solver, found)
-                writer.writerow(cells)
-                file.flush()
-                print("| " + " | ".join(cells.values()) + " |", flush=True)
-                for number, seen in enumerate(found):
-                    if seen.changed:
-                        print(f"   template {number * chosen.every}: {dict(seen.verdicts)}")
+    path = chosen.out / "stability.csv"
+    known: list[dict[str, str]] = []
+    if path.exists():
+        with path.open(newline="") as file:
+            known = list(csv.DictReader(file))
+    for run in chosen.runs:
+        name = chosen.name or run.name
+        templates = templates_of(run)[:: chosen.every]
+        for solver in (chosen.solver,) if chosen.solver else get_args(SolverName):
+            found = ask(templates, solver, range(1, chosen.seeds + 1), chosen.timeout)
+            cells = row(name, solver, found)
+            known = [k for k in known if (k["run"], k["solver"]) != (name, solver)] + [cells]
+            known.sort(key=lambda k: (k["run"], k["solver"]))
+            with path.open("w", newline="") as file:
+                writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(known)
+            sys.stdout.write(table([cells]).splitlines()[-1] + "\n")
+            for number, seen in enumerate(found):
+                if seen.changed:
+                    sys.stdout.write(f"template {number * chosen.every}: {dict(seen.verdicts)}\n")
+    if chosen.out == PAGE.parent:
+        show(known)
 
 
 if __name__ == "__main__":

@@ -100,12 +100,16 @@ class TermReading(ArrayReading):
             for names, array in zip(operands, arrays, strict=True)
         ]
         entries = [
-            self._sum(
+            self._total(
                 self._product([w, *(row[i] for row in rows)]) for i, w in enumerate(multiplicities)
             )
             for rows in zip(*columns, strict=True)
         ]
         return _array(entries, outer)
+
+    def _total(self, entries: Iterable[Entry]) -> Entry:
+        """A sum over positions."""
+        return self._sum(entries)
 
     def _sum(self, entries: Iterable[Entry]) -> Entry:
         parts = list(entries)

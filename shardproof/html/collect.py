@@ -40,6 +40,7 @@ def collect(folder: Path) -> Data:
         "reason": result["reason"],
         "run_dir": result["run_dir"] or str(folder),
         "assumptions": result["assumptions"],
+        "kept_whole": result.get("kept_whole", []),
         "counts": result["counts"],
         "seconds": result["seconds"],
         "phases": phases(result["seconds"]),

@@ -53,6 +53,7 @@ class Parts:
         """A copy whose lists and node table may be changed in place."""
         nodes = NodeTable()
         nodes.nodes[:], nodes.tokens[:] = self.nodes.nodes, self.nodes.tokens
+        nodes._masked |= self.nodes._masked
         return replace(
             self,
             nodes=nodes,

@@ -12,7 +12,8 @@ from checker.families import members, points
 from checker.forms import form
 from checker.result import Problems
 from engine.affine import ZERO, Affine, affine
-from engine.lineage import Atom, Dim, Layout, Lineage, NodeTable, Operand, Term
+from engine.errors import Unsupported
+from engine.lineage import ABSOLUTE, Atom, Dim, Layout, Lineage, NodeTable, Operand, Term
 from engine.obligation import Claim, build
 from engine.records import TemplateRecord
 from solvers import Portfolio, Query
@@ -179,3 +180,52 @@ def test_equal_forms_have_equal_texts() -> None:
         claim = identity(view(node, merged(DP * 128)), view(node, split(DP)))
         texts.add(Query.of("", build(nodes, claim).goals).linear_text)
     assert len(texts) == 1
+
+
+# -- masks ------------------------------------------------------------------------------------------
+
+
+def masked(rows: Affine) -> Lineage:
+    """16 rows of a causal mask from ``rows`` on, and its keys 200 to 204."""
+    dims: tuple[Dim, Dim] = (
+        (Atom(0, 1, ABSOLUTE, rows, 16),),
+        (Atom(1, 1, ABSOLUTE, affine(200), 4),),
+    )
+    return Lineage((16, 4), (Term(Fraction(1), 0, Layout(dims)),))
+
+
+@pytest.mark.parametrize(
+    ("claimed", "everywhere"),
+    [
+        (affine(0, {"dp": 128}), True),
+        (affine(16, {"dp": 64}), False),  # only the third member has other rows before the keys
+    ],
+)
+def test_a_mask_is_looked_at_for_every_member(
+    claimed: Affine, everywhere: bool, holds: Holds
+) -> None:
+    nodes = NodeTable()
+    number = nodes.node("causal", (), (ABSOLUTE, ABSOLUTE))
+    given, other = (
+        x._replace(terms=(x.terms[0]._replace(node=number),))
+        for x in (masked(affine(0, {"dp": 128})), masked(claimed))
+    )
+    claim = identity(given, other)
+    assert holds(nodes, claim) == everywhere
+    assert [here["dp"] for here, _ in members(nodes, claim)] == [0, 1, 2, 3]
+    # Where all is masked on both sides there is nothing to show.
+    at_each = [
+        not build(nodes, member).goals or holds(nodes, member)
+        for _, member in members(nodes, claim)
+    ]
+    assert at_each == [True, True, everywhere, True]
+
+
+def test_too_many_members_of_a_mask_are_refused() -> None:
+    nodes = NodeTable()
+    number = nodes.node("causal", (), (ABSOLUTE, ABSOLUTE))
+    x = masked(affine(0, {"dp": 128}))
+    x = x._replace(terms=(x.terms[0]._replace(node=number),))
+    claim = identity(x, x)._replace(extents={"dp": 1000})
+    with pytest.raises(Unsupported, match="a mask over more than 128 members that differ"):
+        build(nodes, claim)

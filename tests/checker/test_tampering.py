@@ -17,6 +17,7 @@ import pytest
 
 from checker import check
 from engine.affine import affine
+from engine.certificate import Certificate
 from tests.checker.changes import (
     Change,
     another_conclusion,
@@ -271,12 +272,21 @@ TAMPERINGS: dict[str, tuple[Change, str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def as_it_was(proved: Any, tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    certificate: Certificate = proved.copy().store(tmp_path_factory.mktemp("run"))
+    return certificate
+
+
 @pytest.mark.parametrize("name", TAMPERINGS)
-def test_a_changed_run_is_rejected_by_name(name: str, proved: Any, tmp_path: Path) -> None:
+def test_a_changed_run_is_rejected_by_name(
+    name: str, proved: Any, as_it_was: Certificate, tmp_path: Path
+) -> None:
     change, message = TAMPERINGS[name]
     parts = proved.copy()
     parts = change(parts) or parts
-    parts.store(tmp_path)
+    changed = parts.store(tmp_path)
+    assert (changed.files, changed.plan) != (as_it_was.files, as_it_was.plan), "nothing changed"
     found = check(tmp_path)
     assert not found.ok
     messages = [str(problem) for problem in found.problems]

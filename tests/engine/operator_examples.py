@@ -209,7 +209,6 @@ example(
     "slice",
     _slice,
     lambda a, x: x[:, a["start"] : a["start"] + a["size"]],
-    differentiable=False,
 )
 
 
@@ -218,7 +217,7 @@ def _concat(d: Draw) -> Call:
     return [d.real(a, k), d.real(a, n)], {"dim": -1}
 
 
-example("concat", _concat, lambda a, *xs: torch.cat(xs, -1), differentiable=False)
+example("concat", _concat, lambda a, *xs: torch.cat(xs, -1))
 example(
     "repeat_interleave",
     lambda d: ([d.real(*d.sizes(2))], {"dim": 1, "repeats": d.sizes(1)[0]}),

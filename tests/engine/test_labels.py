@@ -10,9 +10,10 @@ import pytest
 from engine.affine import ZERO
 from engine.claim import Claim, related
 from engine.cone import cone
+from engine.errors import Unsupported
 from engine.labels import enough
 from engine.layout import constant_atom
-from engine.lineage import Atom, Layout, Lineage, NodeTable, Operand, Term
+from engine.lineage import ABSOLUTE, Atom, Layout, Lineage, NodeTable, Operand, Term
 from engine.obligation import build
 from solvers import Portfolio, Query
 
@@ -148,3 +149,34 @@ def test_the_operator_counts_as_well_as_what_is_claimed(digits: tuple[int, ...])
     assert [needs.of((x, 1), s, n) for s, n in zip(strides, digits, strict=True)] == [3] * len(
         digits
     )
+
+
+# -- sums under a mask -----------------------------------------------------------------------------
+
+
+def softmax_sum(nodes: NodeTable, *, of_scores: bool) -> Claim:
+    """sum over k of exp(mask[q, k] + s[q, k]), or of exp(mask[q, k]): how many keys there are."""
+    shape = (SIZE, SIZE)
+    scores = nodes.node("input", ("s",), shape)
+    mask = nodes.node("causal", (), (ABSOLUTE, ABSOLUTE))
+    reads = [Operand(mask, ((0, 1, SIZE, 0), (1, 1, SIZE, 1)))]
+    if of_scores:
+        reads.append(Operand(scores, ((0, 1, SIZE, 0), (1, 1, SIZE, 1))))
+    payload = ((Fraction(1),) * len(reads), tuple(reads), (0, 1))
+    masked = nodes.node("combine", payload, shape)
+    weights = nodes.node("unary", ("exp", Fraction(1), masked), shape)
+    whole_row = Operand(weights, ((0, 1, SIZE, 0), (1, 1, SIZE, 1)))
+    total = nodes.node("einsum", ((whole_row,), (0,)), (SIZE,))
+    claimed = Lineage((SIZE,), (view(total, 1, 0),))
+    exp = Lineage(shape, (view(weights, 2, 0, 1),))
+    return Claim("op", "sum", {"dim": (1,), "keepdim": False}, False, (), 1, (exp,), (claimed,), {})
+
+
+def test_a_count_under_a_mask_is_refused(solver: Portfolio) -> None:
+    """The last position of a piece counts as the mask has it, not as those that it stands for."""
+    nodes = NodeTable()
+    claim = softmax_sum(nodes, of_scores=True)
+    assert verdict(solver, nodes, claim) == "unsat"
+    nodes = NodeTable()
+    with pytest.raises(Unsupported, match="a sum under a mask over positions that are alike"):
+        build(nodes, softmax_sum(nodes, of_scores=False), widened=1)

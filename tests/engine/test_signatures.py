@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.arrays import FloatReading, exact
-from engine.ops import OPERATORS, apply_forward, lookup
+from engine.arrays import MASKED, FloatReading, TermReading, exact
+from engine.ops import OPERATORS, apply_backward, apply_forward, lookup
 from engine.ops.basic import R
+from engine.terms import TermTable
+from solvers import Portfolio, Query
 from tests.engine.mixture_examples import EXAMPLES
 from tests.engine.operator_examples import Attrs, Example
 from tests.engine.test_operators import close, draw
@@ -178,3 +180,165 @@ def test_a_false_claim_is_found(
     monkeypatch.setitem(OPERATORS, operator, dataclasses.replace(lookup(operator), **changes))
     with pytest.raises(AssertionError, match="axis"):
         every_round(example)
+
+
+# -- proved by the solvers, forward and backward -----------------------------------------------------
+
+#: Sizes of axes up to which claims are proved for all values; draws of each.
+PROVED_AT = (2, 3, 4)
+
+
+class Claims:
+    """What a signature says of an operator, as equalities of terms at one size."""
+
+    def __init__(self, example: Example, limit: int) -> None:
+        self.example = example
+        self.table = TermTable()
+        self.reading = TermReading(self.table)
+        self.goals: list[tuple[Any, Any]] = []
+        inputs, self.attrs = example.build(draw(example, limit, limit=limit))
+        self.signature = parse(lookup(example.operator).signature, [x.ndim for x in inputs])
+        self.inputs = [self.symbols(f"x{i}", x) for i, x in enumerate(inputs)]
+        self.whole = self.forward(self.inputs, self.attrs)
+        more = len(self.whole) - len(self.signature.outputs)
+        self.outputs = self.signature.outputs + self.signature.outputs[-1:] * more
+        layouts, tensors = (
+            [*self.signature.inputs, *self.outputs],
+            [*self.inputs, *self.whole],
+        )
+        self.sizes = axis_sizes(layouts, tensors)
+
+    def symbols(self, name: str, like: NDArray[Any]) -> NDArray[Any]:
+        found = np.empty(like.shape, dtype=object)
+        for at in np.ndindex(like.shape):
+            masked = isinstance(like[at], float) and np.isneginf(like[at])
+            found[at] = MASKED if masked else self.table.symbol(f"{name}{list(at)}")
+        return found
+
+    def forward(self, tensors: Sequence[NDArray[Any]], attrs: Attrs) -> list[NDArray[Any]]:
+        given = [exact(x) for x in tensors]
+        return [x.data for x in apply_forward(self.reading, self.example.operator, given, attrs)]
+
+    def take(
+        self, tensors: Sequence[Any], layouts: Sequence[Layout], axis: str, kept: Sequence[int]
+    ) -> list[Any]:
+        pairs = zip(tensors, layouts, strict=True)
+        return [take(x, layout, self.sizes, axis, kept) for x, layout in pairs]
+
+    def resized(self, axis: str, kept: Sequence[int]) -> Attrs:
+        return self.example.resize(self.attrs, self.sizes | {axis: len(kept)}, axis, min(kept))
+
+    def part(self, axis: str, kept: Sequence[int]) -> list[NDArray[Any]]:
+        restricted = self.take(self.inputs, self.signature.inputs, axis, kept)
+        return self.forward(restricted, self.resized(axis, kept))
+
+    def same(self, found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> None:
+        for x, y in zip(found, expected, strict=True):
+            assert x.shape == y.shape
+            self.goals += [
+                (a, b) if a is not MASKED and b is not MASKED else self.masked(a, b)
+                for a, b in zip(x.flat, y.flat, strict=True)
+            ]
+
+    def masked(self, a: Any, b: Any) -> tuple[Any, Any]:
+        return (self.table.zero, self.table.zero if a is b else self.table.one)
+
+    def axes(self) -> list[tuple[str, str]]:
+        names = {name for layout in self.signature.inputs for names in layout for name in names}
+        return [(name, role) for name in sorted(names) for role in self.signature.roles[name]]
+
+    def state_forward(self) -> None:
+        for axis, role in self.axes():
+            size = self.sizes[axis]
+            if role == "":
+                kept = list(range(size))[::-1][: max(1, size - 1)]
+                self.same(self.part(axis, kept), self.take(self.whole, self.outputs, axis, kept))
+            elif role in "+^" and size > 1:
+                parts = self.part(axis, range(1)), self.part(axis, range(1, size))
+                joined = [self.joined(a, b, role) for a, b in zip(*parts, strict=True)]
+                self.same(joined, self.whole)
+
+    def joined(self, a: NDArray[Any], b: NDArray[Any], role: str) -> NDArray[Any]:
+        if role == "+":
+            return np.frompyfunc(lambda x, y: x + y, 2, 1)(a, b)  # type: ignore[no-any-return]
+        return self.reading.amax(exact(np.stack([a, b], axis=-1)), a.ndim).data
+
+    def state_backward(self) -> None:
+        """Gradients of inputs with a parallel or summed axis are those of its parts; of inputs
+        without a parallel axis that the outputs have, they add up."""
+        data = lookup(self.example.operator).data
+        wrt = [i for i in range(len(self.inputs)) if i not in data and not self.gate(i)]
+        gradients = [self.symbols(f"g{i}", y) for i, y in enumerate(self.whole)]
+
+        def pull(inputs: Sequence[Any], given: Sequence[Any], attrs: Attrs) -> list[Any]:
+            found = apply_backward(
+                self.reading,
+                self.example.operator,
+                [exact(x) for x in inputs],
+                [exact(g) for g in given],
+                attrs,
+                wrt,
+            )
+            return [x.data for x in found]
+
+        whole = pull(self.inputs, gradients, self.attrs)
+        layouts = [self.signature.inputs[i] for i in wrt]
+
+        def part(axis: str, kept: Sequence[int]) -> list[Any]:
+            return pull(
+                self.take(self.inputs, self.signature.inputs, axis, kept),
+                self.take(gradients, self.outputs, axis, kept),
+                self.resized(axis, kept),
+            )
+
+        for axis, role in self.axes():
+            size = self.sizes[axis]
+            if role not in ("", "+") or size < 2:
+                continue
+            first, rest = part(axis, range(1)), part(axis, range(1, size))
+            has = [any(axis in names for names in layout) for layout in layouts]
+            for kept, found in ((range(1), first), (range(1, size), rest)):
+                expected = self.take(whole, layouts, axis, kept)
+                pairs = [
+                    p for p, h in zip(zip(found, expected, strict=True), has, strict=True) if h
+                ]
+                self.same([x for x, _ in pairs], [y for _, y in pairs])
+            if role == "":
+                lacking = [i for i, h in enumerate(has) if not h]
+                total = [self.joined(first[i], rest[i], "+") for i in lacking]
+                self.same(total, [whole[i] for i in lacking])
+
+    def gate(self, number: int) -> bool:
+        """The selection bias of a gate, whose gradient is not declared."""
+        return (number, self.example.operator) == (2, "gate_fw")
+
+
+@pytest.fixture(scope="module")
+def solver() -> Iterator[Portfolio]:
+    with Portfolio("both", timeout=30) as portfolio:
+        yield portfolio
+
+
+def proved(solver: Portfolio, example: Example, limit: int) -> bool:
+    """Whether both solvers prove what the signature says, for all values at one size."""
+    claims = Claims(example, limit)
+    claims.state_forward()
+    if example.differentiable:
+        claims.state_backward()
+    goals = [(a, b) for a, b in claims.goals if a is not b]
+    return not goals or solver.solve(Query.of(example.operator, goals)).verdict == "unsat"
+
+
+@pytest.mark.parametrize("limit", PROVED_AT)
+@pytest.mark.parametrize("example", CLAIMED, ids=[e.operator for e in CLAIMED])
+def test_signature_is_proved(example: Example, limit: int, solver: Portfolio) -> None:
+    assert proved(solver, example, limit)
+
+
+def test_a_false_signature_is_not_proved(
+    monkeypatch: pytest.MonkeyPatch, solver: Portfolio
+) -> None:
+    example = next(e for e in CLAIMED if e.operator == "rms_norm")
+    false = dataclasses.replace(lookup("rms_norm"), signature="... k, k -> ... k")
+    monkeypatch.setitem(OPERATORS, "rms_norm", false)
+    assert not proved(solver, example, 3)

@@ -14,11 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fuzz.targets import TARGETS, WORDS, Finding, Target, attempt, mutated
+from shardproof import asked, status
 
 TEXT = b"(declare-fun x () Real)\n(assert (not (= x x)))"
 
 #: Targets that take more than some milliseconds for an input.
-SLOW = {"run directory": 15, "command line": 15, "nnscaler pickle": 25, "plan folder": 25}
+SLOW = {
+    "run directory": 15,
+    "run state": 25,
+    "command line": 15,
+    "nnscaler pickle": 25,
+    "plan folder": 25,
+}
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -97,6 +104,7 @@ FOUND = {
     "sweep (YAML)": (b"a: 2020-99-99", b"[" * 20_000, b"a: !!int 0x"),
     "suite (YAML)": (b"a: 2020-99-99", b"[" * 20_000),
     "assumptions (TOML)": (b"a = " + b"[" * 100_000,),
+    "cache entry": (b"\xff", b"[" * 100_000),
 }
 
 
@@ -105,3 +113,22 @@ def test_what_was_found_once_is_refused(name: str, data: bytes) -> None:
     before = os.listdir()
     assert not attempt(TARGETS[name], data)
     assert os.listdir() == before
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"[" * 100_000,
+        b'{"updated": "x", "host": "elsewhere"}',
+        b'{"host": "\\u001b[2J", "phase": "\\u001b]0;x", "memory_mib": "a"}',
+        b'{"process": 1e400, "seconds": NaN, "phase": "solve", "total": {}}',
+    ],
+)
+def test_the_state_of_a_run_is_told_whatever_it_says(tmp_path: Path, said: bytes) -> None:
+    """`status` shows what the file of a run says: nothing of it fails, or steers the terminal."""
+    (tmp_path / asked.NAME).write_text("{}")
+    (tmp_path / status.NAME).write_bytes(said)
+    shown = list(status.lines(status.look(tmp_path)))
+    assert shown[0].startswith("stopped")
+    assert "".join(shown).isprintable()
+    assert "nan" not in "".join(shown)

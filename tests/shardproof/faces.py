@@ -44,6 +44,10 @@ def proved() -> Result:
         seconds=Seconds(0.31, 0.52, 0.74, 0.11, 1.7),
         peak_rss_mib=211.6,
         assumptions=("numbers are real: rounding and casts change nothing", "the batch is cut"),
+        kept_whole=(
+            "10 numbered classes: an index names one",
+            "positions that a causal mask compares: they keep their order",
+        ),
         conclusions=(
             Conclusion("loss", "segment 9: sum #4", (0, 1, 2, 3, 4, 5, 6, 7)),
             Conclusion("gradient", "layers.0.w1", (0, 4)),
