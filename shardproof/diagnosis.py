@@ -35,7 +35,7 @@ from shardproof.counterexample import Examples
 #: Candidates that are tried for one plan, and the rows that these tries may read together (the
 #: first one is free: a large plan has one try, which is also how it goes on).
 MOST_TRIES: Final = 40
-MOST_ROWS: Final = 30_000
+MOST_ROWS: Final = 60_000
 #: Causes that are looked for, and steps of the search (a cause in several layers may take some).
 MOST_CAUSES: Final = 5
 MOST_STEPS: Final = 20
@@ -270,6 +270,10 @@ def diagnosed(
 
     ``simulation``: of the plan, if it could be run; ``otherwise``: see `Diagnosis`.
     """
+    if result.single.unrolled.faults:
+        # Nothing was read: there is nothing that the parallel side could be held against.
+        single = (f._replace(message=f"single-device plan: {f.message}") for f in result.faults)
+        return tuple(f._replace(group=1) for f in single)
     search = Diagnosis(result, otherwise)
     repaired = search.run()
     # A large plan is not run again: values are held against the single-device operator's there.

@@ -33,7 +33,8 @@ def kind_of(body: Body) -> str:
         return "R"
     if any(op.backward for op in body.ops) or body.mirror >= 0:
         return "B"
-    moves = COMMUNICATION | {"load_batch", "chunk", "identity"}
+    # A chunk in the order that a plan records is a slice.
+    moves = COMMUNICATION | {"load_batch", "chunk", "identity", "slice"}
     return "F" if any(op.name not in moves for op in body.ops) else ""
 
 
