@@ -6,7 +6,7 @@ is stated: what is answered is whether the conclusions follow, not yet a proof.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Final
 
@@ -42,11 +42,6 @@ class _Assuming(Tracer):
         if known is not None:
             return list(known)
         return super().outputs(number, row, inputs, unrolled)
-
-    def told(self, row: Row, unrolled: Unrolled) -> Hashable:
-        """What is assumed of a row is of no other row that is like it."""
-        told = super().told(row, unrolled)
-        return (told, row.outputs) if row.outputs in self.given else told
 
 
 def attempt(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partition | None:

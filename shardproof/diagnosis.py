@@ -37,6 +37,8 @@ from shardproof.counterexample import Examples
 #: first one is free: a large plan has one try, which is also how it goes on).
 MOST_TRIES: Final = 40
 MOST_ROWS: Final = 60_000
+#: Rows of a plan that is run again with its repairs, for values inside it.
+MOST_AGAIN: Final = 20_000
 #: Causes that are looked for, and steps of the search (a cause in several layers may take some).
 MOST_CAUSES: Final = 5
 MOST_STEPS: Final = 20
@@ -282,7 +284,7 @@ def diagnosed(
     search = Diagnosis(result, otherwise)
     repaired = search.run()
     # A large plan is not run again: values are held against the single-device operator's there.
-    again = repaired and len(result.parallel.unrolled.rows) <= MOST_ROWS
+    again = repaired and len(result.parallel.unrolled.rows) <= MOST_AGAIN
     examples = Examples(result, simulation, search.state if again else None)
     told = [
         finding
