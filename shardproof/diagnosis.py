@@ -36,7 +36,7 @@ from shardproof.counterexample import Examples
 #: Candidates that are tried for one plan, and the rows that these tries may read together (the
 #: first one is free: a large plan has one try, which is also how it goes on).
 MOST_TRIES: Final = 40
-MOST_ROWS: Final = 60_000
+MOST_ROWS: Final = 150_000
 #: Rows of a plan that is run again with its repairs, for values inside it.
 MOST_AGAIN: Final = 20_000
 #: Causes that are looked for, and steps of the search (a cause in several layers may take some).
