@@ -81,7 +81,8 @@ class Comparison:
 class Simulation:
     """``failure``: why it could not be run, or empty; ``impossible``: because the plan itself
     cannot run, not because something is not supported.  ``expanded``: the coordinates along which
-    members were evaluated one by one; ``seed``: of the inputs."""
+    members were evaluated one by one; ``seed``: of the inputs; ``indexed``: see `shrink`;
+    ``of_losses``: only what the losses depend on was evaluated."""
 
     losses: tuple[Comparison, ...] = ()
     gradients: tuple[Comparison, ...] = ()
@@ -89,6 +90,8 @@ class Simulation:
     failure: str = ""
     impossible: bool = False
     seed: int = 0
+    indexed: int = 0
+    of_losses: bool = False
     sides: dict[str, Replay] = field(default_factory=dict)
 
     @property
@@ -134,7 +137,7 @@ def simulate(
     if len(single.rows) + len(parallel.rows) > LARGE:
         result = simulate_along(plan, _of_losses(single), _of_losses(parallel), needed, seed, more)
         if result.differs:
-            return result
+            return replace(result, of_losses=True)
     result = simulate_along(plan, single, parallel, needed, seed, more)
     if result.failure or result.differs:
         return result
@@ -144,6 +147,15 @@ def simulate(
             distinct = simulate_along(plan, single, parallel, expanded, seed, more, INDEXED)
             return result if distinct.failure else distinct
     return result
+
+
+def simulate_again(
+    known: Simulation, plan: Plan, single: Unrolled, parallel: Unrolled, more: int
+) -> Simulation:
+    """Another parallel side on the inputs of a simulation, evaluated as far as it was."""
+    if known.of_losses:
+        single, parallel = _of_losses(single), _of_losses(parallel)
+    return simulate_along(plan, single, parallel, known.expanded, known.seed, more, known.indexed)
 
 
 def _of_losses(unrolled: Unrolled) -> Unrolled:
@@ -173,7 +185,7 @@ def simulate_along(
             sizes = shrink(plan, single, parallel, expanded, 1)
         if sizes.entries > MOST_ENTRIES:
             raise Unsupported(f"{sizes.entries} numbers after shrinking")
-        return _run(plan, single, parallel, sizes, seed)
+        return replace(_run(plan, single, parallel, sizes, seed), indexed=indexed)
     except ShapeMismatch as error:
         return Simulation(expanded=expanded, failure=str(error), impossible=True)
     except (Unsupported, InvalidInput) as error:

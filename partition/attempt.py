@@ -20,8 +20,11 @@ from partition.diagnose import Culprit, counterparts, culprits
 from partition.partition import Partition, Side
 from partition.trace import Tracer, reference
 
-#: What is assumed of rows: the lineages of their outputs.
-Assumed = Mapping[int, tuple[Lineage, ...]]
+#: What a tensor is called: its program, its name, how many of that name there are before it.  An
+#: edit elsewhere does not change it.
+Called = tuple[int, str, int]
+#: What is assumed of tensors.
+Assumed = Mapping[Called, Lineage]
 NOTHING: Final[Assumed] = {}
 #: Findings of a trace that say nothing against the plan.
 UNSUPPORTED: Final = "unsupported operator"
@@ -43,7 +46,7 @@ class _Assuming(Tracer):
 
 def attempt(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partition | None:
     """The lineages and conclusions of ``plan``, whose single-device side is that of ``result``; no
-    stages.  ``assumed``: by row of the parallel side of ``plan``.  None if it is not well formed.
+    stages.  ``assumed``: of all outputs of an operator, or of none.  None if it is not well formed.
     """
     try:
         wellformed.check(plan)
@@ -56,7 +59,7 @@ def attempt(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partit
             reference(plan.single, result.single.unrolled),
             result.reference_size,
         )
-        tracer.given = {parallel.rows[n].outputs: held for n, held in assumed.items()}
+        tracer.given = _given(parallel, assumed)
         trace = tracer.run(parallel)
     except InvalidInput:
         return None
@@ -77,6 +80,29 @@ def attempt(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partit
             plan, nodes, result.derived, result.single.lineages, parallel, trace.lineages
         )
     return found
+
+
+def called(unrolled: Unrolled) -> list[Called]:
+    """What each tensor is called."""
+    counts: dict[tuple[int, str], int] = {}
+    found = []
+    for tensor in unrolled.tensors:
+        name = (tensor.program, tensor.name)
+        found.append((*name, counts.get(name, 0)))
+        counts[name] = counts.get(name, 0) + 1
+    return found
+
+
+def _given(unrolled: Unrolled, assumed: Assumed) -> dict[tuple[int, ...], tuple[Lineage, ...]]:
+    """By the outputs of a row what is assumed of them."""
+    if not assumed:
+        return {}
+    names = called(unrolled)
+    return {
+        row.outputs: tuple(assumed[names[v]] for v in row.outputs)
+        for row in unrolled.rows
+        if row.outputs and all(names[v] in assumed for v in row.outputs)
+    }
 
 
 def _copied(nodes: NodeTable) -> NodeTable:
@@ -116,25 +142,24 @@ def failed_rows(result: Partition) -> list[Culprit]:
     return [Culprit(tuple(rows), aligned[rows[0]], "") for rows in found.values()]
 
 
-def ought(result: Partition, culprit: Culprit) -> dict[int, tuple[Lineage, ...]] | None:
+def ought(result: Partition, culprit: Culprit) -> dict[Called, Lineage] | None:
     """What the rows of a culprit should give: the counterpart's nodes, seen as the wrong result (or
     an input of the same shape) sees its own.  None where that does not say which part of them."""
     if culprit.counterpart < 0:
         return None
     theirs = result.single.unrolled.rows[culprit.counterpart]
-    found: dict[int, tuple[Lineage, ...]] = {}
+    names = called(result.parallel.unrolled)
+    found: dict[Called, Lineage] = {}
     for number in culprit.rows:
         row = result.parallel.unrolled.rows[number]
         if len(row.outputs) != len(theirs.outputs):
             return None
-        held = []
         for mine, other in zip(row.outputs, theirs.outputs, strict=True):
             like = [result.parallel.lineages[v] for v in (mine, *row.inputs) if v >= 0]
             wanted = _seen(result, result.single.lineages[other], like)
             if wanted is None:
                 return None
-            held.append(wanted)
-        found[number] = tuple(held)
+            found[names[mine]] = wanted
     return found
 
 

@@ -250,10 +250,19 @@ def of_replicas(result: Partition) -> str:
 
 
 def _who(result: Partition, rows: Sequence[Row]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ranks and microbatches of rows."""
-    programs = result.parallel.programs
-    ranks = tuple(sorted({programs[p].base for r in rows for p in r.programs}))
+    """The ranks of the first replica, and the microbatches, of rows."""
+    ranks = tuple(sorted({x for r in rows for p in r.programs for x in ranks_of(result, p)}))
     return ranks, tuple(sorted({r.microbatch for r in rows if r.microbatch >= 0}))
+
+
+def ranks_of(result: Partition, program: int) -> list[int]:
+    """The ranks of a program in the first replica."""
+    held = result.parallel.programs[program]
+    ranks = [held.base]
+    for axis, extent, stride in held.axes:
+        if axis not in result.plan.replica_axes:
+            ranks = [rank + stride * place for rank in ranks for place in range(extent)]
+    return ranks
 
 
 def alike(result: Partition, culprit: Culprit) -> list[Row]:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from engine.findings import Finding
 from partition.alike import numbered, pattern, places_of, spoken_layers
-from partition.diagnose import Culprit, said
+from partition.diagnose import Culprit, ranks_of, said
 from partition.partition import Partition
 from partition.spot import Candidate
 
@@ -37,7 +37,7 @@ def in_layers(state: Partition, found: Finding, culprit: Culprit, done: Candidat
     layers = numbered(found.layers, places_of(state.plan, done.edits))
     if len(layers) < 2:
         return found
-    touched = {state.plan.programs[edit.site.program].base for edit in done.edits}
+    touched = {x for edit in done.edits for x in ranks_of(state, edit.site.program)}
     ranks = tuple(sorted({*found.ranks, *touched}))
     return _moved(state, found, culprit, layers, ranks)
 

@@ -19,13 +19,16 @@ from engine.findings import Difference
 from engine.ir import MICROBATCH, Shard
 from engine.lineage import BROADCAST, Atom, Lineage
 from engine.replay import Coordinates
-from engine.simulate import TOLERANCE, Comparison, Simulation, simulate, simulate_along
+from engine.simulate import TOLERANCE, Comparison, Simulation, simulate, simulate_again
 from engine.unroll import Row, Unrolled
+from partition.attempt import Called, called
 from partition.diagnose import Culprit, alike
 from partition.partition import Partition
 
 #: Ranks of one tensor that are shown; rows and columns of values around the worst one.
 MOST_ELEMENTS: Final = 8
+#: Gradients whose largest element is this much smaller than the largest of all are passed over.
+SMALL: Final = 1e-4
 ROWS: Final = 3
 COLUMNS: Final = 4
 
@@ -79,10 +82,20 @@ class Examples:
         self.repaired = repaired
         self._after: Simulation | None = None
 
+    def _worst(self) -> Comparison | None:
+        """The conclusion that is furthest off, of those that are no small numbers throughout."""
+        if self.simulation is None:
+            return None
+        off = [c for c in self.simulation.comparisons if c.differs]
+        scales = {id(c): float(np.abs(c.expected).max(initial=0.0)) for c in off if c.shard >= 0}
+        least = SMALL * max(scales.values(), default=0.0)
+        told = [c for c in off if scales.get(id(c), least) >= least]
+        return max(told or off, default=None, key=lambda c: c.error)
+
     def extremes(self) -> tuple[str, str]:
         """The values of the conclusion that shows the difference most, in words."""
-        worst = self.simulation.worst if self.simulation is not None else None
-        if worst is None or not worst.differs:
+        worst = self._worst()
+        if worst is None:
             return "", ""
         what = f"{_named(worst)}{list(worst.worst.index) or ''}"
         return f"{what} = {worst.worst.expected:.9g}", f"{what} = {worst.worst.actual:.9g}"
@@ -90,8 +103,8 @@ class Examples:
     def of_conclusion(self) -> tuple[Difference, ...]:
         """Of the conclusion that is furthest off, an element of every rank's shard: where it is
         furthest off there, or where it agrees."""
-        worst = self.simulation.worst if self.simulation is not None else None
-        if self.simulation is None or worst is None or not worst.differs:
+        worst = self._worst()
+        if self.simulation is None or worst is None:
             return ()
         same = [c for c in self.simulation.comparisons if _named(c) == _named(worst)]
         shown = sorted(same, key=lambda c: not c.differs)[:MOST_ELEMENTS]
@@ -137,7 +150,7 @@ class Examples:
         if after is None or after.failure or not _same_inputs(before, after):
             return ()
         tensors = _by_name(self.repaired.parallel.unrolled)
-        names = _names(state.parallel.unrolled)
+        names = called(state.parallel.unrolled)
         for slot in _slots(state, rows):
             pairs = [(v, tensors[names[v]]) for v in slot.tensors if names[v] in tensors]
             values = [
@@ -163,7 +176,9 @@ class Examples:
         for row in rows:
             for mine, other in zip(row.outputs[:1], theirs.outputs, strict=False):
                 words = words or f"{_tensor(state, mine)} (the result of {_operator(row)})"
-                expected = before.value("single", other)[()]
+                expected = before.value("single", other).get(())
+                if expected is None:
+                    continue
                 values += [
                     _Held(mine, at, expected, actual, -1)
                     for at, actual in before.value("parallel", mine).items()
@@ -224,14 +239,8 @@ class Examples:
         known = self.simulation
         if known is None:
             return None
-        return simulate_along(
-            state.plan,
-            single_side(self.result),
-            state.parallel.unrolled,
-            known.expanded,
-            known.seed,
-            self.result.more,
-        )
+        single, parallel = single_side(self.result), state.parallel.unrolled
+        return simulate_again(known, state.plan, single, parallel, self.result.more)
 
 
 def single_side(result: Partition) -> Unrolled:
@@ -277,19 +286,8 @@ def _tensor(state: Partition, value: int) -> str:
     return state.parallel.unrolled.tensors[value].name or "a tensor"
 
 
-def _names(unrolled: Unrolled) -> list[tuple[int, str, int]]:
-    """What each tensor is called: program, name, how many of that name there are before it."""
-    counts: dict[tuple[int, str], int] = {}
-    found = []
-    for tensor in unrolled.tensors:
-        key = (tensor.program, tensor.name)
-        found.append((*key, counts.get(key, 0)))
-        counts[key] = counts.get(key, 0) + 1
-    return found
-
-
-def _by_name(unrolled: Unrolled) -> dict[tuple[int, str, int], int]:
-    return {name: number for number, name in enumerate(_names(unrolled))}
+def _by_name(unrolled: Unrolled) -> dict[Called, int]:
+    return {name: number for number, name in enumerate(called(unrolled))}
 
 
 def _same_inputs(one: Simulation, other: Simulation) -> bool:

@@ -16,10 +16,11 @@ from engine.conclusions import Conclusion
 from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
+from engine.lineage import Lineage
 from engine.simulate import Simulation
 from partition import attempt as attempts
 from partition.alike import elsewhere, places_of, spoken_layers
-from partition.attempt import Assumed, Resolved, attempt, failing, holds, key, reached
+from partition.attempt import Called, Resolved, attempt, failing, holds, key, reached
 from partition.diagnose import Culprit, culprits, explain
 from partition.edits import applied
 from partition.metadata import metadata
@@ -35,7 +36,9 @@ from shardproof.counterexample import Examples
 #: Candidates that are tried for one plan, and the rows that these tries may read together (the
 #: first one is free: a large plan has one try, which is also how it goes on).
 MOST_TRIES: Final = 40
-MOST_ROWS: Final = 30_000
+MOST_ROWS: Final = 150_000
+#: Rows of a plan that is run again with its repairs, for values inside it.
+MOST_AGAIN: Final = 20_000
 #: Causes that are looked for, and steps of the search (a cause in several layers may take some).
 MOST_CAUSES: Final = 5
 MOST_STEPS: Final = 20
@@ -67,6 +70,7 @@ class Diagnosis:
         self.exhausted = False
         self.repaired = True
         self.stuck: list[Culprit] = []
+        self.assumed: dict[Called, Lineage] = {}
 
     def tried(self, plan: Candidate, state: Partition) -> Partition | None:
         """The outcome of a candidate; None if it cannot even be read, or no work is left."""
@@ -79,7 +83,7 @@ class Diagnosis:
         self.tries += 1
         self.rows += 0 if free else size
         try:
-            return attempt(self.result, plan.plan)
+            return attempt(self.result, plan.plan, self.assumed)
         except Unsupported:
             return None
 
@@ -175,10 +179,13 @@ class Diagnosis:
         if best is not None:
             return best[1]
         self.repaired = False
-        assumed: Assumed | None = None if at_odds else attempts.ought(state, culprit)
-        after = attempt(self.result, state.plan, assumed) if assumed is not None else None
-        if after is not None and Resolved(state, culprit).by(after):
-            return after
+        ought = None if at_odds else attempts.ought(state, culprit)
+        if ought is not None:
+            assumed = {**self.assumed, **ought}
+            after = attempt(self.result, state.plan, assumed)
+            if after is not None and Resolved(state, culprit).by(after):
+                self.assumed = assumed
+                return after
         self.stuck.append(culprit)
         return state
 
@@ -194,7 +201,7 @@ class Diagnosis:
         """Whether this is the other direction of an operator that was reported without repair."""
         return any(
             not cause.repairs
-            and cause.findings[0].layer == found.layer
+            and (found.layer == cause.findings[0].layer or found.layer in cause.findings[0].layers)
             and _forward(cause.findings[0].operator) == _forward(found.operator)
             for cause in self.causes
         )
@@ -270,23 +277,27 @@ def diagnosed(
 
     ``simulation``: of the plan, if it could be run; ``otherwise``: see `Diagnosis`.
     """
+    if result.single.unrolled.faults:
+        # Nothing was read: there is nothing that the parallel side could be held against.
+        single = (f._replace(message=f"single-device plan: {f.message}") for f in result.faults)
+        return tuple(f._replace(group=1) for f in single)
     search = Diagnosis(result, otherwise)
     try:
         repaired = search.run()
     finally:
         culprits.cache_clear()
     # A large plan is not run again: values are held against the single-device operator's there.
-    again = repaired and len(result.parallel.unrolled.rows) <= MOST_ROWS
+    again = repaired and len(result.parallel.unrolled.rows) <= MOST_AGAIN
     examples = Examples(result, simulation, search.state if again else None)
     told = [
         finding
         for number in range(len(search.causes))
-        for finding in _told(search, number, repaired, examples)
+        for finding in _told(search, number, examples)
     ]
     return (*told, *followers(search))
 
 
-def _told(search: Diagnosis, number: int, repaired: bool, examples: Examples) -> Iterator[Finding]:
+def _told(search: Diagnosis, number: int, examples: Examples) -> Iterator[Finding]:
     cause = search.causes[number]
     first, *rest = cause.findings
     message = first.message
@@ -298,10 +309,13 @@ def _told(search: Diagnosis, number: int, repaired: bool, examples: Examples) ->
         earlier = ", ".join(_place(search.causes[n].findings[0]) for n in cause.assuming)
         message = f"{message} (assuming that {earlier} is put right)"
     repair = ""
-    # Without the repair of one cause, those of others are known to help only where fewer fail.
-    if repaired and cause.repairs:
-        others = len(search.causes) - 1
+    # Without the repair of one cause, those of others help if it is assumed to be put right.
+    if cause.repairs and holds(search.state):
+        others = sum(1 for c in search.causes if c.repairs) - 1
         together = f", together with the {_other(others)} named here" if others else ""
+        left = [_place(c.findings[0]) for c in search.causes if not c.repairs]
+        if left:
+            together += f", assuming that {', '.join(left)} is put right"
         repair = f"holds with {_listed(cause.repairs)}{together}"
     elif search.exhausted and number == len(search.causes) - 1:
         message = f"{message} (repairs were tried up to the bound on work)"

@@ -20,7 +20,7 @@ WIDTH: Final = 100
 #: Lines of a report, the whole of it; what does not fit is counted.
 LINES: Final = 40
 #: Lines that findings are left with at least, if they need them.
-ROOM: Final = 24
+ROOM: Final = 27
 #: So many conclusions that do not hold are shown one by one.
 FEW: Final = 3
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rich.console import Console, Group, RenderableType
@@ -19,15 +19,19 @@ MOST: Final = 40
 MORE: Final = 2
 #: Characters of a text; the rest is cut.
 LONGEST: Final = 280
+#: Rows of a finding for which there is little room.
+BRIEF: Final = ("source", "ranks", "cause", "repair")
 #: Ranks of a counterexample that are shown.
 RANKS: Final = 4
 
 
 class Told(NamedTuple):
-    """``blocks``: findings in full, the first first; ``headings``: the same, one line each;
-    ``counts``: how many findings each stands for; ``beside``: lines that are always there."""
+    """``blocks``: findings in full, the first first; ``briefs``: the same, what to do only;
+    ``headings``: the same, one line each; ``counts``: how many findings each stands for;
+    ``beside``: lines that are always there."""
 
     blocks: list[RenderableType]
+    briefs: list[RenderableType]
     headings: list[str]
     counts: list[int]
     beside: list[str]
@@ -49,6 +53,7 @@ def told_of(result: Result) -> Told:
     held = list(causes.values())
     return Told(
         [_block(findings) for findings in held[:MOST]],
+        [_block(findings, BRIEF) for findings in held[:MOST]],
         [heading(findings) for findings in held],
         [len(findings) for findings in held],
         [_counted(kind, findings) for kind, findings in beside.items()],
@@ -56,17 +61,18 @@ def told_of(result: Result) -> Told:
 
 
 def fitted(told: Told, room: int, to: Console) -> list[RenderableType]:
-    """The first finding in full, then the others if all fit, else a line for each while there is
-    room; the rest is counted."""
+    """The first finding in full, then the others if all fit, else what to do about each, else a
+    line for each while there is room; the rest is counted."""
     beside: list[RenderableType] = []
     if told.beside:
         beside = [_line(text, not number) for number, text in enumerate(told.beside)]
     room -= sum(lines(part, to) for part in beside)
-    heights = [lines(block, to) for block in told.blocks]
-    if sum(heights) <= room and len(told.blocks) == len(told.headings):
-        return [*told.blocks, *beside]
-    shown: list[RenderableType] = list(told.blocks[:1])
-    left = room - sum(heights[:1]) - MORE
+    whole = len(told.blocks) == len(told.headings)
+    for shown in (told.blocks, [*told.blocks[:1], *told.briefs[1:]]):
+        if whole and sum(lines(block, to) for block in shown) <= room:
+            return [*shown, *beside]
+    shown = list(told.blocks[:1])
+    left = room - sum(lines(block, to) for block in shown) - MORE
     here = 1
     for text in told.headings[1:]:
         block = _line(text, here == 1)
@@ -123,9 +129,10 @@ def _counted(kind: str, findings: Sequence[Finding]) -> str:
     return f"beside it, {plain(kind)}{times}: {short(findings[0].message)}"
 
 
-def _block(findings: Sequence[Finding]) -> RenderableType:
-    """The first of some findings in full, with what follows from the same cause."""
-    rows = [(name, text) for name, text in _rows(findings) if text]
+def _block(findings: Sequence[Finding], only: Collection[str] = ()) -> RenderableType:
+    """The first of some findings in full (or some rows only), with what follows from the same
+    cause."""
+    rows = [(n, text) for n, text in _rows(findings) if text and (not only or n in only)]
     parts: list[RenderableType] = [Text(f"\n{heading(findings)}", style="bold")]
     if rows:
         parts.append(Padding(grid(rows), (0, 0, 0, 2)))

@@ -123,7 +123,7 @@ def why(
 
 
 def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:
-    """The conclusions that differ, where no operator is found to begin it."""
+    """The conclusions that differ, where no operator is found to begin it: of one unknown cause."""
     return tuple(_conclusion(result, c) for c in simulation.comparisons if c.differs)[:MOST]
 
 
@@ -144,4 +144,5 @@ def _conclusion(result: Partition, found: Comparison) -> Finding:
         ranks=ranks,
         expected=f"{found.worst.expected:.9g}",
         actual=f"{found.worst.actual:.9g}",
+        group=1,
     )

@@ -243,8 +243,10 @@ def _matches(one: Mapping[str, Any], name: str, backward: bool, module: str, bas
     said = f"backward of {name}" if backward else name
     if one["operator"] != said or (one["ranks"] and base not in one["ranks"]):
         return False
+    if one.get("layers"):
+        return module in one["layers"]
     # Communication belongs to no module: its finding says between which it is.
-    return not module or module in (one.get("layers") or [one["layer"]])
+    return module in ("", one["layer"])
 
 
 def _failing_rows(run: Run, parallel: Unrolled, found: Sequence[Mapping[str, Any]]) -> set[int]:

@@ -112,7 +112,9 @@ def by_layer(run: Run, parallel: Unrolled, proved: set[int], failing: set[int]) 
             continue
         module = row.source.module or _module_of(row, plan)
         name = layer_of(module) or UNNAMED
-        name = readers.get(name, name)
+        if name in readers:
+            # Its number is no place in a layer.
+            name, module = readers[name], _NUMBER.sub("#", module)
         layer = layers.setdefault(name, Layer(name))
         kind, words = describe(run.parallel[row.outputs[0]], batch, known)
         direction = direction_of(row, parallel)
@@ -124,12 +126,12 @@ def by_layer(run: Run, parallel: Unrolled, proved: set[int], failing: set[int]) 
         layer.status[status] += 1
         if number in stages and stages[number].template >= 0:
             layer.templates.add(stages[number].template)
-        name = f"backward of {row.name}" if row.backward else row.name
+        what = f"backward of {row.name}" if row.backward else row.name
         if row.kind == "shard":
-            name = "parameter"
+            what = "parameter"
         ranks = {plan.programs[p].base for p in row.programs}
         place = module.removeprefix(layer.name).lstrip(".")
-        layer.operators.setdefault((place, name, words, status), set()).update(ranks)
+        layer.operators.setdefault((place, what, words, status), set()).update(ranks)
     # What belongs to no layer has no place in their order.
     return sorted(layers.values(), key=lambda layer: layer.name == UNNAMED)
 

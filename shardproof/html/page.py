@@ -248,7 +248,7 @@ c.microbatch if c.microbatch >= 0 }}</text>{% endif %}{% endfor %}{% endfor %}</
 <p class="soft legend"><span><i class="F"></i>F forward</span><span><i class="B"></i>B
 backward</span><span><i class="R"></i>R reduction of gradients</span>The number is the microbatch.
 Forward counts as one step, backward as two: order and waiting, not seconds.{% if s.cut %} Later
-steps are left out.{% endif %}{% if s.more %} {{ s.more }} more programs are left out.{% endif +%}
+steps are left out.{% endif %}{% if s.more %} {{ s.more }} more rows are left out.{% endif +%}
 Rows that run the same are one.</p></div>{% endmacro %}
 """
 

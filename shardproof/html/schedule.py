@@ -15,7 +15,7 @@ from engine.flow import Structure, flow, label
 from engine.ir import Body, Plan
 from engine.rendezvous import COMMUNICATION, match
 
-#: Stages and calls of a stage that are drawn.
+#: Rows (stages that differ) and steps of one that are drawn.
 MOST_STAGES: Final = 32
 MOST_STEPS: Final = 160
 #: Steps that fit beside another picture; pixels that a wide one may take.
@@ -33,7 +33,8 @@ def kind_of(body: Body) -> str:
         return "R"
     if any(op.backward for op in body.ops) or body.mirror >= 0:
         return "B"
-    moves = COMMUNICATION | {"load_batch", "chunk", "identity"}
+    # A chunk in the order that a plan records is a slice.
+    moves = COMMUNICATION | {"load_batch", "chunk", "identity", "slice"}
     return "F" if any(op.name not in moves for op in body.ops) else ""
 
 
@@ -56,7 +57,7 @@ def schedule(plan: Plan, failing: Collection[tuple[int, int]]) -> dict[str, Any]
     if times is None:
         return None
     rows = []
-    for p in range(min(len(plan.programs), MOST_STAGES)):
+    for p in range(len(plan.programs)):
         cells = []
         for c, call in enumerate(plan.programs[p].calls):
             kind = kind_of(plan.programs[p].bodies[call.body])
@@ -67,15 +68,16 @@ def schedule(plan: Plan, failing: Collection[tuple[int, int]]) -> dict[str, Any]
                 cells.append(_cell(kind, microbatch, start, bad))
         rows.append({"name": f"rank {plan.programs[p].base}", "cells": cells})
     rows = _distinct(rows)
+    more = max(0, len(rows) - MOST_STAGES)
     last = max((start + 2 for row in times for start in row), default=0)
     steps = min(last, MOST_STEPS)
     return {
-        "rows": rows,
+        "rows": rows[:MOST_STAGES],
         "steps": steps,
         "step": max(6, min(22, WIDTH // max(steps, 1))),
         "wide": steps > NARROW,
         "cut": last > MOST_STEPS,
-        "more": max(0, len(plan.programs) - MOST_STAGES),
+        "more": more,
     }
 
 

@@ -51,7 +51,7 @@ def test_the_twin_is_proved_with_a_gradient_for_every_shard() -> None:
 def test_a_loss_that_is_not_divided_by_all_tokens_is_refuted() -> None:
     """The mean over one microbatch, added up as if it were over all."""
     plan = edit_op(replicated(), "mul", attrs(other=Fraction(1, 8)), layer="loss")
-    found = refuted(plan, kind="mismatch", ranks=(0,), layer="loss")
+    found = refuted(plan, kind="mismatch", ranks=(0, 1), layer="loss")
     assert any(c.kind == "loss" and not c.holds for c in found.conclusions)
 
 
@@ -60,7 +60,7 @@ def test_a_mean_of_losses_is_not_their_sum() -> None:
         replace(replicated(), loss="mean"),
         kind="mismatch",
         layer="loss",
-        ranks=(0,),
+        ranks=(0, 1),
         says="is 1/4 times the single-device operator's",
     )
     wrong = [c.message for c in found.conclusions if c.kind == "loss" and not c.holds]
@@ -148,7 +148,7 @@ def test_a_gradient_reduced_over_the_wrong_axis_is_refuted_and_located(
         kind="mismatch",
         operator="all_reduce",
         layer="layers.0.attention.wq.weight",
-        ranks=(0,),
+        ranks=(0, 1),
     )
 
 
@@ -159,7 +159,7 @@ def test_a_reducer_before_the_last_backward_is_refuted() -> None:
         edit_calls(plan, 0, swapped_calls(last - 1, last)),
         kind="mismatch",
         operator="all_reduce",
-        ranks=(0,),
+        ranks=(0, 1),
     )
     refuted(edit_calls(plan, 0, swapped_calls(0, last)), kind="read before write", ranks=(0,))
 

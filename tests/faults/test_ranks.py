@@ -179,7 +179,7 @@ def test_removing_an_all_reduce_from_the_family_is_refuted_and_located() -> None
         plan,
         kind="mismatch",
         operator="add",
-        ranks=(0,),
+        ranks=(0, 1),
         layer=ATTENTION,
         says="still a partial sum",
     )

@@ -181,7 +181,7 @@ def test_the_same_fault_in_every_layer_is_one_finding() -> None:
     (found,) = (f for f in result.findings if f.kind == "mismatch")
     assert found.layers == tuple(f"layers.{n}.feed_forward" for n in range(3))
     assert found.layer == ", ".join(found.layers)
-    assert found.message.startswith(f"add in {found.layer} on ranks [0]: its input ")
+    assert found.message.startswith(f"add in {found.layer} on ranks [0, 1]: its input ")
     assert (found.cause, found.group) == ("missing reduction", 1)
     assert "and the same in layers.1.feed_forward" in found.repair
     assert "together with" not in found.repair
@@ -212,11 +212,41 @@ def test_who_agrees_and_what_it_was_held_against_are_named() -> None:
     assert {d.tensor.split()[0] for d in ends} <= {"loss", "gradient"}
 
 
+def test_a_single_device_plan_that_contradicts_itself_is_told_so() -> None:
+    plan = llama(tp=2)
+    number = next(n for n, body in enumerate(plan.single.bodies) if len(body.ops) > 4)
+    body = plan.single.bodies[number]
+    gone = replace(body, ops=(*body.ops[:3], *body.ops[4:]))
+    bodies = (*plan.single.bodies[:number], gone, *plan.single.bodies[number + 1 :])
+    result = verify(replace(plan, single=replace(plan.single, bodies=bodies)))
+    assert result.verdict == "refuted"
+    (found,) = result.findings
+    assert (found.kind, found.group) == ("read before write", 1)
+    assert found.message.startswith("single-device plan: rank 0: ")
+
+
 def test_past_a_fault_without_repair_its_result_is_assumed() -> None:
     plan = edit_op(llama(layers=2), "silu", named("sigmoid"), nth=0)
     plan = edit_op(plan, "div", attrs(other=Fraction(4)), layer="layers.1.attention")
     result = verify(plan)
     assert result.verdict == "refuted"
-    layers = [f.layer for f in result.findings if f.kind == "mismatch"]
-    assert "layers.1.attention" in layers[1:], result.findings
-    assert all(not f.repair for f in result.findings)
+    first, second = (f for f in result.findings if f.kind == "mismatch")
+    assert not first.repair
+    assert second.layer == "layers.1.attention"
+    assert "other 2 in place of 4" in second.repair
+    assert second.repair.endswith(f", assuming that {first.operator} in {first.layer} is put right")
+
+
+def test_what_is_assumed_of_one_layer_is_not_assumed_of_the_next() -> None:
+    """The same fault without repair in two layers, and another one between them."""
+    plan = llama(layers=2)
+    for layer in range(2):
+        plan = edit_op(plan, "silu", named("sigmoid"), layer=f"layers.{layer}.feed_forward")
+    plan = edit_op(plan, "div", attrs(other=Fraction(4)), layer="layers.1.attention")
+    found = [f for f in verify(plan).findings if f.group]
+    assert [(f.operator, f.group) for f in found] == [("mul", 1), ("div", 2)], found
+    assert found[0].layers == ("layers.0.feed_forward", "layers.1.feed_forward")
+    assert found[1].layers == ("layers.1.attention",)
+    assert not found[0].repair
+    assert found[1].repair.startswith("holds with other 2 in place of 4 in div")
+    assert found[1].repair.endswith(f"assuming that mul in {found[0].layer} is put right")

@@ -48,7 +48,7 @@ def test_replicas_and_microbatches_cost_nothing() -> None:
 def test_a_fault_in_one_pipeline_stage_is_found_there(operator: str) -> None:
     plan = llama(tp=2, pp=2, microbatches=2, layers=2)
     wrong = attrs(eps=2) if operator == "rms_norm" else named("sigmoid")
-    found = refuted(edit_op(plan, operator, wrong, program=1), kind="mismatch", ranks=(2,))
+    found = refuted(edit_op(plan, operator, wrong, program=1), kind="mismatch", ranks=(2, 3))
     assert found.findings[0].layer.startswith("layers.1")
 
 
@@ -68,9 +68,13 @@ def test_a_fault_in_one_microbatch_is_found_there() -> None:
     plan = llama(tp=2, microbatches=2)
     proved(on_microbatch(plan, 1, lambda body: body))
     found = refuted(
-        on_microbatch(plan, 1, sigmoid), kind="mismatch", ranks=(0,), layer="layers.0.feed_forward"
+        on_microbatch(plan, 1, sigmoid),
+        kind="mismatch",
+        ranks=(0, 1),
+        layer="layers.0.feed_forward",
     )
     assert found.findings[0].microbatches == (1,)
+    assert found.findings[0].agreeing_microbatches == (0,)
 
 
 # -- coordinates -----------------------------------------------------------------------------------
