@@ -2,7 +2,8 @@
 
     python -m benchmarks.throughput.run
 
-`scaling`: queries of some tens of milliseconds each, with one worker and with two. `overhead`:
+`scaling`: queries of some tens of milliseconds each, over both rungs, with one worker and with two,
+in turn. `overhead`:
 queries of about a millisecond in batches on one worker; what is not the solver's own time, per
 query, and the processor time of the driver. Needs a quiet machine: the load before each measurement
 is written beside it. Writes throughput.csv.
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from cluster.execute import execute
 from cluster.ledger import Ledger
 from cluster.ray_executor import RayExecutor
 from cluster.settings import Settings
-from engine.terms import TermTable
+from engine.terms import Term, TermTable
 from solvers import Query
 from tests.cluster.nodes import Cluster
 
@@ -49,6 +51,29 @@ def matmul(number: int, size: int) -> Query:
             for part in reversed(parts):
                 halves = part + halves
             goals.append((whole, halves))
+    return Query.of(f"q{number}", goals)
+
+
+def regrouped(number: int, size: int) -> Query:
+    """(AB)C = A(BC), which needs the nonlinear rung."""
+    table = TermTable()
+    a, b, c = (
+        [[table.symbol(f"{name}{number}_{i}_{j}") for j in range(size)] for i in range(size)]
+        for name in "abc"
+    )
+    places = range(size)
+
+    def total(parts: Iterable[Term]) -> Term:
+        return sum(parts, start=table.const(0))
+
+    goals = [
+        (
+            total(total(a[i][j] * b[j][k] for j in places) * c[k][m] for k in places),
+            total(a[i][j] * total(b[j][k] * c[k][m] for k in places) for j in places),
+        )
+        for i in places
+        for m in places
+    ]
     return Query.of(f"q{number}", goals)
 
 
@@ -92,7 +117,7 @@ def main() -> int:
             environment = cluster.environment | {"RAY_ADDRESS": cluster.address}
             command = [sys.executable, "-m", "benchmarks.throughput.run", *sys.argv[1:]]
             return subprocess.run(command, env=environment, check=False).returncode
-    large = [matmul(n, 16) for n in range(asked.large)]
+    large = [regrouped(n, 6) for n in range(asked.large)]
     small = [matmul(n, 2) for n in range(asked.small)]
     rows = [
         *(measure("scaling", large, workers) for workers in (1, 2, 1, 2)),
