@@ -2,31 +2,36 @@
 
     python -m benchmarks.throughput.run
 
-`scaling`: queries of some tens of milliseconds each, with one worker and with two. `overhead`:
+`scaling`: queries of some tens of milliseconds each, over both rungs, with one worker and with two,
+in turn. `overhead`:
 queries of about a millisecond in batches on one worker; what is not the solver's own time, per
-query, and the processor time of the driver. Needs a quiet machine: the load before each measurement
-is written beside it. Writes throughput.csv.
+query, and the processor time of the driver. Needs a quiet machine: the processor time that others
+took meanwhile is written beside each measurement. Adds rows to throughput.csv.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+
+import psutil
 
 from cluster.execute import execute
 from cluster.ledger import Ledger
 from cluster.ray_executor import RayExecutor
 from cluster.settings import Settings
-from engine.terms import TermTable
+from engine.terms import Term, TermTable
 from solvers import Query
-from tests.cluster.nodes import Cluster
+from tests.cluster.nodes import Cluster, family
 
 HERE = Path(__file__).resolve().parent
 
@@ -52,18 +57,53 @@ def matmul(number: int, size: int) -> Query:
     return Query.of(f"q{number}", goals)
 
 
+def regrouped(number: int, size: int) -> Query:
+    """(AB)C = A(BC), which needs the nonlinear rung."""
+    table = TermTable()
+    a, b, c = (
+        [[table.symbol(f"{name}{number}_{i}_{j}") for j in range(size)] for i in range(size)]
+        for name in "abc"
+    )
+    places = range(size)
+
+    def total(parts: Iterable[Term]) -> Term:
+        return sum(parts, start=table.const(0))
+
+    goals = [
+        (
+            total(total(a[i][j] * b[j][k] for j in places) * c[k][m] for k in places),
+            total(a[i][j] * total(b[j][k] * c[k][m] for k in places) for j in places),
+        )
+        for i in places
+        for m in places
+    ]
+    return Query.of(f"q{number}", goals)
+
+
+def others_cpu() -> float:
+    """Processor seconds of this machine so far, without this process, the cluster, its workers."""
+    whole = psutil.cpu_times()
+    held = 0.0
+    for process in family(os.getppid()):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            # Children that were replaced count with their worker.
+            held += times.user + times.system + times.children_user + times.children_system
+    return float(whole.user + whole.nice + whole.system) - held
+
+
 def measure(name: str, queries: list[Query], workers: int) -> dict[str, object]:
     """Seconds from the first batch to the last verdict on record, workers being warm."""
     settings = Settings("ray", workers=workers, mode="z3", memory_limit_bytes=512 << 20)
-    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder, RayExecutor(settings) as executor:
         with Ledger(Path(folder) / "warm") as ledger:
             warm = [replace(q, key=f"w{n}") for n, q in enumerate(queries[: 4 * workers])]
             execute(warm, settings, ledger, executor=executor)
         with Ledger(Path(folder) / "run") as ledger:
-            wall, own = time.perf_counter(), time.process_time()
+            wall, own, others = time.perf_counter(), time.process_time(), others_cpu()
             done = execute(queries, settings, ledger, executor=executor)
             wall, own = time.perf_counter() - wall, time.process_time() - own
+            others = others_cpu() - others
     solver = sum(a.seconds for s in done.solved.values() for a in s.answers)
     assert all(s.verdict == "unsat" for s in done.solved.values())
     return {
@@ -75,14 +115,15 @@ def measure(name: str, queries: list[Query], workers: int) -> dict[str, object]:
         "solver_s": round(solver, 3),
         "overhead_ms_per_query": round((wall * workers - solver) / len(queries) * 1e3, 3),
         "driver_cpu_ms_per_query": round(own / len(queries) * 1e3, 3),
-        "load_before": round(load, 1),
+        "others_cpu_share": round(others / wall / (os.cpu_count() or 1), 3),
     }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--large", type=int, default=600, help="queries for scaling")
+    parser.add_argument("--large", type=int, default=150, help="queries for scaling")
+    parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--small", type=int, default=5000, help="queries for overhead")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -92,15 +133,17 @@ def main() -> int:
             environment = cluster.environment | {"RAY_ADDRESS": cluster.address}
             command = [sys.executable, "-m", "benchmarks.throughput.run", *sys.argv[1:]]
             return subprocess.run(command, env=environment, check=False).returncode
-    large = [matmul(n, 16) for n in range(asked.large)]
+    large = [regrouped(n, 6) for n in range(asked.large)]
     small = [matmul(n, 2) for n in range(asked.small)]
     rows = [
-        *(measure("scaling", large, workers) for workers in (1, 2, 1, 2)),
+        *(measure("scaling", large, workers) for workers in (1, 2) * asked.repeat),
         *(measure("overhead", small, workers) for workers in (1, 1)),
     ]
-    with (asked.out / "throughput.csv").open("w", newline="") as file:
+    fresh = not (asked.out / "throughput.csv").exists()
+    with (asked.out / "throughput.csv").open("a", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
+        if fresh:
+            writer.writeheader()
         writer.writerows(rows)
     for row in rows:
         print(row)
