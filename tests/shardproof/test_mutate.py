@@ -209,7 +209,7 @@ def test_the_command_keeps_what_disagrees(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save(plan, tmp_path / "plan")
-    monkeypatch.setattr(campaign, "verify", lambda plan: ("proved", ""))
+    monkeypatch.setattr(campaign, "verify", lambda plan, *known: ("proved", ""))
     number = next(
         n
         for n in range(40)
