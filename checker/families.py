@@ -24,8 +24,9 @@ from engine.ir import Attr
 from engine.lineage import Lineage, NodeTable
 from engine.obligation import Claim, every
 
-#: Members of a scattered family that are written out.
-MOST_MEMBERS = 64
+#: Members of a scattered family up to which all are written out as ranks of their own.  Beyond, what
+#: the obligation itself states decides: the first, the second and the last member.
+MOST_MEMBERS = 4
 
 Point = dict[str, int]
 
@@ -93,7 +94,10 @@ def members(nodes: NodeTable, claim: Claim, widened: int = 0) -> Iterator[tuple[
     if not joined:
         return
     if claim.kind in ("reduce_scatter", "all_to_all"):
-        yield {}, _written_out(claim)
+        if claim.members > 1:
+            raise Unsupported(f"{claim.kind} over explicit ranks and mesh axes together")
+        if prod(extent for _, extent in claim.over) <= MOST_MEMBERS:
+            yield {}, _written_out(claim)
     elif any(lineage_axes(x).intersection(joined) for x in claim.outputs):
         for point in points(joined, claim.extents):
             yield point, claim._replace(outputs=tuple(concrete(x, point) for x in claim.outputs))
@@ -101,8 +105,6 @@ def members(nodes: NodeTable, claim: Claim, widened: int = 0) -> Iterator[tuple[
 
 def _written_out(claim: Claim) -> Claim:
     """A claim over one family as a claim over as many explicit members, in their order."""
-    if claim.members > 1 or prod(extent for _, extent in claim.over) > MOST_MEMBERS:
-        raise Unsupported(f"{claim.kind} over more than {MOST_MEMBERS} members of a family")
     places = [
         dict(zip((axis for axis, _ in claim.over), chosen, strict=True))
         for chosen in product(*(range(extent) for _, extent in claim.over))
