@@ -24,8 +24,8 @@ from engine.ir import Attr
 from engine.lineage import Lineage, NodeTable
 from engine.obligation import Claim, every
 
-#: Members of a scattered family up to which all are written out as ranks of their own.  Beyond, what
-#: the obligation itself states decides: the first, the second and the last member.
+#: Members of a scattered family up to which all are written out as ranks of their own.  Beyond,
+#: what the obligation itself states decides: the first, the second and the last member.
 MOST_MEMBERS = 4
 
 Point = dict[str, int]
