@@ -41,10 +41,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    with pool() as running:
-        running.close_workers()
-        yield
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        # What runs on the nodes has their environment: no cache of earlier tests.
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        with pool() as running:
+            running.close_workers()
+            yield
 
 
 def solved_by(executor: RayExecutor | LocalExecutor, queries: list[Query]) -> dict[str, Solved]:
@@ -319,13 +322,12 @@ def test_a_sweep_and_a_night_of_plans_at_once(cluster: None, tmp_path: Path) -> 
         "plans: [{name: right, single: right, expect: proved},\n"
         "        {name: wrong, single: wrong, expect: refuted}]\n"
     )
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     found = {}
     for command in ("sweep", "nightly"):
         words = [command, str(tmp_path / f"{command.removesuffix('ly')}.yaml"), *where, "--json"]
         run = subprocess.run(
             [sys.executable, "-m", "shardproof", *words, "-o", str(tmp_path / command)],
-            cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+            cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert run.stdout, run.stderr
         found[command] = (run.returncode, json.loads(run.stdout))
