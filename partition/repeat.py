@@ -28,11 +28,13 @@ MADE = frozenset({*PAYLOAD, "causal", "constant"})
 
 
 class _Made(NamedTuple):
-    """A definition, or a token where there is none.  Numbers, here and below, are places in the
-    order in which nodes and tokens were met: those of the inputs first."""
+    """A definition, or a token where there is none, and how many of its kind that were met before
+    have a smaller number.  Nodes and tokens that they name, here and below, are places in the order
+    in which they were met: those of the inputs first."""
 
     node: Node | None
-    token: Token | None = None
+    token: Token | None
+    below: int
 
 
 class _Output(NamedTuple):
@@ -42,14 +44,13 @@ class _Output(NamedTuple):
 
 class Repeat(NamedTuple):
     """A row as it was read first: its number among repeats, the number of the row, the nodes that
-    it was about; what was made of them, how the numbers of all nodes and of all tokens are ordered,
-    what came out, and functions that are undefined somewhere."""
+    it was about; what was made of them, what came out, and functions that are undefined
+    somewhere."""
 
     number: int
     row: int
     nodes: frozenset[int]
     made: tuple[_Made, ...]
-    order: tuple[tuple[int, ...], tuple[int, ...]]
     outputs: tuple[_Output, ...]
     partial: tuple[tuple[str, Term], ...]
 
@@ -90,7 +91,7 @@ class Repeats:
             return read()
         key = (
             row.kind,
-            row.name,
+            row.name if row.kind == "op" else "",
             row.backward,
             row.over,
             len(row.programs),
@@ -101,6 +102,7 @@ class Repeats:
             tuple(tokens[t] for v in views if v is not None for t in v.tokens),
             tuple(self._fact(n) for n in nodes),
             _order(list(nodes)),
+            _order(list(tokens)),
         )
         known = self._known.get(key)
         if known is None:
@@ -169,9 +171,7 @@ class Repeats:
             )
         except ValueError:
             return result
-        order = _order(nodes), _order(tokens)
-        about = frozenset(nodes)
-        repeat = Repeat(self._count, number, about, made, order, outputs, partial)
+        repeat = Repeat(self._count, number, frozenset(nodes), made, outputs, partial)
         self._count += 1
         self._known[key] = self.rows[number] = repeat
         return result
@@ -188,28 +188,28 @@ class Repeats:
                 if self._has_alias(n) or node.kind not in MADE:
                     raise ValueError(node.kind)
                 payload = with_nodes(node.kind, node.payload, nodes.index)
-                made.append(_Made(node._replace(payload=payload)))
+                made.append(_Made(node._replace(payload=payload), None, _below(n, nodes)))
                 nodes.append(n)
             elif kind == "token" and n not in tokens:
                 token = _token(self._table.tokens[n], nodes.index, tokens.index)
-                made.append(_Made(None, token))
+                made.append(_Made(None, token, _below(n, tokens)))
                 tokens.append(n)
         return tuple(made)
 
     def _again(self, known: Repeat, nodes: list[int], tokens: list[int]) -> list[Lineage] | None:
         """The outputs over other nodes; None if these do not lie as the first ones did."""
         node_at, token_at = nodes.__getitem__, tokens.__getitem__
-        for node, token in known.made:
+        for node, token, below in known.made:
             if node is not None:
                 payload = with_nodes(node.kind, node.payload, node_at)
-                new = self._table.node(node.kind, payload, node.extents, node.coordinates)
-                if new in nodes or self._has_alias(new):
+                new, met = self._table.node(node.kind, payload, *node[2:]), nodes
+                if self._has_alias(new):
                     return None
-                nodes.append(new)
             elif token is not None:
-                tokens.append(self._table.token(_token(token, node_at, token_at)))
-        if (_order(nodes), _order(tokens)) != known.order:
-            return None
+                new, met = self._table.token(_token(token, node_at, token_at)), tokens
+            if new in met or _below(new, met) != below:
+                return None
+            met.append(new)
         result = [_lineage(x.lineage, node_at, token_at) for x in known.outputs]
         for lineage, output in zip(result, known.outputs, strict=True):
             self._forms.keep(lineage, _view(output.view, node_at, token_at))
@@ -223,6 +223,10 @@ def _distinct(numbers: Iterable[int]) -> dict[int, int]:
     for number in numbers:
         places.setdefault(number, len(places))
     return places
+
+
+def _below(number: int, numbers: Sequence[int]) -> int:
+    return sum(n < number for n in numbers)
 
 
 def _order(numbers: Sequence[int]) -> tuple[int, ...]:
