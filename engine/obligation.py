@@ -41,7 +41,7 @@ __all__ = ["Claim", "Obligation", "boundaries", "build", "every", "mentioned", "
 
 #: Products that a claim may be over.  Those of right plans have hundreds; a claim whose result is
 #: defined far behind its inputs opens definition under definition.
-MOST_PRODUCTS = 20_000
+MOST_PRODUCTS = 100_000
 
 
 class Obligation(NamedTuple):

@@ -381,7 +381,7 @@ class Model(ABC, Generic[C]):
             group = Group(axes=h.axes)
             if h.axes and h.dim < 0:
                 reduced.append((at[name], group))
-            elif zero == 1:
+            elif zero == 1 and h.dim >= 0:
                 reduced.append(Scatter(h.shard, group, h.dim, h.owned))
         if reduced:
             self.program.reduce(reduced)
