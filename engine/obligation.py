@@ -81,6 +81,8 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
 
 #: Members of a family with a mask that are stated one by one.
 MOST_MASKED = 128
+#: Members that are not one claim, moved, up to which all are stated.
+FEW = 16
 
 
 def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Obligation:
@@ -163,8 +165,9 @@ def _goals(meaning: Meaning, claim: Claim) -> list[tuple[Term, Term]]:
 def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     """The members of a family at which its claim is stated.
 
-    One is enough along a coordinate on which the members are one claim, moved.  Otherwise the
-    first, the second and the last are stated: two decide an affine function, the last its range.
+    One is enough along a coordinate on which the members are one claim, moved.  Otherwise all are
+    stated where they are few, else (and along what the operator joins) the first, the second and
+    the last: two decide an affine function, the last its range.
     Where a mask compares positions, what is before what can change at any member: all are stated.
     Raises `Unsupported` for more than `MOST_MASKED` of them.
     """
@@ -181,7 +184,8 @@ def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     }:
         varied |= joined
     axes = sorted(axis for axis in varied if claim.extents.get(axis, 1) > 1)
-    if axes and compares(nodes, here):
+    few = joined.isdisjoint(axes) and prod(claim.extents[axis] for axis in axes) <= FEW
+    if axes and (few or compares(nodes, here)):
         return every(axes, claim.extents)
     places: dict[str, Callable[[str], int]] = {
         "second": lambda axis: 1,
