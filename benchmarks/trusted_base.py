@@ -20,8 +20,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "programs: unrolling, messages, data flow": (
         "engine/ir.py",
         "engine/wellformed.py",
+        "engine/chunk.py",
         "engine/rendezvous.py",
         "engine/flow.py",
+        "engine/rows.py",
         "engine/unroll.py",
     ),
     "lineages and sums": (
@@ -59,6 +61,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "terms and SMT-LIB": ("engine/terms.py", "solvers/smtlib.py"),
     "solver children": (
+        "engine/closing.py",
         "solvers/answers.py",
         "solvers/child.py",
         "solvers/configurations.py",

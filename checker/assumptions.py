@@ -14,7 +14,7 @@ from checker.sides import Side
 from engine.affine import ZERO, Affine, affine
 from engine.ir import MICROBATCH
 from engine.lineage import Atom, Dim, Layout, Lineage, NodeTable, Term
-from engine.unroll import Row
+from engine.rows import Row
 
 SEED = "loss gradient"
 _RESERVED = re.compile(rf"batch\.[0-9]+|{SEED}")

@@ -11,7 +11,7 @@ from engine.ir import MICROBATCH, Plan, Program
 from engine.lineage import Lineage
 from engine.obligation import Claim
 from engine.records import StageRecord
-from engine.unroll import Row, Unrolled
+from engine.rows import Row, Unrolled
 
 #: Rows that claim nothing of their own: assumptions, and what only hands a value on.
 UNCLAIMED = frozenset({"shard", "load", "seed", "recv", "broadcast"})

@@ -28,8 +28,9 @@ from engine.errors import InvalidInput, Unsupported
 from engine.ir import MICROBATCH, Plan
 from engine.records import PARALLEL, SINGLE, Run, StageRecord, read_run
 from engine.rounding import restored
+from engine.rows import Unrolled
 from engine.sums import root_kinds
-from engine.unroll import Unrolled, unroll
+from engine.unroll import unroll
 from solvers import Mode
 
 Progress = Callable[[str, int, int], None]

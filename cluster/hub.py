@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
@@ -33,6 +32,7 @@ from cluster.ray_pool import ClusterError, connect, last_line
 from cluster.ray_worker import queries_in
 from cluster.settings import POOL, Options, Settings
 from cluster.work import texts_of
+from engine.closing import Closing
 from solvers import Query, Solved, SolverDisagreement, SolverUnavailable
 
 NAMESPACE = "shardproof"
@@ -176,7 +176,7 @@ def _key(name: str) -> str:
     return name.rpartition("\0")[2]
 
 
-class HubExecutor:
+class HubExecutor(Closing):
     """An executor that lets the hub of the cluster work: the one that ``POOL`` names."""
 
     def __init__(self, settings: Settings, name: str) -> None:
@@ -198,12 +198,8 @@ class HubExecutor:
             raise ClusterError(f"no shared pool {self._name} in the Ray cluster") from error
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Leave the pool; it goes on for the others."""
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(self._hub.leave.remote(self._run))
         self._end()

@@ -17,12 +17,12 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, cast, get_args
+from typing import Any, cast, get_args
 
 import pyarrow as pa
 
 from cluster.settings import Options
+from engine.closing import Closing
 from solvers import Answer, Query, Rung, Solved, Verdict
 
 FILE = "verdicts.arrows"
@@ -207,7 +207,7 @@ def _refuse_repetition(path: Path, table: pa.Table) -> None:
         seen.add(entry)
 
 
-class Ledger:
+class Ledger(Closing):
     """The one writer of a run directory's ledger, from opening to :meth:`close`.
 
     ``dropped_bytes`` is the length of the broken end that was cut off on opening. Raises
@@ -236,17 +236,6 @@ class Ledger:
         cached = zip(table.column("key").to_pylist(), table.column("cached").to_pylist(),
                      _options_of(table), strict=True)  # fmt: skip
         self._once_cached = {(key, options) for key, was, options in cached if was}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Bring everything to the disk and let another writer in; harmless when closed."""

@@ -10,13 +10,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from cluster.budget import PORTFOLIO_BYTES, admit
 from cluster.events import Events
 from cluster.fitting import MIB, machine_bytes, short_of_memory, with_figures
 from cluster.settings import Options, Settings
+from engine.closing import Closing
 from solvers import Answer, Portfolio, Query, Solved, SolverUnavailable
 
 SMALL = 50
@@ -74,7 +74,7 @@ def note_peaks(peaks: Peaks, worker: int, answers: Sequence[Answer]) -> None:
         peaks[slot] = max(peaks.get(slot, 0.0), answer.rss_mib)
 
 
-class LocalExecutor:
+class LocalExecutor(Closing):
     """Workers in this process, one portfolio each; children stay warm until :meth:`close`.
 
     ``peaks`` is what solver children needed so far. Opening it starts the first worker's child,
@@ -98,14 +98,6 @@ class LocalExecutor:
     def __enter__(self) -> Self:
         self._start(1)
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the solver children."""

@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
+
+from engine.closing import Closing
 
 EVERY_SECONDS = 0.1
 SHARE_OF_TIME = 0.05
@@ -58,7 +59,7 @@ def memory_bytes(pid: int) -> int:
         return 0
 
 
-class MemorySampler:
+class MemorySampler(Closing):
     """Looks at the memory of a process tree about ten times a second while its context is open.
 
     ``watch`` is told what is held, in MiB, at each look, in the sampling thread.
@@ -93,12 +94,8 @@ class MemorySampler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Look a last time, and no more."""
         self._stop.set()
         self._thread.join()
         self.sample()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import ray
@@ -36,6 +35,7 @@ from cluster.ray_pool import (
 from cluster.reserve import LEAST_BYTES, level_for, levels, places, reservation, widest
 from cluster.settings import Settings, installed_version
 from cluster.work import DEATHS_ALONE, Work
+from engine.closing import Closing
 from solvers import Answer, Query, Solved, SolverDisagreement, SolverUnavailable
 from solvers.answers import SolverName
 
@@ -57,7 +57,7 @@ LOOK_SECONDS = 5.0
 Report = Callable[[str, Solved], None]
 
 
-class RayExecutor:
+class RayExecutor(Closing):
     """A pool of actors on the cluster of ``settings.address``, of RAY_ADDRESS, or started here.
 
     A Ray that this process already uses is used as it is, and :meth:`close` ends only what was
@@ -84,14 +84,6 @@ class RayExecutor:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the workers, and the use of Ray if it began here."""

@@ -16,9 +16,9 @@ from engine.derive import Derived
 from engine.ir import MICROBATCH, Plan, Program, Shard
 from engine.layout import Misaligned, narrow
 from engine.lineage import Dim, Lineage, NodeTable
+from engine.rows import Unrolled
 from engine.sums import collect, family_sum, merge_parts
 from engine.tiling import TooMany, boxes, tiles
-from engine.unroll import Unrolled
 
 Lineages = Sequence[Lineage | None]
 

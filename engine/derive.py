@@ -12,7 +12,7 @@ from typing import NamedTuple
 from engine.errors import Unsupported
 from engine.ir import Program, Source
 from engine.ops import lookup
-from engine.unroll import Row, Tensor, Unrolled
+from engine.rows import Row, Tensor, Unrolled
 
 
 class Derived(NamedTuple):

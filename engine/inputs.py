@@ -16,8 +16,8 @@ from engine.arrays import Weighted
 from engine.arrays.dims import Dim, count, weights
 from engine.errors import ShapeMismatch
 from engine.recorder import slice_axes
+from engine.rows import Unrolled
 from engine.shrink import Sizes
-from engine.unroll import Unrolled
 
 #: Keeps attention scores and gates away from saturation.
 MATRIX_SCALE = 0.5

@@ -17,7 +17,7 @@ from engine.factors import Axes, Factors, extent
 from engine.ir import MICROBATCH, Plan, Program, Shard
 from engine.ops import apply_backward, apply_forward
 from engine.recording import Recorded, RecordingReading, step_of
-from engine.unroll import Row, Unrolled
+from engine.rows import Row, Unrolled
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from engine.inputs import Inputs
 from engine.ir import MICROBATCH, Attr, Program, Shard
 from engine.ops import apply_backward, apply_forward
 from engine.recorder import Recording, attribute_dim, backward_attrs, located, same
+from engine.rows import Row, Unrolled
 from engine.shrink import Sizes
-from engine.unroll import Row, Unrolled
 
 #: Where a member of a family is: (axis, position) along expanded axes.
 Coordinates = tuple[tuple[str, int], ...]

@@ -23,7 +23,7 @@ from engine.factors import AxisClass, Factors, extent
 from engine.ir import Attr, Plan
 from engine.recorder import Recorder, Recording, attribute_dim
 from engine.recording import Recorded
-from engine.unroll import Row, Unrolled
+from engine.rows import Row, Unrolled
 
 #: Attributes that hold an index of what the operator compares index data with.
 INDEX_ATTRIBUTES = ("start", "stop", "local_expert_start", "local_expert_end")

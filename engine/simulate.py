@@ -22,8 +22,8 @@ from engine.inputs import Inputs, read_by
 from engine.ir import MICROBATCH, Plan, Program
 from engine.recorder import slice_axes
 from engine.replay import Coordinates, Replay, instances, needed_axes
+from engine.rows import Unrolled
 from engine.shrink import Sizes, shrink
-from engine.unroll import Unrolled
 
 Floats = NDArray[np.float64]
 

@@ -11,10 +11,8 @@ group.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from engine.affine import Affine, affine
+from engine.chunk import chunk
 from engine.claims import Claimed
 from engine.findings import Finding
 from engine.flow import Flow, Structure, flow, is_symbolic, label
@@ -27,61 +25,7 @@ from engine.rendezvous import (
     match,
     rank_order,
 )
-
-
-class Row(NamedTuple):
-    """One operator instance (a family over the coordinates of its programs).
-
-    ``kind``: "op" (a declared operator), "slice" (a chunk at its position), "shard", "load",
-    "seed" (values that are assumptions), "accumulate" (sum of inputs, and over ``mb`` if
-    ``over`` has it), or a collective; ``over``: (axis, extent) pairs that it reduces or gathers
-    along.  ``microbatch``: -1 where it stands for all, or for none.
-    """
-
-    kind: str
-    name: str
-    programs: tuple[int, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    attrs: Mapping[str, Attr]
-    source: Source
-    backward: bool = False
-    over: tuple[tuple[str, int], ...] = ()
-    microbatch: int = -1
-
-
-class Tensor(NamedTuple):
-    """A value: its program, true local shape, printed name, whether it is one per microbatch, and
-    what the plan records about it."""
-
-    program: int
-    shape: tuple[int, ...]
-    name: str
-    batched: bool
-    claim: Claimed | None = None
-
-
-@dataclass(slots=True)
-class Unrolled:
-    """``losses``: (program, which of its losses, value), one value per microbatch unless
-    ``symbolic``; ``gradients``: (program, shard, value) after everything ran.
-
-    ``symbolic``: microbatches are the coordinate ``mb``.  ``instances``: operators over all ranks
-    and microbatches.
-    """
-
-    rows: list[Row] = field(default_factory=list)
-    tensors: list[Tensor] = field(default_factory=list)
-    losses: list[tuple[int, str, int]] = field(default_factory=list)
-    gradients: list[tuple[int, int, int]] = field(default_factory=list)
-    faults: list[Finding] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    symbolic: bool = True
-    instances: int = 0
-
-
-#: The source of rows that no operator of the plan makes.
-NOWHERE = Source()
+from engine.rows import NOWHERE, Row, Tensor, Unrolled
 
 
 class _Emitter:
@@ -255,7 +199,10 @@ class _Emitter:
             )
             return True
         elif op.name == "chunk":
-            kind, name, attrs = "slice", "slice", self.chunk(p, op, self.shape(inputs[0]))
+            cut = chunk(program, op, self.shape(inputs[0]))
+            kind, name, attrs = "slice", "slice", cut.attrs
+            if cut.finding is not None:
+                self.out.findings.append(cut.finding)
         self.row(
             kind,
             name,
@@ -315,83 +262,6 @@ class _Emitter:
 
     def shape(self, value: int) -> tuple[int, ...]:
         return self.out.tensors[value].shape
-
-    def chunk(self, p: int, op: Op, shape: tuple[int, ...]) -> dict[str, Attr]:
-        """A chunk is the slice at this rank's position in its group, as torch.chunk cuts it."""
-        group = op.attrs.get("group")
-        dim = op.attrs.get("dim")
-        program = self.programs[p]
-        if not isinstance(group, Group) or not isinstance(dim, int):
-            raise Structure(
-                Finding(
-                    "chunk",
-                    f"rank {program.base}: a chunk without its group or dimension",
-                    operator="chunk",
-                    ranks=(program.base,),
-                )
-            )
-        extents = program.extents
-        axis_size = 1
-        position: Affine = affine(0)
-        axes = rank_order(program, group.axes)
-        if axes is None:
-            raise Structure(
-                Finding(
-                    "group",
-                    f"rank {program.base} takes a chunk along {list(group.axes)}: these axes "
-                    "give the members of its group no order",
-                    operator="chunk",
-                    ranks=(program.base,),
-                )
-            )
-        for axis in axes:
-            axis_size *= extents[axis]
-            position = position * extents[axis] + affine(0, {axis: 1})
-        ranks = sorted(group.ranks) or [program.base]
-        if program.base not in ranks or not -len(shape) <= dim < len(shape):
-            raise Structure(
-                Finding(
-                    "group",
-                    f"rank {program.base} takes a chunk of dimension {dim} over ranks "
-                    f"{ranks}, shape {list(shape)}",
-                    operator="chunk",
-                    ranks=(program.base,),
-                    layer=op.source.module,
-                    source=op.source.location or op.source.cell,
-                )
-            )
-        size = shape[dim]
-        count = axis_size * len(ranks)
-        step = -(-size // count)
-        if axis_size > 1 and (size % count or len(ranks) > 1):
-            raise Structure(
-                Finding(
-                    "shape",
-                    f"rank {program.base}: {count} ranks cannot share {size} evenly",
-                    operator="chunk",
-                    ranks=(program.base,),
-                )
-            )
-        start = position * step + ranks.index(program.base) * step
-        last = size - start.const if not start.terms else step
-        kept = max(0, min(step, last))
-        claimed = op.attrs.get("claimed")
-        if claimed is not None and not start.terms and claimed != start.const:
-            self.out.findings.append(
-                Finding(
-                    "chunk position",
-                    f"rank {program.base} takes positions {start.const} to {start.const + kept} of "
-                    f"dimension {dim} (it is number {ranks.index(program.base)} of {ranks}); the "
-                    f"plan records that it takes them from {claimed} on",
-                    operator="chunk",
-                    layer=op.source.module,
-                    source=op.source.location or op.source.cell,
-                    ranks=(program.base,),
-                    expected=str(claimed),
-                    actual=str(start.const),
-                )
-            )
-        return {"dim": dim, "start": start, "size": kept}
 
     def receive(self, p: int, c: int, o: int, op: Op, values: dict[int, int]) -> bool:
         partner = self.matching.partner.get((p, c, o))

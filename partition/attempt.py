@@ -15,7 +15,8 @@ from engine.conclusions import conclude
 from engine.errors import InvalidInput
 from engine.ir import Plan
 from engine.lineage import Lineage, NodeTable, Term
-from engine.unroll import Row, Unrolled, unroll
+from engine.rows import Row, Unrolled
+from engine.unroll import unroll
 from partition.diagnose import Culprit, counterparts, culprits
 from partition.partition import Partition, Side
 from partition.trace import Tracer, reference

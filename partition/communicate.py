@@ -16,7 +16,8 @@ from engine.affine import Affine, affine
 from engine.layout import Misaligned, merge
 from engine.lineage import BROADCAST, Atom, Layout, Lineage, Term
 from engine.sums import Over, merge_parts, root_kinds, term_over_axis
-from partition.infer import LineageReading, lineage_axes, local_view
+from partition.infer import LineageReading
+from partition.views import lineage_axes, local_view
 
 
 def total(

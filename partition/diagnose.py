@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from engine.claim import SUMS
 from engine.findings import Finding
 from engine.lineage import Lineage, Term
-from engine.unroll import Row
+from engine.rows import Row
 from partition.partition import Partition
 
 #: What an operator's result is a view of: (factor, node) of each term.

@@ -18,7 +18,7 @@ from math import prod
 
 from engine.affine import ZERO, Affine
 from engine.errors import ShapeMismatch
-from engine.layout import Misaligned, adjoin, align, constant_atom, merge, narrow, regroup
+from engine.layout import Misaligned, align, constant_atom, merge, narrow, regroup
 from engine.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -36,27 +36,20 @@ from engine.sums import collect, largest, merge_parts
 from partition.canonical import Draft, canonical
 from partition.masks import masked_once
 from partition.match import Matcher
+from partition.views import (
+    adjoin_terms,
+    constant_layout,
+    join,
+    lineage_axes,
+    local_view,
+    result_layout,
+)
 
 #: Sums of more partial terms than this are taken as they are.
 MOST_TERMS = 32
 #: Products of such terms that are kept apart.  Partial sums that somebody completes are one or two;
 #: behind a fault there are as many as ranks, and every operator multiplies them.
 MOST_PRODUCTS = 4
-
-
-def lineage_axes(lineage: Lineage, table: NodeTable) -> frozenset[str]:
-    """The mesh coordinates on which the values of a lineage may depend."""
-    axes: set[str] = set()
-    for term in lineage.terms:
-        axes |= table[term.node].coordinates
-        for dim in term.layout.dims:
-            for atom in dim:
-                axes.update(atom.start.axes)
-        for atom in term.layout.fixed:
-            axes.update(atom.start.axes)
-        for part in term.parts:
-            axes.update(part.start.axes)
-    return frozenset(axes)
 
 
 class LineageReading:
@@ -156,7 +149,7 @@ class LineageReading:
         )
         payload = (tuple(f / lead for f in factors), operands, form.outputs)
         node = self._definition("combine", payload, form.outputs, form.extents, terms)
-        layout = self._result_layout(dims, form.labels, form.outputs, intervals)
+        layout = result_layout(dims, form.labels, form.outputs, intervals)
         return Lineage(shape, (Term(lead, node, layout),))
 
     def _lead(self, terms: Sequence[Term]) -> Fraction:
@@ -186,28 +179,6 @@ class LineageReading:
         return self.table.node(
             kind, payload, tuple(extents[x] for x in outputs), frozenset(coordinates)
         )
-
-    @staticmethod
-    def _result_layout(
-        dims: Sequence[Sequence[int | Atom]],
-        labels: Mapping[int, tuple[int, int, int]],
-        outputs: Sequence[int],
-        intervals: Mapping[int, Atom],
-    ) -> Layout:
-        result: list[Dim] = []
-        for dim in dims:
-            atoms: list[Atom] = []
-            for item in dim:
-                if isinstance(item, Atom):
-                    atoms.append(item)
-                else:
-                    number, stride, extent = labels[item]
-                    interval = intervals[item]
-                    atoms.append(
-                        Atom(outputs.index(number), stride, extent, interval.start, interval.size)
-                    )
-            result.append(merge(atoms))
-        return Layout(tuple(result))
 
     # -- products -------------------------------------------------------------------------------
 
@@ -312,7 +283,7 @@ class LineageReading:
         node = self._definition("einsum", payload, form.outputs, form.extents, chosen)
         parts = self._inherited(node, [chosen[i] for i in form.order])
         parts += self._partial_sums(node, form.labels, outputs, intervals)
-        layout = self._result_layout(dims, form.labels, form.outputs, intervals)
+        layout = result_layout(dims, form.labels, form.outputs, intervals)
         return Term(factor, node, layout, tuple(sorted(parts, key=lambda p: p.token)))
 
     def _inherited(self, node: int, terms: Sequence[Term]) -> list[Part]:
@@ -398,7 +369,7 @@ class LineageReading:
                 raise ShapeMismatch(f"concatenation of {[list(x.shape) for x in xs]}")
         shape[dim] = sum(x.shape[dim] for x in xs)
         try:
-            return Lineage(tuple(shape), tuple(_adjoin_terms(xs, dim)))
+            return Lineage(tuple(shape), tuple(adjoin_terms(xs, dim)))
         except Misaligned:
             taken = tuple(self.piece(x).terms[0] for x in xs)
             node = self.local_node("stack", (dim, taken), tuple(shape), taken)
@@ -443,7 +414,7 @@ class LineageReading:
                 p._replace(token=self.table.token(self.table.tokens[p.token]._replace(kind="max")))
                 for p in self._partial_sums(node, form.labels, frozenset(outputs), intervals)
             ]
-            layout = self._result_layout(kept, form.labels, form.outputs, intervals)
+            layout = result_layout(kept, form.labels, form.outputs, intervals)
             return Lineage(reduced, (Term(factor, node, layout, tuple(parts)),))
         dims = term.layout.dims[:dim] + term.layout.dims[dim + 1 :]
         return Lineage(reduced, (term._replace(layout=term.layout._replace(dims=dims)),))
@@ -487,7 +458,7 @@ class LineageReading:
             [a if a.axis == BROADCAST else next(label) for a in dim]
             for dim in term.layout.dims[:-1]
         ]
-        layout = self._result_layout(dims, form.labels, form.outputs, intervals)
+        layout = result_layout(dims, form.labels, form.outputs, intervals)
         chosen: Dim = (Atom(len(axes), 1, selection.topk, ZERO, selection.topk),)
         shape = (*scores.shape[:-1], selection.topk)
         return Lineage(
@@ -518,70 +489,3 @@ class LineageReading:
     ) -> int:
         axes = lineage_axes(Lineage(shape, tuple(terms)), self.table)
         return self.table.node(kind, payload, tuple(n for n in shape if n != 1), axes)
-
-
-def constant_layout(shape: tuple[int, ...]) -> Layout:
-    """The view of a scalar as a tensor of ``shape``."""
-    return Layout(tuple(() if n == 1 else (constant_atom(n),) for n in shape))
-
-
-def local_view(node: int, shape: tuple[int, ...]) -> Lineage:
-    """All of a node whose axes are the dimensions of ``shape`` that exceed 1."""
-    dims: list[Dim] = []
-    axis = 0
-    for size in shape:
-        if size == 1:
-            dims.append(())
-        else:
-            dims.append((Atom(axis, 1, size, ZERO, size),))
-            axis += 1
-    return Lineage(shape, (Term(Fraction(1), node, Layout(tuple(dims))),))
-
-
-def join(position: Sequence[Atom | None]) -> Atom:
-    """The common interval of aligned atoms: all that vary must agree on it."""
-    found: Atom | None = None
-    broadcast: Atom | None = None
-    for atom in position:
-        if atom is None or atom.axis == BROADCAST:
-            broadcast = broadcast or atom
-        elif found is None:
-            found = atom
-        else:
-            if atom.start != found.start or atom.size != found.size:
-                raise Misaligned
-            if found.extent == ABSOLUTE:
-                found = atom
-            elif atom.extent not in (found.extent, ABSOLUTE):
-                raise Misaligned
-    if found is not None:
-        return found
-    return broadcast if broadcast is not None else constant_atom(1)
-
-
-def _adjoin_terms(xs: Sequence[Lineage], dim: int) -> list[Term]:
-    """The terms of a concatenation whose parts are consecutive in one view."""
-    first = xs[0]
-    if any(len(x.terms) != len(first.terms) for x in xs):
-        raise Misaligned
-    result = []
-    for column in zip(*(x.terms for x in xs), strict=True):
-        head = column[0]
-        for term in column[1:]:
-            same = (
-                term.factor == head.factor
-                and term.node == head.node
-                and term.parts == head.parts
-                and term.layout.fixed == head.layout.fixed
-            )
-            others = [
-                a == b
-                for i, (a, b) in enumerate(zip(term.layout.dims, head.layout.dims, strict=True))
-                if i != dim
-            ]
-            if not same or not all(others):
-                raise Misaligned
-        dims = list(head.layout.dims)
-        dims[dim] = adjoin([t.layout.dims[dim] for t in column])
-        result.append(head._replace(layout=head.layout._replace(dims=tuple(dims))))
-    return result

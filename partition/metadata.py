@@ -21,7 +21,7 @@ from engine.claims import Claimed
 from engine.findings import Finding
 from engine.ir import MICROBATCH
 from engine.lineage import Lineage, Part
-from engine.unroll import Row
+from engine.rows import Row
 from partition.agreement import agree, difference
 from partition.order import order
 from partition.partition import Partition

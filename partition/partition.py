@@ -21,7 +21,8 @@ from engine.ir import MICROBATCH, Plan, Program
 from engine.lineage import BROADCAST, Lineage, NodeTable, Term
 from engine.moves import is_moved
 from engine.obligation import Claim, Obligation, build
-from engine.unroll import Row, Unrolled, unroll
+from engine.rows import Row, Unrolled
+from engine.unroll import unroll
 from partition.forms import Forms
 from partition.memo import Memo
 from partition.repeat import Repeat

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from engine.lineage import PAYLOAD, Lineage, Node, NodeTable, Term, Token, with_nodes
-from engine.unroll import Row
+from engine.rows import Row
 from partition.forms import Forms, View
 from partition.infer import LineageReading
 

@@ -9,7 +9,7 @@ from engine.flow import flow, label
 from engine.ir import Op, Plan
 from engine.lineage import Lineage
 from engine.rendezvous import COLLECTIVES, match
-from engine.unroll import Row
+from engine.rows import Row
 from partition.diagnose import Culprit
 from partition.edits import Edit, Site, applied, op_at
 from partition.partition import Partition

@@ -17,7 +17,7 @@ from engine.findings import Finding
 from engine.ir import MICROBATCH, Plan, Program
 from engine.lineage import Lineage, NodeTable, Term, box_view
 from engine.ops import apply_backward, apply_forward
-from engine.unroll import Row, Unrolled
+from engine.rows import Row, Unrolled
 from partition.communicate import gather, own_slice, total
 from partition.forms import Forms
 from partition.infer import LineageReading

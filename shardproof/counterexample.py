@@ -19,8 +19,8 @@ from engine.findings import Difference
 from engine.ir import MICROBATCH, Shard
 from engine.lineage import BROADCAST, Atom, Lineage
 from engine.replay import Coordinates
+from engine.rows import Row, Unrolled
 from engine.simulate import TOLERANCE, Comparison, Simulation, simulate, simulate_again
-from engine.unroll import Row, Unrolled
 from partition.attempt import Called, called
 from partition.diagnose import Culprit, alike
 from partition.partition import Partition

@@ -16,7 +16,6 @@ from threading import Thread
 
 from engine import store
 from engine.errors import InvalidInput
-from engine.garbage import no_collector
 from engine.ir import Plan, Program
 from frontends.errors import UnreadablePlan
 from frontends.nnscaler.inert import printable
@@ -138,7 +137,6 @@ def _side(path: Path, *, single: bool, as_recorded: bool) -> Plan:
         raise error.within(printable(str(path), 400)) from None
 
 
-@no_collector()
 def convert_side(path: str, single: int, as_recorded: int) -> bytes:
     """One nnScaler plan as the parallel side of a plan with an empty single-device one, as bytes.
 

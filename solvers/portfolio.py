@@ -11,9 +11,9 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Literal, Self, TypeAlias, get_args
 
+from engine.closing import Closing
 from solvers.answers import Answer, Query, Solved, SolverDisagreement, SolverName, Verdict
 from solvers.child import Child
 from solvers.configurations import CONFIGURATIONS, Configuration
@@ -35,7 +35,7 @@ _USUAL: dict[SolverName, Configuration] = {"z3": CONFIGURATIONS[0], "cvc5": CONF
 _ORDER = {configuration.name: place for place, configuration in enumerate(CONFIGURATIONS)}
 
 
-class Portfolio:
+class Portfolio(Closing):
     """Solver children behind one question: does this text have a model?
 
     ``timeout`` is in seconds of wall clock per text and solver, and sets the resource limits in
@@ -66,14 +66,6 @@ class Portfolio:
     def __enter__(self) -> Self:
         self._child(_USUAL["cvc5" if self.mode == "cvc5" else "z3"])
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the children."""

@@ -11,7 +11,6 @@ of the whole sweep. Needs a quiet machine with a CPU for each node. Adds rows to
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import yaml
 
+from benchmarks.rows import add
 from tests.cluster.nodes import ROOT, Cluster
 
 HERE = Path(__file__).resolve().parent
@@ -89,14 +89,7 @@ def main() -> int:
             measured(cluster, asked.nodes, asked.repeat, Path(folder))
             for measured in (strong, weak)
         ]
-    fresh = not asked.out.exists()
-    with asked.out.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if fresh:
-            writer.writeheader()
-        writer.writerows(rows)
-    for row in rows:
-        print(row)
+    add(asked.out, rows)
     return 0
 
 

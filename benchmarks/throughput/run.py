@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import os
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.rows import add
 from cluster.execute import execute
 from cluster.ledger import Ledger
 from cluster.ray_executor import RayExecutor
@@ -139,14 +139,7 @@ def main() -> int:
         *(measure("scaling", large, workers) for workers in (1, 2) * asked.repeat),
         *(measure("overhead", small, workers) for workers in (1, 1)),
     ]
-    fresh = not (asked.out / "throughput.csv").exists()
-    with (asked.out / "throughput.csv").open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        if fresh:
-            writer.writeheader()
-        writer.writerows(rows)
-    for row in rows:
-        print(row)
+    add(asked.out / "throughput.csv", rows)
     return 0
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from engine.errors import InvalidInput
+from engine.garbage import no_collector
 from frontends.errors import UnreadablePlan
 
 MEMORY_BYTES: Final = 4 << 30
@@ -167,13 +168,10 @@ def _limit(memory_bytes: int, seconds: float, result_bytes: int) -> None:
 
 def _called(function: str, args: Sequence[str | int]) -> tuple[dict[str, str], bytes]:
     """The header and the bytes of one call."""
-    import gc
-
-    # The process is short-lived and its data a tree that stays: collecting costs, frees nothing.
-    gc.disable()
     module, _, name = function.partition(":")
     try:
-        data = getattr(importlib.import_module(module), name)(*args)
+        with no_collector():
+            data = getattr(importlib.import_module(module), name)(*args)
         if not isinstance(data, bytes):
             raise TypeError(f"{function} should return bytes, not {type(data).__name__}")
         return {}, data

@@ -8,12 +8,10 @@ files are therefore read in a bounded child (`frontends.nnscaler.read.read_bound
 
 from __future__ import annotations
 
-import gc
 import pickle
 import pickletools
-from collections.abc import Iterator
-from contextlib import contextmanager
 
+from engine.garbage import no_collector
 from frontends.errors import UnreadablePlan
 from frontends.nnscaler.allowed import stand_in
 from frontends.nnscaler.inert import Record, printable
@@ -59,26 +57,14 @@ class PlanUnpickler(pickle.Unpickler):
                 left -= opcode.name in _NAMING
                 if left == 0:
                     return f"byte {start + (position or 0)}"
-        except Exception:  # noqa: BLE001 - the block may end, or be wrong, inside an opcode
+        except ValueError:  # the block ends, or is wrong, inside an opcode: where it was read to
             pass
         return f"byte {self._source.position}"
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Garbage collection off: millions of new objects, none of them garbage."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def load(source: Source) -> Record:
     """The root record of a plan; raises `UnreadablePlan` for everything that is not one."""
-    with _no_collection():
+    with no_collector():
         try:
             root = PlanUnpickler(source).load()
             end = source.position

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from shardproof.commands.options import of_many
+
 _PATH = click.Path(path_type=Path)
 
 
@@ -20,21 +22,7 @@ _PATH = click.Path(path_type=Path)
     metavar="DIR",
     help="Where nights are kept, a folder for each suite; what is in it is the night before.",
 )
-@click.option(
-    "--executor",
-    type=click.Choice(("auto", "local", "ray")),
-    help="Where plans are solved, in place of what the suites say.",
-)
-@click.option("--address", metavar="ADDR", help="The Ray cluster to join.")
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Plans at once; their times then include each other's work.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@of_many("plans", "suites", "Plans at once; their times then include each other's work.")
 def nightly(
     suites: tuple[Path, ...],
     out: Path,

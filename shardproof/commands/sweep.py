@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from shardproof.commands.options import of_many
+
 if TYPE_CHECKING:
     from cluster.settings import Settings
     from shardproof.sweep.spec import Sweep
@@ -31,22 +33,12 @@ _PATH = click.Path(path_type=Path)
     metavar="FILE.csv",
     help="Somebody else's seconds for the same plans, drawn beside ours.",
 )
-@click.option(
-    "--executor",
-    type=click.Choice(("auto", "local", "ray")),
-    help="Where runs solve, in place of what the files say.",
-)
-@click.option("--address", metavar="ADDR", help="The Ray cluster to join.")
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Runs at once: on Ray all over the cluster, with one pool of workers."
+@of_many(
+    "runs",
+    "files",
+    "Runs at once: on Ray all over the cluster, with one pool of workers."
     " Their times then include each other's work.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def sweep(
     files: tuple[Path, ...],
     out: Path | None,

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from engine.errors import InvalidInput
 from engine.records import Run, read_run
-from engine.unroll import Unrolled, unroll
+from engine.rows import Unrolled
+from engine.unroll import unroll
 from shardproof import rundir
 from shardproof.html import lineages, mesh, schedule, values
 from shardproof.html.advice import advice

@@ -13,7 +13,7 @@ from engine.ir import MICROBATCH, Plan
 from engine.lineage import BROADCAST, Lineage, Term
 from engine.records import PARALLEL, Run, StageRecord
 from engine.rendezvous import COMMUNICATION
-from engine.unroll import Row, Unrolled
+from engine.rows import Row, Unrolled
 
 #: In the order of the legend.
 KINDS: Final = ("replicated", "sharded", "partial", "other", "unknown")

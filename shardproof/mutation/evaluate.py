@@ -25,9 +25,9 @@ from engine.inputs import Inputs, read_by
 from engine.ir import MICROBATCH, Plan, Program, Shard
 from engine.recorder import Recorder, slice_axes
 from engine.replay import Replay, instances, needed_axes
+from engine.rows import Row, Unrolled
 from engine.shrink import Sizes, shrink
 from engine.simulate import INDEXED, final_losses
-from engine.unroll import Row, Unrolled
 
 #: Numbers over all tensors, ranks and microbatches up to which a plan is run as it is.
 MOST_NUMBERS: Final = 6_000_000

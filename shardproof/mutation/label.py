@@ -19,7 +19,8 @@ from typing import Final, Literal, TypeAlias
 from engine import wellformed
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.ir import Plan
-from engine.unroll import Unrolled, unroll
+from engine.rows import Unrolled
+from engine.unroll import unroll
 from shardproof import pairing
 from shardproof.mutation import runtime
 from shardproof.mutation.evaluate import Difference, run

@@ -10,7 +10,7 @@ from engine.affine import affine
 from engine.conclusions import Conclusion
 from engine.ir import Op, Plan
 from engine.lineage import Atom, Lineage, Part, Token
-from engine.unroll import Row
+from engine.rows import Row
 
 Change = Callable[[Any], Any]
 

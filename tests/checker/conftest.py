@@ -14,7 +14,7 @@ from engine.conclusions import Conclusion
 from engine.ir import Plan
 from engine.lineage import Lineage, NodeTable
 from engine.records import StageRecord, TemplateRecord, write_run
-from engine.unroll import Unrolled
+from engine.rows import Unrolled
 from frontends.zoo import build
 from partition.partition import partition
 from solvers import Query

@@ -18,10 +18,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
+
+from engine.closing import Closing
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 400.0
@@ -41,7 +42,7 @@ def free_port() -> int:
         return port
 
 
-class Cluster:
+class Cluster(Closing):
     """A head without CPUs and ``workers`` nodes of ``cpus`` CPUs and ``memory_mib`` each."""
 
     def __init__(
@@ -93,14 +94,6 @@ class Cluster:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def add(self) -> None:
         """One more worker node; two that start at once would take each other's sockets."""

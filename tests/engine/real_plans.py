@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.ir import Plan
-from engine.unroll import Unrolled, unroll
+from engine.rows import Unrolled
+from engine.unroll import unroll
 from frontends.nnscaler import cells
 from frontends.nnscaler.convert import convert
 from frontends.nnscaler.read import read_records

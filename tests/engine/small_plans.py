@@ -12,7 +12,8 @@ from fractions import Fraction
 
 from engine.affine import affine
 from engine.ir import Attr, Body, Call, Group, Op, Plan, Program, Shard, Value, whole
-from engine.unroll import Unrolled, unroll
+from engine.rows import Unrolled
+from engine.unroll import unroll
 
 WIDTH, INNER, BATCH = 8, 16, 12
 

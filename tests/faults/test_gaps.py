@@ -11,7 +11,7 @@ import checker
 from engine.ir import Body, Group, Op, Plan
 from frontends.zoo import build
 from frontends.zoo.layout import TP
-from tests.faults.plans import edit_body, verify
+from tests.faults.plans import edit_body, llama, verify
 
 CP = Group(axes=("cp",))
 
@@ -19,19 +19,7 @@ CP = Group(axes=("cp",))
 def context_first() -> Plan:
     """Norms' gradients are partial over blocks of positions per context-parallel rank, and within
     each over tensor-parallel ranks: the blocks are added up first."""
-    plan = build(
-        "llama3-8b",
-        cp=2,
-        tp=2,
-        sequence_parallel=True,
-        layers=1,
-        hidden=16,
-        heads=4,
-        kv_heads=2,
-        ffn=24,
-        vocabulary=32,
-        sequence=8,
-    )
+    plan = llama(cp=2, tp=2, sequence_parallel=True)
 
     def exchanged(held: Body) -> Body:
         ops = list(held.ops)

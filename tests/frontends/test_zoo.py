@@ -14,7 +14,8 @@ import pytest
 from engine.errors import InvalidInput
 from engine.ir import Body, Group, Op, Plan, Program
 from engine.lineage import Lineage, NodeTable
-from engine.unroll import Unrolled, unroll
+from engine.rows import Unrolled
+from engine.unroll import unroll
 from engine.wellformed import check
 from frontends.zoo import MODELS, PARALLELS, ProgramBuilder, along, build, parallelization
 from frontends.zoo.config import Parallel

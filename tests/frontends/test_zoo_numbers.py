@@ -14,7 +14,8 @@ import torch
 from engine.arrays import FloatReading, Weighted, exact
 from engine.ir import Plan, Program
 from engine.ops import apply_backward, apply_forward
-from engine.unroll import Row, Unrolled, unroll
+from engine.rows import Row, Unrolled
+from engine.unroll import unroll
 from frontends.zoo import build
 
 CONFIG: dict[str, Any] = {

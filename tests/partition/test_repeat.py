@@ -9,7 +9,7 @@ import pytest
 
 from engine.ir import Plan
 from engine.lineage import Lineage
-from engine.unroll import Row
+from engine.rows import Row
 from frontends.zoo import build
 from partition.partition import PARALLEL, SINGLE, Partition, partition
 from partition.repeat import GIVEN, Repeats

@@ -22,7 +22,7 @@ from engine.lineage import BROADCAST, Lineage, NodeTable, Operand, Part, Term
 from engine.reading import CONSTANTS
 from engine.recorder import Recorder, Recording
 from engine.replay import Replay, needed_axes
-from engine.unroll import Unrolled
+from engine.rows import Unrolled
 from partition.partition import Side, partition
 from shardproof.mutation.evaluate import TrueSizes
 
