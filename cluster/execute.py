@@ -122,6 +122,16 @@ def execute(
     )
 
 
+def joined(settings: Settings) -> AbstractContextManager[None]:
+    """Use the Ray cluster of a run to the end of the block, where it has one to itself: what it
+    does there begins and ends in one session. Raises `cluster.ray_pool.ClusterError`."""
+    if not settings.own_cluster:
+        return nullcontext()
+    from cluster import ray_pool
+
+    return ray_pool.joined(settings)
+
+
 def choose_executor(
     settings: Settings,
     queries: int,

@@ -74,6 +74,17 @@ def connect(settings: Settings) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def joined(settings: Settings) -> Iterator[None]:
+    """Use Ray as :func:`connect` finds it, to the end of the block. Raises ClusterError."""
+    began = connect(settings)
+    try:
+        yield
+    finally:
+        if began:
+            ray.shutdown()
+
+
 def nodes() -> list[Node]:
     """The nodes of the cluster that are alive."""
     return [

@@ -135,6 +135,11 @@ class Settings:
         return self.executor == "ray"
 
     @property
+    def own_cluster(self) -> bool:
+        """Whether a Ray cluster works for this run alone, not for several with one pool."""
+        return self.on_cluster and POOL not in os.environ
+
+    @property
     def first_limit_bytes(self) -> int:
         """What a solver gets at first."""
         return self.memory_limit_bytes or FIRST_LIMIT_BYTES

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from cluster.ray_pool import ClusterError, connect, last_line, nodes_that_work
+from cluster.ray_pool import ClusterError, joined, last_line, nodes_that_work
 from cluster.settings import Settings
 
 Shared = TypeVar("Shared")
@@ -33,8 +33,7 @@ def spread(
     reserves a CPU and so much memory. Raises ClusterError if the cluster has no room or a task is
     lost for good, and what the function raises.
     """
-    began = connect(settings)
-    try:
+    with joined(settings):
         room = sum(min(n.cpus, n.memory_bytes // memory_bytes) for n in nodes_that_work())
         if not room:
             raise ClusterError(
@@ -49,9 +48,6 @@ def spread(
             found[number] = one
             tell(len(found), len(arguments))
         return [found[number] for number in range(len(arguments))]
-    finally:
-        if began:
-            ray.shutdown()
 
 
 def stream(

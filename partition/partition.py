@@ -48,6 +48,14 @@ class Stage(NamedTuple):
     problem: str = ""
 
 
+class Template(NamedTuple):
+    """Claims that are one claim: one of them, and its obligation if values were guessed, since it
+    had to be looked at (else `partition.stating` makes it)."""
+
+    claim: Claim
+    obligation: Obligation | None = None
+
+
 @dataclass(slots=True)
 class Side:
     """One side of a plan, unrolled, with a lineage per tensor; ``repeats``: rows that are another
@@ -87,8 +95,8 @@ class Side:
 class Partition:
     """Everything that is claimed about a plan.
 
-    ``templates``: one obligation per distinct claim; ``examples``: for each template the (side,
-    row) that it was built from; ``reference_size``: nodes below are the single-device program's.
+    ``templates``: one per distinct claim; ``examples``: for each template the (side, row) whose
+    claim it is; ``reference_size``: nodes below are the single-device program's.
     ``more``: representatives of every piece of an axis beyond the fewest that are enough.
     ``faults``: the plan contradicts itself; ``unsupported``: operators without a meaning here.
     ``guessed``: some values were matched by what they multiply out to (`partition.match`);
@@ -102,7 +110,7 @@ class Partition:
     parallel: Side
     reference_size: int
     stages: list[Stage] = field(default_factory=list)
-    templates: list[Obligation] = field(default_factory=list)
+    templates: list[Template] = field(default_factory=list)
     examples: list[tuple[str, int]] = field(default_factory=list)
     conclusions: list[Conclusion] = field(default_factory=list)
     faults: list[Finding] = field(default_factory=list)
@@ -244,17 +252,19 @@ def _alike(result: Partition, claim: Claim, known: Known) -> tuple[int, str] | N
 
 
 def _stated(result: Partition, claim: Claim, known: Known) -> tuple[int, str]:
-    """A new template for a claim, or why there is none, or `WIDER`."""
+    """A new template for a claim; where values were guessed, `WIDER` if it does not hold, or why it
+    cannot be stated."""
     found = len(result.templates), ""
-    try:
-        obligation = result.memo.build(result.nodes, claim, result.more)
-    except (Unsupported, ShapeMismatch) as error:
-        found = -1, str(error)
-    else:
-        if result.guessed and not holds(obligation):
-            found = WIDER, ""
+    obligation = None
+    if result.guessed:
+        try:
+            obligation = result.memo.build(result.nodes, claim, result.more)
+        except (Unsupported, ShapeMismatch) as error:
+            found = -1, str(error)
         else:
-            result.templates.append(obligation)
+            found = found if holds(obligation) else (WIDER, "")
+    if found[0] >= 0:
+        result.templates.append(Template(claim, obligation))
     known.forms.setdefault(key(result.nodes, claim), []).append((claim, *found))
     return found
 
@@ -269,9 +279,9 @@ def _widened(result: Partition, claim: Claim) -> tuple[int, str]:
             break
         if holds(obligation):
             result.wider[len(result.templates)] = steps
-            result.templates.append(obligation)
+            result.templates.append(Template(claim, obligation))
             return len(result.templates) - 1, ""
-    result.templates.append(build(result.nodes, claim, more=result.more))
+    result.templates.append(Template(claim, build(result.nodes, claim, more=result.more)))
     return len(result.templates) - 1, ""
 
 

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from cluster import stating
 from cluster.budget import batch_instances
 from cluster.cache import VerdictCache
+from cluster.execute import joined
 from cluster.ledger import Ledger
 from cluster.settings import Settings
 from engine import rounding
@@ -87,12 +89,13 @@ def run(
     told = (*told, *rounding.statement(result.plan))
     if not result.faults:
         result.findings += [*precision(result), *metadata(result)]
-    partitioned = time.perf_counter()
-    progress.phase("solve")
-    with Ledger(out) as ledger:
+    with joined(settings), Ledger(out) as ledger:
+        texts = stating.texts(result, settings, progress.update)
+        partitioned = time.perf_counter()
+        progress.phase("solve")
         cache = VerdictCache(cache_dir) if use_cache else None
-        solving = Solving(result, settings, ledger, cache, progress.update)
-        answers = solving.run()
+        solving = Solving(settings, ledger, cache, progress.update)
+        answers = solving.run(texts)
         if exhaustive:
             batch = batch_instances(settings.memory_budget_bytes)
             _audit(result, solving, audit(result, out / INSTANCES, batch, progress.update))

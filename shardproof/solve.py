@@ -1,4 +1,4 @@
-"""Templates to verdicts: every distinct text is solved once."""
+"""Templates to texts, and texts to verdicts: every distinct one is solved once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from cluster.cache import VerdictCache
 from cluster.execute import Counts, execute
 from cluster.ledger import Ledger, text_key
 from cluster.settings import Settings
+from cluster.stating import Texts
 from engine.obligation import Obligation
-from partition.partition import Partition
 from solvers import Query, Solved
 
 
@@ -19,7 +19,7 @@ class Answers:
     """``texts``: the distinct texts (linear rung, nonlinear rung), by number; ``text_of``: template
     -> text; ``solved``: text -> verdict."""
 
-    texts: list[tuple[str, str]] = field(default_factory=list)
+    texts: list[Texts] = field(default_factory=list)
     text_of: list[int] = field(default_factory=list)
     solved: dict[int, Solved] = field(default_factory=dict)
     cached: int = 0
@@ -34,30 +34,25 @@ class Answers:
 
 
 class Solving:
-    """Solves the templates of a partition; verdicts go to ``ledger`` before they count."""
+    """Solves templates; verdicts go to ``ledger`` before they count."""
 
     def __init__(
         self,
-        result: Partition,
         settings: Settings,
         ledger: Ledger,
         cache: VerdictCache | None,
         progress: Callable[[int, int], None],
     ) -> None:
-        self.result = result
         self.settings = settings
         self.ledger = ledger
         self.cache = cache
         self.progress = progress
         self.answers = Answers()
 
-    def run(self) -> Answers:
-        """Solve every template; raises the errors of `cluster.execute.execute`."""
-        numbers: dict[tuple[str, str], int] = {}
-        for obligation in self.result.templates:
-            query = Query.of("", obligation.goals)
-            texts = (query.linear_text, query.nonlinear_text)
-            self.answers.text_of.append(numbers.setdefault(texts, len(numbers)))
+    def run(self, texts: Sequence[Texts]) -> Answers:
+        """Solve every template, given its texts; raises the errors of `cluster.execute.execute`."""
+        numbers: dict[Texts, int] = {}
+        self.answers.text_of = [numbers.setdefault(text, len(numbers)) for text in texts]
         self.answers.texts = list(numbers)
         queries = [Query(str(i), *texts) for i, texts in enumerate(self.answers.texts)]
         solved = self._execute(queries)

@@ -17,6 +17,7 @@ from engine.records import StageRecord, TemplateRecord, write_run
 from engine.rows import Unrolled
 from frontends.zoo import build
 from partition.partition import partition
+from partition.stating import obligations
 from solvers import Query
 
 #: No two sizes are equal, so that what is meant by each is plain.
@@ -83,7 +84,7 @@ class Parts:
 
 def parts_of(plan: Plan, verdict: str = "proved") -> Parts:
     found = partition(plan)
-    queries = [Query.of("", template.goals) for template in found.templates]
+    queries = [Query.of("", obligation.goals) for obligation in obligations(found)]
     return Parts(
         plan,
         found.nodes,

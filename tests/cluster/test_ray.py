@@ -22,6 +22,7 @@ import psutil
 import pytest
 import ray
 
+from cluster import stating
 from cluster.events import Events
 from cluster.execute import Execution, execute
 from cluster.hub import hub
@@ -32,10 +33,12 @@ from cluster.ray_executor import RayExecutor
 from cluster.settings import POOL, Settings
 from cluster.spread import spread
 from engine import store
+from partition.partition import partition
 from shardproof import api
 from solvers import Query, Solved, SolverUnavailable
 from tests.cluster.work import endless, expected, heavy, mixed
 from tests.engine import small_plans
+from tests.faults.plans import llama
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,6 +87,24 @@ def test_ray_and_local_give_the_same_verdicts(cluster: None) -> None:
     answers = [a for found in (here, there) for solved in found.values() for a in solved.answers]
     versions = {(a.solver, a.version) for a in answers}
     assert len(versions) == len({solver for solver, _ in versions})
+
+
+@pytest.mark.ray
+def test_claims_are_stated_on_the_cluster_as_here(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = llama(tp=2, microbatches=2)
+    here, there = partition(plan), partition(plan)
+    slices: list[tuple[int, int]] = []
+    expected = stating.texts(here, Settings(executor="local"))
+    settings = Settings(executor="ray", workers=2)
+    assert stating.texts(partition(plan), settings) == expected  # too little to be sent out
+    monkeypatch.setattr(stating, "TRIED_SECONDS", 0.0)
+    monkeypatch.setattr(stating, "WORTH_SECONDS", 0.0)
+    found = stating.texts(there, settings, lambda done, total: slices.append((done, total)))
+    assert found == expected
+    assert there.stages == here.stages
+    assert slices == [(done, 16) for done in range(1, 17)]
 
 
 def processes(sign: str, least_cpu: float = 0.0) -> list[psutil.Process]:

@@ -6,17 +6,18 @@ from random import Random
 
 from partition.memo import Memo
 from partition.partition import Partition, partition
+from partition.stating import obligations
 from shardproof.mutation import campaign
 from tests.faults.plans import llama
 
 
 def stated(result: Partition) -> list[object]:
-    return [(repr(o.goals), o.symbols) for o in result.templates]
+    return [(repr(o.goals), o.symbols) for o in obligations(result)]
 
 
 def test_mutants_have_the_same_templates_with_and_without_a_memo() -> None:
     plan, memo = llama(tp=2, microbatches=2), Memo()
-    partition(plan, memo=memo)
+    stated(partition(plan, memo=memo))
     known = len(memo.held)
     assert known > 100
     made = [m.apply(plan, Random("1")) for m in campaign.MUTATORS if m.keeps][:16:5]
@@ -31,11 +32,11 @@ def test_mutants_have_the_same_templates_with_and_without_a_memo() -> None:
 
 def test_another_model_shares_nothing() -> None:
     memo = Memo()
-    partition(llama(tp=2), memo=memo)
+    stated(partition(llama(tp=2), memo=memo))
     other = llama(tp=2, ffn=16)
     assert stated(partition(other, memo=memo)) == stated(partition(other))
     before = len(memo.held)
-    partition(other, memo=memo)
+    stated(partition(other, memo=memo))
     assert len(memo.held) == before
-    partition(other, more=1, memo=memo)
+    stated(partition(other, more=1, memo=memo))
     assert len(memo.held) > before

@@ -17,6 +17,7 @@ from engine import store
 from engine.ir import Plan
 from frontends.zoo import build
 from partition.partition import partition
+from partition.stating import obligations
 from solvers import Portfolio, Query
 from tests.checker.changes import without_last_reduction
 from tests.engine.real_plans import LLAMA, real
@@ -94,7 +95,7 @@ def test_texts_grow_with_the_sizes() -> None:
     sizes = []
     for more in (0, 1, 2):
         found = partition(tiny(), more)
-        sizes.append([len(template.goals) for template in found.templates])
+        sizes.append([len(one.goals) for one in obligations(found)])
     assert len(sizes[0]) == len(sizes[1]) == len(sizes[2])
     assert all(a <= b <= c for a, b, c in zip(*sizes, strict=True))
     assert sum(sizes[0]) < sum(sizes[1]) < sum(sizes[2])
@@ -145,10 +146,11 @@ def test_options_that_cannot_be() -> None:
 def test_claims_of_a_real_plan_hold_at_larger_sizes(shared_plans: Path, more: int) -> None:
     plan, _, _ = real(shared_plans, LLAMA, LLAMA.replace("dp1_pp1_tp1_nm1", "dp2_pp2_tp2_nm2"))
     least, found = partition(plan), partition(plan, more)
-    assert len(found.templates) == len(least.templates)
+    stated = obligations(found)
+    assert len(stated) == len(obligations(least))
     assert found.stages == least.stages
     # Two more positions of every axis make texts of a hundred times the size: every tenth is asked.
-    asked = found.templates[:: 1 if more == 1 else 10]
+    asked = stated[:: 1 if more == 1 else 10]
     queries = [Query.of(str(n), t.goals) for n, t in enumerate(asked)]
     with Portfolio(timeout=120) as portfolio:
         assert {s.verdict for s in portfolio.solve_batch(queries).values()} == {"unsat"}
