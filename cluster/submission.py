@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,9 @@ LEFT_OUT = [".git", ".venv", "**/__pycache__", "shardproof-runs", "shardproof-sw
 
 NO_CODE = 4
 """The exit code of a job that ended without one: it was stopped, or its node died."""
+
+RAY = re.compile(r"ray(\[.*\])?\s*==")
+"""What is not installed: nodes have the Ray that runs them."""
 
 POLL_SECONDS = 0.5
 
@@ -49,7 +53,12 @@ class Job:
         """Ray's runtime environment of the job and of its workers."""
         found: dict[str, Any] = {"working_dir": str(self.working_dir), "excludes": LEFT_OUT}
         if self.requirements is not None:
-            found["pip"] = {"packages": pinned(self.requirements.read_text()), "pip_check": False}
+            packages = [
+                line
+                for line in pinned(self.requirements.read_text(encoding="utf-8"))
+                if not RAY.match(line)
+            ]
+            found["pip"] = {"packages": packages, "pip_check": False}
         return found
 
 
