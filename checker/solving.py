@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from solvers import Mode, Portfolio, Query, SolverDisagreement
@@ -12,56 +12,67 @@ Texts = tuple[str, str]
 
 
 class Solver:
-    """Verdicts by text; each text is solved once.  ``progress``: told (done, total)."""
+    """Verdicts by text; each text is solved once.  ``memory_limits``: the bytes that a solver has
+    at first, and what a text that does not fit is tried with again, alone.  ``progress``: told
+    (done, total)."""
 
     def __init__(
         self,
         parallel: int,
         mode: Mode,
         timeout: float,
-        memory_limit_bytes: int,
+        memory_limits: Sequence[int],
         seed: int,
         progress: Callable[[int, int], None],
     ) -> None:
         self.parallel = max(1, parallel)
-        self.settings = (mode, timeout, memory_limit_bytes, seed)
+        self.mode, self.timeout, self.seed = mode, timeout, seed
+        self.memory_limits = memory_limits
         self.progress = progress
         self.verdicts: dict[Texts, str] = {}
+        self._short: list[Texts] = []
 
     def solve(self, texts: Iterable[Texts]) -> None:
         """Find the verdict on every text: "unsat", or why there is none."""
         todo = [t for t in dict.fromkeys(texts) if t not in self.verdicts]
-        if not todo:
-            return
+        parallel = self.parallel
+        for limit in self.memory_limits:
+            if todo:
+                self._solve(todo, limit, min(parallel, len(todo)))
+            todo, self._short, parallel = self._short, [], 1
+
+    def _solve(self, todo: Sequence[Texts], limit: int, workers: int) -> None:
         queue = iter(todo)
         lock = threading.Lock()
-        workers = min(self.parallel, len(todo))
         with ThreadPoolExecutor(workers) as pool:
-            for future in [pool.submit(self._work, queue, lock, len(todo)) for _ in range(workers)]:
+            arguments = (queue, limit, lock, len(todo))
+            for future in [pool.submit(self._work, *arguments) for _ in range(workers)]:
                 future.result()
 
-    def _work(self, queue: Iterator[Texts], lock: threading.Lock, total: int) -> None:
-        found = 0
-        with Portfolio(*self.settings) as portfolio:
+    def _work(self, queue: Iterator[Texts], limit: int, lock: threading.Lock, total: int) -> None:
+        with Portfolio(self.mode, self.timeout, limit, self.seed) as portfolio:
             while True:
                 with lock:
                     texts = next(queue, None)
                     done = len(self.verdicts)
                 if texts is None:
                     return
-                verdict = self._ask(portfolio, texts)
+                verdict, short = self._ask(portfolio, texts)
                 with lock:
                     self.verdicts[texts] = verdict
-                    found += 1
+                    if short:
+                        self._short.append(texts)
                     self.progress(min(done + 1, total), total)
 
     @staticmethod
-    def _ask(portfolio: Portfolio, texts: Texts) -> str:
+    def _ask(portfolio: Portfolio, texts: Texts) -> tuple[str, bool]:
+        """What is said of a text, and whether more memory might decide it."""
         try:
             solved = portfolio.solve(Query("template", *texts))
         except SolverDisagreement as error:
-            return str(error)
-        return f"{solved.verdict}{f' ({solved.reason})' if solved.reason else ''}"
+            return str(error), False
+        reason = f" ({solved.reason})" if solved.reason else ""
+        return f"{solved.verdict}{reason}", solved.short_of_memory
 
     def unsat(self, texts: Texts) -> bool:
         return self.verdicts.get(texts) == "unsat"

@@ -65,7 +65,7 @@ def check(
     parallel: int = 2,
     mode: Mode = "portfolio",
     timeout: float = 30.0,
-    memory_limit_bytes: int = 2 << 30,
+    memory_limits: Sequence[int] = (2 << 30,),
     seed: int = 1,
     progress: Progress | None = None,
     proofs: bool = False,
@@ -81,8 +81,10 @@ def check(
     proofs too, and ask each solver by itself; ``ethos``: the external checker of proofs, with the
     calculus in ``cpc`` (`checker.ethos`).  ``part``: (k, n) states again and solves the templates
     whose number is k modulo n only, everything else is checked whole: a proof holds if all n parts
-    of it do (`checker.parts`).  The rest are settings of the solvers.  Raises `InvalidInput` if
-    ethos is not where it is said to be, ValueError for a part of what is no proof.
+    of it do (`checker.parts`).  ``memory_limits``: the bytes that a solver has, then those that a
+    text which did not fit is tried with again, alone.  The rest are settings of the solvers.
+    Raises `InvalidInput` if ethos is not where it is said to be, ValueError for a part of what is
+    no proof.
     """
     external = find_ethos(*(None if p is None else Path(p) for p in (ethos, cpc)))
     problems = Problems()
@@ -102,7 +104,7 @@ def check(
         raise ValueError("only a proof is checked in parts, and without the stored proofs")
 
     def solver(chosen: Mode) -> Solver:
-        return Solver(parallel, chosen, timeout, memory_limit_bytes, seed, solved)
+        return Solver(parallel, chosen, timeout, memory_limits, seed, solved)
 
     work = _Check(run, thorough, solver(mode), problems, part=part)
     work.seconds["read"] = time.perf_counter() - start

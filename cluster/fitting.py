@@ -22,12 +22,6 @@ KEPT_FREE = 8
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def short_of_memory(solved: Solved) -> bool:
-    """Whether more memory might decide it."""
-    decided = solved.verdict in ("unsat", "sat")
-    return not decided and any(a.verdict == "memory" for a in solved.answers)
-
-
 def with_figures(solved: Solved, tried: Sequence[int]) -> Solved:
     """The verdict "memory" with the limits (bytes) it was tried under and what was seen."""
     limits = ", ".join(f"{level / MIB:.0f}" for level in tried)

@@ -14,7 +14,7 @@ from typing import Self
 
 from cluster.budget import PORTFOLIO_BYTES, admit
 from cluster.events import Events
-from cluster.fitting import MIB, machine_bytes, short_of_memory, with_figures
+from cluster.fitting import MIB, machine_bytes, with_figures
 from cluster.settings import Options, Settings
 from engine.closing import Closing
 from solvers import Answer, Portfolio, Query, Solved, SolverUnavailable
@@ -115,7 +115,7 @@ class LocalExecutor(Closing):
         tight: dict[str, Solved] = {}
 
         def heard(key: str, solved: Solved) -> None:
-            if short_of_memory(solved):
+            if solved.short_of_memory:
                 tight[key] = solved
             else:
                 on_solved(key, solved)
@@ -142,7 +142,7 @@ class LocalExecutor(Closing):
                 solved = _solve(portfolio, query, TRIES if limit == self._limits[-1] else 1)
             note_peaks(self.peaks, 0, solved.answers)
             tried.append(limit)
-            if not short_of_memory(solved):
+            if not solved.short_of_memory:
                 return solved
         return with_figures(solved, tried)
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 import ray
 
 from cluster.events import Events
-from cluster.fitting import short_of_memory, with_figures
+from cluster.fitting import with_figures
 from cluster.ledger import from_batch
 from cluster.local import Peaks, note_peaks
 from cluster.metrics import Meters
@@ -308,7 +308,7 @@ class _Ladder:
 
     def _heard(self, key: str, solved: Solved, level: int) -> None:
         self._executor.measured(self._shapes[key], solved, level)
-        if not short_of_memory(solved):
+        if not solved.short_of_memory:
             self._report(key, solved)
             return
         self._tried.setdefault(key, []).append(level)

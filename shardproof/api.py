@@ -141,6 +141,9 @@ def check(
     if not run_dir.is_dir() or not rundir.is_run(run_dir):
         raise InvalidInput("expected the directory of a run", str(run_dir))
     import checker
+    from cluster.fitting import machine_bytes
+    from cluster.local import limits
+    from cluster.settings import Settings
     from shardproof import spread_check
     from shardproof.recheck import read_again
 
@@ -150,6 +153,7 @@ def check(
         return parts._replace(notes=(source.note, *parts.notes) if source.note else parts.notes)
     found = checker.check(
         run_dir,
+        memory_limits=limits(Settings(), machine_bytes()),
         inputs=source.inputs,
         plan=source.plan,
         proofs=proofs,

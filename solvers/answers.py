@@ -89,6 +89,12 @@ class Solved:
             f"{a.configuration or a.solver}: {a.reason or a.verdict}" for a in self.answers
         )
 
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether more memory might decide it."""
+        decided = self.verdict in ("unsat", "sat")
+        return not decided and any(a.verdict == "memory" for a in self.answers)
+
 
 class SolverDisagreement(RuntimeError):
     """One solver proved what the other refuted: a defect in one of them, so the run stops."""
