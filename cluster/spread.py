@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ import ray
 
 from cluster.ray_pool import ClusterError, joined, last_line, nodes_that_work
 from cluster.settings import Settings
+from cluster.sources import ROOT, digest
 
 Shared = TypeVar("Shared")
 Argument = TypeVar("Argument")
@@ -31,7 +33,7 @@ def spread(
 
     ``work``: the arguments for so many tasks at a time. ``shared`` goes to each node once; a task
     reserves a CPU and so much memory. Raises ClusterError if the cluster has no room or a task is
-    lost for good, and what the function raises.
+    lost for good or its node has other sources than this process, and what the function raises.
     """
     with joined(settings):
         room = sum(min(n.cpus, n.memory_bytes // memory_bytes) for n in nodes_that_work())
@@ -71,16 +73,28 @@ def _stream(
     window: int,
     needs: dict[str, Any],
 ) -> Iterator[tuple[int, Found]]:
-    remote: Any = ray.remote(max_retries=RETRIES, **needs)(function)
+    remote: Any = ray.remote(max_retries=RETRIES, **needs)(_call)
     reference = ray.put(shared)
     left = list(enumerate(arguments))[::-1]
     at_work: dict[Any, int] = {}
     while left or at_work:
         while left and len(at_work) < window:
             number, argument = left.pop()
-            at_work[remote.remote(reference, argument)] = number
+            at_work[remote.remote(function, digest(), reference, argument)] = number
         (done,), _ = ray.wait(list(at_work), num_returns=1)
         yield at_work.pop(done), _result(done)
+
+
+def _call(
+    function: Callable[[Shared, Argument], Found], sources: str, shared: Shared, argument: Argument
+) -> Found:
+    if digest() != sources:
+        where = socket.gethostname()
+        raise ClusterError(
+            f"node {where} has other sources of Shardproof in {ROOT} than this process: what it "
+            "finds is not to be trusted; install the same ones"
+        )
+    return function(shared, argument)
 
 
 def _result(reference: Any) -> Any:

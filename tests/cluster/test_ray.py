@@ -30,6 +30,7 @@ from cluster.ledger import FILE, Ledger, read
 from cluster.local import LocalExecutor
 from cluster.needs import TRUSTED, Needs, learned, shape_of
 from cluster.ray_executor import RayExecutor
+from cluster.ray_pool import ClusterError
 from cluster.settings import POOL, Settings
 from cluster.spread import spread
 from engine import store
@@ -381,6 +382,17 @@ def test_a_task_that_fails_says_why(cluster: None) -> None:
     with pytest.raises(ZeroDivisionError):
         spread(_divide, 1, lambda workers: [1, 0, 2], Settings("ray"), 64 << 20)
     assert spread(_divide, 6, lambda workers: [1, 2, 3], Settings("ray"), 64 << 20) == [6, 3, 2]
+
+
+@pytest.mark.ray
+def test_nodes_with_other_sources_do_no_part_of_a_run(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.spread.digest", lambda: "0" * 64)
+    with pytest.raises(
+        ClusterError, match=r"has other sources of Shardproof in .* install the same"
+    ):
+        spread(_divide, 6, lambda workers: [1, 2, 3], Settings("ray"), 64 << 20)
 
 
 def _divide(shared: int, argument: int) -> int:
