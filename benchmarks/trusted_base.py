@@ -51,6 +51,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/certificate.py",
         "engine/claims.py",
         "engine/columns.py",
+        "engine/files.py",
         "engine/lineage_columns.py",
         "engine/payload.py",
         "engine/proofs.py",

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from cluster.settings import Options
+from engine import files
 from solvers import Solved
 
 FORMAT = "shardproof verdict 2"
@@ -68,7 +69,7 @@ class VerdictCache:
         """The proof on the texts of :func:`cluster.ledger.text_key`, if there is a sound one."""
         name = _name(key, options)
         try:
-            seal, _, body = self._path(name).read_bytes().partition(b"\n")
+            seal, _, body = files.contents(self._path(name)).partition(b"\n")
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError:

@@ -22,6 +22,7 @@ from typing import Any, cast, get_args
 import pyarrow as pa
 
 from cluster.settings import Options
+from engine import files
 from engine.closing import Closing
 from solvers import Answer, Query, Rung, Solved, Verdict
 
@@ -157,7 +158,7 @@ def _message(batch: pa.RecordBatch) -> memoryview:
 
 def _scan(path: Path) -> tuple[pa.Table, int]:
     """The sound batches and where they end. Raises LedgerError as :func:`read` does."""
-    data = path.read_bytes()
+    data = files.contents(path)
     if not data.startswith(_PREFIX[: len(data)]):
         raise LedgerError(f"{path} is not a ledger of this version: it begins with another schema")
     if len(data) < len(_PREFIX):

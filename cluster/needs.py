@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from engine import files
 from solvers import Query
 
 FORMAT = 1
@@ -176,7 +177,7 @@ def _sound(row: _Row) -> bool:
 def recall(folder: Path) -> Needs:
     """The model kept in a folder; the empty one where there is none that can be read."""
     with contextlib.suppress(OSError, ValueError):
-        return from_json((folder / FILE).read_bytes())
+        return from_json(files.contents(folder / FILE))
     return Needs()
 
 

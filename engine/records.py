@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from engine import files, store
 from engine import proofs as proof_files
-from engine import store
 from engine.certificate import (
     FORMAT,
     NAME,
@@ -229,6 +229,11 @@ def _node_columns(nodes: Sequence[Node]) -> Columns:
 def read_run(folder: str | Path) -> Run:
     """The run in ``folder``; raises `InvalidInput` naming the file and the row at fault."""
     where = Path(folder)
+    with files.bounded(where):
+        return _run(where)
+
+
+def _run(where: Path) -> Run:
     certificate = read_certificate(where)
     try:
         if set(certificate.files) - {proof_files.FILE} != {name + SUFFIX for name in TABLES}:

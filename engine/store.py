@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from engine import files
 from engine.columns import TABLES, Columns, Table, from_columns, to_columns
 from engine.errors import InvalidInput
 from engine.ir import Plan
@@ -119,11 +120,16 @@ def load(folder: str | Path) -> Plan:
     where = Path(folder)
     if not where.is_dir():
         raise InvalidInput("is no plan folder", str(where))
+    with files.bounded(where):
+        return _plan(_tables(where), str(where))
+
+
+def _tables(where: Path) -> dict[str, pa.Table]:
     buffers = {}
     for name in TABLES:
         path = where / f"{name}{SUFFIX}"
         try:
-            buffers[name] = pa.py_buffer(path.read_bytes())
+            buffers[name] = pa.py_buffer(files.contents(path))
         except OSError as error:
             raise InvalidInput(f"cannot be read: {error.strerror}", str(path)) from error
     tables = {}
@@ -133,7 +139,7 @@ def load(folder: str | Path) -> Plan:
         except _READ_ERRORS as error:
             message = f"is no Arrow file: {error}"
             raise InvalidInput(message, str(where / f"{name}{SUFFIX}")) from error
-    return _plan(tables, str(where))
+    return tables
 
 
 def to_bytes(plan: Plan) -> bytes:

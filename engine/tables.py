@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from engine import files
 from engine.errors import InvalidInput
 
 #: What a column holds: "number" (64 bits), "ref" (32 bits), "flag", "text", "word" (text that
@@ -125,7 +126,7 @@ def read_file(path: Path, expected: str | None = None) -> bytes:
     """The bytes of a file; raises `InvalidInput` if it cannot be read, or has another SHA-256 than
     ``expected``."""
     try:
-        data = path.read_bytes()
+        data = files.contents(path)
     except OSError as error:
         raise InvalidInput(f"cannot be read: {error.strerror or error}", path.name) from error
     if expected is not None and hashlib.sha256(data).hexdigest() != expected:

@@ -13,6 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
+from engine import files
 from engine.errors import InvalidInput
 from engine.ir import Plan
 
@@ -114,7 +115,7 @@ def _some(names: Iterable[str], most: int = 4) -> str:
 def read(path: Path) -> Assumptions:
     """The assumptions in ``path``; raises `InvalidInput` naming the key, and what is allowed."""
     try:
-        data = tomllib.loads(path.read_bytes().decode())
+        data = tomllib.loads(files.contents(path, files.SETTINGS_BYTES).decode())
     except OSError as error:
         raise InvalidInput(f"cannot be read: {error.strerror}", str(path)) from error
     except (ValueError, RecursionError) as error:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from engine import files
 from engine.certificate import read_certificate
 from engine.errors import InvalidInput
 from shardproof import api, asked, rundir
@@ -52,6 +53,6 @@ def finished(run_dir: Path) -> Result | None:
     """The result of a run that came to its end; None of one that did not."""
     try:
         read_certificate(run_dir)
-        return Result.from_json((run_dir / rundir.RESULT).read_bytes())
+        return Result.from_json(files.contents(run_dir / rundir.RESULT))
     except (InvalidInput, OSError, ValueError):
         return None

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import psutil
 
+from engine import files
 from engine.errors import InvalidInput
 from shardproof import asked, rundir
 from shardproof.progress import Progress
@@ -136,7 +137,7 @@ def lines(data: dict[str, Any]) -> Iterator[str]:
 def _read(path: Path) -> dict[str, Any]:
     """A JSON object; empty if there is none."""
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(path.read_bytes())
+        found = json.loads(files.contents(path))
         if isinstance(found, dict):
             return found
     return {}

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from engine import files
 from engine.errors import InvalidInput
 from engine.ir import Group, Op, Plan, Program
 from engine.rendezvous import COMMUNICATION
@@ -178,7 +179,7 @@ def _result(folder: Path) -> Data | None:
     if not path.exists():
         return None
     try:
-        return Result.from_json(path.read_bytes()).to_dict()
+        return Result.from_json(files.contents(path)).to_dict()
     except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot be read: {error}", str(path)) from error
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
+from engine import files
 from frontends.errors import UnreadablePlan
 from frontends.nnscaler.inert import printable
 
@@ -63,20 +63,15 @@ def open_source(path: str, limit: int = MAX_PLAN_BYTES) -> Iterator[Source]:
     """
     name = printable(path, 400)
     try:
-        # Non-blocking: opening a named pipe must not wait for a writer.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        opened = files.opened(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UnreadablePlan(f"expected a readable file, found: {reason}", name) from None
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(handle)
-        raise UnreadablePlan("expected a regular file", name)
-    with open(handle, "rb", buffering=1 << 18) as file:
-        if status.st_size > MAX_FILE_BYTES:
+    with opened as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_FILE_BYTES:
             raise UnreadablePlan(
-                f"expected a file of at most {MAX_FILE_BYTES} bytes, found {status.st_size}",
-                name,
+                f"expected a file of at most {MAX_FILE_BYTES} bytes, found {size}", name
             )
         try:
             magic = file.read(2)

@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar, TypeVar, get_type_hints
 
+from engine import files
 from engine.errors import InvalidInput
 
 _CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
@@ -198,7 +199,7 @@ def read_config(kind: type[C], path: Path, overrides: Mapping[str, object]) -> C
 def read_data(path: Path) -> dict[str, object]:
     """A configuration file as it is; raises `InvalidInput`."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(files.contents(path, files.SETTINGS_BYTES).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"not a readable configuration: {error}", str(path)) from error
 

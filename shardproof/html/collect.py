@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from engine import files
 from engine.errors import InvalidInput
 from engine.records import Run, read_run
 from engine.rows import Unrolled
@@ -66,7 +67,7 @@ def _result(folder: Path) -> Data:
     if not folder.is_dir() or not rundir.is_run(folder):
         raise InvalidInput("expected the directory of a run", str(folder))
     try:
-        result = json.loads(path.read_bytes())
+        result = json.loads(files.contents(path))
         needed = ("verdict", "reason", "counts", "seconds", "assumptions", "conclusions")
         if not isinstance(result, dict) or any(key not in result for key in needed):
             raise ValueError("is no result")

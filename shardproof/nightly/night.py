@@ -17,7 +17,7 @@ import msgspec
 from cluster.ledger import FILE as LEDGER
 from cluster.ledger import read as read_ledger
 from cluster.settings import installed_version
-from engine import store
+from engine import files, store
 from engine.errors import InvalidInput
 from shardproof import api, rundir
 from shardproof.nightly.suite import Entry, Suite
@@ -92,7 +92,7 @@ def previous(folder: Path, suite: str, before: str) -> Night | None:
     for path in sorted(folder.glob(f"*/{NAME}"), reverse=True):
         if path.parent.name < before and re.fullmatch(r"\d{8}-\d{6}", path.parent.name):
             try:
-                night = msgspec.json.decode(path.read_bytes(), type=Night)
+                night = msgspec.json.decode(files.contents(path), type=Night)
             except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise InvalidInput(f"is no record of a night: {error}", str(path)) from error
             if night.format == FORMAT and night.suite == suite:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from engine import files
 from engine.errors import InvalidInput
 from shardproof.result import EXIT_CODES
 
@@ -79,7 +80,7 @@ def read(path: Path) -> Suite:
     import yaml
 
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.safe_load(files.contents(path, files.SETTINGS_BYTES).decode())
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot be read: {error}", str(path)) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
