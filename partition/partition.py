@@ -248,7 +248,10 @@ def _stated(result: Partition, claim: Claim, known: Known) -> tuple[int, str]:
     found = len(result.templates), ""
     try:
         obligation = result.memo.build(result.nodes, claim, result.more)
-    except (Unsupported, ShapeMismatch) as error:
+    except Unsupported as error:
+        # What is too large to state down to the inputs may be small behind them.
+        found = (WIDER, "") if result.guessed else (-1, str(error))
+    except ShapeMismatch as error:
         found = -1, str(error)
     else:
         if result.guessed and not holds(obligation):
@@ -271,7 +274,10 @@ def _widened(result: Partition, claim: Claim) -> tuple[int, str]:
             result.wider[len(result.templates)] = steps
             result.templates.append(obligation)
             return len(result.templates) - 1, ""
-    result.templates.append(build(result.nodes, claim, more=result.more))
+    try:
+        result.templates.append(build(result.nodes, claim, more=result.more))
+    except Unsupported as error:
+        return -1, str(error)
     return len(result.templates) - 1, ""
 
 
