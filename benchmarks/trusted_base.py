@@ -21,6 +21,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/ir.py",
         "engine/wellformed.py",
         "engine/chunk.py",
+        "engine/rejoin.py",
         "engine/rendezvous.py",
         "engine/flow.py",
         "engine/rows.py",

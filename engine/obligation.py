@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from itertools import product
+from itertools import accumulate, product
 from math import prod
 from typing import NamedTuple
 
@@ -52,7 +52,8 @@ class Obligation(NamedTuple):
 
 
 def boundaries(claim: Claim) -> list[tuple[int, int]]:
-    """Where the operator of a claim cuts or joins local dimensions: (size, place)."""
+    """Where the operator of a claim cuts or joins local dimensions: (size, place).  Slices of one
+    size are cut alike, wherever they are, so that they share a template."""
     given = [x for x in claim.inputs if x is not None]
     if claim.kind == "slice" or claim.name in ("slice", "concat"):
         kind = "slice" if claim.name == "slice" else "all_gather"
@@ -77,6 +78,20 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
         size = given[0].shape[cut]
         found += [(size, start), (size, start + claim.outputs[0].shape[cut])]
     return found
+
+
+def _places(claim: Claim) -> list[tuple[int, int]]:
+    """Only the `boundaries` that a slice or a concatenation has: its operand and its result are
+    then cut alike also where nothing but the operator cuts them, as they do not vary."""
+    given = [x for x in claim.inputs if x is not None]
+    dim, start = claim.attrs.get("dim"), claim.attrs.get("start")
+    if claim.kind == "op" and not claim.backward and isinstance(dim, int):
+        size = claim.outputs[0].shape[dim] if claim.name in ("slice", "concat") else 0
+        if claim.name == "concat":
+            return [(size, end) for end in accumulate(x.shape[dim] for x in given)]
+        if claim.name == "slice" and isinstance(start, int):
+            return [(given[0].shape[dim], place) for place in (start, start + size)]
+    return boundaries(claim)
 
 
 #: Members of a family with a mask that are stated one by one.
@@ -127,7 +142,7 @@ def _build(
             claim.extents,
             claim.over,
             more,
-            boundaries(claim),
+            boundaries(claim) if relations is None else _places(claim),
             related=relations,
             point=point,
             needs=needs.of,

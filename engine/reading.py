@@ -297,7 +297,9 @@ class Tape(Generic[T]):
 
     def amax(self, x: _Tracked[T], dim: int) -> _Tracked[T]:
         def refuse(_: T, position: int) -> T:
-            raise Unsupported("the derivative of amax is not declared; declare the operator's")
+            raise Unsupported(
+                "the derivative of a maximum inside an operator: declare its backward"
+            )
 
         return self._record(self.base.amax(x.value, dim), [x], refuse)
 

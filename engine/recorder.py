@@ -176,10 +176,7 @@ class Recorder:
                 if None in inputs:
                     raise Unsupported("an operand without a value")
                 return apply_forward(self.reading, row.name, inputs, row.attrs)
-            arity, wrt = backward_attrs(row)
-            return apply_backward(
-                self.reading, row.name, inputs[:arity], inputs[arity:], row.attrs, wrt
-            )
+            return self.backward(row, inputs)
         if row.kind == "shard":
             number = row.attrs["shard"]
             assert isinstance(number, int)
@@ -187,6 +184,19 @@ class Recorder:
         if row.kind == "load":
             return [Recorded(x.full if whole else x.local, x.domain) for x in self.batch]
         return self.communicate(row, [x for x in inputs if x is not None])
+
+    def backward(self, row: Row, inputs: Sequence[Recorded | None]) -> list[Recorded]:
+        """The gradients, which have the dimensions of what they are gradients of, also where the
+        derivative does not read that (a cast's)."""
+        arity, wrt = backward_attrs(row)
+        found: list[Recorded] = apply_backward(
+            self.reading, row.name, inputs[:arity], inputs[arity:], row.attrs, wrt
+        )
+        for position, gradient in zip(wrt, found, strict=True):
+            operand = inputs[position]
+            assert operand is not None
+            self.reading.unify(operand, gradient)
+        return found
 
     def communicate(self, row: Row, inputs: Sequence[Recorded]) -> list[Recorded]:
         """Accumulation and communication: what ranks share, join and keep parts of."""

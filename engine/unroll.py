@@ -17,6 +17,7 @@ from engine.claims import Claimed
 from engine.findings import Finding
 from engine.flow import Flow, Structure, flow, is_symbolic, label
 from engine.ir import MICROBATCH, Attr, Body, Group, Op, Program, Source
+from engine.rejoin import rejoined
 from engine.rendezvous import (
     COLLECTIVES,
     Event,
@@ -445,6 +446,7 @@ def unroll(programs: Sequence[Program], microbatches: int) -> Unrolled:
         if labels is None:
             labels = [[0] * len(program.calls) for program in programs]
         result = _Emitter(programs, microbatches, flows, matching, labels, symbolic).run()
+        result.rows = rejoined(result.rows, result.tensors)
     except Structure as error:
         result = Unrolled(faults=[error.finding])
     result.instances = count_instances(programs)

@@ -17,7 +17,7 @@ from itertools import product
 from math import prod
 
 from engine.affine import ZERO, Affine
-from engine.errors import ShapeMismatch
+from engine.errors import ShapeMismatch, Unsupported
 from engine.layout import Misaligned, align, constant_atom, merge, narrow, regroup
 from engine.lineage import (
     ABSOLUTE,
@@ -442,6 +442,8 @@ class LineageReading:
         if len(row) != 1 or not row[0].full or row[0].axis == BROADCAST:
             term = self.piece(scores).terms[0]
             row = term.layout.dims[-1]
+        if not row or row[0].axis == BROADCAST:
+            raise Unsupported("a choice from a row of one entry, or of zeros")
         tokens = [a for dim in term.layout.dims[:-1] for a in dim if a.axis != BROADCAST]
         atoms = [(a, i) for i, a in enumerate([row[0], *tokens])]
         outputs = frozenset(range(1, len(atoms)))

@@ -259,7 +259,10 @@ def _stated(result: Partition, claim: Claim, known: Known) -> tuple[int, str]:
     if result.guessed:
         try:
             obligation = result.memo.build(result.nodes, claim, result.more)
-        except (Unsupported, ShapeMismatch) as error:
+        except Unsupported:
+            # What is too large to state down to the inputs may be small behind them.
+            found = WIDER, ""
+        except ShapeMismatch as error:
             found = -1, str(error)
         else:
             found = found if holds(obligation) else (WIDER, "")
@@ -281,7 +284,10 @@ def _widened(result: Partition, claim: Claim) -> tuple[int, str]:
             result.wider[len(result.templates)] = steps
             result.templates.append(Template(claim, obligation))
             return len(result.templates) - 1, ""
-    result.templates.append(Template(claim, build(result.nodes, claim, more=result.more)))
+    try:
+        result.templates.append(Template(claim, build(result.nodes, claim, more=result.more)))
+    except Unsupported as error:
+        return -1, str(error)
     return len(result.templates) - 1, ""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from engine.affine import Affine, affine
 from engine.errors import ShapeMismatch, Unsupported
 from engine.ops.declare import Attrs, dimension, integer, integers, number, operator
-from engine.reading import Reading, expand_as, labels, multiply, scale, sum_dims
+from engine.reading import Reading, Selection, expand_as, labels, multiply, scale, sum_dims
 
 R = Reading[Any]
 ONE = Fraction(1)
@@ -90,7 +90,7 @@ def _div(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     if len(inputs) == 1:
         divisor = number(attrs, "other")
         if divisor == 0:
-            raise Unsupported("division by the constant zero")
+            raise ShapeMismatch("division by the constant zero")
         return [scale(r, 1 / divisor, inputs[0])]
     x, y = broadcast(r, inputs[0], inputs[1])
     return [multiply(r, x, r.unary("inv", y))]
@@ -195,7 +195,31 @@ def _mean(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [scale(r, 1 / count, r.reshape(sum_dims(r, inputs[0], dims), after))]
 
 
-@operator("amax", "a k^ -> a", attrs="dim keepdim")
+def _amax_backward(
+    r: R, inputs: Sequence[Any], gradients: Sequence[Any], attrs: Attrs
+) -> list[Any]:
+    """The gradient goes to the largest entry, which is a choice of one from the row.  (Where two
+    are the largest, a maximum has no derivative.)"""
+    x = inputs[0]
+    shape = r.shape(x)
+    dims, after = _reduced(r, x, attrs)
+    if after != tuple(r.shape(gradients[0])):
+        raise ShapeMismatch(
+            f"the maximum has shape {list(after)}, its gradient {list(r.shape(gradients[0]))}"
+        )
+    kept = tuple(i for i in range(len(shape)) if i not in dims)
+    names = labels(len(shape))
+    rows, row = "".join(names[i] for i in kept), "".join(names[i] for i in sorted(dims))
+    outer, inner = ([shape[names.index(name)] for name in part] for part in (rows, row))
+    if prod(inner) == 1:
+        return [r.reshape(gradients[0], shape)]
+    scores = r.reshape(r.einsum(f"{names}->{rows}{row}", x), (prod(outer), prod(inner)))
+    largest = r.onehot(r.select(scores, Selection(topk=1)), Affine(), prod(inner))
+    chosen = r.reshape(largest, (*outer, *inner))
+    return [r.einsum(f"{rows}{row},{rows}->{names}", chosen, r.reshape(gradients[0], tuple(outer)))]
+
+
+@operator("amax", "a k^ -> a", attrs="dim keepdim", backward=_amax_backward)
 def _amax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     dims, after = _reduced(r, inputs[0], attrs)
     result = inputs[0]

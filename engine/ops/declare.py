@@ -133,6 +133,12 @@ def apply_backward(
     for position, gradient in zip(wrt, result, strict=True):
         if gradient is None:
             raise Unsupported(f"{name} has no gradient for its input {position}")
+        # Not every derivative reads its operands (a cast's does not), so it is asked here.
+        if r.shape(gradient) != r.shape(inputs[position]):
+            raise ShapeMismatch(
+                f"the gradient of input {position} of {name} has shape "
+                f"{list(r.shape(gradient))}, the input {list(r.shape(inputs[position]))}"
+            )
     return result
 
 

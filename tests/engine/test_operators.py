@@ -96,7 +96,6 @@ def test_every_operator_has_an_example() -> None:
 
 #: Operators of which no gradient is taken, and why.
 WITHOUT_DERIVATIVE = {
-    "amax": "no composition of primitives says which of equal entries is the largest",
     "choose_experts": "its result is which experts, not a number",
     "create_mask": "it reads no values",
 }
@@ -130,6 +129,17 @@ def test_a_missing_derivative_is_unsupported(operator: str) -> None:
     outputs = apply_forward(FLOAT, operator, tensors, attrs)
     with pytest.raises(Unsupported):
         apply_backward(FLOAT, operator, tensors, outputs, attrs, [0])
+
+
+@pytest.mark.parametrize("operator", ["float", "multiref", "view", "silu"])
+def test_a_gradient_of_another_shape_than_its_operand_does_not_fit(operator: str) -> None:
+    """Also where the derivative does not read the operand."""
+    attrs: Attrs = {"multiref": {"times": 2}, "view": {"size": (6,)}}.get(operator, {})
+    x, other = exact(np.ones((2, 3))), exact(np.ones((3, 3)))
+    gradients = apply_forward(FLOAT, operator, [x], attrs)
+    assert len(apply_backward(FLOAT, operator, [x], gradients, attrs, [0])) == 1
+    with pytest.raises(ShapeMismatch):
+        apply_backward(FLOAT, operator, [other], gradients, attrs, [0])
 
 
 # -- terms, evaluated -----------------------------------------------------------------------------

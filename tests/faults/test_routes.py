@@ -27,7 +27,7 @@ HALF = Fraction(1, 2)
 Formula = Callable[[BodyBuilder, int, int, int, int], int]
 
 
-def plan(single: Formula, parallel: Formula, replicas: int = 2) -> Plan:
+def plan(single: Formula, parallel: Formula, replicas: int = 2, rows: int = ROWS) -> Plan:
     def program(formula: Formula, rows: int, axes: tuple[tuple[str, int, int], ...]) -> Program:
         made = ProgramBuilder("ranks", axes=axes)
         w1, w2 = (made.parameter(name, (WIDTH, WIDTH)) for name in ("w1", "w2"))
@@ -42,8 +42,8 @@ def plan(single: Formula, parallel: Formula, replicas: int = 2) -> Plan:
 
     return Plan(
         "routes",
-        program(single, ROWS * replicas, ()),
-        (program(parallel, ROWS, (("dp", replicas, 1),)),),
+        program(single, rows * replicas, ()),
+        (program(parallel, rows, (("dp", replicas, 1),)),),
         1,
         ("dp",),
     )
@@ -160,6 +160,24 @@ def test_what_another_route_rests_on_is_checked_and_holds_for_every_instance(
     result = verify(plan(difference_of_squares, sum_of_squares), exhaustive=True, out=tmp_path)
     assert (result.verdict, result.reason) == ("proved", "")
     assert [str(p) for p in check(tmp_path).problems] == []
+
+
+def test_a_claim_that_is_too_large_is_stated_behind_its_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the inputs of the last product, its result is many products; of what they are made of, few."""
+    made = plan(difference_of_squares, sum_of_squares)
+    monkeypatch.setattr("engine.obligation.MOST_PRODUCTS", 40)
+    with monkeypatch.context() as patch:
+        patch.setattr("partition.partition.WIDEST", 0)
+        assert "a claim over more than 40 products" in _problems(made)
+    assert _problems(made) == set()
+    proved(made)
+    assert verify(plan(difference_of_squares, other_difference)).verdict == "refuted"
+
+
+def _problems(made: Plan) -> set[str]:
+    return {stage.problem for stage in partition(made).stages if stage.live and stage.problem}
 
 
 def test_a_plan_by_the_same_route_guesses_nothing() -> None:

@@ -1,0 +1,72 @@
+"""The gradient of a maximum: right plans that take it are proved, wrong ones refuted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from engine.ir import Body, Op, Plan
+from frontends.zoo.builder import BodyBuilder
+from tests.faults.plans import edit_body, proved, refuted
+from tests.faults.test_routes import Formula, plan
+
+#: What the gradient of a maximum may be mistaken for.
+OTHERS = ("sum", "mean")
+
+
+def over(first: Callable[[BodyBuilder, int], int]) -> Formula:
+    """x w1 times the largest entry of a row of what ``first`` makes of x w2."""
+
+    def formula(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+        return b.mul(b.matmul(x, w1), b.amax(first(b, b.matmul(x, w2)), -1, keepdim=True))
+
+    return formula
+
+
+def itself(b: BodyBuilder, y: int) -> int:
+    return y
+
+
+def twice(b: BodyBuilder, y: int) -> int:
+    return b.mul_constant(y, Fraction(2))
+
+
+def by_column(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    """x w1 times the largest entry of a column of x w2, among the rows of this rank."""
+    return b.mul(b.matmul(x, w1), b.amax(b.matmul(x, w2), 0, keepdim=True))
+
+
+def renamed(made: Plan, name: str) -> Plan:
+    """The backward of the maximum becomes that of another reduction."""
+
+    def change(op: Op) -> Op:
+        return replace(op, name=name) if op.name == "amax" else op
+
+    def within(body: Body) -> Body:
+        return replace(body, ops=tuple(change(op) for op in body.ops))
+
+    return edit_body(made, 0, "backward", within)
+
+
+def test_the_gradient_of_a_maximum_is_proved() -> None:
+    made = plan(over(itself), over(itself))
+    assert any(op.name == "amax" for op in made.programs[0].bodies[1].ops)
+    proved(made)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_gradient_of_a_maximum_is_refuted(name: str) -> None:
+    made = plan(over(itself), over(itself))
+    refuted(renamed(made, name), kind="mismatch")
+
+
+def test_the_maximum_of_something_else_is_refuted() -> None:
+    refuted(plan(over(itself), over(twice)), kind="mismatch")
+
+
+def test_the_maximum_over_one_rank_is_not_that_over_all() -> None:
+    proved(plan(by_column, by_column, replicas=1))
+    refuted(plan(by_column, by_column), kind="mismatch")
