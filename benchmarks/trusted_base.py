@@ -48,6 +48,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "derivative and conclusions": ("engine/derive.py", "engine/conclusions.py"),
     "what is stored, read strictly": (
+        "engine/assumed.py",
         "engine/attributes.py",
         "engine/certificate.py",
         "engine/claims.py",
@@ -60,6 +61,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/rounding.py",
         "engine/store.py",
         "engine/tables.py",
+        "engine/whole.py",
     ),
     "terms and SMT-LIB": ("engine/terms.py", "solvers/smtlib.py"),
     "solver children": (

@@ -90,6 +90,10 @@ def _entries(run: Run, needed: Sequence[int], problems: Problems) -> dict[int, P
             )
         elif not set(entry.solvers) <= set(get_args(SolverName)):
             problems.add("proof", f"template {number} is proved by {', '.join(entry.solvers)}")
+        elif entry.first and entry.first not in get_args(SolverName):
+            problems.add("proof", f"template {number} was first proved by {entry.first}")
+        elif entry.proof and entry.reason:
+            problems.add("proof", f"template {number} has a proof, and a reason why it has none")
         elif digest(_text(run, entry)) != entry.text:
             problems.add("proof", f"the proof of template {number} is of another text")
         else:

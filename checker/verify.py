@@ -17,6 +17,7 @@ from checker.leftovers import check_leftovers
 from checker.proofs import Alone, check_proofs
 from checker.result import CheckResult, Problems
 from checker.rounding import check_rounding
+from checker.said import check_assumptions, check_counts
 from checker.sides import Side, check_stages, check_structure, live_rows
 from checker.solving import Solver
 from checker.views import check_lineages
@@ -110,10 +111,12 @@ def check(
     work.seconds["read"] = time.perf_counter() - start
     named = check_rounding(run, problems)
     _check_inputs(work, inputs, plan if named else None)
-    check_leftovers(run, problems)
     told("argument", 0, 1)
     _check_argument(work)
     told("argument", 1, 1)
+    if named:
+        check_assumptions(run, problems)
+    check_leftovers(run, problems)
     if proofs and not problems.doubtful():
         with work.timed("proofs"):
             _check_proofs(work, external, solver)
@@ -130,9 +133,10 @@ def _silent(phase: str, done: int, total: int) -> None:
 
 def _check_inputs(work: _Check, inputs: Mapping[str, str] | None, plan: Plan | None) -> None:
     stored = work.run.certificate
-    for name, digest in (inputs or {}).items():
-        if stored.inputs.get(name) != digest:
-            work.problems.add("input", f"{name} is not the file that the run was made from")
+    if inputs or (inputs is not None and plan is not None):
+        for name in sorted(inputs.keys() | stored.inputs.keys()):
+            if stored.inputs.get(name) != inputs.get(name):
+                work.problems.add("input", f"{name} is not the file that the run was made from")
     # Constants that the run takes as equal stand in its plan as the single device has them.
     if plan is not None and store.digest(plan) != store.digest(restored(work.run.plan)):
         work.problems.add("input", f"the plan {plan.name} is not the one of the run")
@@ -183,6 +187,7 @@ def _check_argument(work: _Check) -> None:
             problems.add("unproved", f"the single-device program has no derivative: {error}")
             return
     with work.timed("structure"):
+        check_counts(run, derived.unrolled, parallel, problems)
         sides = _sides(work, derived, parallel)
         for side in sides:
             check_structure(side, problems)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from engine import files
+from engine.assumed import EXPECTED, some, statements
 from engine.errors import InvalidInput
 from engine.ir import Plan
 
@@ -50,63 +50,14 @@ class Assumptions:
 
     def describe(self, plan: Plan) -> tuple[str, ...]:
         """Every assumption under which a verdict on ``plan`` holds, defaults and notes of the plan
-        included, each a sentence."""
-        parameters = {s.name for s in plan.single.shards if s.trainable}
-        buffers = sorted({s.name for s in plan.single.shards if not s.trainable})
-        replicas = _replicas(plan)
-        slices = replicas * plan.microbatches
-        lines = [
-            "numbers are real: rounding and casts change nothing",
-            f"the {len(parameters)} parameters are equal on both sides by full name and shape; "
-            "every rank holds the part that its shard says",
-        ]
-        if buffers:
-            lines.append(f"buffers and tables are equal on both sides by name: {_some(buffers)}")
-        if slices > 1:
-            place = _place(replicas, plan.microbatches)
-            lines.append(f"the batch is cut into {slices} slices of equal size; {place}")
-        else:
-            lines.append("both sides read the same batch")
-        stated = " (--assume)" if self.loss is not None else ""
-        lines.append(
-            f"the single-device loss is the {plan.loss} of the losses of all replicas and "
-            f"microbatches{stated}; the incoming gradient of each is {_share(plan, slices)}"
-        )
-        lines.extend(plan.notes)
-        if self.expected:
-            lines.append(f"expected among the conclusions (--assume): {_some(self.expected)}")
-        return tuple(lines)
+        included, each a sentence; and what was expected."""
+        lines = statements(plan, chosen=self.loss is not None)
+        return (*lines, EXPECTED + some(self.expected)) if self.expected else lines
 
     def unmet(self, concluded: Iterable[str]) -> tuple[str, ...]:
         """The expected parameters that are not among ``concluded``."""
         known = set(concluded)
         return tuple(name for name in self.expected if name not in known)
-
-
-def _replicas(plan: Plan) -> int:
-    """Along the replica axes, as the program with the most of them has it."""
-    return max(prod(p.extents.get(a, 1) for a in plan.replica_axes) for p in plan.programs)
-
-
-def _share(plan: Plan, slices: int) -> str:
-    if plan.loss == "mean" and slices > 1:
-        return f"1/{slices} of the single-device one"
-    return "the single-device one"
-
-
-def _place(replicas: int, microbatches: int) -> str:
-    """Which slice is read where."""
-    if replicas == 1:
-        return "microbatch m reads slice m"
-    if microbatches == 1:
-        return "replica r reads slice r"
-    return f"microbatch m of replica r reads slice {microbatches}r + m"
-
-
-def _some(names: Iterable[str], most: int = 4) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more
 
 
 # -- the file ------------------------------------------------------------------------------------

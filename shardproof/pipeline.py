@@ -13,6 +13,7 @@ from cluster.execute import joined
 from cluster.ledger import Ledger
 from cluster.settings import Settings
 from engine import rounding
+from engine.assumed import stated_orders
 from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
@@ -128,17 +129,6 @@ def run(
         findings=(*decision.findings, *_of_cache(cache)),
         run_dir=str(out),
     )
-
-
-def stated_orders(plan: Plan) -> tuple[str, ...]:
-    """The assumption that a plan itself makes where it states the order of a group."""
-    named = any(
-        "position" in op.attrs
-        for program in plan.programs
-        for body in program.bodies
-        for op in body.ops
-    )
-    return ("gathers join their parts in the positions that the plan states",) if named else ()
 
 
 def counts(result: Partition, answers: Answers) -> Counts:

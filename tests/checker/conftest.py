@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine.assumed import stated_orders, statements
 from engine.certificate import Certificate
 from engine.conclusions import Conclusion
 from engine.ir import Plan
@@ -78,7 +79,7 @@ class Parts:
             conclusions=self.conclusions,
             verdict=self.verdict,
             inputs={"plan": "0" * 64},
-            assumptions=("as the plan says",),
+            assumptions=(*statements(self.plan), *stated_orders(self.plan)),
         )
 
 

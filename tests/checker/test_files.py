@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ import pytest
 
 from checker import check
 from engine import store
+from engine.assumed import EXPECTED
 from engine.errors import InvalidInput
 from engine.ir import Plan
 from engine.records import SUFFIX, TABLES, read_run, text_digest
+from engine.whole import kept_whole
 
 FILES = sorted(name + SUFFIX for name in TABLES)
 
@@ -339,30 +341,114 @@ def test_a_result_says_what_the_certificate_says(run: Path) -> None:
     rejected(run, "result.json: is no result")
 
 
-def test_a_record_of_another_verdict_is_noticed(proved: Any, run: Path) -> None:
-    number = next(s.template for s in proved.stages if s.template >= 0 and s.live)
-    template = proved.templates[number]
-    table = pa.table(
-        {
-            "key": [text_digest(template.linear, template.nonlinear)],
-            "verdict": ["sat"],
-        }
-    )
+def test_a_result_says_nothing_else_than_the_run(proved: Any, run: Path) -> None:
+    certificate = read_run(run).certificate
+    right: dict[str, Any] = {
+        "verdict": "proved",
+        "reason": "",
+        "counts": {},
+        "assumptions": list(certificate.assumptions),
+        "kept_whole": list(kept_whole(proved.nodes)),
+        "conclusions": [
+            {"kind": c.kind, "name": c.name, "ranks": list(c.ranks), "holds": True, "message": ""}
+            for c in proved.conclusions
+        ],
+        "findings": [],
+    }
+
+    def written(**changes: Any) -> None:
+        (run / "result.json").write_bytes(msgspec.json.encode(right | changes))
+
+    written()
+    assert check(run).ok
+    written(findings=[{"kind": "cache", "message": "an entry was damaged"}])
+    assert check(run).ok
+    for name in ("assumptions", "kept_whole", "conclusions"):
+        written(**{name: right[name][1:]})
+        rejected(run, f"result.json has other {name} than the run", "verdict")
+    written(counts={"templates": 1})
+    rejected(run, "result.json has other counts than the run", "verdict")
+    for changes in ({"reason": "none"}, {"findings": [{"kind": "metadata", "message": "other"}]}):
+        written(**changes)
+        rejected(run, "result.json has other findings than the certificate", "verdict")
+
+
+def test_a_proof_that_lacks_what_was_expected_is_none(run: Path) -> None:
+    """The result may be weaker than the certificate, where the user expected something."""
+    (run / "result.json").write_text('{"verdict": "inconclusive", "reason": "not concluded"}')
+    rejected(run, "result.json says inconclusive, the certificate proved", "verdict")
+    certificate = read_run(run).certificate
+    edit_certificate(run, assumptions=[*certificate.assumptions, f"{EXPECTED}norm.weight"])
+    assert check(run).ok
+    (run / "result.json").write_text('{"verdict": "refuted"}')
+    rejected(run, "result.json says refuted, the certificate proved", "verdict")
+
+
+Entry = tuple[str, str, int]
+
+
+def used(parts: Any) -> list[int]:
+    """The templates that the verdict rests on."""
+    return sorted({s.template for s in parts.stages if s.template >= 0 and s.live})
+
+
+def recorded(parts: Any) -> list[Entry]:
+    """A record of verdicts as a run leaves it: key, verdict, options."""
+    texts = [parts.templates[number] for number in used(parts)]
+    keys = dict.fromkeys(text_digest(t.linear, t.nonlinear) for t in texts)
+    return [(key, "unsat", 1) for key in keys]
+
+
+def record(run: Path, entries: Sequence[Entry]) -> None:
+    columns = dict(zip(("key", "verdict", "options"), zip(*entries, strict=True), strict=True))
+    table = pa.table({name: list(cells) for name, cells in columns.items()})
     with (
         pa.OSFile(str(run / "verdicts.arrows"), "wb") as sink,
         pa.ipc.new_stream(sink, table.schema) as writer,
     ):
         writer.write_table(table)
+
+
+def test_a_record_of_all_verdicts_is_accepted(proved: Any, run: Path) -> None:
+    entries = recorded(proved)
+    record(run, entries)
+    assert check(run).ok
+    # Tried again with other options, and by a run that also asked something else.
+    record(run, [(entries[0][0], "unknown", 0), *entries, ("0" * 64, "sat", 1)])
+    assert check(run).ok
+
+
+def test_a_record_of_another_verdict_is_noticed(proved: Any, run: Path) -> None:
+    first, *rest = recorded(proved)
+    number = used(proved)[0]
+    record(run, [(first[0], "sat", 1), *rest])
     rejected(run, f"verdicts.arrows says that template {number} is sat", "verdict")
+    record(run, [first, *rest, (first[0], "unknown", 2)])
+    rejected(run, f"verdicts.arrows says that template {number} is unknown", "verdict")
     (run / "verdicts.arrows").write_bytes(b"garbage")
     rejected(run, "verdicts.arrows: is no record of verdicts")
+
+
+def test_missing_and_repeated_verdicts_are_noticed(proved: Any, run: Path) -> None:
+    first, *rest = recorded(proved)
+    record(run, rest)
+    rejected(run, f"verdicts.arrows has no verdict on template {used(proved)[0]}", "verdict")
+    record(run, [first, *rest, first])
+    rejected(run, f"two verdicts on {first[0]} with the same options")
+
+
+def test_the_record_of_another_run_is_noticed(
+    proved: Any, run: Path, make_parts: Callable[..., Any], make_plan: Any
+) -> None:
+    record(run, recorded(make_parts(make_plan(sequence=20))))
+    rejected(run, r"verdicts.arrows has no verdict on template \d+", "verdict")
 
 
 def test_a_record_with_offsets_out_of_range_is_refused(proved: Any, run: Path) -> None:
     """Found by fuzzing: the text of a cell would be read at a negative length."""
     offsets = pa.py_buffer(b"".join(n.to_bytes(4, "little", signed=True) for n in (0, 9, 5)))
     cells = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"unsat"))
-    batch = pa.record_batch({"key": pa.array(["0", "1"]), "verdict": cells})
+    batch = pa.record_batch({"key": pa.array(["0", "1"]), "verdict": cells, "options": [1, 2]})
     with (
         pa.OSFile(str(run / "verdicts.arrows"), "wb") as sink,
         pa.ipc.new_stream(sink, batch.schema) as writer,

@@ -46,10 +46,11 @@ def test_what_is_wrong_with_one_template_is_found_by_its_part(
     damaged = run._replace(templates=tuple(changed if t is texts else t for t in run.templates))
     monkeypatch.setattr("checker.verify.read_run", lambda folder: damaged)
     parts = [checker.check(proof, part=(number, 3), parallel=1) for number in range(3)]
-    assert [part.ok for part in parts] == [number != wrong % 3 for number in range(3)]
+    told = [{problem.kind for problem in part.problems} for part in parts]
+    assert ["obligation" in kinds for kinds in told] == [n == wrong % 3 for n in range(3)]
     found = joined(parts)
     assert not found.ok
-    assert {problem.kind for problem in found.problems} == {"obligation"}
+    assert {problem.kind for problem in found.problems} == {"obligation", "verdict"}
 
 
 def test_only_proofs_have_parts(tmp_path: Path) -> None:
