@@ -385,6 +385,21 @@ def test_a_task_that_fails_says_why(cluster: None) -> None:
 
 
 @pytest.mark.ray
+def test_a_task_whose_worker_dies_is_tried_again(cluster: None, tmp_path: Path) -> None:
+    found = spread(_dies_at_first, tmp_path, lambda workers: [1, 2, 3], Settings("ray"), 64 << 20)
+    assert found == [1, 2, 3]
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "2", "3"}
+
+
+def _dies_at_first(folder: Path, argument: int) -> int:
+    died = folder / str(argument)
+    if not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return argument
+
+
+@pytest.mark.ray
 def test_nodes_with_other_sources_do_no_part_of_a_run(
     cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
