@@ -1,23 +1,21 @@
 """Members of a family of claims.
 
 A claim stands for a family of ranks and microbatches: positions in it are affine in coordinates,
-and its obligation is stated at one of them.  Affine functions of k coordinates that agree at k + 1
-points in general position agree everywhere.  So where the members are not one claim, moved, it is
-looked at for the origin, for one step along each coordinate and for the last member as well; for
-every member where a mask compares positions, as what is before what can change at any.  Where
-an operator joins a family, what each member gets is looked at in the same way; what is scattered
-over a family is written out, member by member.
+and its obligation is stated at one of them.  Where the members are one claim, moved, that is
+enough; otherwise every member is looked at.  Where an operator joins a family, what each member
+gets is looked at in the same way; what is scattered over a small family is written out, member by
+member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import product
 from math import prod
 
 from checker.moves import attribute_axes, is_even
 from engine.affine import Affine
-from engine.cone import compares, cone
+from engine.cone import cone
 from engine.errors import Unsupported
 from engine.grid import concrete
 from engine.ir import Attr
@@ -25,7 +23,7 @@ from engine.lineage import Lineage, NodeTable
 from engine.obligation import Claim, every
 
 #: Members of a scattered family up to which all are written out as ranks of their own.  Beyond,
-#: what the obligation itself states decides: the first, the second and the last member.
+#: what the obligation itself states decides (`engine.obligation.points`).
 MOST_MEMBERS = 4
 
 Point = dict[str, int]
@@ -42,14 +40,6 @@ def lineage_axes(lineage: Lineage) -> set[str]:
     return found
 
 
-def points(axes: Sequence[str], extents: Mapping[str, int]) -> list[Point]:
-    """The origin, one step along each axis, and the last member; each once."""
-    origin = dict.fromkeys(axes, 0)
-    found = [origin, *({**origin, axis: 1} for axis in axes)]
-    found.append({axis: extents[axis] - 1 for axis in axes})
-    return [p for i, p in enumerate(found) if p not in found[:i]]
-
-
 def _at(value: Attr, here: Point) -> Attr:
     if isinstance(value, Affine):
         for axis, position in here.items():
@@ -61,8 +51,8 @@ def _at(value: Attr, here: Point) -> Attr:
 
 
 def members(nodes: NodeTable, claim: Claim, widened: int = 0) -> Iterator[tuple[Point, Claim]]:
-    """The claims at the points that decide a family, and the points (empty: all members); none
-    where the claim at any one of them is the claim at all.
+    """The claims at all members of a family, and where these are (empty: all at once); none where
+    the claim at any one of them is the claim at all.
 
     Raises `engine.errors.Unsupported` for families that are too large to write out.
     """
@@ -81,8 +71,7 @@ def members(nodes: NodeTable, claim: Claim, widened: int = 0) -> Iterator[tuple[
         )
         free = [axis for axis in free if not is_even(nodes, here, claim, axis)]
     if free:
-        decide = every if compares(nodes, here) else points
-        for point in decide(free, claim.extents):
+        for point in every(free, claim.extents):
             yield (
                 point,
                 claim._replace(
@@ -99,7 +88,7 @@ def members(nodes: NodeTable, claim: Claim, widened: int = 0) -> Iterator[tuple[
         if prod(extent for _, extent in claim.over) <= MOST_MEMBERS:
             yield {}, _written_out(claim)
     elif any(lineage_axes(x).intersection(joined) for x in claim.outputs):
-        for point in points(joined, claim.extents):
+        for point in every(joined, claim.extents):
             yield point, claim._replace(outputs=tuple(concrete(x, point) for x in claim.outputs))
 
 

@@ -3,22 +3,26 @@
 Along a coordinate every interval of a claim moves by so many positions.  If every reference node
 that the claim reads moves as a whole, by one vector, then the member at any coordinate is the
 member at another one with the entries of every node renamed, and one of them stands for all.  The
-vectors of what is claimed are carried down through the definitions; whatever does not fit (a node
-with two vectors, a moving mask, partial sum or attribute) makes the family uneven.
+vectors of what is claimed are carried down through the definitions; a partial sum moves the range
+that it sums.  Whatever does not fit (a node with two vectors, a moving mask or attribute, a sum
+that occurs in full as well) makes the family uneven.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from engine.affine import Affine
-from engine.cone import Cone
+from engine.cone import Cone, operand_nodes
 from engine.ir import Attr
 from engine.lineage import ABSOLUTE, BROADCAST, NodeTable, Operand, Term
 from engine.obligation import Claim
 
 Vector = tuple[int, ...]
+#: A reduced label of a definition: (node, label).
+Label = tuple[int, int]
 
 
 class Uneven(Exception):
@@ -42,14 +46,35 @@ class _Moves:
         self.here = here
         self.axis = axis
         self.vectors: dict[int, Vector] = {}
+        self.ranges: dict[Label, int] = {}
+        self.complete: set[int] = set()
+
+    def sums(self, terms: Sequence[Term]) -> None:
+        """How far the range of every partial sum moves, and which nodes' sums occur in full."""
+        inside: set[tuple[int, int]] = set()
+        for term in terms:
+            if not term.parts:
+                self.complete.add(term.node)
+            moved: Counter[Label] = Counter()
+            for part in term.parts:
+                token = self.nodes.tokens[part.token]
+                while token.kind == "via":
+                    inside.add((token.node, token.where))
+                    token = self.nodes.tokens[token.inner]
+                moved[token.node, token.where] += part.start.coefficient(self.axis)
+            for label, step in moved.items():
+                if self.ranges.setdefault(label, step) != step:
+                    raise Uneven
+        for number in self.here.defined:
+            for place, operand in enumerate(operand_nodes(self.nodes, number)):
+                if (number, place) not in inside:
+                    self.complete.add(operand)
 
     def view(self, term: Term) -> None:
         vector = [0] * len(self.nodes[term.node].extents)
         for atom in (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed):
             if atom.axis != BROADCAST:
                 vector[atom.axis] += atom.stride * atom.start.coefficient(self.axis)
-        if any(part.start.coefficient(self.axis) for part in term.parts):
-            raise Uneven
         self.node(term.node, tuple(vector))
 
     def node(self, number: int, vector: Vector) -> None:
@@ -62,8 +87,12 @@ class _Moves:
         node = self.nodes[number]
         if any(n == ABSOLUTE and step for n, step in zip(node.extents, vector, strict=True)):
             raise Uneven
-        if number not in self.here.defined and number not in self.here.opened:
-            return
+        if number in self.here.defined or number in self.here.opened:
+            self.definition(number, vector)
+
+    def definition(self, number: int, vector: Vector) -> None:
+        """Carry the vector of a node down to what it is defined by."""
+        node = self.nodes[number]
         payload: tuple[Any, ...] = node.payload
         match node.kind:
             case "one":
@@ -73,11 +102,15 @@ class _Moves:
             case "onehot":
                 self.node(payload[1], vector[:-1])
             case "einsum":
-                self.operands(payload[0], payload[1], vector)
+                self.operands(number, payload[0], payload[1], vector)
             case "combine":
-                self.operands(payload[1], payload[2], vector)
+                self.operands(number, payload[1], payload[2], vector)
             case "amax":
-                self.operands((payload[1],), payload[2], vector)
+                self.operands(number, (payload[1],), payload[2], vector)
+            case "select":
+                if vector[-1]:  # each of the chosen is a function of its own
+                    raise Uneven
+                self.operands(number, (payload[1],), payload[4], vector[:-1])
             case _:
                 if any(vector):
                     raise Uneven
@@ -92,12 +125,20 @@ class _Moves:
                 elif kind == "node":
                     self.node(operand, (0,) * len(self.nodes[operand].extents))
 
-    def operands(self, operands: Sequence[Operand], outputs: Sequence[int], vector: Vector) -> None:
+    def operands(
+        self, number: int, operands: Sequence[Operand], outputs: Sequence[int], vector: Vector
+    ) -> None:
         steps = dict(zip(outputs, vector, strict=True))
+        for label in {label for operand in operands for *_, label in operand.atoms} - steps.keys():
+            steps[label] = self.ranges.get((number, label), 0)
+            if steps[label] and number in self.complete:
+                raise Uneven
         for operand in operands:
+            if any(start.coefficient(self.axis) for *_, start in operand.fixed):
+                raise Uneven
             below = [0] * len(self.nodes[operand.node].extents)
             for axis, stride, _, label in operand.atoms:
-                below[axis] += stride * steps.get(label, 0)
+                below[axis] += stride * steps[label]
             self.node(operand.node, tuple(below))
 
 
@@ -105,11 +146,13 @@ def is_even(nodes: NodeTable, here: Cone, claim: Claim, axis: str) -> bool:
     """Whether the claims along a coordinate are one claim, moved; ``here`` is the claim's cone."""
     if any(axis in attribute_axes(value) for value in claim.attrs.values()):
         return False
+    lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
+    terms = [term for lineage in lineages for term in lineage.terms]
     moves = _Moves(nodes, here, axis)
     try:
-        for lineage in (*claim.inputs, *claim.outputs):
-            for term in lineage.terms if lineage is not None else ():
-                moves.view(term)
+        moves.sums(terms)
+        for term in terms:
+            moves.view(term)
     except Uneven:
         return False
     return True

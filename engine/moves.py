@@ -12,11 +12,11 @@ Distances are integers (along one coordinate), affine (between two claims) or co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from engine.affine import ZERO, Affine
-from engine.cone import Cone, cone, operands
+from engine.cone import Cone, cone, operand_nodes, operands
 from engine.ir import Attr
 from engine.lineage import ABSOLUTE, BROADCAST, Lineage, NodeTable, Operand, Part, Term
 
@@ -35,6 +35,22 @@ class _Moves:
         self.vectors: dict[int, tuple[Any, ...]] = {}
         self.parts: dict[tuple[int, int], Any] = {}
         self.complete: set[int] = set()
+
+    def whole(self, views: Iterable[Term]) -> None:
+        """Note the nodes whose sums occur in full: those that a view has no part of, and operands
+        of definitions but where a part is of a sum inside the operand."""
+        inside: set[tuple[int, int]] = set()
+        for view in views:
+            if not view.parts:
+                self.complete.add(view.node)
+            for part in view.parts:
+                token = self.nodes.tokens[part.token]
+                while token.kind == "via":
+                    inside.add((token.node, token.where))
+                    token = self.nodes.tokens[token.inner]
+        for number in self.here.defined:
+            read = enumerate(operand_nodes(self.nodes, number))
+            self.complete.update(n for place, n in read if (number, place) not in inside)
 
     def ranges(self, parts: Sequence[Part], distances: Sequence[Any]) -> None:
         """The parts of a term: a range moves as far as its digits do together."""
@@ -68,21 +84,18 @@ class _Moves:
             self.node(payload[2], vector)
         elif node.kind == "onehot":
             self.node(payload[1], vector[:-1])
-        elif node.kind == "einsum":
-            self.operands(number, payload[0], payload[1], vector)
-        elif node.kind == "combine":
-            self.operands(number, payload[1], payload[2], vector)
-        elif node.kind == "amax":
-            self.operands(number, (payload[1],), payload[2], vector)
-        elif node.kind == "select":
-            self.operands(number, (payload[1],), payload[4], vector)
+        elif reads := operands(self.nodes, number):
+            if node.kind == "select" and vector[-1] != self.zero:
+                raise Uneven  # each of the chosen is a function of its own
+            outputs = payload[-1]
+            self.operands(number, reads, outputs, vector[: len(outputs)])
         elif any(step != self.zero for step in vector):
             raise Uneven
 
     def operands(
         self, number: int, reads: Sequence[Operand], outputs: Sequence[int], vector: tuple[Any, ...]
     ) -> None:
-        steps = dict(zip(outputs, vector, strict=False))
+        steps = dict(zip(outputs, vector, strict=True))
         for operand in reads:
             below = [self.zero] * len(self.nodes[operand.node].extents)
             for axis, stride, _, label in operand.atoms:
@@ -103,6 +116,7 @@ def follow(
     """Whether all nodes move as wholes; each view comes with the distance that its n-th interval
     moves (atoms of the dimensions, fixed atoms, parts)."""
     moves = _Moves(nodes, here, zero)
+    moves.whole(term for term, _ in views)
     vectors = []
     try:
         for term, distance in views:
@@ -112,8 +126,6 @@ def follow(
                 if atom.axis != BROADCAST:
                     vector[atom.axis] = vector[atom.axis] + distance(n) * atom.stride
             moves.ranges(term.parts, [distance(len(atoms) + n) for n in range(len(term.parts))])
-            if not term.parts:
-                moves.complete.add(term.node)
             vectors.append((term.node, tuple(vector)))
         for node, found in vectors:
             moves.node(node, found)
@@ -148,6 +160,46 @@ def is_even(nodes: NodeTable, here: Cone, lineages: Sequence[Lineage], axis: str
             steps = [start.coefficient(axis) for start in starts(term)]
             views.append((term, steps.__getitem__))
     return follow(nodes, here, views, 0)
+
+
+def is_scattered_evenly(
+    nodes: NodeTable,
+    here: Cone,
+    claim: tuple[Sequence[Lineage], Sequence[Lineage]],
+    dim: int,
+    axis: str,
+    step: int,
+) -> bool:
+    """Whether what the members along a joined coordinate keep of dimension ``dim`` is one claim,
+    moved; ``claim``: (inputs, outputs); the next member's piece begins ``step`` further on."""
+    views = []
+    for lineage in claim[0]:
+        for term in lineage.terms:
+            moved = _sliced(term, dim, step, lineage.shape[dim])
+            if moved is None:
+                return False
+            views.append((term, moved.__getitem__))
+    for lineage in claim[1]:
+        for term in lineage.terms:
+            steps = [start.coefficient(axis) for start in starts(term)]
+            views.append((term, steps.__getitem__))
+    return follow(nodes, here, views, 0)
+
+
+def _sliced(term: Term, dim: int, step: int, size: int) -> list[int] | None:
+    """How far each interval of a view moves where its dimension is cut ``step`` further on (None:
+    not one of them alone)."""
+    moved = [0] * len(starts(term))
+    place = sum(len(d) for d in term.layout.dims[:dim])
+    atoms = term.layout.dims[dim]
+    if not atoms:
+        return None
+    outermost = atoms[0]
+    inner = size // outermost.size
+    if step % inner:
+        return None
+    moved[place] = step // inner
+    return moved
 
 
 def is_moved(

@@ -15,7 +15,7 @@ or gathers over are represented like an axis.  `docs/soundness.md` says why this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, product
 from math import prod
@@ -33,7 +33,7 @@ from engine.grid import Grid, concrete
 from engine.labels import Needs, enough
 from engine.lineage import Lineage, NodeTable
 from engine.meaning import Meaning, SmallReading
-from engine.moves import attribute_axes, is_even
+from engine.moves import attribute_axes, is_even, is_scattered_evenly
 from engine.sums import Over
 from engine.terms import Term, TermTable
 
@@ -94,10 +94,8 @@ def _places(claim: Claim) -> list[tuple[int, int]]:
     return boundaries(claim)
 
 
-#: Members of a family with a mask that are stated one by one.
-MOST_MASKED = 128
 #: Members that are not one claim, moved, up to which all are stated.
-FEW = 16
+MOST_MEMBERS = 128
 
 
 def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Obligation:
@@ -180,11 +178,9 @@ def _goals(meaning: Meaning, claim: Claim) -> list[tuple[Term, Term]]:
 def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     """The members of a family at which its claim is stated.
 
-    One is enough along a coordinate on which the members are one claim, moved.  Otherwise all are
-    stated where they are few, else (and along what the operator joins) the first, the second and
-    the last: two decide an affine function, the last its range.
-    Where a mask compares positions, what is before what can change at any member: all are stated.
-    Raises `Unsupported` for more than `MOST_MASKED` of them.
+    One is enough along a coordinate on which the members are one claim, moved; of what is
+    scattered, the second, the first and the last are stated even then. Otherwise all are stated.
+    Raises `Unsupported` for more than `MOST_MEMBERS` of them.
     """
     lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
     joined = {axis for axis, _ in claim.over}
@@ -194,33 +190,46 @@ def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
         for axis in claim.extents
         if axis not in joined and not is_even(nodes, here, lineages, axis)
     }
-    if claim.kind in ("reduce_scatter", "all_to_all") or joined & {
-        axis for x in claim.outputs for axis in mentioned(x)
-    }:
+    scattered = claim.kind in SCATTERS
+    if scattered and not _scatters_evenly(nodes, claim, here):
         varied |= joined
-    axes = sorted(axis for axis in varied if claim.extents.get(axis, 1) > 1)
-    few = joined.isdisjoint(axes) and prod(claim.extents[axis] for axis in axes) <= FEW
-    if axes and (few or compares(nodes, here)):
-        return every(axes, claim.extents)
-    places: dict[str, Callable[[str], int]] = {
-        "second": lambda axis: 1,
-        "first": lambda axis: 0,
-        "last": lambda axis: claim.extents[axis] - 1,
-    }
-    result: list[dict[str, int]] = []
-    for choice in places.values() if axes else ():
-        here_now = {axis: choice(axis) for axis in axes}
-        if here_now not in result:
-            result.append(here_now)
-    # Apart from moving together, every coordinate moves alone.
-    result += [{a: 0 if a == axis else 1 for a in axes} for axis in axes[1:]]
-    return result or [{}]
+    elif not scattered:
+        varied |= joined & {axis for x in claim.outputs for axis in mentioned(x)}
+    stated = every(sorted(a for a in varied if claim.extents.get(a, 1) > 1), claim.extents)
+    kept = sorted(a for a in joined - varied if scattered and claim.extents[a] > 1)
+    shown = [dict.fromkeys(kept, 1), dict.fromkeys(kept, 0)]
+    shown.append({axis: claim.extents[axis] - 1 for axis in kept})
+    distinct = [here for i, here in enumerate(shown) if here not in shown[:i]]
+    return [{**one, **other} for one in stated for other in distinct]
+
+
+#: Kinds of rows that give every member a piece of one dimension, by the attribute that names it.
+SCATTERS: Mapping[str, str] = {"reduce_scatter": "dim", "all_to_all": "split_dim"}
+
+
+def _scatters_evenly(nodes: NodeTable, claim: Claim, here: Cone) -> bool:
+    """Whether what members get of a scattered dimension is one claim, moved, along every joined
+    coordinate."""
+    given = [x for x in claim.inputs if x is not None]
+    dim = claim.attrs.get(SCATTERS[claim.kind])
+    sizes = {x.shape[dim] for x in given} if isinstance(dim, int) else set()
+    members = claim.members * prod(extent for _, extent in claim.over)
+    if len(sizes) != 1 or (size := sizes.pop()) % members:
+        return False
+    assert isinstance(dim, int)
+    step = size // members
+    for axis, extent in reversed(claim.over):
+        lineages = (given, claim.outputs)
+        if not is_scattered_evenly(nodes, here, lineages, dim % len(given[0].shape), axis, step):
+            return False
+        step *= extent
+    return True
 
 
 def every(axes: Sequence[str], extents: Mapping[str, int]) -> list[dict[str, int]]:
     """All members along some coordinates; raises `Unsupported` for too many."""
-    if prod(extents[axis] for axis in axes) > MOST_MASKED:
-        raise Unsupported(f"a mask over more than {MOST_MASKED} members that differ")
+    if prod(extents[axis] for axis in axes) > MOST_MEMBERS:
+        raise Unsupported(f"a family of more than {MOST_MEMBERS} members that differ")
     places = product(*(range(extents[axis]) for axis in axes))
     return [dict(zip(axes, chosen, strict=True)) for chosen in places]
 

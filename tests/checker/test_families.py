@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from checker.claims import Rebuilder
-from checker.families import members, points
+from checker.families import members
 from checker.forms import form
 from checker.result import Problems
 from engine.affine import ZERO, Affine, affine
@@ -115,16 +115,6 @@ def test_what_is_scattered_is_written_out(holds: Holds) -> None:
     assert not holds(nodes, written)
 
 
-def test_points_are_in_general_position() -> None:
-    assert points(["a"], {"a": 4}) == [{"a": 0}, {"a": 1}, {"a": 3}]
-    assert points(["a", "b"], {"a": 2, "b": 2}) == [
-        {"a": 0, "b": 0},
-        {"a": 1, "b": 0},
-        {"a": 0, "b": 1},
-        {"a": 1, "b": 1},
-    ]
-
-
 def test_a_value_that_differs_along_the_joined_axis_is_refused() -> None:
     """A node of every replica's own is no symbol that four replicas have in common."""
     nodes, x = table()
@@ -227,5 +217,5 @@ def test_too_many_members_of_a_mask_are_refused() -> None:
     x = masked(affine(0, {"dp": 128}))
     x = x._replace(terms=(x.terms[0]._replace(node=number),))
     claim = identity(x, x)._replace(extents={"dp": 1000})
-    with pytest.raises(Unsupported, match="a mask over more than 128 members that differ"):
+    with pytest.raises(Unsupported, match="a family of more than 128 members that differ"):
         build(nodes, claim)
