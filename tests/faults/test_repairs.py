@@ -212,19 +212,6 @@ def test_who_agrees_and_what_it_was_held_against_are_named() -> None:
     assert {d.tensor.split()[0] for d in ends} <= {"loss", "gradient"}
 
 
-def test_a_single_device_plan_that_contradicts_itself_is_told_so() -> None:
-    plan = llama(tp=2)
-    number = next(n for n, body in enumerate(plan.single.bodies) if len(body.ops) > 4)
-    body = plan.single.bodies[number]
-    gone = replace(body, ops=(*body.ops[:3], *body.ops[4:]))
-    bodies = (*plan.single.bodies[:number], gone, *plan.single.bodies[number + 1 :])
-    result = verify(replace(plan, single=replace(plan.single, bodies=bodies)))
-    assert result.verdict == "refuted"
-    (found,) = result.findings
-    assert (found.kind, found.group) == ("read before write", 1)
-    assert found.message.startswith("single-device plan: rank 0: ")
-
-
 def test_past_a_fault_without_repair_its_result_is_assumed() -> None:
     plan = edit_op(llama(layers=2), "silu", named("sigmoid"), nth=0)
     plan = edit_op(plan, "div", attrs(other=Fraction(4)), layer="layers.1.attention")
