@@ -12,6 +12,7 @@ from partition.edits import Edit, Site, groups, op_at, sites
 from partition.spot import module_of, named
 
 _NUMBER: Final = re.compile(r"(?<=\.)\d+\b")
+_DIGITS: Final = re.compile(r"\d+")
 #: Attributes that differ from rank to rank.
 _OF_RANKS: Final = frozenset({"group", "peer", "claimed", "position"})
 #: Modules that are listed one by one.
@@ -47,17 +48,17 @@ def numbered(modules: Sequence[str], others: Sequence[str]) -> list[str]:
 
 def elsewhere(plan: Plan, edits: Sequence[Edit]) -> list[Edit]:
     """The same edits of the same operators in other layers: those that have the same attributes
-    there and come after the same operator, in layers that have as many of them.  None at all where
-    one of them has no counterpart."""
+    there, come after the same operator and make what is called the same but for numbers, in layers
+    that have as many of them.  None at all where one of them has no counterpart."""
     found: dict[Site, Edit] = {}
     for edit in edits:
         old = op_at(plan, edit.site)
         if edit.after < 0 and not set(edit.op.inputs) <= set(old.inputs):
             return []
-        where = pattern(named(plan, edit.site))
+        where = _called(plan, edit.site)
         for number, program in enumerate(plan.programs):
             for site, op in sites(program, number):
-                if not _same(op, old) or pattern(named(plan, site)) != where:
+                if not _same(op, old) or _called(plan, site) != where:
                     continue
                 new = _moved(plan, edit, site)
                 if new is None:
@@ -71,6 +72,14 @@ def elsewhere(plan: Plan, edits: Sequence[Edit]) -> list[Edit]:
         layers.setdefault(layer[0] if layer else "", []).append(edit)
     # On more or fewer ranks it is another fault.
     return [edit for alike in layers.values() if len(alike) == len(edits) for edit in alike]
+
+
+def _called(plan: Plan, site: Site) -> tuple[str, ...]:
+    """An operator by where it is and what it makes, in any layer: a tensor that is copied is not
+    one that was to be reduced, though both are moves after a product."""
+    values = plan.programs[site.program].bodies[site.body].values
+    made = (values[v].name for v in op_at(plan, site).outputs)
+    return pattern(named(plan, site)), *(_DIGITS.sub("#", name) for name in made)
 
 
 def _same(one: Op, other: Op) -> bool:

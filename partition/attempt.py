@@ -19,7 +19,7 @@ from engine.rows import Row, Unrolled
 from engine.unroll import unroll
 from partition.diagnose import Culprit, counterparts, culprits
 from partition.partition import Partition, Side
-from partition.trace import Tracer, reference
+from partition.trace import UNSUPPORTED, Tracer, reference
 
 #: What a tensor is called: its program, its name, how many of that name there are before it.  An
 #: edit elsewhere does not change it.
@@ -27,8 +27,6 @@ Called = tuple[int, str, int]
 #: What is assumed of tensors.
 Assumed = Mapping[Called, Lineage]
 NOTHING: Final[Assumed] = {}
-#: Findings of a trace that say nothing against the plan.
-UNSUPPORTED: Final = "unsupported operator"
 
 
 class _Assuming(Tracer):

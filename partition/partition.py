@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from engine.conclusions import Conclusion, conclude
 from engine.derive import Derived, derive
-from engine.errors import ShapeMismatch, Unsupported
+from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.evaluate import holds
 from engine.findings import Finding
 from engine.ir import MICROBATCH, Plan, Program
@@ -28,7 +28,7 @@ from partition.memo import Memo
 from partition.repeat import Repeat
 from partition.signature import Signatures
 from partition.templates import key
-from partition.trace import Trace, Tracer, reference
+from partition.trace import UNSUPPORTED, Trace, Tracer, reference
 
 #: Rows that claim nothing beyond their source or an assumption.
 UNCLAIMED = frozenset({"shard", "load", "seed", "recv", "broadcast"})
@@ -126,8 +126,9 @@ class Partition:
 
 
 def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
-    """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model, and
-    `Unsupported` if the single-device side has no loss to hold anything against.
+    """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model or
+    if the single-device side contradicts itself, and `Unsupported` if that has no loss to hold
+    anything against.
 
     ``memo``: obligations that are known from other plans.
     """
@@ -135,21 +136,12 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     parallel = unroll(plan.programs, plan.microbatches)
     nodes = NodeTable()
     forms = Forms(nodes)
-    if single.faults:
-        empty = Side((plan.single,), single, [], 1)
-        return Partition(
-            plan,
-            nodes,
-            empty,
-            Derived(single, {}, -1, -1, len(single.rows)),
-            Side(plan.programs, parallel, [], plan.microbatches),
-            0,
-            faults=single.faults,
-        )
+    _whole(single.faults)
     known = reference(plan.single, single)
     derived = derive(plan.single, single)
     alone = replace(plan, microbatches=1, replica_axes=())
     first = Tracer(alone, [plan.single], nodes, known, forms=forms).run(derived.unrolled)
+    _whole([f for f in first.findings if f.kind != UNSUPPORTED])
     size = len(nodes)
     second = Tracer(plan, plan.programs, nodes, known, size, forms).run(parallel)
     result = Partition(
@@ -167,7 +159,7 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     )
     result.memo.begin(nodes, size)
     for finding in (*first.findings, *second.findings):
-        kind = result.unsupported if finding.kind == "unsupported operator" else result.faults
+        kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
     result.findings += _less_defined(nodes, first, second)
     if not parallel.faults:
@@ -176,6 +168,13 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         )
         _stage(result, forms)
     return result
+
+
+def _whole(faults: Sequence[Finding]) -> None:
+    """Raise `InvalidInput` for a single-device side that contradicts itself: it computes nothing
+    that a plan could be held against."""
+    if faults:
+        raise InvalidInput(f"the single-device plan contradicts itself: {faults[0].message}")
 
 
 #: Why the claims of a plan are not stated one by one.

@@ -27,6 +27,9 @@ from partition.repeat import Repeat, Repeats
 SEED = "loss gradient"
 RESERVED = re.compile(r"batch\.[0-9]+")
 
+#: The kind of a finding about an operator without a meaning; other findings are contradictions.
+UNSUPPORTED = "unsupported operator"
+
 
 class Reference(NamedTuple):
     """What the single-device side defines for the other one: the full shapes of parameters,
@@ -106,7 +109,7 @@ class Tracer:
                 outputs = self.outputs(number, row, inputs, unrolled)
                 self.check_shapes(row, outputs, unrolled)
             except Unsupported as error:
-                trace.findings.append(self.finding("unsupported operator", row, str(error)))
+                trace.findings.append(self.finding(UNSUPPORTED, row, str(error)))
                 continue
             except (IndexError, ValueError, ArithmeticError) as error:
                 message = f"it does not take these operands ({error})"

@@ -277,10 +277,6 @@ def diagnosed(
 
     ``simulation``: of the plan, if it could be run; ``otherwise``: see `Diagnosis`.
     """
-    if result.single.unrolled.faults:
-        # Nothing was read: there is nothing that the parallel side could be held against.
-        single = (f._replace(message=f"single-device plan: {f.message}") for f in result.faults)
-        return tuple(f._replace(group=1) for f in single)
     search = Diagnosis(result, otherwise)
     try:
         repaired = search.run()

@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 
 from engine.ir import Body, Group, Op, Plan
+from frontends.zoo import build
 from partition.partition import partition
 from shardproof.diagnosis import MOST_ROWS, MOST_TRIES, Diagnosis, diagnosed
 from tests.faults.plans import (
@@ -212,19 +213,6 @@ def test_who_agrees_and_what_it_was_held_against_are_named() -> None:
     assert {d.tensor.split()[0] for d in ends} <= {"loss", "gradient"}
 
 
-def test_a_single_device_plan_that_contradicts_itself_is_told_so() -> None:
-    plan = llama(tp=2)
-    number = next(n for n, body in enumerate(plan.single.bodies) if len(body.ops) > 4)
-    body = plan.single.bodies[number]
-    gone = replace(body, ops=(*body.ops[:3], *body.ops[4:]))
-    bodies = (*plan.single.bodies[:number], gone, *plan.single.bodies[number + 1 :])
-    result = verify(replace(plan, single=replace(plan.single, bodies=bodies)))
-    assert result.verdict == "refuted"
-    (found,) = result.findings
-    assert (found.kind, found.group) == ("read before write", 1)
-    assert found.message.startswith("single-device plan: rank 0: ")
-
-
 def test_past_a_fault_without_repair_its_result_is_assumed() -> None:
     plan = edit_op(llama(layers=2), "silu", named("sigmoid"), nth=0)
     plan = edit_op(plan, "div", attrs(other=Fraction(4)), layer="layers.1.attention")
@@ -250,3 +238,31 @@ def test_what_is_assumed_of_one_layer_is_not_assumed_of_the_next() -> None:
     assert not found[0].repair
     assert found[1].repair.startswith("holds with other 2 in place of 4 in div")
     assert found[1].repair.endswith(f"assuming that mul in {found[0].layer} is put right")
+
+
+def latent(*layers: int) -> Plan:
+    """Three layers with latent attention, where keys are copied after a product as well; without
+    the reduction of attention in the layers that are named."""
+    sizes = {"hidden": 16, "heads": 4, "kv_rank": 6, "nope": 4, "rope": 2, "value": 4, "ffn": 12}
+    experts = {"experts": 4, "chosen": 2, "expert_ffn": 6, "dense_layers": 3}
+    plan = build("deepseek-16b", layers=3, vocabulary=16, sequence=4, tp=2, **sizes, **experts)
+    for layer in layers:
+        plan = edit_op(plan, "all_reduce", identity, layer=f"layers.{layer}.attn")
+    return plan
+
+
+def test_the_same_elsewhere_is_what_makes_the_same_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two tries: the repair, and the same where it is missing, not where a copy is right."""
+    monkeypatch.setattr("shardproof.diagnosis.MOST_TRIES", 2)
+    (found,) = (f for f in verify(latent(1, 2)).findings if f.group)
+    assert found.layers == ("layers.1.attn", "layers.2.attn")
+    assert found.repair.endswith("after linear in `layers.1.attn`, and the same in layers.2.attn")
+
+
+def test_another_fault_elsewhere_is_another_cause() -> None:
+    plan = edit_op(latent(1), "div", attrs(other=Fraction(9)), layer="layers.2.attn")
+    found = [f for f in verify(plan).findings if f.group]
+    assert [(f.operator, f.layers) for f in found] == [
+        ("add", ("layers.1.attn",)),
+        ("div", ("layers.2.attn",)),
+    ]

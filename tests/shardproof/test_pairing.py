@@ -9,6 +9,7 @@ import pytest
 
 from engine.errors import InvalidInput
 from engine.ir import Body, Plan, Program, Shard, Value
+from partition.partition import partition
 from shardproof.pairing import check
 from tests.shardproof.faces import tiny
 
@@ -158,3 +159,39 @@ def test_a_batch_with_more_tensors() -> None:
     assert refusal(replace(plan, programs=(changed,))) == (
         "rank 0: a microbatch has 3 tensors, the single-device batch has 2"
     )
+
+
+# -- a single-device side that computes nothing ----------------------------------------------------
+
+
+def without_an_operator(plan: Plan) -> Plan:
+    """What reads its result finds nothing."""
+    (forward, *rest) = plan.single.bodies
+    bodies = (replace(forward, ops=(*forward.ops[:3], *forward.ops[4:])), *rest)
+    return replace(plan, single=replace(plan.single, bodies=bodies))
+
+
+def shaped_otherwise(plan: Plan) -> Plan:
+    """The single-device side records another shape than its last operator gives."""
+    (forward, *rest) = plan.single.bodies
+    (loss,) = forward.losses
+    values = list(forward.values)
+    values[loss] = replace(values[loss], shape=(2,))
+    bodies = (replace(forward, values=tuple(values)), *rest)
+    return replace(plan, single=replace(plan.single, bodies=bodies))
+
+
+@pytest.mark.parametrize("change", [without_an_operator, shaped_otherwise])
+def test_a_single_device_side_that_contradicts_itself_is_no_reference(
+    change: Callable[[Plan], Plan],
+) -> None:
+    plan = tiny()
+    assert not partition(plan).faults
+    with pytest.raises(InvalidInput, match=r"^the single-device plan contradicts itself: "):
+        partition(change(plan))
+
+
+def test_a_parallel_side_that_does_is_refuted() -> None:
+    plan = tiny()
+    changed = shaped_otherwise(replace(plan, single=plan.programs[0]))
+    assert partition(replace(plan, programs=(changed.single,))).faults
