@@ -34,7 +34,7 @@ from engine.lineage import (
 from engine.reading import CONSTANTS, Selection, is_partial
 from engine.sums import collect, largest, merge_parts
 from partition.canonical import Draft, canonical
-from partition.masks import masked_once
+from partition.masks import masked_once, unscaled
 from partition.match import Matcher
 from partition.views import (
     adjoin_terms,
@@ -94,7 +94,7 @@ class LineageReading:
 
     def fold(self, x: Lineage) -> Lineage:
         """Collect equal terms, join partial ones; a complete sum of several becomes a node."""
-        terms = collect(x.terms)
+        terms = collect(unscaled(self.table, x.terms))
         if len(terms) > 1 and any(term.parts for term in terms):
             terms = collect(merge_parts(self.table, terms, self.mesh))
         if len(terms) < 2:

@@ -1,10 +1,21 @@
-"""Masks in sums: minus infinity, added twice, is no less than added once."""
+"""Masks in sums: minus infinity, added twice or multiplied by 2, is no less than it was."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from engine.lineage import BROADCAST, Atom, NodeTable, Operand, Term
+
+
+def unscaled(nodes: NodeTable, terms: Sequence[Term]) -> Sequence[Term]:
+    """The terms of a sum, masks without a positive factor."""
+    if not any(nodes.is_masked(t.node) for t in terms):
+        return terms
+    return [
+        t._replace(factor=Fraction(1)) if nodes[t.node].kind == "causal" and t.factor > 0 else t
+        for t in terms
+    ]
 
 
 def masked_once(nodes: NodeTable, terms: Sequence[Term]) -> list[Term]:

@@ -32,6 +32,14 @@ SAYS: Final = {
     "invalid input": "Nothing was verified: the input is not what it should be.",
 }
 
+#: Conclusions in words, by kind.
+MEANS: Final = {
+    "coverage": "the parts of a parameter that ranks hold are all of it",
+    "gradient": "a rank ends with its part of the single-device gradient",
+    "loss": "the losses combine to the single-device loss",
+    "single-device gradient": "the single-device plan's own backward is its loss's derivative",
+}
+
 
 def collect(folder: Path) -> Data:
     """Raises `InvalidInput` where ``folder`` is no run that has ended."""
@@ -98,7 +106,8 @@ def conclusions(found: Sequence[Mapping[str, Any]]) -> Data:
     failed = [one for one in found if not one["holds"]]
     return {
         "kinds": [
-            {"kind": kind, "held": n[True], "all": n.total()} for kind, n in sorted(kinds.items())
+            {"kind": kind, "says": MEANS.get(kind, ""), "held": n[True], "all": n.total()}
+            for kind, n in sorted(kinds.items())
         ],
         "failed": [{**one, "ranks": numbers(one["ranks"])} for one in failed[:MOST_FAILED]],
         "more": max(0, len(failed) - MOST_FAILED),

@@ -131,14 +131,21 @@ TEMPLATE: Final = """<!DOCTYPE html>
 <div><h2>{{ "What was proved" if d.verdict == "proved" else "What had to hold" }}</h2>
 <div class="card">{% if not d.conclusions.kinds %}<p class="soft">Nothing was concluded.</p>
 {% else %}<table><tr><th>conclusion</th><th class="n">holds</th><th class="n">of</th></tr>
-{% for k in d.conclusions.kinds %}<tr><td>{{ k.kind }}</td><td class="n {{ 'good' if k.held == k.all
+{% for k in d.conclusions.kinds %}<tr><td>{{ k.kind }}{% if k.says %}<br><span class="soft">{{
+k.says }}</span>{% endif %}</td><td class="n {{ 'good' if k.held == k.all
 else 'bad' }}">{{ "{:,}".format(k.held) }}</td><td class="n">{{ "{:,}".format(k.all) }}</td></tr>
 {% endfor %}</table>{% endif %}
 {% if d.conclusions.failed %}<details><summary class="bad">{{ d.conclusions.failed|length
 + d.conclusions.more }} that do not hold</summary><ul>{% for c in d.conclusions.failed %}<li>{{
 c.message or c.kind ~ " of " ~ c.name ~ " on ranks " ~ c.ranks }}</li>{% endfor %}
 {% if d.conclusions.more %}<li>and {{ d.conclusions.more }} more</li>{% endif %}</ul></details>
-{% endif %}</div></div></section>
+{% endif %}</div>
+{% if d.kept_whole %}<h2 id="whole">Kept whole</h2><div class="card">
+<p class="soft">Axes that were not made smaller. Of all others, a few positions stand for the
+rest.</p><ul>
+{% for line in d.kept_whole %}{% set what, _, why = line.partition(":") %}
+<li>{{ what }}{% if why %}<span class="soft">:{{ why }}</span>{% endif %}</li>{% endfor %}
+</ul></div>{% endif %}</div></section>
 
 {% if d.plan and d.plan.groups %}
 <section><h2>Layers and operators</h2><div class="card" id="layers">

@@ -37,7 +37,7 @@ td.n,th.n { text-align:right; font-variant-numeric:tabular-nums; }
 code,.mono { font-family:ui-monospace,Menlo,Consolas,monospace; font-size:12.5px; }
 .soft { color:var(--soft); } .good { color:var(--good); } .bad { color:var(--bad); }
 .tag { display:inline-block; padding:0 7px; border-radius:9px; font-size:12px; color:#fff;
-  background:var(--grey); } .tag.failing,.tag.refuted { background:var(--bad); }
+  background:var(--grey); white-space:nowrap; } .tag.failing,.tag.refuted { background:var(--bad); }
 .tag.proved { background:var(--good); } .tag.open { background:var(--warn); }
 .stage { display:grid; grid-template-columns:minmax(0,260px) 1fr; gap:6px; align-items:center;
   margin:3px 0; } .boxes { display:flex; gap:6px; flex-wrap:wrap; align-items:center; }
@@ -91,7 +91,12 @@ rect + text { fill:#1c2530; }
   .grid td { background:#1b2b23; } .grid td.off { background:#41201e; }
   .bar, .strip .col { background:#2a323b; } input[type=search] { background:var(--back);
     color:var(--ink); } }
-@media print { body { background:#fff; } .card { break-inside:avoid; } input { display:none; }
+@media print { body { background:#fff; font-size:12px; } main { padding:0; }
+  .two { display:block; } .three { grid-template-columns:repeat(3,minmax(0,1fr)); }
+  .card { break-inside:avoid; overflow:visible; } #layers, #findings .card { break-inside:auto; }
+  h2, h3 { break-after:avoid; } tr, .shard, li { break-inside:avoid; } #layers p { display:none; }
+  details.layer > summary { grid-template-columns:minmax(90px,2fr) 76px 92px 92px
+    repeat(2,minmax(40px,1fr)); }
   header { print-color-adjust:exact; -webkit-print-color-adjust:exact; } .bar, .strip, .box,
   .grid td, .legend i { print-color-adjust:exact; -webkit-print-color-adjust:exact; } }
 """

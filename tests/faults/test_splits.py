@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from random import Random
 
@@ -12,6 +13,7 @@ from checker import check
 from engine.affine import Affine, affine
 from engine.ir import Body, Plan, Program
 from frontends.zoo.builder import ProgramBuilder, along
+from shardproof.mutation.edit import Draft
 from shardproof.mutation.equivalent import inner_split
 from shardproof.mutation.operators import twice as operator_twice
 from tests.faults.plans import edit_body, find, llama, proved, refuted, verify
@@ -90,6 +92,29 @@ def test_a_mask_that_is_added_twice_is_one() -> None:
     proved(edit_body(plan, 0, "forward", lambda body: _again(body, "apply_mask")))
     twice = edit_body(plan, 0, "forward", lambda body: _again(body, "div"))
     refuted(twice, kind="mismatch", layer="layers.0.attention")
+
+
+def test_a_mask_that_is_multiplied_is_the_mask() -> None:
+    """Minus infinity times 2 is minus infinity; what is masked, times 2, is something else."""
+    plan = llama(tp=2, microbatches=2)
+
+    def times(factor: int, operand: int) -> Plan:
+        def change(body: Body) -> Body:
+            number = find(body, "apply_mask")
+            draft = Draft(body)
+            before = body.ops[number].inputs
+            scaled = draft.value(before[operand])
+            draft.add(number, "mul", [before[operand]], scaled, {"other": Fraction(factor)})
+            inputs = [scaled if i == operand else v for i, v in enumerate(before)]
+            draft.change(number + 1, inputs=tuple(inputs))
+            return draft.built()
+
+        return edit_body(plan, 0, "forward", change)
+
+    proved(times(2, 1))
+    refuted(times(2, 0), kind="mismatch", layer="layers.0.attention")
+    assert verify(times(-1, 1)).verdict != "proved"
+    assert verify(times(0, 1)).verdict != "proved"
 
 
 def _again(body: Body, operator: str) -> Body:

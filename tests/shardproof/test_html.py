@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -133,6 +134,20 @@ def test_a_proof_says_what_was_shown_and_assumed(runs: Runs) -> None:
     assert "partial sum" in page.text
     assert "1/2 of dimension" in page.text
     assert "counterexample" not in page.text
+
+
+def test_axes_that_were_kept_whole_are_named_with_their_reason(runs: Runs, tmp_path: Path) -> None:
+    run = runs("proved", right())
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    _, page = page_of(run)
+    assert "whole" in page.ids()
+    assert len(result["kept_whole"]) > 1
+    for line in result["kept_whole"]:
+        what, _, why = line.partition(":")
+        assert f"{what} :{why}" in page.text
+    copy = shutil.copytree(run, tmp_path / "run")
+    (copy / "result.json").write_text(json.dumps({**result, "kept_whole": []}), encoding="utf-8")
+    assert "whole" not in page_of(copy)[1].ids()
 
 
 @pytest.mark.parametrize("name", ["refuted", "proved"])
