@@ -24,7 +24,7 @@ from engine.obligation import Claim, every
 
 #: Members of a scattered family up to which all are written out as ranks of their own.  Beyond,
 #: what the obligation itself states decides (`engine.obligation.points`).
-MOST_MEMBERS = 4
+MOST_WRITTEN_OUT = 4
 
 Point = dict[str, int]
 
@@ -85,7 +85,7 @@ def members(nodes: NodeTable, claim: Claim, widened: int = 0) -> Iterator[tuple[
     if claim.kind in ("reduce_scatter", "all_to_all"):
         if claim.members > 1:
             raise Unsupported(f"{claim.kind} over explicit ranks and mesh axes together")
-        if prod(extent for _, extent in claim.over) <= MOST_MEMBERS:
+        if prod(extent for _, extent in claim.over) <= MOST_WRITTEN_OUT:
             yield {}, _written_out(claim)
     elif any(lineage_axes(x).intersection(joined) for x in claim.outputs):
         for point in every(joined, claim.extents):

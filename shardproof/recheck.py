@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -21,6 +22,9 @@ from shardproof import asked
 from shardproof.assume import Assumptions
 from shardproof.load import digests, load_plan
 from shardproof.rounding import rounded
+
+#: Characters of the name of a missing file that are shown.
+MOST_SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +44,24 @@ def read_again(run_dir: Path, files: Sequence[Path]) -> Source:
     paths = list(files) or [Path(p) for p in (question.files if question is not None else ())]
     if not paths:
         return Source({}, None, "the input was not read again: the run does not say where it is")
-    missing = [path for path in paths if not path.exists()]
+    missing = [path for path in paths if not _is_there(path)]
     if missing and not files:
-        return Source({}, None, f"the input was not read again: {missing[0]} is not there any more")
+        named = str(missing[0])
+        named = named if len(named) <= MOST_SHOWN else f"{named[:MOST_SHOWN]}..."
+        return Source({}, None, f"the input was not read again: {named} is not there any more")
     try:
         return _read(run_dir, paths, question)
     except InvalidInput as error:
         if files:
             raise
         return Source({}, None, f"the input was not read again: {error}")
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _read(run_dir: Path, paths: Sequence[Path], question: asked.Asked | None) -> Source:

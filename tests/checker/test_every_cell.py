@@ -69,7 +69,9 @@ RUNS = [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)]
 
 
 def dense(name: str, **changes: Any) -> Plan:
-    return build(name, **{**SIZES, **changes})
+    """Small enough to be run rank by rank."""
+    sizes = {"hidden": 24, "heads": 6, "kv_heads": 2, "ffn": 20, "vocabulary": 28}
+    return build(name, **{**SIZES, **sizes, **changes})
 
 
 @pytest.fixture(scope="module")

@@ -314,3 +314,14 @@ def test_what_the_run_was_asked_is_no_evidence(run: Path, data: bytes) -> None:
     said = read_again(run, ())
     assert said.plan is None
     assert said.note == "the input was not read again: the run does not say where it is"
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
+def test_an_input_that_no_file_can_be_is_not_there(run: Path, name: str) -> None:
+    """Found by fuzzing: asking the system for a name that is too long is an error of its own."""
+    path = run / "run.json"
+    said = json.loads(path.read_bytes())
+    path.write_text(json.dumps(said | {"files": [name]}))
+    note = read_again(run, ()).note
+    assert note.endswith(" is not there any more")
+    assert len(note) < 300

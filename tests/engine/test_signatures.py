@@ -22,7 +22,7 @@ from engine.ops.basic import R
 from engine.terms import TermTable
 from solvers import Portfolio, Query
 from tests.engine.mixture_examples import EXAMPLES
-from tests.engine.operator_examples import Attrs, Example
+from tests.engine.operator_examples import Attrs, Draw, Example
 from tests.engine.test_operators import close, draw
 
 CLAIMED = [e for e in EXAMPLES if e.conforms]
@@ -184,19 +184,30 @@ def test_a_false_claim_is_found(
 
 # -- proved by the solvers, forward and backward -----------------------------------------------------
 
-#: Sizes of axes up to which claims are proved for all values; draws of each.
+#: Sizes of axes at which claims are proved for all values: of all axes alike, and drawn up to it.
 PROVED_AT = (2, 3, 4)
+
+
+class Full(Draw):
+    """Every axis has as many positions as the limit."""
+
+    def sizes(self, count: int) -> tuple[int, ...]:
+        return (self.limit,) * count
+
+
+def full(example: Example, limit: int) -> Draw:
+    return Full(draw(example, limit, limit=limit).rng, limit)
 
 
 class Claims:
     """What a signature says of an operator, as equalities of terms at one size."""
 
-    def __init__(self, example: Example, limit: int) -> None:
+    def __init__(self, example: Example, drawn: Draw) -> None:
         self.example = example
         self.table = TermTable()
         self.reading = TermReading(self.table)
         self.goals: list[tuple[Any, Any]] = []
-        inputs, self.attrs = example.build(draw(example, limit, limit=limit))
+        inputs, self.attrs = example.build(drawn)
         self.signature = parse(lookup(example.operator).signature, [x.ndim for x in inputs])
         self.inputs = [self.symbols(f"x{i}", x) for i, x in enumerate(inputs)]
         self.whole = self.forward(self.inputs, self.attrs)
@@ -319,9 +330,9 @@ def solver() -> Iterator[Portfolio]:
         yield portfolio
 
 
-def proved(solver: Portfolio, example: Example, limit: int) -> bool:
+def proved(solver: Portfolio, example: Example, drawn: Draw) -> bool:
     """Whether both solvers prove what the signature says, for all values at one size."""
-    claims = Claims(example, limit)
+    claims = Claims(example, drawn)
     claims.state_forward()
     if example.differentiable:
         claims.state_backward()
@@ -329,10 +340,69 @@ def proved(solver: Portfolio, example: Example, limit: int) -> bool:
     return not goals or solver.solve(Query.of(example.operator, goals)).verdict == "unsat"
 
 
+#: Axes of which nothing is claimed, by the role that says so: "#" is read by position, "!" as a unit
+#: (docs/soundness.md, section 10, has these lists too).
+UNCLAIMED: dict[str, dict[str, str]] = {
+    "slice": {"k": "#"},
+    "concat": {"k": "#"},
+    "create_mask": {"s": "#"},
+    "cross_entropy_grad": {"v": "#"},
+    "softmax": {"k": "!"},
+    "rms_norm": {"k": "!"},
+    "layernorm": {"k": "!"},
+    "cross_entropy": {"v": "!"},
+    "apply_rotary_emb": {"c": "!"},
+    "gate_fw": {"e": "!", "h": "!"},
+    "choose_experts": {"e": "!"},
+    "nnscaler_moe_gmm": {"h": "!"},
+}
+#: Operators without a derivative, of which forward claims alone are proved.
+FORWARD_ONLY = {"amax", "create_mask", "choose_experts"}
+
+
+@pytest.mark.parametrize("example", CLAIMED, ids=[e.operator for e in CLAIMED])
+def test_something_is_proved_of_every_operator(example: Example) -> None:
+    """And of all its axes but those that are listed; backward too, where there is a derivative."""
+    claims = Claims(example, full(example, PROVED_AT[-1]))
+    claims.state_forward()
+    forward = len(claims.goals)
+    assert forward > 0
+    assert all(claims.sizes[axis] > 1 for axis, role in claims.axes() if role in ("", "+", "^"))
+    left = {axis: role for axis, role in claims.axes() if role not in ("", "+", "^")}
+    assert left == UNCLAIMED.get(example.operator, {})
+    assert example.differentiable == (example.operator not in FORWARD_ONLY)
+    if example.differentiable:
+        claims.state_backward()
+        assert len(claims.goals) > forward
+
+
+#: Whose claims take the solvers most of a minute.
+SLOW = {("nnscaler_moe_gmm", 3), ("nnscaler_moe_gmm", 4)}
+
+
+@pytest.mark.parametrize(
+    ("example", "limit"),
+    [
+        pytest.param(
+            e,
+            n,
+            id=f"{e.operator}-{n}",
+            marks=pytest.mark.slow if (e.operator, n) in SLOW else (),
+        )
+        for e in CLAIMED
+        for n in PROVED_AT
+    ],
+)
+def test_signature_is_proved(example: Example, limit: int, solver: Portfolio) -> None:
+    assert proved(solver, example, full(example, limit))
+
+
 @pytest.mark.parametrize("limit", PROVED_AT)
 @pytest.mark.parametrize("example", CLAIMED, ids=[e.operator for e in CLAIMED])
-def test_signature_is_proved(example: Example, limit: int, solver: Portfolio) -> None:
-    assert proved(solver, example, limit)
+def test_signature_is_proved_at_various_sizes(
+    example: Example, limit: int, solver: Portfolio
+) -> None:
+    assert proved(solver, example, draw(example, limit, limit=limit))
 
 
 def test_a_false_signature_is_not_proved(
@@ -341,4 +411,4 @@ def test_a_false_signature_is_not_proved(
     example = next(e for e in CLAIMED if e.operator == "rms_norm")
     false = dataclasses.replace(lookup("rms_norm"), signature="... k, k -> ... k")
     monkeypatch.setitem(OPERATORS, "rms_norm", false)
-    assert not proved(solver, example, 3)
+    assert not proved(solver, example, draw(example, 3, limit=3))
