@@ -17,7 +17,7 @@ from typing import Any
 from engine.affine import Affine
 from engine.cone import Cone, operand_nodes
 from engine.ir import Attr
-from engine.lineage import ABSOLUTE, BROADCAST, NodeTable, Operand, Term
+from engine.lineage import BROADCAST, NodeTable, Operand, Term
 from engine.obligation import Claim
 
 Vector = tuple[int, ...]
@@ -84,9 +84,6 @@ class _Moves:
                 raise Uneven
             return
         self.vectors[number] = vector
-        node = self.nodes[number]
-        if any(n == ABSOLUTE and step for n, step in zip(node.extents, vector, strict=True)):
-            raise Uneven
         if number in self.here.defined or number in self.here.opened:
             self.definition(number, vector)
 
@@ -100,6 +97,8 @@ class _Moves:
             case "unary":
                 self.node(payload[2], vector)
             case "onehot":
+                if vector[-1]:  # a class is read by its number
+                    raise Uneven
                 self.node(payload[1], vector[:-1])
             case "einsum":
                 self.operands(number, payload[0], payload[1], vector)

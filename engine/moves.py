@@ -18,7 +18,7 @@ from typing import Any
 from engine.affine import ZERO, Affine
 from engine.cone import Cone, cone, operand_nodes, operands
 from engine.ir import Attr
-from engine.lineage import ABSOLUTE, BROADCAST, Lineage, NodeTable, Operand, Part, Term
+from engine.lineage import BROADCAST, Lineage, NodeTable, Operand, Part, Term
 
 
 class Uneven(Exception):
@@ -72,17 +72,14 @@ class _Moves:
             return
         self.vectors[number] = vector
         node = self.nodes[number]
-        if any(
-            n == ABSOLUTE and step != self.zero
-            for n, step in zip(node.extents, vector, strict=True)
-        ):
-            raise Uneven
         if number not in self.here.defined:
             return
         payload: tuple[Any, ...] = node.payload
         if node.kind == "unary":
             self.node(payload[2], vector)
         elif node.kind == "onehot":
+            if vector[-1] != self.zero:
+                raise Uneven  # a class is read by its number
             self.node(payload[1], vector[:-1])
         elif reads := operands(self.nodes, number):
             if node.kind == "select" and vector[-1] != self.zero:

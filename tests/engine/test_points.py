@@ -12,6 +12,7 @@ from checker.families import members
 from engine.affine import ZERO, Affine, affine
 from engine.cone import cone
 from engine.errors import Unsupported
+from engine.grid import concrete
 from engine.lineage import ABSOLUTE, Atom, Layout, Lineage, NodeTable, Operand, Part, Term, Token
 from engine.obligation import MOST_MEMBERS, Claim, build, points
 from solvers import Portfolio, Query
@@ -92,6 +93,35 @@ def test_what_holds_at_the_ends_only_is_not_proved(place: Place, proved: Holds) 
     at = {here["dp"]: proved(nodes, member) for here, member in members(nodes, wrong)}
     assert at == {n: n in (0, LAST) for n in range(MEMBERS)}
     assert all(proved(nodes, member) for _, member in members(nodes, right))
+
+
+def test_a_class_is_read_by_its_number_where_a_one_hot_is_defined(proved: Holds) -> None:
+    """Entries of a one-hot that is taken as it is are symbols, whatever their class: one member
+    stands for all. Where its definition is read, all are stated."""
+    nodes = NodeTable()
+    hot = in_a_vocabulary(nodes, DP)
+    given, twice = (Lineage((1,), (hot._replace(factor=Fraction(n)),)) for n in (1, 2))
+    right, wrong = identity(given, given), identity(given, twice)
+    for claim in (right, wrong):
+        assert stated(nodes, claim) == [{}]
+        assert list(members(nodes, claim)) == []
+        each = {proved(nodes, at(claim, n)) for n in range(MEMBERS)}
+        assert each == {proved(nodes, claim)} == {claim is right}
+    backwards = identity(given, Lineage((1,), (in_a_vocabulary(nodes, BACK),)))
+    assert len(stated(nodes, backwards)) == MEMBERS
+    assert not proved(nodes, backwards)
+    ids = Lineage((1,), (Term(Fraction(1), nodes[hot.node].payload[1], Layout(((),))),))  # type: ignore[arg-type]
+    made = identity(ids, given)
+    assert len(stated(nodes, made)) == len(list(members(nodes, made))) == MEMBERS
+
+
+def at(claim: Claim, position: int) -> Claim:
+    """The claim of one member."""
+    here = {"dp": position}
+    return claim._replace(
+        inputs=tuple(None if x is None else concrete(x, here) for x in claim.inputs),
+        outputs=tuple(concrete(x, here) for x in claim.outputs),
+    )
 
 
 # -- masks ------------------------------------------------------------------------------------------

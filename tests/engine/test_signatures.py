@@ -357,7 +357,7 @@ UNCLAIMED: dict[str, dict[str, str]] = {
     "nnscaler_moe_gmm": {"h": "!"},
 }
 #: Operators without a derivative, of which forward claims alone are proved.
-FORWARD_ONLY = {"amax", "create_mask", "choose_experts"}
+FORWARD_ONLY = {"create_mask", "choose_experts"}
 
 
 @pytest.mark.parametrize("example", CLAIMED, ids=[e.operator for e in CLAIMED])
