@@ -95,7 +95,7 @@ def _places(claim: Claim) -> list[tuple[int, int]]:
 
 
 #: Members that are not one claim, moved, up to which all are stated.
-MOST_MEMBERS = 128
+MOST_MEMBERS = 1024
 
 
 def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Obligation:
