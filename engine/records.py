@@ -142,12 +142,14 @@ def write_run(
     solvers: Mapping[str, str] | None = None,
     settings: Mapping[str, str | int | float | bool] | None = None,
     proofs: Sequence[tuple[ProofEntry, str]] = (),
+    saved: str = "",
 ) -> Certificate:
     """Store a run in ``folder``, which may hold other files (a ledger); its certificate.
 
     ``inputs``: SHA-256 of the files that the plan was read from; ``reasons``: why the verdict is
-    not "proved"; ``proofs``: of every template, if proofs are to be stored.  Raises `InvalidInput`
-    for what cannot be stored.
+    not "proved"; ``proofs``: of every template, if proofs are to be stored; ``saved``: the digest
+    of ``plan`` if `engine.store.save` has put it there already.  Raises `InvalidInput` for what
+    cannot be stored.
     """
     target = Path(folder)
     lineages = LineageWriter()
@@ -172,7 +174,7 @@ def write_run(
         (target / NAME).unlink(missing_ok=True)
     except OSError as error:
         raise InvalidInput(f"cannot be written: {error.strerror or error}", str(target)) from error
-    digest = store.save(plan, target / PLAN)
+    digest = saved or store.save(plan, target / PLAN)
     files = {
         name + SUFFIX: write_file(
             target / (name + SUFFIX), encode(name, declared, tables[name], FORMAT)

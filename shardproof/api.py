@@ -231,6 +231,7 @@ def prove(
             more=question.more,
             with_proofs=question.proofs,
             otherwise=partial(_as_recorded, question),
+            saved=question.plan,
         )
         progress.phase(Progress.DONE)
     return _held_to(replace(result, run_dir=str(out)), question.assumptions)

@@ -26,8 +26,10 @@ def write(
     settings: Settings,
     inputs: Mapping[str, str],
     proofs: Sequence[Proof] = (),
+    saved: str = "",
 ) -> None:
-    """Write the tables and the certificate of a run to its directory."""
+    """Write the tables and the certificate of a run to its directory; ``saved``: the digest of the
+    plan that is there already."""
     examples: dict[int, tuple[str, int]] = {}
     for template, example in enumerate(result.examples):
         examples.setdefault(answers.text_of[template], example)
@@ -60,4 +62,5 @@ def write(
             SHAPES: result.more,
         },
         proofs=proofs,
+        saved=saved,
     )

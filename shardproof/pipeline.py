@@ -58,6 +58,7 @@ def run(
     with_proofs: bool = False,
     otherwise: Callable[[], Plan | None] | None = None,
     memo: Memo | None = None,
+    saved: str = "",
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
 
@@ -66,7 +67,7 @@ def run(
     ``more``: positions that represent a piece of an axis, beyond the fewest.  ``with_proofs``:
     store proofs of all templates.  ``otherwise``: the plan as it is if groups are in the order that
     it records, which a refutation for another order is tried with.  ``memo``: what is known from
-    other plans of the same model.
+    other plans of the same model.  ``saved``: the digest of ``plan`` if it is in ``out`` already.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
     `cluster.execute.execute`.
@@ -109,7 +110,10 @@ def run(
     if with_proofs:
         progress.phase("prove")
         proofs = produce(answers, settings, progress.update)
-    certificate.write(out, result, answers, decision, told, found, settings, inputs or {}, proofs)
+    there = saved if result.plan is plan else ""
+    certificate.write(
+        out, result, answers, decision, told, found, settings, inputs or {}, proofs, there
+    )
     return Result(
         verdict=decision.verdict,
         reason=decision.reason,
