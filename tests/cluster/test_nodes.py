@@ -115,6 +115,13 @@ def test_without_the_token_nothing_is_taken(cluster: Cluster, plan: Path) -> Non
         assert "does not take the job" in run.stderr
 
 
+def same_but_for_rungs(out: Path, whole: Path) -> bool:
+    """A text whose solver is killed on the linear rung may be proved on the next one."""
+    found, expected = ([row[:2] for row in verdicts(folder)] for folder in (out, whole))
+    one, other = (folder / "certificate.json" for folder in (out, whole))
+    return found == expected and one.read_bytes() == other.read_bytes()
+
+
 def test_kills_of_all_kinds_lose_nothing(cluster: Cluster, plan: Path, whole: Path,
                                          tmp_path: Path) -> None:  # fmt: skip
     """In short what benchmarks/faults does hundreds of times. A run may be over before its turn
@@ -123,7 +130,7 @@ def test_kills_of_all_kinds_lose_nothing(cluster: Cluster, plan: Path, whole: Pa
     for number in range(8):
         out = tmp_path / f"run-{number}"
         assert _disturbed(cluster, plan, out, left) == 0
-        assert same(out, whole)
+        assert same_but_for_rungs(out, whole)
         if not left:
             break
     assert not left
