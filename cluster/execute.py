@@ -11,8 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from cluster import needs
 from cluster.cache import VerdictCache
@@ -30,23 +29,12 @@ POISONED = "poisoned"
 """The folder of a run with the texts that its solvers died of, by the beginning of their keys."""
 
 
-class Executor(Protocol):
+class Executor(AbstractContextManager["Executor"], Protocol):
     """Whatever solves queries; it may be used for several rounds before it is closed."""
 
     options: Options
     peaks: Peaks
     events: Events
-
-    def __enter__(self) -> Self:
-        """Start what takes time to start."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
 
     def solve(self, queries: Sequence[Query], on_solved: Callable[[str, Solved], None]) -> None:
         """Report the verdict on each query once, by its key, from the calling thread."""

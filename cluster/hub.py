@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import ray
@@ -189,22 +189,19 @@ class HubExecutor(Closing):
         self._began_ray = False
         self._hub: Any = None
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
+        """Find the hub. Raises ClusterError."""
         self._began_ray = connect(self._settings)
         try:
             self._hub = ray.get_actor(self._name, namespace=NAMESPACE)
         except ValueError as error:
-            self._end()
             raise ClusterError(f"no shared pool {self._name} in the Ray cluster") from error
-        return self
 
     def close(self) -> None:
         """Leave the pool; it goes on for the others."""
-        with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(self._hub.leave.remote(self._run))
-        self._end()
-
-    def _end(self) -> None:
+        if self._hub is not None:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(self._hub.leave.remote(self._run))
         if self._began_ray:
             ray.shutdown()
             self._began_ray = False

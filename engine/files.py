@@ -25,15 +25,16 @@ MEMORY_BYTES: Final = 4 << 30
 
 def opened(path: str | Path) -> BinaryIO:
     """A regular file, to be read; raises OSError for any other, and waits for none."""
+    return open(path, "rb", buffering=1 << 18, opener=_regular)
+
+
+def _regular(path: str, flags: int) -> int:
     # Non-blocking: opening a named pipe must not wait for a writer.
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "no regular file", str(path))
-        return open(handle, "rb", buffering=1 << 18)
-    except BaseException:
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise
+        raise OSError(errno.EINVAL, "no regular file", path)
+    return handle
 
 
 def contents(path: Path, most: int = MOST_BYTES) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterable, Iterator
-from typing import Literal, Self, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from engine.closing import Closing
 from solvers.answers import Answer, Query, Solved, SolverDisagreement, SolverName, Verdict
@@ -63,9 +63,9 @@ class Portfolio(Closing):
         self.seed = seed
         self._children: dict[str, Child] = {}
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
+        """Start the child that is asked first."""
         self._child(_USUAL["cvc5" if self.mode == "cvc5" else "z3"])
-        return self
 
     def close(self) -> None:
         """End the children."""

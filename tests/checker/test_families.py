@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 import pytest
@@ -16,7 +15,8 @@ from engine.errors import Unsupported
 from engine.lineage import ABSOLUTE, Atom, Dim, Layout, Lineage, NodeTable, Operand, Term
 from engine.obligation import Claim, build
 from engine.records import TemplateRecord
-from solvers import Portfolio, Query
+from solvers import Query
+from tests.engine.obligations import Holds
 
 EXTENTS = {"dp": 4, "mb": 2}
 
@@ -51,19 +51,6 @@ def identity(given: Lineage, claimed: Lineage) -> Claim:
 def all_reduce(given: Lineage, claimed: Lineage, kind: str = "all_reduce") -> Claim:
     attrs = {"op": "sum"} if kind == "all_reduce" else {"dim": 0}
     return Claim(kind, kind, attrs, False, (("dp", 4),), 1, (given,), (claimed,), EXTENTS)
-
-
-Holds = Callable[[NodeTable, Claim], bool]
-
-
-@pytest.fixture(scope="module")
-def holds() -> Iterator[Holds]:
-    with Portfolio() as portfolio:
-        yield (
-            lambda nodes, claim: (
-                portfolio.solve(Query.of("", build(nodes, claim).goals)).verdict == "unsat"
-            )
-        )
 
 
 DP = affine(0, {"dp": 1})
