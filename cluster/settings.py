@@ -8,6 +8,7 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Literal, TypeAlias, get_args
 
 from solvers import Mode, Portfolio
@@ -23,6 +24,12 @@ UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start
 POOL = "SHARDPROOF_POOL"
 """The environment variable that names a pool of workers shared by several runs (`cluster.hub`)."""
 
+WORKERS_PER_CPU = 4
+"""More workers than this only wait for each other."""
+
+SHORT_SECONDS = 0.5
+"""What a solver takes to start: a shorter timeout is not kept to by the wall clock."""
+
 FIRST_LIMIT_BYTES = 2 << 30
 """What a solver gets at first where the user sets no limit."""
 
@@ -37,7 +44,7 @@ def parse_size(text: str) -> int:
     unit = None if match is None else _SPELLED.get(match[2].lower())
     if match is None or unit is None:
         raise ValueError(f"{text!r} is not a size: write a number and a unit, as in 512MiB or 2GiB")
-    size = int(float(match[1]) * unit)
+    size = int(Fraction(match[1]) * unit)
     if size <= 0:
         raise ValueError(f"a size must be at least one byte, not {text!r}")
     return size
@@ -151,5 +158,36 @@ class Settings:
         return sum(1 for configuration in CONFIGURATIONS if configuration.solver in used)
 
     def local_workers(self) -> int:
-        """The number of workers for this machine."""
-        return self.workers or len(os.sched_getaffinity(0))
+        """The number of workers for this machine: as many as asked for, within what it has."""
+        return min(self.workers or _cpus(), most_workers())
+
+    def notes(self) -> tuple[str, ...]:
+        """What of these settings this machine does not give, in one line each."""
+        found = []
+        here = self.local_workers()
+        elsewhere = self.address or os.environ.get("RAY_ADDRESS")
+        if self.workers is not None and here < self.workers and not elsewhere:
+            found.append(
+                f"{self.workers} workers are more than this machine has use for, with "
+                f"{_cpus()} CPUs: {here} solve"
+            )
+        if self.timeout < SHORT_SECONDS:
+            found.append(
+                f"a timeout of {self.timeout:g} s is shorter than the start of a solver: queries "
+                "are bounded by the solvers' own resource limits, and by the clock no sooner than "
+                "a solver starts"
+            )
+        return tuple(found)
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@functools.cache
+def most_workers() -> int:
+    """How many workers this machine has use for: CPUs, and memory for their solvers."""
+    from cluster.budget import PORTFOLIO_BYTES
+    from cluster.fitting import machine_bytes
+
+    return max(1, min(WORKERS_PER_CPU * _cpus(), machine_bytes() // PORTFOLIO_BYTES))

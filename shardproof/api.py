@@ -95,6 +95,8 @@ def measured(settings: Settings, progress: Progress, work: Callable[[], Result])
 
     start = time.perf_counter()
     peak = 0.0
+    for line in settings.notes():
+        progress.note(line)
     try:
         with bounded(settings.memory_budget_bytes) as sampler, no_collector():
             progress.memory = lambda: sampler.peak_mib
@@ -170,15 +172,23 @@ def _run(
     settings: Settings,
     progress: Progress,
 ) -> Result:
+    from cluster.budget import OverBudget
     from shardproof import assume
-    from shardproof.load import digests, load_plan
+    from shardproof.load import digests, load_plan, plan_name
 
     start = time.perf_counter()
     progress.phase("load")
+    rundir.refuse_nameless(single, parallel, options.out or rundir.DEFAULT, options.cache_dir)
     if options.out is not None:
         rundir.refuse_used(options.out)
     assumptions = assume.Assumptions() if options.assume is None else assume.read(options.assume)
-    plan = load_plan(single, parallel, assumptions)
+    try:
+        plan = load_plan(single, parallel, assumptions)
+    except OverBudget:
+        # That it did not fit is a result, and is kept as one.
+        name = plan_name(parallel or single)
+        progress.run_dir = rundir.create(options.out, name, datetime.now())
+        raise
     out = rundir.create(options.out, plan.name, datetime.now())
     progress.run_dir = out
     seconds = time.perf_counter() - start

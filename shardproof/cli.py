@@ -84,6 +84,7 @@ class _Face(click.Group):
     def _code(self, command: Callable[[], Any]) -> int:
         """The exit code of a command; nothing that goes wrong leaves a traceback."""
         from engine.errors import InvalidInput
+        from engine.files import is_full
 
         try:
             code = command()
@@ -102,8 +103,21 @@ class _Face(click.Group):
             _forget_stdout()
             return NOBODY_READS
         except Exception as error:  # noqa: BLE001 - said in one line, kept in a file
-            _complain(self._internal(error))
+            full = isinstance(error, OSError) and is_full(error)
+            _complain(self._no_space(error) if full else self._internal(error))
             return INTERNAL
+
+    def _no_space(self, error: Exception) -> str:
+        """What to say of a full disk; whatever is on record stays there."""
+        from shardproof.asked import NAME
+
+        place = getattr(error, "filename", None) or ""
+        where = "" if self.progress is None else self.progress.run_dir
+        then = "start again"
+        if where and (where / NAME).is_file():
+            place = place or where
+            then = f"go on with: shardproof resume {where}"
+        return f"no space left on the disk{f' for {place}' if place else ''}: make room, then {then}"
 
     def _internal(self, error: Exception) -> str:
         """Keep the traceback of a fault of ours; what to say of it."""

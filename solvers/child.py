@@ -51,7 +51,7 @@ class Child:
         self.peak_bytes = 0
         self.busy = False
         self._memory_limit_bytes = memory_limit_bytes
-        self._timeout = 0.0
+        self._timeout = self._start_seconds = 0.0
         self._asked = self._started = time.perf_counter()
         self._outgoing = memoryview(b"")
         self._incoming = bytearray()
@@ -101,7 +101,13 @@ class Child:
         """When to kill it, on the clock of ``time.perf_counter``."""
         if not self.version:
             return self._started + START_SECONDS
-        return self._asked + self._timeout
+        return self._asked + self._wall_seconds
+
+    @property
+    def _wall_seconds(self) -> float:
+        """The wall clock of a question: killing a child sooner than it took to start would cost
+        more than it saves."""
+        return max(self._timeout, self._start_seconds)
 
     def ask(
         self,
@@ -155,7 +161,7 @@ class Child:
         self.kill()
         if not self.version:
             raise SolverUnavailable(f"{self.solver} did not start in {START_SECONDS:g} s")
-        reason = f"wall clock of {self._timeout:g} s reached"
+        reason = f"wall clock of {self._wall_seconds:.3g} s reached"
         return self._answer("timeout", time.perf_counter() - self._asked, reason)
 
     def sample(self) -> None:
@@ -186,6 +192,7 @@ class Child:
             if not self.version:
                 self.version = reply.version
                 self._asked = time.perf_counter()
+                self._start_seconds = self._asked - self._started
                 self.transmit()
                 continue
             self.busy = False

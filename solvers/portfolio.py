@@ -39,7 +39,7 @@ class Portfolio(Closing):
     """Solver children behind one question: does this text have a model?
 
     ``timeout`` is in seconds of wall clock per text and solver, and sets the resource limits in
-    proportion. ``memory_limit_bytes`` bounds each child's address space (at least some 300 MiB).
+    proportion; a solver is killed for its clock no sooner than it took to start. ``memory_limit_bytes`` bounds each child's address space (at least some 300 MiB).
     ``seed`` goes to every random source of the solvers. Children start when first needed and end
     with the context. Not for use from several threads at once.
     """
@@ -128,7 +128,10 @@ class Portfolio(Closing):
         chosen = [
             c
             for c in CONFIGURATIONS
-            if rung in c.rungs and self.mode in ("portfolio", "both", c.solver)
+            if rung in c.rungs
+            and self.mode in ("portfolio", "both", c.solver)
+            # A child for one text alone takes longer to start than a shorter timeout gives it.
+            and (c.warm or self.timeout > c.after)
         ]
         if self.mode == "both":
             return [(0.0 if c.warm else c.after, c) for c in chosen]

@@ -73,9 +73,13 @@ def mutate(
 def _keeper(out: Path | None, every: bool) -> Any:
     """Saves the plans that are to be kept."""
     from engine import store
+    from engine.files import unwritable
 
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(error, out) from error
 
     def keep(outcome: Outcome, plan: Plan) -> None:
         if out is not None and (every or outcome.disagreement):

@@ -19,6 +19,7 @@ from cluster.ledger import read as read_ledger
 from cluster.settings import installed_version
 from engine import files, store
 from engine.errors import InvalidInput
+from engine.files import unwritable
 from shardproof import api, rundir
 from shardproof.nightly.suite import Entry, Suite
 from shardproof.result import Result
@@ -72,7 +73,10 @@ def run(
     """
     began = f"{now:%Y%m%d-%H%M%S}"
     here = folder / began
-    here.mkdir(parents=True)
+    try:
+        here.mkdir(parents=True)
+    except OSError as error:
+        raise unwritable(error, here) from error
     work = [(entry, seed) for entry in suite.entries for seed in suite.seeds]
     found: dict[int, Point] = {}
     with _pool(suite, here):
