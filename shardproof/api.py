@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from engine.errors import InvalidInput
 from engine.garbage import no_collector
@@ -18,6 +18,7 @@ from shardproof.result import Result
 
 if TYPE_CHECKING:
     from checker import CheckResult
+    from cluster.budget import OverBudget
     from cluster.settings import Settings
     from engine.ir import Plan
     from shardproof.asked import Asked
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 #: The kind of the conclusions about gradients of parameters.
 GRADIENT = "gradient"
+
+#: What a process can address at most, on the machines of today.
+MOST_LIMIT_BYTES: Final = 1 << 47
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +53,37 @@ class Options:
 
     def settings(self) -> Settings:
         """How to execute; raises ``ValueError`` for what cannot be."""
-        from cluster.budget import within
-        from cluster.settings import Settings, parse_size
+        from cluster.budget import LEAST_CHILD_BYTES, within
+        from cluster.settings import Settings
         from engine.certificate import MOST_SHAPES
 
         if self.cache_dir is not None and not self.cache:
             raise ValueError("a folder for the cache and no cache exclude each other")
         if not 0 <= self.shapes <= MOST_SHAPES:
             raise ValueError(f"the sizes must be from +0 to +{MOST_SHAPES}, not +{self.shapes}")
-        limit, budget = self.memory_limit, self.memory_budget
+        limit, budget = _bytes(self.memory_limit), _bytes(self.memory_budget)
+        if limit is not None and not LEAST_CHILD_BYTES <= limit <= MOST_LIMIT_BYTES:
+            raise ValueError(
+                f"the memory limit of a solver must be from {LEAST_CHILD_BYTES >> 20} MiB (it does "
+                f"not start with less) to {MOST_LIMIT_BYTES >> 40} TiB, not {self.memory_limit}"
+            )
         settings = Settings(
             executor=self.executor,  # type: ignore[arg-type]  # it checks
             address=self.address,
             workers=self.workers,
             mode=self.solver,  # type: ignore[arg-type]  # it checks
             timeout=self.timeout,
-            memory_limit_bytes=parse_size(limit) if isinstance(limit, str) else limit,
+            memory_limit_bytes=limit,
             seed=self.seed,
         )
-        if budget is None:
-            return settings
-        return within(settings, parse_size(budget) if isinstance(budget, str) else budget)
+        return settings if budget is None else within(settings, budget)
+
+
+def _bytes(size: int | str | None) -> int | None:
+    """A size in bytes; raises ``ValueError`` for a text that is none."""
+    from cluster.settings import parse_size
+
+    return parse_size(size) if isinstance(size, str) else size
 
 
 def run(
@@ -82,13 +96,23 @@ def run(
     """
     settings = options.settings()
     progress = Progress() if progress is None else progress
-    return measured(settings, progress, lambda: _run(single, parallel, options, settings, progress))
+
+    def place() -> Path:
+        from shardproof.load import plan_name
+
+        return rundir.create(options.out, plan_name(parallel or single), datetime.now())
+
+    work = partial(_run, single, parallel, options, settings, progress)
+    return measured(settings, progress, work, place)
 
 
-def measured(settings: Settings, progress: Progress, work: Callable[[], Result]) -> Result:
+def measured(
+    settings: Settings, progress: Progress, work: Callable[[], Result], place: Callable[[], Path]
+) -> Result:
     """The result of a run with its time and memory, kept in its directory.
 
-    What is wrong with the input, and a budget that was not enough, are results.
+    What is wrong with the input, and a budget that was not enough, are results; ``place`` gives the
+    directory for that of a budget which was not enough for the run to come to one.
     """
     from cluster.budget import OverBudget, bounded
     from cluster.ledger import LedgerError
@@ -108,8 +132,7 @@ def measured(settings: Settings, progress: Progress, work: Callable[[], Result])
         result = Result("invalid input", reason=str(error), run_dir=_place(progress))
     except OverBudget as over:
         peak = over.held_mib
-        reason = f"memory: in phase {progress.current}, {over}"
-        result = Result("inconclusive", reason=reason, run_dir=_place(progress))
+        result = _over(over, progress, place)
     result = replace(
         result,
         seconds=replace(result.seconds, total=time.perf_counter() - start),
@@ -118,6 +141,15 @@ def measured(settings: Settings, progress: Progress, work: Callable[[], Result])
     if result.run_dir:
         rundir.keep(Path(result.run_dir), rundir.RESULT, result.to_json() + "\n")
     return result
+
+
+def _over(over: OverBudget, progress: Progress, place: Callable[[], Path]) -> Result:
+    """The result of a run that would not keep within its budget."""
+    reason = f"memory: in phase {progress.current}, {over}"
+    try:
+        return Result("inconclusive", reason=reason, run_dir=_place(progress) or str(place()))
+    except InvalidInput as error:
+        return Result("invalid input", reason=str(error))
 
 
 def _place(progress: Progress) -> str:
@@ -172,9 +204,8 @@ def _run(
     settings: Settings,
     progress: Progress,
 ) -> Result:
-    from cluster.budget import OverBudget
     from shardproof import assume
-    from shardproof.load import digests, load_plan, plan_name
+    from shardproof.load import digests, load_plan
 
     start = time.perf_counter()
     progress.phase("load")
@@ -182,13 +213,7 @@ def _run(
     if options.out is not None:
         rundir.refuse_used(options.out)
     assumptions = assume.Assumptions() if options.assume is None else assume.read(options.assume)
-    try:
-        plan = load_plan(single, parallel, assumptions)
-    except OverBudget:
-        # That it did not fit is a result, and is kept as one.
-        name = plan_name(parallel or single)
-        progress.run_dir = rundir.create(options.out, name, datetime.now())
-        raise
+    plan = load_plan(single, parallel, assumptions)
     out = rundir.create(options.out, plan.name, datetime.now())
     progress.run_dir = out
     seconds = time.perf_counter() - start

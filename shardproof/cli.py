@@ -22,6 +22,7 @@ import click
 from shardproof.commands.check import check
 from shardproof.commands.mutate import mutate
 from shardproof.commands.nightly import nightly
+from shardproof.commands.options import PATH
 from shardproof.commands.plan import plan
 from shardproof.commands.report import report as html_report
 from shardproof.commands.resume import resume
@@ -39,8 +40,6 @@ NOBODY_READS: Final = 141
 
 EXECUTORS: Final = ("auto", "local", "ray")
 SOLVERS: Final = ("portfolio", "z3", "cvc5", "both")
-
-_PATH: Final = click.Path(path_type=Path)
 
 
 class _NobodyReads(Exception):
@@ -117,7 +116,9 @@ class _Face(click.Group):
         if where and (where / NAME).is_file():
             place = place or where
             then = f"go on with: shardproof resume {where}"
-        return f"no space left on the disk{f' for {place}' if place else ''}: make room, then {then}"
+        return (
+            f"no space left on the disk{f' for {place}' if place else ''}: make room, then {then}"
+        )
 
     def _internal(self, error: Exception) -> str:
         """Keep the traceback of a fault of ours; what to say of it."""
@@ -187,11 +188,11 @@ def main() -> None:
 
 
 @main.command(short_help="Prove or refute a parallel plan.")
-@click.argument("single", type=_PATH)
-@click.argument("parallel", type=_PATH, required=False)
+@click.argument("single", type=PATH)
+@click.argument("parallel", type=PATH, required=False)
 @click.option(
     "--out",
-    type=_PATH,
+    type=PATH,
     metavar="RUN_DIR",
     help="Where the run keeps its tables, texts, verdicts and certificate; new or empty."
     "  [default: shardproof-runs/TIME-PLAN]",
@@ -241,7 +242,7 @@ def main() -> None:
 @click.option(
     "--cache",
     "cache_dir",
-    type=_PATH,
+    type=PATH,
     metavar="DIR",
     help="Where proofs are kept across runs.  [default: the user's cache folder]",
 )
@@ -249,7 +250,7 @@ def main() -> None:
 @click.option("--seed", type=int, default=1, show_default=True, help="For the random parts.")
 @click.option(
     "--assume",
-    type=_PATH,
+    type=PATH,
     metavar="FILE",
     help="Your own assumptions and expectations (docs/assumptions.md).",
 )
@@ -290,7 +291,7 @@ def verify(
 
 
 @main.command(short_help="Show what is in a plan or a run.")
-@click.argument("path", type=_PATH, metavar="PLAN_OR_RUN")
+@click.argument("path", type=PATH, metavar="PLAN_OR_RUN")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def inspect(path: Path, as_json: bool) -> int:
     """Show what is in a plan folder, an nnScaler plan or the directory of a run, as tables."""

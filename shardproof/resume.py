@@ -45,7 +45,10 @@ def resume(run_dir: Path, progress: Progress | None = None, **where: Any) -> Res
     except LedgerError as error:
         raise InvalidInput(str(error), str(run_dir)) from error
     return api.measured(
-        settings, progress, lambda: api.prove(plan, out, question, settings, progress, 0.0)
+        settings,
+        progress,
+        lambda: api.prove(plan, out, question, settings, progress, 0.0),
+        lambda: out,
     )
 
 

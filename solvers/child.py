@@ -161,7 +161,7 @@ class Child:
         self.kill()
         if not self.version:
             raise SolverUnavailable(f"{self.solver} did not start in {START_SECONDS:g} s")
-        reason = f"wall clock of {self._wall_seconds:.3g} s reached"
+        reason = f"wall clock of {self._timeout:g} s reached"
         return self._answer("timeout", time.perf_counter() - self._asked, reason)
 
     def sample(self) -> None:

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Path(click.Path):
+    """A path that is a text: what a run leaves, and says, names it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            os.path.abspath(value).encode()
+        except UnicodeEncodeError:
+            shown = repr(os.fsencode(value)).removeprefix("b")
+            self.fail(f"expected a path in UTF-8, found {shown}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH: Final = _Path(path_type=Path)
+FOLDER_THERE: Final = _Path(path_type=Path, file_okay=False, exists=True)
+FILE_THERE: Final = _Path(path_type=Path, dir_okay=False, exists=True)
 
 
 def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-_PATH = click.Path(path_type=Path)
+from shardproof.commands.options import PATH
 
 
 @click.command(short_help="Write a run as one HTML file.")
-@click.argument("run_dir", type=_PATH)
+@click.argument("run_dir", type=PATH)
 @click.option(
     "-o",
     "--out",
-    type=_PATH,
+    type=PATH,
     metavar="FILE",
     help="The file to write.  [default: RUN_DIR/report.html]",
 )

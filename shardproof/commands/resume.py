@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-_PATH = click.Path(path_type=Path)
+from shardproof.commands.options import PATH
 
 
 @click.command(short_help="Go on with a run that was killed.")
-@click.argument("run_dir", type=_PATH)
+@click.argument("run_dir", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option(
     "--executor",

@@ -8,28 +8,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardproof.commands.options import of_many
+from shardproof.commands.options import PATH, of_many
 
 if TYPE_CHECKING:
     from cluster.settings import Settings
     from shardproof.sweep.spec import Sweep
 
-_PATH = click.Path(path_type=Path)
-
 
 @click.command(short_help="Verify many plans, as a table and plots.")
-@click.argument("files", type=_PATH, nargs=-1, required=True, metavar="SWEEP.yaml...")
+@click.argument("files", type=PATH, nargs=-1, required=True, metavar="SWEEP.yaml...")
 @click.option(
     "-o",
     "--out",
-    type=_PATH,
+    type=PATH,
     metavar="DIR",
     help="Where tables, plots and page go, and what a sweep resumes from."
     "  [default: shardproof-sweeps/NAME]",
 )
 @click.option(
     "--compare",
-    type=_PATH,
+    type=PATH,
     metavar="FILE.csv",
     help="Somebody else's seconds for the same plans, drawn beside ours.",
 )

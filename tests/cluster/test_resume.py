@@ -185,6 +185,7 @@ def test_two_drivers_on_one_run_are_refused(whole: Path, tmp_path: Path) -> None
             question.settings,
             progress,
             lambda: api.prove(plan, out, question, question.settings, progress, 0.0),
+            lambda: out,
         )
     assert (late.verdict, late.run_dir) == ("invalid input", "")
     assert "a ledger has one writer" in late.reason
