@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from cluster.budget import PORTFOLIO_BYTES, admit
+from cluster.budget import admit
 from cluster.events import Events
-from cluster.fitting import MIB, machine_bytes, with_figures
+from cluster.fitting import MIB, PORTFOLIO_BYTES, machine_bytes, with_figures
 from cluster.settings import Options, Settings
 from engine.closing import Closing
 from solvers import Answer, Portfolio, Query, Solved, SolverUnavailable

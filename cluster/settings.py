@@ -187,7 +187,6 @@ def _cpus() -> int:
 @functools.cache
 def most_workers() -> int:
     """How many workers this machine has use for: CPUs, and memory for their solvers."""
-    from cluster.budget import PORTFOLIO_BYTES
-    from cluster.fitting import machine_bytes
+    from cluster.fitting import PORTFOLIO_BYTES, machine_bytes
 
     return max(1, min(WORKERS_PER_CPU * _cpus(), machine_bytes() // PORTFOLIO_BYTES))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from engine.errors import InvalidInput
 from engine.garbage import no_collector
 from shardproof import rundir
+from shardproof.options import Options, path
 from shardproof.progress import Progress
 from shardproof.result import Result
 
@@ -26,64 +27,6 @@ if TYPE_CHECKING:
 
 #: The kind of the conclusions about gradients of parameters.
 GRADIENT = "gradient"
-
-#: What a process can address at most, on the machines of today.
-MOST_LIMIT_BYTES: Final = 1 << 47
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of ``verify``, by the names of the command line; see `shardproof.verify`."""
-
-    out: Path | None = None
-    executor: str = "auto"
-    address: str | None = None
-    workers: int | None = None
-    solver: str = "portfolio"
-    timeout: float = 30.0
-    memory_limit: int | str | None = None
-    memory_budget: int | str | None = None
-    exhaustive: bool = False
-    cache: bool = True
-    cache_dir: Path | None = None
-    seed: int = 1
-    assume: Path | None = None
-    shapes: int = 0
-    proofs: bool = False
-
-    def settings(self) -> Settings:
-        """How to execute; raises ``ValueError`` for what cannot be."""
-        from cluster.budget import LEAST_CHILD_BYTES, within
-        from cluster.settings import Settings
-        from engine.certificate import MOST_SHAPES
-
-        if self.cache_dir is not None and not self.cache:
-            raise ValueError("a folder for the cache and no cache exclude each other")
-        if not 0 <= self.shapes <= MOST_SHAPES:
-            raise ValueError(f"the sizes must be from +0 to +{MOST_SHAPES}, not +{self.shapes}")
-        limit, budget = _bytes(self.memory_limit), _bytes(self.memory_budget)
-        if limit is not None and not LEAST_CHILD_BYTES <= limit <= MOST_LIMIT_BYTES:
-            raise ValueError(
-                f"the memory limit of a solver must be from {LEAST_CHILD_BYTES >> 20} MiB (it does "
-                f"not start with less) to {MOST_LIMIT_BYTES >> 40} TiB, not {self.memory_limit}"
-            )
-        settings = Settings(
-            executor=self.executor,  # type: ignore[arg-type]  # it checks
-            address=self.address,
-            workers=self.workers,
-            mode=self.solver,  # type: ignore[arg-type]  # it checks
-            timeout=self.timeout,
-            memory_limit_bytes=limit,
-            seed=self.seed,
-        )
-        return settings if budget is None else within(settings, budget)
-
-
-def _bytes(size: int | str | None) -> int | None:
-    """A size in bytes; raises ``ValueError`` for a text that is none."""
-    from cluster.settings import parse_size
-
-    return parse_size(size) if isinstance(size, str) else size
 
 
 def run(
@@ -100,7 +43,7 @@ def run(
     def place() -> Path:
         from shardproof.load import plan_name
 
-        return rundir.create(options.out, plan_name(parallel or single), datetime.now())
+        return rundir.create(path(options.out), plan_name(parallel or single), datetime.now())
 
     work = partial(_run, single, parallel, options, settings, progress)
     return measured(settings, progress, work, place)
@@ -209,12 +152,13 @@ def _run(
 
     start = time.perf_counter()
     progress.phase("load")
-    rundir.refuse_nameless(single, parallel, options.out or rundir.DEFAULT, options.cache_dir)
-    if options.out is not None:
-        rundir.refuse_used(options.out)
-    assumptions = assume.Assumptions() if options.assume is None else assume.read(options.assume)
+    chosen, stated = path(options.out), path(options.assume)
+    rundir.refuse_nameless(single, parallel, chosen or rundir.DEFAULT, path(options.cache_dir))
+    if chosen is not None:
+        rundir.refuse_used(chosen)
+    assumptions = assume.Assumptions() if stated is None else assume.read(stated)
     plan = load_plan(single, parallel, assumptions)
-    out = rundir.create(options.out, plan.name, datetime.now())
+    out = rundir.create(chosen, plan.name, datetime.now())
     progress.run_dir = out
     seconds = time.perf_counter() - start
 
@@ -228,11 +172,7 @@ def _run(
         assumptions=assumptions,
         inputs=digests(single, parallel),
         files=tuple(str(p.resolve()) for p in (single, parallel) if p is not None),
-        exhaustive=options.exhaustive,
-        use_cache=options.cache,
-        cache_dir=None if options.cache_dir is None else str(options.cache_dir.resolve()),
-        more=options.shapes,
-        proofs=options.proofs,
+        options=options.given(),
     )
     asked.write(out, question)
     return prove(plan, out, question, settings, progress, seconds)
@@ -254,17 +194,13 @@ def prove(
     with status.told(out, progress):
         result = pipeline(
             plan,
+            options=question.chosen,
             settings=settings,
             out=out,
-            exhaustive=question.exhaustive,
-            use_cache=question.use_cache,
-            cache_dir=None if question.cache_dir is None else Path(question.cache_dir),
             assumptions=question.assumptions,
             load_seconds=load_seconds,
             progress=progress,
             inputs=question.inputs,
-            more=question.more,
-            with_proofs=question.proofs,
             otherwise=partial(_as_recorded, question),
             saved=question.plan,
         )

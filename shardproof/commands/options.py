@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+
+from shardproof import options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +30,14 @@ PATH: Final = _Path(path_type=Path)
 FOLDER_THERE: Final = _Path(path_type=Path, file_okay=False, exists=True)
 FILE_THERE: Final = _Path(path_type=Path, dir_okay=False, exists=True)
 
+#: How the command line reads a value of the types that it has in a file.
+_TYPES: Final[Mapping[tuple[type, ...], Any]] = {
+    (Path,): PATH,
+    (str,): str,
+    (int,): int,
+    (int, float): float,
+}
+
 
 def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:
     """The options of a command that verifies many plans: where, and how many at once.
@@ -35,10 +45,10 @@ def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:
     ``what``: the plural of what it runs, ``said``: what else says where they are solved, ``jobs``:
     the help of ``--jobs``.
     """
-    options = (
+    shared = (
         click.option(
             "--executor",
-            type=click.Choice(("auto", "local", "ray")),
+            type=click.Choice(options.EXECUTORS),
             help=f"Where {what} are solved, in place of what the {said} say.",
         ),
         click.option("--address", metavar="ADDR", help="The Ray cluster to join."),
@@ -54,8 +64,36 @@ def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:
     )
 
     def decorate(command: F) -> F:
-        for option in reversed(options):
+        for option in reversed(shared):
             command = option(command)
         return command
 
     return decorate
+
+
+def of_verify(command: F) -> F:
+    """The options of `shardproof.options.Options`, in their order, with ``--json`` after the first;
+    ``command`` gets them by the names that they have there."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+    first, *others = options.names()
+    for decorate in reversed([_declared(first), as_json, *map(_declared, others)]):
+        command = decorate(command)
+    return command
+
+
+def _declared(name: str) -> Callable[[F], F]:
+    """One option of ``verify``."""
+    shown, default = options.shown(name), options.defaults()[name]
+    flag = shown.flag or f"--{name.replace('_', '-')}"
+    if shown.kinds == (bool,):
+        value = not default if shown.turned else True
+        return click.option(flag, name, flag_value=value, default=default, help=shown.help)
+    return click.option(
+        flag,
+        name,
+        type=click.Choice(shown.choices) if shown.choices else _TYPES[shown.kinds],
+        default=default,
+        show_default=shown.shows_default,
+        metavar=shown.metavar,
+        help=shown.help,
+    )

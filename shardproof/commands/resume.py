@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from shardproof.commands.options import PATH
+from shardproof.options import EXECUTORS
 
 
 @click.command(short_help="Go on with a run that was killed.")
@@ -15,7 +16,7 @@ from shardproof.commands.options import PATH
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option(
     "--executor",
-    type=click.Choice(("auto", "local", "ray")),
+    type=click.Choice(EXECUTORS),
     help="Go on elsewhere than the run began; also --address and --workers.",
 )
 @click.option("--address", metavar="ADDR", help="The Ray cluster to join.")

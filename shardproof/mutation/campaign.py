@@ -115,22 +115,21 @@ def run(
 
 def verify(plan: Plan, cache: Path | None = None, memo: Memo | None = None) -> tuple[str, str]:
     """The verdict on a plan in memory, and its reason, as the command line comes to them."""
-    from cluster.settings import Settings
     from shardproof import pipeline
     from shardproof.assume import Assumptions
+    from shardproof.options import Options
     from shardproof.progress import Progress
 
     try:
         wellformed.check(plan)
         pairing.check(plan)
         with tempfile.TemporaryDirectory(prefix="shardproof-mutant-") as folder:
+            options = Options(executor="local", workers=1, timeout=TIMEOUT, cache_dir=cache)
             result = pipeline.run(
                 plan,
-                settings=Settings(executor="local", workers=1, timeout=TIMEOUT),
+                options=options,
+                settings=options.settings(),
                 out=Path(folder),
-                exhaustive=False,
-                use_cache=True,
-                cache_dir=cache,
                 memo=memo,
                 assumptions=Assumptions(),
                 load_seconds=0.0,

@@ -22,6 +22,7 @@ from engine.errors import InvalidInput
 from engine.files import unwritable
 from shardproof import api, rundir
 from shardproof.nightly.suite import Entry, Suite
+from shardproof.options import Options
 from shardproof.result import Result
 
 FORMAT: Final = 1
@@ -109,7 +110,7 @@ def _pool(suite: Suite, here: Path) -> AbstractContextManager[Mapping[str, str]]
     verdicts too. Raises `InvalidInput` for settings that cannot be."""
     chosen: dict[str, Any] = dict(suite.options)
     try:
-        settings = api.Options(**chosen).settings()
+        settings = Options(**chosen).settings()
     except ValueError as error:
         raise InvalidInput(str(error), f"suite {suite.name}, verify") from error
     if not settings.on_cluster:
@@ -159,7 +160,7 @@ def _verify(suite: Suite, entry: Entry, seed: int, here: Path, out: Path) -> Res
         single.parent.mkdir(exist_ok=True)
         store.save(zoo.build(entry.model, **parameters), single)
     chosen: dict[str, Any] = dict(suite.options)
-    options = api.Options(out=out, seed=seed, assume=entry.assume, **chosen)
+    options = Options(out=out, seed=seed, assume=entry.assume, **chosen)
     return api.run(single, entry.parallel, options)
 
 
