@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from checker.claims import Rebuilder
+from checker.claims import MOST_WIDENED, Rebuilder
 from checker.families import members
 from checker.forms import form
 from checker.result import Problems
@@ -15,6 +15,7 @@ from engine.errors import Unsupported
 from engine.lineage import ABSOLUTE, Atom, Dim, Layout, Lineage, NodeTable, Operand, Term
 from engine.obligation import Claim, build
 from engine.records import TemplateRecord
+from partition.partition import WIDEST
 from solvers import Query
 from tests.engine.obligations import Holds
 
@@ -206,3 +207,8 @@ def test_too_many_members_of_a_mask_are_refused() -> None:
     claim = identity(x, x)._replace(extents={"dp": 2048})
     with pytest.raises(Unsupported, match="a family of more than 1024 members that differ"):
         build(nodes, claim)
+
+
+def test_the_checker_moves_a_cut_back_as_far_as_the_prover() -> None:
+    """With less, it could not follow what was proved."""
+    assert MOST_WIDENED >= WIDEST
