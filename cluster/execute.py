@@ -7,7 +7,6 @@ ledger before it counts.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from cluster.cache import VerdictCache
 from cluster.events import Events
 from cluster.ledger import Ledger, text_key
 from cluster.local import LocalExecutor, Peaks
-from cluster.settings import POOL, Options, Settings
+from cluster.settings import Options, Settings
 from solvers import Query, Solved
 
 LARGE = 5_000
@@ -132,10 +131,10 @@ def choose_executor(
         name = "ray" if settings.on_cluster or queries > LARGE else "local"
     if name == "local":
         return LocalExecutor(settings, events=events)
-    if pool := os.environ.get(POOL):
+    if settings.pool:
         from cluster.hub import HubExecutor
 
-        return HubExecutor(settings, pool)
+        return HubExecutor(settings)
     from cluster.ray_executor import RayExecutor
 
     return RayExecutor(settings, known, events)

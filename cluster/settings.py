@@ -22,7 +22,8 @@ UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start
 """Bytes per unit; a bare letter is binary, as container runtimes have it."""
 
 POOL = "SHARDPROOF_POOL"
-"""The environment variable that names a pool of workers shared by several runs (`cluster.hub`)."""
+"""The environment variable that tells other processes the name of a pool of workers shared by
+several runs (`cluster.hub`); it is read where options become settings."""
 
 WORKERS_PER_CPU = 4
 """More workers than this only wait for each other."""
@@ -91,7 +92,8 @@ class Settings:
 
     ``workers`` None means one per CPU: of this process (local), of the cluster (Ray). An
     ``address`` is that of a running Ray cluster. ``memory_budget_bytes`` bounds this process and
-    everything below it (`cluster.budget`). Raises ValueError for what cannot be.
+    everything below it (`cluster.budget`). ``pool`` names the pool of workers that several runs on
+    one cluster share, if they do (`cluster.hub`). Raises ValueError for what cannot be.
     """
 
     executor: ExecutorName = "auto"
@@ -102,6 +104,7 @@ class Settings:
     memory_limit_bytes: int | None = None
     seed: int = 1
     memory_budget_bytes: int | None = None
+    pool: str = ""
 
     def __post_init__(self) -> None:
         if self.executor not in get_args(ExecutorName):
@@ -144,7 +147,7 @@ class Settings:
     @property
     def own_cluster(self) -> bool:
         """Whether a Ray cluster works for this run alone, not for several with one pool."""
-        return self.on_cluster and POOL not in os.environ
+        return self.on_cluster and not self.pool
 
     @property
     def first_limit_bytes(self) -> int:

@@ -30,14 +30,19 @@ GRADIENT = "gradient"
 
 
 def run(
-    single: Path, parallel: Path | None, options: Options, progress: Progress | None = None
+    single: Path,
+    parallel: Path | None,
+    options: Options,
+    progress: Progress | None = None,
+    settings: Settings | None = None,
 ) -> Result:
-    """Verify; what is wrong with the input is a result too.
+    """Verify; what is wrong with the input is a result too.  ``settings``: those of the options,
+    with more that only this process knows (a shared pool).
 
     Raises ``ValueError`` for options that cannot be; any other error is a fault of ours, or of
     the machine.
     """
-    settings = options.settings()
+    settings = options.settings() if settings is None else settings
     progress = Progress() if progress is None else progress
 
     def place() -> Path:
@@ -168,7 +173,8 @@ def _run(
 
     question = asked.Asked(
         plan=store.save(plan, out / PLAN),
-        settings=settings,
+        # A pool is there for as long as what began it: whoever goes on later uses none.
+        settings=replace(settings, pool="", address=options.address),
         assumptions=assumptions,
         inputs=digests(single, parallel),
         files=tuple(str(p.resolve()) for p in (single, parallel) if p is not None),

@@ -161,7 +161,7 @@ class Options:
     def settings(self) -> Settings:
         """How to execute; raises ``ValueError`` for what cannot be."""
         from cluster.budget import LEAST_CHILD_BYTES, within
-        from cluster.settings import Settings
+        from cluster.settings import POOL, Settings
         from engine.certificate import MOST_SHAPES
 
         if self.cache_dir is not None and not self.cache:
@@ -182,6 +182,7 @@ class Options:
             timeout=self.timeout,
             memory_limit_bytes=limit,
             seed=self.seed,
+            pool=os.environ.get(POOL, ""),
         )
         return settings if budget is None else within(settings, budget)
 

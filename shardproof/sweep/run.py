@@ -133,8 +133,8 @@ def _made(
     # With the cache off a run's time is to be its own: nobody solves anything for it.
     shared = all(sweep.options.get("cache", False) for sweep, _, _ in wanted)
     (folder / POOL).mkdir(exist_ok=True)
-    with hub(cluster, folder / POOL, shared=shared) as environment:
-        yield from many.on_cluster(tasks, jobs, environment)
+    with hub(cluster, folder / POOL, shared=shared) as pool:
+        yield from many.on_cluster(tasks, jobs, pool.variables)
 
 
 def missing(
