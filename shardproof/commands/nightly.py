@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from shardproof.commands.options import PATH, of_many
+from shardproof.commands.options import PATH, jobs_here, of_many
 
 
 @click.command(short_help="Verify suites of plans, compared with the night before.")
@@ -45,6 +45,7 @@ def nightly(
     if len(set(names)) < len(names):
         raise InvalidInput(f"expected suites of different names, found {', '.join(names)}")
     documents = []
+    jobs = jobs_here(jobs)
     for one, name in zip(read, names, strict=True):
         folder = out / name
         now = night.run(one, folder, datetime.now(), _tell, jobs)

@@ -71,6 +71,18 @@ def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:
     return decorate
 
 
+def jobs_here(jobs: int) -> int:
+    """How many runs go on at once on this machine, of as many as asked for; says it if it is
+    fewer."""
+    from cluster.settings import most_workers
+
+    here = min(jobs, most_workers())
+    if here < jobs:
+        said = f"{jobs} runs at once are more than this machine has use for: {here} go on at once"
+        click.echo(f"shardproof: {said}", err=True)
+    return here
+
+
 def of_verify(command: F) -> F:
     """The options of `shardproof.options.Options`, in their order, with ``--json`` after the first;
     ``command`` gets them by the names that they have there."""

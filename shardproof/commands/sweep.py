@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardproof.commands.options import PATH, of_many
+from shardproof.commands.options import PATH, jobs_here, of_many
 
 if TYPE_CHECKING:
     from cluster.settings import Settings
@@ -62,6 +62,7 @@ def sweep(
     others = [] if compare is None else figures.read(compare)
     folder = Path("shardproof-sweeps") / slug("+".join(names)) if out is None else out
     cluster = _cluster(sweeps)
+    jobs = jobs_here(jobs) if cluster is None else jobs
     swept = run.run(sweeps, folder.resolve(), others, _tell, jobs=jobs, cluster=cluster)
     path = page.write(swept)
     if as_json:

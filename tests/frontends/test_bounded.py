@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
+import json
 import os
 import signal
 import struct
@@ -16,7 +19,14 @@ import pytest
 
 from engine.errors import InvalidInput
 from frontends.errors import UnreadablePlan
-from frontends.nnscaler.child import BoundedCall, BoundedCallError, Bounds, run_bounded
+from frontends.nnscaler.child import (
+    BoundedCall,
+    BoundedCallError,
+    Bounds,
+    _not_handed_over,
+    _outcome,
+    run_bounded,
+)
 from frontends.nnscaler.read import read_bounded
 from tests.conftest import ROOT
 from tests.frontends.pickles import frame, named, pickled, small_plan, text
@@ -183,6 +193,17 @@ def test_the_clock_runs_from_the_start_also_where_nobody_waits_yet() -> None:
     with BoundedCall(f"{CALLS}:nap", [0, "early"], Bounds(seconds=5)) as done:
         time.sleep(1)
         assert done.result() == b"early"
+
+
+def test_a_full_disk_is_no_fault_of_the_input() -> None:
+    """The child has no room for what it read: the parent raises what the system said."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        _outcome(io.BytesIO(json.dumps(_not_handed_over(full)).encode() + b"\n"), 100)
+    assert caught.value.errno == errno.ENOSPC
+    large = OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    with pytest.raises(InvalidInput, match="could not be handed over: File too large"):
+        _outcome(io.BytesIO(json.dumps(_not_handed_over(large)).encode() + b"\n"), 100)
 
 
 # -- hostile plans that need the child ---------------------------------------------------------

@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 import shardproof
-from cluster.settings import Settings
+from cluster.settings import Settings, most_workers
 from shardproof import asked, cli, options
 from shardproof.assume import Assumptions
+from shardproof.commands.options import jobs_here
 from shardproof.options import Options
 
 #: Of each option another value than its default, as the command line has it and as Python has it.
@@ -104,3 +105,13 @@ def test_one_more_option_is_one_more_field() -> None:
     command = cli.main.commands["verify"]
     made = [p.name for p in command.params if isinstance(p, click.Option)]
     assert [name for name in made if name != "as_json"] == list(options.names())
+
+
+def test_runs_at_once_are_bounded_by_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert jobs_here(1) == 1
+    assert capsys.readouterr().err == ""
+    assert jobs_here(1000) == most_workers() < 1000
+    assert capsys.readouterr().err == (
+        "shardproof: 1000 runs at once are more than this machine has use for: "
+        f"{most_workers()} go on at once\n"
+    )
