@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Literal, TypeAlias, get_args
 
 from solvers import Mode, Portfolio
+from solvers.child import LEAST_SECONDS
 from solvers.configurations import CONFIGURATIONS
 
 ExecutorName: TypeAlias = Literal["auto", "local", "ray"]
@@ -27,9 +28,6 @@ several runs (`cluster.hub`); it is read where options become settings."""
 
 WORKERS_PER_CPU = 4
 """More workers than this only wait for each other."""
-
-SHORT_SECONDS = 0.5
-"""What a solver takes to start: a shorter timeout is not kept to by the wall clock."""
 
 FIRST_LIMIT_BYTES = 2 << 30
 """What a solver gets at first where the user sets no limit."""
@@ -174,11 +172,11 @@ class Settings:
                 f"{self.workers} workers are more than this machine has use for, with "
                 f"{_cpus()} CPUs: {here} solve"
             )
-        if self.timeout < SHORT_SECONDS:
+        if self.timeout < LEAST_SECONDS:
             found.append(
                 f"a timeout of {self.timeout:g} s is shorter than the start of a solver: queries "
-                "are bounded by the solvers' own resource limits, and by the clock no sooner than "
-                "a solver starts"
+                "are bounded by the solvers' own resource limits, and by the clock after "
+                f"{LEAST_SECONDS:g} s"
             )
         return tuple(found)
 

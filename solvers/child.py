@@ -26,6 +26,10 @@ from solvers.worker import LENGTH, MIB, OUT_OF_MEMORY, Question, Reply, Settings
 START_SECONDS = 60.0
 """Wall clock for a child to come up."""
 
+LEAST_SECONDS = 0.5
+"""The shortest wall clock of a question: a child that is killed has to be started again, and that
+takes about as long."""
+
 NEAR_LIMIT = 0.5
 """A child last seen with this share of its memory limit resident that died, died of memory."""
 
@@ -51,7 +55,7 @@ class Child:
         self.peak_bytes = 0
         self.busy = False
         self._memory_limit_bytes = memory_limit_bytes
-        self._timeout = self._start_seconds = 0.0
+        self._timeout = 0.0
         self._asked = self._started = time.perf_counter()
         self._outgoing = memoryview(b"")
         self._incoming = bytearray()
@@ -101,13 +105,7 @@ class Child:
         """When to kill it, on the clock of ``time.perf_counter``."""
         if not self.version:
             return self._started + START_SECONDS
-        return self._asked + self._wall_seconds
-
-    @property
-    def _wall_seconds(self) -> float:
-        """The wall clock of a question: killing a child sooner than it took to start would cost
-        more than it saves."""
-        return max(self._timeout, self._start_seconds)
+        return self._asked + max(self._timeout, LEAST_SECONDS)
 
     def ask(
         self,
@@ -192,7 +190,6 @@ class Child:
             if not self.version:
                 self.version = reply.version
                 self._asked = time.perf_counter()
-                self._start_seconds = self._asked - self._started
                 self.transmit()
                 continue
             self.busy = False

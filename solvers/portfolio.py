@@ -39,7 +39,7 @@ class Portfolio(Closing):
     """Solver children behind one question: does this text have a model?
 
     ``timeout`` is in seconds of wall clock per text and solver, and sets the resource limits in
-    proportion; a solver is killed for its clock no sooner than it took to start.
+    proportion; a solver is killed for its clock no sooner than `solvers.child` says.
     ``memory_limit_bytes`` bounds each child's address space (at least some 300 MiB). ``seed`` goes
     to every random source of the solvers. Children start when first needed and end with the
     context. Not for use from several threads at once.

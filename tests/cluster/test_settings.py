@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cluster.settings import (
-    SHORT_SECONDS,
     WORKERS_PER_CPU,
     Settings,
     most_workers,
     parse_size,
 )
+from solvers.child import LEAST_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_workers_are_bounded_by_the_machine() -> None:
 def test_a_timeout_shorter_than_a_start_is_said() -> None:
     (said,) = Settings(timeout=1e-6).notes()
     assert said.startswith("a timeout of 1e-06 s is shorter than the start of a solver")
-    assert Settings(timeout=SHORT_SECONDS).notes() == ()
+    assert Settings(timeout=LEAST_SECONDS).notes() == ()
 
 
 def test_a_size_of_any_length_is_a_number() -> None:

@@ -69,7 +69,7 @@ def test_a_text_that_takes_too_long_costs_only_itself(solver: SolverName) -> Non
 
 
 def test_a_timeout_shorter_than_a_start_costs_no_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is killed sooner than it took to start, and none is started for one text alone."""
+    """Nobody is killed sooner than it takes to start, and none is started for one text alone."""
     started: list[str] = []
 
     class Counted(Child):
