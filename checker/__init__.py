@@ -8,7 +8,7 @@ depends on was left out, and that the conclusions are complete; then it solves e
 again. A file in the run directory is never evidence by itself.
 """
 
-from checker.result import CheckResult, Problem
-from checker.verify import check
+from shardproof.checker.result import CheckResult, Problem
+from shardproof.checker.verify import check
 
 __all__ = ["CheckResult", "Problem", "check"]

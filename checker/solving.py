@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from solvers import Mode, Portfolio, Query, SolverDisagreement
+from shardproof.solvers import Mode, Portfolio, Query, SolverDisagreement
 
 Texts = tuple[str, str]
 

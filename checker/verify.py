@@ -8,31 +8,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checker.assumptions import Assumptions, Inputs
-from checker.claims import Rebuilder, single_values
-from checker.definitions import DefinitionChecker
-from checker.ethos import Ethos
-from checker.ethos import find as find_ethos
-from checker.leftovers import check_leftovers
-from checker.proofs import Alone, check_proofs
-from checker.result import CheckResult, Problems
-from checker.rounding import check_rounding
-from checker.said import check_assumptions, check_counts
-from checker.sides import Side, check_stages, check_structure, live_rows
-from checker.solving import Solver
-from checker.views import check_lineages
-from engine import store
-from engine.certificate import MOST_SHAPES, SHAPES
-from engine.conclusions import Conclusion, conclude
-from engine.derive import Derived, derive
-from engine.errors import InvalidInput, Unsupported
-from engine.ir import MICROBATCH, Plan
-from engine.records import PARALLEL, SINGLE, Run, StageRecord, read_run
-from engine.rounding import restored
-from engine.rows import Unrolled
-from engine.sums import root_kinds
-from engine.unroll import unroll
-from solvers import Mode
+from shardproof.checker.obligations.restate import Rebuilder, single_values
+from shardproof.checker.proofs.check import Alone, check_proofs
+from shardproof.checker.proofs.ethos import Ethos
+from shardproof.checker.proofs.ethos import find as find_ethos
+from shardproof.checker.record.certificate import check_assumptions, check_counts
+from shardproof.checker.record.files import check_leftovers
+from shardproof.checker.record.rounding import check_rounding
+from shardproof.checker.result import CheckResult, Problems
+from shardproof.checker.solving import Solver
+from shardproof.checker.values.assumptions import Assumptions, Inputs
+from shardproof.checker.values.definitions import DefinitionChecker
+from shardproof.checker.values.sides import Side, check_stages, check_structure, live_rows
+from shardproof.checker.values.views import check_lineages
+from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.engine.lineage.sums import root_kinds
+from shardproof.engine.plan import store
+from shardproof.engine.plan.constants import restored
+from shardproof.engine.plan.ir import MICROBATCH, Plan
+from shardproof.engine.records.certificate import MOST_SHAPES, SHAPES
+from shardproof.engine.records.run import PARALLEL, SINGLE, Run, StageRecord, read_run
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.schedule.unroll import unroll
+from shardproof.engine.specification.conclusions import Conclusion, conclude
+from shardproof.engine.specification.gradients import Derived, derive
+from shardproof.solvers import Mode
 
 Progress = Callable[[str, int, int], None]
 
@@ -80,12 +80,12 @@ def check(
     if the caller has them; both are held against the certificate.  ``thorough``: rebuild every
     operator's obligation, also those that are others up to names.  ``proofs``: check the stored
     proofs too, and ask each solver by itself; ``ethos``: the external checker of proofs, with the
-    calculus in ``cpc`` (`checker.ethos`).  ``part``: (k, n) states again and solves the templates
-    whose number is k modulo n only, everything else is checked whole: a proof holds if all n parts
-    of it do (`checker.parts`).  ``memory_limits``: the bytes that a solver has, then those that a
-    text which did not fit is tried with again, alone.  The rest are settings of the solvers.
-    Raises `InvalidInput` if ethos is not where it is said to be, ValueError for a part of what is
-    no proof.
+    calculus in ``cpc`` (`checker.proofs.ethos`).  ``part``: (k, n) states again and solves the
+    templates whose number is k modulo n only, everything else is checked whole: a proof holds if
+    all n parts of it do (`checker.record.parts`).  ``memory_limits``: the bytes that a solver has,
+    then those that a text which did not fit is tried with again, alone.  The rest are settings of
+    the solvers. Raises `InvalidInput` if ethos is not where it is said to be, ValueError for a part
+    of what is no proof.
     """
     external = find_ethos(*(None if p is None else Path(p) for p in (ethos, cpc)))
     problems = Problems()

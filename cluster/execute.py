@@ -12,13 +12,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster import needs
-from cluster.cache import VerdictCache
-from cluster.events import Events
-from cluster.ledger import Ledger, text_key
-from cluster.local import LocalExecutor, Peaks
-from cluster.settings import Options, Settings
-from solvers import Query, Solved
+from shardproof.cluster.local import LocalExecutor, Peaks
+from shardproof.cluster.memory import model as needs
+from shardproof.cluster.settings import Options, Settings
+from shardproof.cluster.verdicts.cache import VerdictCache
+from shardproof.cluster.verdicts.events import Events
+from shardproof.cluster.verdicts.ledger import Ledger, text_key
+from shardproof.solvers import Query, Solved
 
 LARGE = 5_000
 """From this many queries on, "auto" takes Ray even without a cluster."""
@@ -111,10 +111,10 @@ def execute(
 
 def joined(settings: Settings) -> AbstractContextManager[None]:
     """Use the Ray cluster of a run to the end of the block, where it has one to itself: what it
-    does there begins and ends in one session. Raises `cluster.ray_pool.ClusterError`."""
+    does there begins and ends in one session. Raises `cluster.on_ray.pool.ClusterError`."""
     if not settings.own_cluster:
         return nullcontext()
-    from cluster import ray_pool
+    from shardproof.cluster.on_ray import pool as ray_pool
 
     return ray_pool.joined(settings)
 
@@ -132,10 +132,10 @@ def choose_executor(
     if name == "local":
         return LocalExecutor(settings, events=events)
     if settings.pool:
-        from cluster.hub import HubExecutor
+        from shardproof.cluster.on_ray.shared_pool import HubExecutor
 
         return HubExecutor(settings)
-    from cluster.ray_executor import RayExecutor
+    from shardproof.cluster.on_ray.executor import RayExecutor
 
     return RayExecutor(settings, known, events)
 

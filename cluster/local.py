@@ -1,7 +1,7 @@
 """The executor in this process: threads that each talk to solver children of their own.
 
 Solving happens in the children, so threads suffice; Ray is not imported on this path. A query that
-did not fit is tried again alone, at the end, with more memory (`cluster.fitting`).
+did not fit is tried again alone, at the end, with more memory (`cluster.memory.retry`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from cluster.budget import admit
-from cluster.events import Events
-from cluster.fitting import MIB, PORTFOLIO_BYTES, machine_bytes, with_figures
-from cluster.settings import Options, Settings
-from engine.closing import Closing
-from solvers import Answer, Portfolio, Query, Solved, SolverUnavailable
+from shardproof.cluster.memory.budget import admit
+from shardproof.cluster.memory.retry import MIB, PORTFOLIO_BYTES, machine_bytes, with_figures
+from shardproof.cluster.settings import Options, Settings
+from shardproof.cluster.verdicts.events import Events
+from shardproof.engine.storage.closing import Closing
+from shardproof.solvers import Answer, Portfolio, Query, Solved, SolverUnavailable
 
 SMALL = 50
 """Below this many queries a second worker takes longer to start than it saves."""

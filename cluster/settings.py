@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias, get_args
 
-from solvers import Mode, Portfolio
-from solvers.child import LEAST_SECONDS
-from solvers.configurations import CONFIGURATIONS
+from shardproof.solvers import Mode, Portfolio
+from shardproof.solvers.child import LEAST_SECONDS
+from shardproof.solvers.configurations import CONFIGURATIONS
 
 ExecutorName: TypeAlias = Literal["auto", "local", "ray"]
 
@@ -24,7 +24,7 @@ UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start
 
 POOL = "SHARDPROOF_POOL"
 """The environment variable that tells other processes the name of a pool of workers shared by
-several runs (`cluster.hub`); it is read where options become settings."""
+several runs (`cluster.on_ray.shared_pool`); it is read where options become settings."""
 
 WORKERS_PER_CPU = 4
 """More workers than this only wait for each other."""
@@ -86,12 +86,13 @@ class Options:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How to execute. ``timeout`` is in seconds per query, the memory limit holds per solver;
-    without one a query may have, alone, what the machine has (`cluster.fitting`).
+    without one a query may have, alone, what the machine has (`cluster.memory.retry`).
 
     ``workers`` None means one per CPU: of this process (local), of the cluster (Ray). An
     ``address`` is that of a running Ray cluster. ``memory_budget_bytes`` bounds this process and
-    everything below it (`cluster.budget`). ``pool`` names the pool of workers that several runs on
-    one cluster share, if they do (`cluster.hub`). Raises ValueError for what cannot be.
+    everything below it (`cluster.memory.budget`). ``pool`` names the pool of workers that several
+    runs on one cluster share, if they do (`cluster.on_ray.shared_pool`). Raises ValueError for what
+    cannot be.
     """
 
     executor: ExecutorName = "auto"
@@ -188,6 +189,6 @@ def _cpus() -> int:
 @functools.cache
 def most_workers() -> int:
     """How many workers this machine has use for: CPUs, and memory for their solvers."""
-    from cluster.fitting import PORTFOLIO_BYTES, machine_bytes
+    from shardproof.cluster.memory.retry import PORTFOLIO_BYTES, machine_bytes
 
     return max(1, min(WORKERS_PER_CPU * _cpus(), machine_bytes() // PORTFOLIO_BYTES))

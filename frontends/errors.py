@@ -1,6 +1,6 @@
 """The error every reader raises."""
 
-from engine.errors import InvalidInput
+from shardproof.engine.errors import InvalidInput
 
 
 class UnreadablePlan(InvalidInput):

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardproof.options import AnyPath, Options, with_options
-from shardproof.result import Conclusion, Counts, Result, Seconds
+from shardproof.run.options import AnyPath, Options, with_options
+from shardproof.run.result import Conclusion, Counts, Result, Seconds
 
 if TYPE_CHECKING:
-    from checker import CheckResult
-    from shardproof.progress import Progress
+    from shardproof.checker import CheckResult
+    from shardproof.run.progress import Progress
 
 __all__ = ["Conclusion", "Counts", "Result", "Seconds", "check", "verify"]
 

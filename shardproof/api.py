@@ -10,20 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import InvalidInput
-from engine.garbage import no_collector
-from shardproof import rundir
-from shardproof.options import Options, path
-from shardproof.progress import Progress
-from shardproof.result import Result
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.storage.garbage import no_collector
+from shardproof.inputs import rundir
+from shardproof.run.options import Options, path
+from shardproof.run.progress import Progress
+from shardproof.run.result import Result
 
 if TYPE_CHECKING:
-    from checker import CheckResult
-    from cluster.budget import OverBudget
-    from cluster.settings import Settings
-    from engine.ir import Plan
-    from shardproof.asked import Asked
-    from shardproof.assume import Assumptions
+    from shardproof.checker import CheckResult
+    from shardproof.cluster.memory.budget import OverBudget
+    from shardproof.cluster.settings import Settings
+    from shardproof.engine.plan.ir import Plan
+    from shardproof.inputs.assume import Assumptions
+    from shardproof.run.request import Asked
 
 #: The kind of the conclusions about gradients of parameters.
 GRADIENT = "gradient"
@@ -46,7 +46,7 @@ def run(
     progress = Progress() if progress is None else progress
 
     def place() -> Path:
-        from shardproof.load import plan_name
+        from shardproof.inputs.load import plan_name
 
         return rundir.create(path(options.out), plan_name(parallel or single), datetime.now())
 
@@ -62,8 +62,8 @@ def measured(
     What is wrong with the input, and a budget that was not enough, are results; ``place`` gives the
     directory for that of a budget which was not enough for the run to come to one.
     """
-    from cluster.budget import OverBudget, bounded
-    from cluster.ledger import LedgerError
+    from shardproof.cluster.memory.budget import OverBudget, bounded
+    from shardproof.cluster.verdicts.ledger import LedgerError
 
     start = time.perf_counter()
     peak = 0.0
@@ -122,12 +122,12 @@ def check(
     """
     if not run_dir.is_dir() or not rundir.is_run(run_dir):
         raise InvalidInput("expected the directory of a run", str(run_dir))
-    import checker
-    from cluster.fitting import machine_bytes
-    from cluster.local import limits
-    from cluster.settings import Settings
-    from shardproof import spread_check
-    from shardproof.recheck import read_again
+    from shardproof import checker
+    from shardproof.cluster.local import limits
+    from shardproof.cluster.memory.retry import machine_bytes
+    from shardproof.cluster.settings import Settings
+    from shardproof.run import check_in_parts as spread_check
+    from shardproof.run.recheck import read_again
 
     source = read_again(run_dir, files)
     if cluster is not None and not proofs and spread_check.can_be_spread(run_dir):
@@ -152,8 +152,8 @@ def _run(
     settings: Settings,
     progress: Progress,
 ) -> Result:
-    from shardproof import assume
-    from shardproof.load import digests, load_plan
+    from shardproof.inputs import assume
+    from shardproof.inputs.load import digests, load_plan
 
     start = time.perf_counter()
     progress.phase("load")
@@ -167,9 +167,9 @@ def _run(
     progress.run_dir = out
     seconds = time.perf_counter() - start
 
-    from engine import store
-    from engine.records import PLAN
-    from shardproof import asked
+    from shardproof.engine.plan import store
+    from shardproof.engine.records.run import PLAN
+    from shardproof.run import request as asked
 
     question = asked.Asked(
         plan=store.save(plan, out / PLAN),
@@ -193,8 +193,8 @@ def prove(
     load_seconds: float,
 ) -> Result:
     """Answer what was asked of a plan, in the run directory ``out``; others can see how it goes."""
-    from shardproof import status
-    from shardproof.pipeline import run as pipeline
+    from shardproof.run import status
+    from shardproof.run.pipeline import run as pipeline
 
     progress.run_dir = out
     with status.told(out, progress):
@@ -217,7 +217,7 @@ def prove(
 def _as_recorded(question: Asked) -> Plan | None:
     """The same files with groups in the order that the parallel plan records; None if that is how
     they were read, or they are not there as they were."""
-    from shardproof.load import digests, load_plan
+    from shardproof.inputs.load import digests, load_plan
 
     if len(question.files) != 2 or question.assumptions.as_recorded:
         return None

@@ -31,7 +31,7 @@ from shardproof.commands.submit import submit
 from shardproof.commands.sweep import sweep
 
 if TYPE_CHECKING:
-    from shardproof.progress import Progress
+    from shardproof.run.progress import Progress
 
 INVALID: Final = 3
 INTERNAL: Final = 4
@@ -79,8 +79,8 @@ class _Face(click.Group):
 
     def _code(self, command: Callable[[], Any]) -> int:
         """The exit code of a command; nothing that goes wrong leaves a traceback."""
-        from engine.errors import InvalidInput
-        from engine.files import is_full
+        from shardproof.engine.errors import InvalidInput
+        from shardproof.engine.storage.files import is_full
 
         try:
             code = command()
@@ -105,7 +105,7 @@ class _Face(click.Group):
 
     def _no_space(self, error: Exception) -> str:
         """What to say of a full disk; whatever is on record stays there."""
-        from shardproof.asked import NAME
+        from shardproof.run.request import NAME
 
         place = getattr(error, "filename", None) or ""
         where = None if self.progress is None else self.progress.run_dir
@@ -163,7 +163,7 @@ def _kept(text: str, progress: Progress | None) -> Path:
 
 
 def _complain(message: str) -> None:
-    from shardproof.words import plain
+    from shardproof.report.words import plain
 
     click.echo(f"shardproof: {plain(message)}", err=True)
 
@@ -191,8 +191,8 @@ def main() -> None:
 def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -> int:
     """Verify two nnScaler plans (SINGLE PARALLEL), or a folder that holds both sides (SINGLE)."""
     from shardproof import api
-    from shardproof.options import Options
-    from shardproof.progress import on_stderr
+    from shardproof.run.options import Options
+    from shardproof.run.progress import on_stderr
 
     chosen = Options(**options)
     try:
@@ -207,7 +207,7 @@ def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -
     if result.verdict == "invalid input":
         _complain(result.reason)
     elif not as_json:
-        from shardproof import report
+        from shardproof.report import terminal as report
 
         report.show(lambda to: report.write(result, to), sys.stdout)
     return result.exit_code
@@ -218,7 +218,7 @@ def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def inspect(path: Path, as_json: bool) -> int:
     """Show what is in a plan folder, an nnScaler plan or the directory of a run, as tables."""
-    from shardproof import views
+    from shardproof.report import inspection as views
 
     data = views.look(path)
     if as_json:
@@ -226,7 +226,7 @@ def inspect(path: Path, as_json: bool) -> int:
 
         click.echo(json.dumps(data, indent=2))
     else:
-        from shardproof import report
+        from shardproof.report import terminal as report
 
         report.show(lambda to: views.write(data, to), sys.stdout)
     return 0

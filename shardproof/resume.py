@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine import files
-from engine.certificate import read_certificate
-from engine.errors import InvalidInput
-from shardproof import api, asked, rundir
-from shardproof.progress import Progress
-from shardproof.result import Result
+from shardproof import api
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.records.certificate import read_certificate
+from shardproof.engine.storage import files
+from shardproof.inputs import rundir
+from shardproof.run import request as asked
+from shardproof.run.progress import Progress
+from shardproof.run.result import Result
 
 
 def resume(run_dir: Path, progress: Progress | None = None, **where: Any) -> Result:
@@ -25,7 +27,7 @@ def resume(run_dir: Path, progress: Progress | None = None, **where: Any) -> Res
     verdict depends on them. Verdicts by solvers of other versions than those here are not used.
     Raises `InvalidInput` for what is no run, and for a run that somebody is at work on.
     """
-    from cluster.ledger import Ledger, LedgerError
+    from shardproof.cluster.verdicts.ledger import Ledger, LedgerError
 
     progress = Progress() if progress is None else progress
     question, plan = asked.read(run_dir)

@@ -7,7 +7,7 @@ combination that costs least (`portfolio`). Nothing here knows what the terms me
 solver is ever imported into the calling process.
 """
 
-from solvers.answers import (
+from shardproof.solvers.answers import (
     Answer,
     Query,
     Solved,
@@ -15,8 +15,8 @@ from solvers.answers import (
     SolverUnavailable,
     Verdict,
 )
-from solvers.portfolio import Mode, Portfolio
-from solvers.smtlib import Rung, emit
+from shardproof.solvers.portfolio import Mode, Portfolio
+from shardproof.solvers.smtlib import Rung, emit
 
 __all__ = [
     "Answer",

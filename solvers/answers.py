@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, Self, TypeAlias
 
-from solvers.smtlib import Equality, Rung, emit, has_products
+from shardproof.solvers.smtlib import Equality, Rung, emit, has_products
 
 SolverName: TypeAlias = Literal["z3", "cvc5"]
 Verdict: TypeAlias = Literal["unsat", "sat", "unknown", "timeout", "memory", "crashed"]

@@ -18,10 +18,18 @@ from typing import IO, cast
 
 import msgspec
 
-from solvers.answers import Answer, SolverName, SolverUnavailable, Verdict
-from solvers.configurations import Configuration
-from solvers.smtlib import decode_name
-from solvers.worker import LENGTH, MIB, OUT_OF_MEMORY, Question, Reply, Settings, resident_bytes
+from shardproof.solvers.answers import Answer, SolverName, SolverUnavailable, Verdict
+from shardproof.solvers.configurations import Configuration
+from shardproof.solvers.smtlib import decode_name
+from shardproof.solvers.worker import (
+    LENGTH,
+    MIB,
+    OUT_OF_MEMORY,
+    Question,
+    Reply,
+    Settings,
+    resident_bytes,
+)
 
 START_SECONDS = 60.0
 """Wall clock for a child to come up."""

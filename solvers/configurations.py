@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from solvers.answers import SolverName
-from solvers.smtlib import Rung
+from shardproof.solvers.answers import SolverName
+from shardproof.solvers.smtlib import Rung
 
 RACE_AFTER = 0.05
 """Seconds that the first configuration has for itself before the other solver is asked as well."""

@@ -13,11 +13,18 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias, get_args
 
-from engine.closing import Closing
-from solvers.answers import Answer, Query, Solved, SolverDisagreement, SolverName, Verdict
-from solvers.child import Child
-from solvers.configurations import CONFIGURATIONS, Configuration
-from solvers.smtlib import Rung
+from shardproof.engine.storage.closing import Closing
+from shardproof.solvers.answers import (
+    Answer,
+    Query,
+    Solved,
+    SolverDisagreement,
+    SolverName,
+    Verdict,
+)
+from shardproof.solvers.child import Child
+from shardproof.solvers.configurations import CONFIGURATIONS, Configuration
+from shardproof.solvers.smtlib import Rung
 
 Mode: TypeAlias = Literal["portfolio", "z3", "cvc5", "both"]
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from engine.terms import Term
+from shardproof.engine.algebra.terms import Term
 
 Rung: TypeAlias = Literal["linear", "nonlinear"]
 Equality: TypeAlias = tuple[Term, Term]

@@ -45,7 +45,7 @@ def shared_plans() -> Path:
 @pytest.fixture(scope="module")
 def holds() -> Iterator[Holds]:
     """Whether the obligation that the prover states of a claim, with all its members, is proved."""
-    from solvers import Portfolio
+    from shardproof.solvers import Portfolio
     from tests.engine.obligations import asked
 
     with Portfolio() as portfolio:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import psutil
 
-from cluster.ledger import FILE, read
+from shardproof.cluster.verdicts.ledger import FILE, read
 from tests.cluster.nodes import ROOT, Cluster, family
 
 HERE = Path(__file__).resolve().parent

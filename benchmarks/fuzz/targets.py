@@ -22,27 +22,30 @@ from unittest import mock
 
 import msgspec
 
-from checker.cpc import check_proof
-from checker.cpc_terms import NotCovered, Rejected
-from checker.leftovers import check_leftovers
-from checker.result import Problems
-from cluster import cache as cache_module
-from cluster import ledger
-from cluster.cache import VerdictCache
-from cluster.settings import Settings
-from engine import store
-from engine.errors import InvalidInput
-from engine.records import read_run
-from frontends.errors import UnreadablePlan
-from frontends.nnscaler import cells
-from frontends.nnscaler.convert import convert
-from frontends.nnscaler.read import read_records
-from frontends.zoo import build
-from frontends.zoo.config import read_data
-from shardproof import asked, assume, recheck, resume, rundir, status
-from shardproof.nightly import suite
-from shardproof.sweep import spec
-from solvers.answers import Answer, Solved
+from shardproof import resume
+from shardproof.campaigns.nightly import suite
+from shardproof.campaigns.sweep import spec
+from shardproof.checker.proofs.cpc import check_proof
+from shardproof.checker.proofs.terms import NotCovered, Rejected
+from shardproof.checker.record.files import check_leftovers
+from shardproof.checker.result import Problems
+from shardproof.cluster.settings import Settings
+from shardproof.cluster.verdicts import cache as cache_module
+from shardproof.cluster.verdicts import ledger
+from shardproof.cluster.verdicts.cache import VerdictCache
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan import store
+from shardproof.engine.records.run import read_run
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.convert import convert
+from shardproof.frontends.nnscaler.read import read_records
+from shardproof.frontends.zoo import build
+from shardproof.frontends.zoo.config import read_data
+from shardproof.inputs import assume, rundir
+from shardproof.run import recheck, status
+from shardproof.run import request as asked
+from shardproof.solvers.answers import Answer, Solved
 
 #: Address space that a target may take beyond what this process has.
 MEMORY_BYTES = 2 << 30
@@ -300,7 +303,7 @@ def _proof(folder: Path, data: bytes) -> None:
 
 
 def _proofs() -> list[bytes]:
-    from tests.checker.test_cpc import PROOF, TEXT
+    from tests.checker.proofs.test_cpc import PROOF, TEXT
 
     return [f"{TEXT}\0{PROOF}".encode()]
 

@@ -23,11 +23,11 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from cluster.events import FILE, Events
-from cluster.needs import Needs, predicted, shape_of
-from cluster.ray_executor import RayExecutor
-from cluster.settings import Settings
-from solvers import Query, Solved
+from shardproof.cluster.memory.model import Needs, predicted, shape_of
+from shardproof.cluster.on_ray.executor import RayExecutor
+from shardproof.cluster.settings import Settings
+from shardproof.cluster.verdicts.events import FILE, Events
+from shardproof.solvers import Query, Solved
 from tests.cluster.nodes import Cluster
 
 mpl.use("svg")

@@ -26,14 +26,14 @@ sys.path.insert(0, str(ROOT))
 # Small arrays gain nothing from threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from engine import store  # noqa: E402
-from engine.ir import Plan  # noqa: E402
-from frontends.zoo import build  # noqa: E402
-from shardproof.assume import Assumptions  # noqa: E402
-from shardproof.load import load_plan  # noqa: E402
-from shardproof.mutant import verify  # noqa: E402
+from shardproof.engine.plan import store  # noqa: E402
+from shardproof.engine.plan.ir import Plan  # noqa: E402
+from shardproof.frontends.zoo import build  # noqa: E402
+from shardproof.inputs.assume import Assumptions  # noqa: E402
+from shardproof.inputs.load import load_plan  # noqa: E402
 from shardproof.mutation import campaign  # noqa: E402
 from shardproof.mutation.label import LABELS  # noqa: E402
+from shardproof.run.mutant import verify  # noqa: E402
 
 PLANS = ROOT.parent / "shared" / "plans"
 LLAMA = "llama3_default_{}_gbs512_ly2_h32_hi4096_sq128.pkl"

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import shardproof
-from engine import store
-from frontends import zoo
+from shardproof.engine.plan import store
+from shardproof.frontends import zoo
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE / "README.md"

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.ir import Body, Group, Op, Plan, Program, Shard
+from shardproof.engine.plan.ir import Body, Group, Op, Plan, Program, Shard
 
 #: The step of the complex-step derivative: small enough that its error is below rounding.
 STEP = 1e-30

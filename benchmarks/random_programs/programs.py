@@ -17,9 +17,17 @@ from math import prod
 from random import Random
 from typing import Any, Final
 
-from benchmarks.random_programs.tape import PARTIAL, WHOLE, Backward, Mistakes, Place, Shape, Tape
-from engine.affine import ZERO, affine
-from engine.ir import Body, Call, Group, Op, Plan, Program, Shard, Value
+from benchmarks.random_programs.tape import (
+    PARTIAL,
+    WHOLE,
+    Backward,
+    Mistakes,
+    Place,
+    Shape,
+    Tape,
+)
+from shardproof.engine.algebra.affine import ZERO, affine
+from shardproof.engine.plan.ir import Body, Call, Group, Op, Plan, Program, Shard, Value
 
 CLASSES: Final = 8
 CONSTANTS: Final = (Fraction(2), Fraction(1, 2), Fraction(3), Fraction(-1), Fraction(-1, 3))

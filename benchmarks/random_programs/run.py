@@ -21,8 +21,8 @@ from typing import Final
 
 from benchmarks.random_programs.judge import judge
 from benchmarks.random_programs.programs import CLASSES, Made, make
-from partition.memo import Memo
-from shardproof.mutant import verify
+from shardproof.partition.templates.memo import Memo
+from shardproof.run.mutant import verify
 
 HERE: Final = Path(__file__).resolve().parent
 

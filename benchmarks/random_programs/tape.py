@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from engine.ir import Body, Group, Op, Value
+from shardproof.engine.plan.ir import Body, Group, Op, Value
 
 WHOLE: Final = "whole"
 PARTIAL: Final = "partial"

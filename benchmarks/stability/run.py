@@ -22,8 +22,8 @@ from typing import get_args
 
 import pyarrow as pa
 
-from solvers import Mode, Portfolio, Query
-from solvers.answers import SolverName
+from shardproof.solvers import Mode, Portfolio, Query
+from shardproof.solvers.answers import SolverName
 
 PAGE = Path(__file__).resolve().parent / "README.md"
 MARKS = "<!-- table -->\n", "<!-- end of table -->\n"

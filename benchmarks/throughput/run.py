@@ -25,12 +25,12 @@ from pathlib import Path
 import psutil
 
 from benchmarks.rows import add
-from cluster.execute import execute
-from cluster.ledger import Ledger
-from cluster.ray_executor import RayExecutor
-from cluster.settings import Settings
-from engine.terms import Term, TermTable
-from solvers import Query
+from shardproof.cluster.execute import execute
+from shardproof.cluster.on_ray.executor import RayExecutor
+from shardproof.cluster.settings import Settings
+from shardproof.cluster.verdicts.ledger import Ledger
+from shardproof.engine.algebra.terms import Term, TermTable
+from shardproof.solvers import Query
 from tests.cluster.nodes import Cluster, family
 
 HERE = Path(__file__).resolve().parent

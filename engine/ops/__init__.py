@@ -5,8 +5,14 @@ Importing this package fills `OPERATORS`.  To add an operator, declare it in the
 are declared in `engine.collectives`: they are defined over a group, not over one rank's tensors.
 """
 
-from engine.ops import basic, experts, model, shape
-from engine.ops.declare import OPERATORS, Operator, apply_backward, apply_forward, lookup
+from shardproof.engine.ops import basic, experts, model, shape
+from shardproof.engine.ops.declare import (
+    OPERATORS,
+    Operator,
+    apply_backward,
+    apply_forward,
+    lookup,
+)
 
 __all__ = [
     "OPERATORS",

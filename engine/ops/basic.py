@@ -7,10 +7,18 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from engine.affine import Affine, affine
-from engine.errors import ShapeMismatch, Unsupported
-from engine.ops.declare import Attrs, dimension, integer, integers, number, operator
-from engine.reading import Reading, Selection, expand_as, labels, multiply, scale, sum_dims
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.ops.declare import Attrs, dimension, integer, integers, number, operator
+from shardproof.engine.ops.primitives import (
+    Reading,
+    Selection,
+    expand_as,
+    labels,
+    multiply,
+    scale,
+    sum_dims,
+)
 
 R = Reading[Any]
 ONE = Fraction(1)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from engine.affine import Affine, affine
-from engine.errors import ShapeMismatch, Unsupported
-from engine.ir import Attr
-from engine.reading import Reading, Tape, scale
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.ops.primitives import Reading, Tape, scale
+from shardproof.engine.plan.ir import Attr
 
 Attrs = Mapping[str, Attr]
 Forward = Callable[[Reading[Any], Sequence[Any], Attrs], Sequence[Any]]

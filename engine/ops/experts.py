@@ -7,12 +7,20 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from engine.affine import Affine, affine
-from engine.errors import ShapeMismatch, Unsupported
-from engine.ops.basic import ONE
-from engine.ops.declare import Attrs, integer, number, operator
-from engine.ops.model import keep_dim, softmax
-from engine.reading import Reading, Selection, expand_as, labels, multiply, scale, sum_dims
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.ops.basic import ONE
+from shardproof.engine.ops.declare import Attrs, integer, number, operator
+from shardproof.engine.ops.model import keep_dim, softmax
+from shardproof.engine.ops.primitives import (
+    Reading,
+    Selection,
+    expand_as,
+    labels,
+    multiply,
+    scale,
+    sum_dims,
+)
 
 R = Reading[Any]
 

@@ -6,11 +6,19 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from engine.affine import Affine
-from engine.errors import ShapeMismatch, Unsupported
-from engine.ops.basic import ONE
-from engine.ops.declare import Attrs, dimension, integer, number, operator, position
-from engine.reading import Reading, expand_as, held_constant, labels, multiply, scale, sum_dims
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.ops.basic import ONE
+from shardproof.engine.ops.declare import Attrs, dimension, integer, number, operator, position
+from shardproof.engine.ops.primitives import (
+    Reading,
+    expand_as,
+    held_constant,
+    labels,
+    multiply,
+    scale,
+    sum_dims,
+)
 
 R = Reading[Any]
 

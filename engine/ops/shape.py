@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine.errors import ShapeMismatch
-from engine.ops.declare import Attrs, dimension, integer, integers, operator
-from engine.reading import Reading, expand_as, labels
+from shardproof.engine.errors import ShapeMismatch
+from shardproof.engine.ops.declare import Attrs, dimension, integer, integers, operator
+from shardproof.engine.ops.primitives import Reading, expand_as, labels
 
 R = Reading[Any]
 

@@ -1,7 +1,7 @@
 """The allow-list: which names a plan file may mention, and what each stands for here.
 
 The first matching row decides; a name that no row allows is refused.  Nothing in the values is
-the thing that the file names: see `frontends.nnscaler.inert`.
+the thing that the file names: see `frontends.untrusted.inert`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import sys
 from functools import cache
 
-from frontends.nnscaler.inert import (
+from shardproof.frontends.untrusted.inert import (
     DType,
     NumpyDType,
     NumpyScalar,

@@ -10,11 +10,11 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.claims import Claimed
-from engine.ir import Attr, Body, Op, Source, Value
-from frontends.errors import UnreadablePlan
-from frontends.nnscaler import cells
-from frontends.nnscaler.operators import (
+from shardproof.engine.plan.ir import Attr, Body, Op, Source, Value
+from shardproof.engine.plan.recorded import Claimed
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.operators import (
     ONE_SIDED,
     PLAIN,
     declared,
@@ -22,7 +22,7 @@ from frontends.nnscaler.operators import (
     fused_step,
     one_sided_step,
 )
-from frontends.nnscaler.records import Constant, Tensor
+from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 _LOCATION = re.compile(r'File "([^"]{1,300})", line (\d{1,9})')
 

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from frontends.errors import UnreadablePlan
-from frontends.nnscaler.inert import Record, printable
-from frontends.nnscaler.records import (
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler.records import (
     MAX_EXTENT,
     Constant,
     Tensor,
@@ -33,6 +32,7 @@ from frontends.nnscaler.records import (
     whole,
     wholes,
 )
+from shardproof.frontends.untrusted.inert import Record, printable
 
 MAX_RANKS = 1 << 24
 

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from engine.findings import Finding
-from frontends.nnscaler import cells
-from frontends.nnscaler.records import Box, Constant, FullTensor, Tensor
+from shardproof.engine.findings import Finding
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.records import Box, Constant, FullTensor, Tensor
 
 #: The kind of these findings.
 KIND: Final = "metadata"

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from engine.affine import ZERO, affine
-from engine.findings import Finding
-from engine.ir import Body, Call, Group, Op, Program, Shard, Source, Value
-from frontends.errors import UnreadablePlan
-from frontends.nnscaler import cells
-from frontends.nnscaler.bodies import BodyWriter, shape_of, tensors_of
-from frontends.nnscaler.contradictions import contradictions
-from frontends.nnscaler.records import Constant, Tensor
+from shardproof.engine.algebra.affine import ZERO, affine
+from shardproof.engine.findings import Finding
+from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Source, Value
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.bodies import BodyWriter, shape_of, tensors_of
+from shardproof.frontends.nnscaler.contradictions import contradictions
+from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 #: The name of the data-parallel axis.
 REPLICA = "dp"

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
-from engine.ir import Attr, Group
-from frontends.errors import UnreadablePlan
-from frontends.nnscaler.cells import Adapter, ForwardOp, Prim
-from frontends.nnscaler.inert import DType
-from frontends.nnscaler.records import Constant, Tensor
+from shardproof.engine.plan.ir import Attr, Group
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler.cells import Adapter, ForwardOp, Prim
+from shardproof.frontends.nnscaler.records import Constant, Tensor
+from shardproof.frontends.untrusted.inert import DType
 
 #: Keyword arguments that change nothing over the reals.
 _IGNORED: Final = frozenset({"inplace", "_stacklevel", "n_routed_experts"})

@@ -8,12 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from engine.errors import InvalidInput
-from frontends.errors import UnreadablePlan
-from frontends.nnscaler.child import MEMORY_BYTES, RESULT_BYTES, SECONDS, BoundedCall, Bounds
-from frontends.nnscaler.inert import Record, printable
-from frontends.nnscaler.source import MAX_PLAN_BYTES, open_source
-from frontends.nnscaler.unpickle import load
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler.source import MAX_PLAN_BYTES, open_source
+from shardproof.frontends.nnscaler.unpickle import load
+from shardproof.frontends.untrusted.child import (
+    MEMORY_BYTES,
+    RESULT_BYTES,
+    SECONDS,
+    BoundedCall,
+    Bounds,
+)
+from shardproof.frontends.untrusted.inert import Record, printable
 
 
 def read_records(path: str, limit: int = MAX_PLAN_BYTES) -> Record:
@@ -72,7 +78,7 @@ def outline(path: str) -> bytes:
     Looks at every cell, so that a plan with an outline is one whose records are all readable.
     Made to be called by `read_bounded`; raises `UnreadablePlan`.
     """
-    from frontends.nnscaler import cells
+    from shardproof.frontends.nnscaler import cells
 
     plan = cells.plan(read_records(path))
     distinct: Counter[str] = Counter()

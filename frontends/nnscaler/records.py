@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from frontends.errors import UnreadablePlan
-from frontends.nnscaler.inert import DType, Record, TypeName, printable
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.untrusted.inert import DType, Record, TypeName, printable
 
 MAX_RANK: Final = 16
 MAX_EXTENT: Final = 1 << 48

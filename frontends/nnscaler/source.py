@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from engine import files
-from frontends.errors import UnreadablePlan
-from frontends.nnscaler.inert import printable
+from shardproof.engine.storage import files
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.untrusted.inert import printable
 
 MAX_FILE_BYTES: Final = 1 << 30
 MAX_PLAN_BYTES: Final = 1 << 30

@@ -11,11 +11,11 @@ from __future__ import annotations
 import pickle
 import pickletools
 
-from engine.garbage import no_collector
-from frontends.errors import UnreadablePlan
-from frontends.nnscaler.allowed import stand_in
-from frontends.nnscaler.inert import Record, printable
-from frontends.nnscaler.source import Source
+from shardproof.engine.storage.garbage import no_collector
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler.allowed import stand_in
+from shardproof.frontends.nnscaler.source import Source
+from shardproof.frontends.untrusted.inert import Record, printable
 
 _NAMING = frozenset({"GLOBAL", "STACK_GLOBAL", "INST"})
 

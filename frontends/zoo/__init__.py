@@ -12,11 +12,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InvalidInput
-from engine.ir import Plan
-from frontends.zoo import sides
-from frontends.zoo.builder import BodyBuilder, ProgramBuilder, along
-from frontends.zoo.config import (
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.ir import Plan
+from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
+from shardproof.frontends.zoo import sides
+from shardproof.frontends.zoo.config import (
     MODEL_FOLDER,
     PARALLEL_FOLDER,
     ModelConfig,
@@ -25,11 +25,11 @@ from frontends.zoo.config import (
     read_data,
     read_parallel,
 )
-from frontends.zoo.deepseek import DeepSeek, DeepSeekConfig
-from frontends.zoo.gpt import Gpt, GptConfig
-from frontends.zoo.llama import Llama, LlamaConfig
-from frontends.zoo.mixtral import Mixtral, MixtralConfig
-from frontends.zoo.transformer import Model
+from shardproof.frontends.zoo.deepseek import DeepSeek, DeepSeekConfig
+from shardproof.frontends.zoo.gpt import Gpt, GptConfig
+from shardproof.frontends.zoo.llama import Llama, LlamaConfig
+from shardproof.frontends.zoo.mixtral import Mixtral, MixtralConfig
+from shardproof.frontends.zoo.transformer import Model
 
 __all__ = [
     "ARCHITECTURES",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from frontends.zoo.builder import BodyBuilder
-from frontends.zoo.layout import CP, Layout
+from shardproof.frontends.builder.builder import BodyBuilder
+from shardproof.frontends.zoo.layout import CP, Layout
 
 
 def causal_attention(

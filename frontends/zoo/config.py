@@ -11,8 +11,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar, TypeVar, get_type_hints
 
-from engine import files
-from engine.errors import InvalidInput
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.storage import files
 
 _CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
 MODEL_FOLDER = _CONFIGS / "models"

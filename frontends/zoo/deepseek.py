@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-from engine.errors import InvalidInput
-from frontends.zoo.config import ModelConfig, Parallel
-from frontends.zoo.mla import Latent, latent_attention
-from frontends.zoo.moe import Mixture, mixture_of_experts, swiglu
-from frontends.zoo.transformer import Model
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.zoo.config import ModelConfig, Parallel
+from shardproof.frontends.zoo.mla import Latent, latent_attention
+from shardproof.frontends.zoo.moe import Mixture, mixture_of_experts, swiglu
+from shardproof.frontends.zoo.transformer import Model
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.errors import InvalidInput
-from frontends.zoo.attention import causal_attention
-from frontends.zoo.config import ModelConfig, Parallel
-from frontends.zoo.layout import TP
-from frontends.zoo.transformer import Model
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.zoo.attention import causal_attention
+from shardproof.frontends.zoo.config import ModelConfig, Parallel
+from shardproof.frontends.zoo.layout import TP
+from shardproof.frontends.zoo.transformer import Model
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from frontends.zoo.builder import BodyBuilder, ProgramBuilder
+from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder
 
 
 class Work(NamedTuple):

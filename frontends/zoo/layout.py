@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from engine.affine import ZERO, Affine, affine
-from engine.ir import Group
-from frontends.zoo.builder import BodyBuilder, along
+from shardproof.engine.algebra.affine import ZERO, Affine, affine
+from shardproof.engine.plan.ir import Group
+from shardproof.frontends.builder.builder import BodyBuilder, along
 
 TP = along("tp")
 CP = along("cp")

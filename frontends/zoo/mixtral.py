@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from frontends.zoo.config import Parallel
-from frontends.zoo.llama import Llama, LlamaConfig
-from frontends.zoo.moe import Mixture, mixture_of_experts
+from shardproof.frontends.zoo.config import Parallel
+from shardproof.frontends.zoo.llama import Llama, LlamaConfig
+from shardproof.frontends.zoo.moe import Mixture, mixture_of_experts
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from frontends.zoo.layout import CP
-from frontends.zoo.moe import branch
-from frontends.zoo.transformer import Model
+from shardproof.frontends.zoo.layout import CP
+from shardproof.frontends.zoo.moe import branch
+from shardproof.frontends.zoo.transformer import Model
 
 
 @dataclass(frozen=True, slots=True)

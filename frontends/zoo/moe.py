@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from engine.errors import InvalidInput
-from frontends.zoo.layout import CP, EP, TP
-from frontends.zoo.transformer import Model
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.zoo.layout import CP, EP, TP
+from shardproof.frontends.zoo.transformer import Model
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ import itertools
 from fractions import Fraction
 from typing import TypeVar
 
-from engine.ir import Plan, Program
-from frontends.zoo import interleaved
-from frontends.zoo.builder import ProgramBuilder
-from frontends.zoo.config import ModelConfig, Parallel
-from frontends.zoo.layout import Layout
-from frontends.zoo.shapes import Inference
-from frontends.zoo.transformer import Model, Stage
+from shardproof.engine.plan.ir import Plan, Program
+from shardproof.frontends.builder.builder import ProgramBuilder
+from shardproof.frontends.builder.shapes import Inference
+from shardproof.frontends.zoo import interleaved
+from shardproof.frontends.zoo.config import ModelConfig, Parallel
+from shardproof.frontends.zoo.layout import Layout
+from shardproof.frontends.zoo.transformer import Model, Stage
 
 C = TypeVar("C", bound=ModelConfig)
 

@@ -36,12 +36,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, Generic, TypeVar
 
-from engine.errors import InvalidInput
-from engine.ir import Group
-from frontends.zoo.builder import BodyBuilder, ProgramBuilder, Scatter
-from frontends.zoo.config import ModelConfig, Parallel
-from frontends.zoo.layout import CP, EP, TP, Layout
-from frontends.zoo.shapes import Shape
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.ir import Group
+from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, Scatter
+from shardproof.frontends.builder.shapes import Shape
+from shardproof.frontends.zoo.config import ModelConfig, Parallel
+from shardproof.frontends.zoo.layout import CP, EP, TP, Layout
 
 C = TypeVar("C", bound=ModelConfig)
 

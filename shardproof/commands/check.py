@@ -55,11 +55,11 @@ def check(
     if len(inputs) > 2:
         raise click.UsageError(f"--inputs takes one or two files, not {len(inputs)}")
     from shardproof import api
-    from shardproof.words import plain
+    from shardproof.report.words import plain
 
     options: dict[str, Any] = {"proofs": proofs, "ethos": ethos, "cpc": cpc}
     if executor == "ray":
-        from cluster.settings import Settings
+        from shardproof.cluster.settings import Settings
 
         try:
             options["cluster"] = Settings("ray", address, workers)

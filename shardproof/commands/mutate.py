@@ -14,7 +14,7 @@ import click
 from shardproof.commands.options import PATH
 
 if TYPE_CHECKING:
-    from engine.ir import Plan
+    from shardproof.engine.plan.ir import Plan
     from shardproof.mutation.campaign import Outcome
 
 
@@ -47,10 +47,10 @@ def mutate(
 
     Exits with 1 if a mutant that computes something else was proved, or an equivalent one refuted.
     """
-    from shardproof.assume import Assumptions
-    from shardproof.load import load_plan
-    from shardproof.mutant import verify
+    from shardproof.inputs.assume import Assumptions
+    from shardproof.inputs.load import load_plan
     from shardproof.mutation import campaign
+    from shardproof.run.mutant import verify
 
     held = load_plan(plan, parallel, Assumptions())
     outcomes: list[Outcome] = []
@@ -73,8 +73,8 @@ def mutate(
 
 def _keeper(out: Path | None, every: bool) -> Any:
     """Saves the plans that are to be kept."""
-    from engine import store
-    from engine.files import unwritable
+    from shardproof.engine.plan import store
+    from shardproof.engine.storage.files import unwritable
 
     if out is not None:
         try:
@@ -90,7 +90,7 @@ def _keeper(out: Path | None, every: bool) -> Any:
 
 
 def _line(outcome: Outcome) -> str:
-    from shardproof.words import plain
+    from shardproof.report.words import plain
 
     return plain(
         f"mutant {outcome.number}: {outcome.disagreement}: {outcome.mutator}: {outcome.what}"
@@ -118,9 +118,9 @@ def _show(document: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from shardproof import report
     from shardproof.mutation.campaign import VERDICTS
-    from shardproof.words import plain
+    from shardproof.report import terminal as report
+    from shardproof.report.words import plain
 
     def draw(to: Console) -> None:
         grid = Table(box=None, pad_edge=False)

@@ -36,9 +36,9 @@ def nightly(
     """
     from datetime import datetime
 
-    from engine.errors import InvalidInput
-    from shardproof.nightly import changes, night, page, suite
-    from shardproof.rundir import slug
+    from shardproof.campaigns.nightly import changes, night, page, suite
+    from shardproof.engine.errors import InvalidInput
+    from shardproof.inputs.rundir import slug
 
     read = [suite.read(path).on(executor, address) for path in suites]
     names = [slug(one.name) for one in read]

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from shardproof import options
+from shardproof.run import options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,7 +74,7 @@ def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:
 def jobs_here(jobs: int) -> int:
     """How many runs go on at once on this machine, of as many as asked for; says it if it is
     fewer."""
-    from cluster.settings import most_workers
+    from shardproof.cluster.settings import most_workers
 
     here = min(jobs, most_workers())
     if here < jobs:
@@ -84,8 +84,8 @@ def jobs_here(jobs: int) -> int:
 
 
 def of_verify(command: F) -> F:
-    """The options of `shardproof.options.Options`, in their order, with ``--json`` after the first;
-    ``command`` gets them by the names that they have there."""
+    """The options of `shardproof.run.options.Options`, in their order, with ``--json`` after the
+    first; ``command`` gets them by the names that they have there."""
     as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
     first, *others = options.names()
     for decorate in reversed([_declared(first), as_json, *map(_declared, others)]):

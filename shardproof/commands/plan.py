@@ -65,8 +65,8 @@ def plan(model: str, parallel: str | None, out: Path, **options: Any) -> int:
     Models: llama3-8b, llama3-70b, llama3-405b, gpt3-175b, mixtral-8x7b, deepseek-16b,
     deepseek-236b, deepseek-v3-671b.
     """
-    from engine import store
-    from frontends import zoo
+    from shardproof.engine.plan import store
+    from shardproof.frontends import zoo
 
     settings = {} if parallel is None else zoo.parallelization(parallel)
     settings |= {key: value for key, value in options.items() if value is not None}

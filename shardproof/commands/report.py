@@ -21,9 +21,9 @@ from shardproof.commands.options import PATH
 def report(run_dir: Path, out: Path | None) -> int:
     """Write the report of the run in RUN_DIR: verdict, findings with their values, the plan as a
     picture, stages by layer, time and memory.  The file needs no other file and no network."""
-    from engine.files import unwritable
-    from shardproof.html.collect import collect
-    from shardproof.html.page import render
+    from shardproof.engine.storage.files import unwritable
+    from shardproof.report.html.collect import collect
+    from shardproof.report.html.page import render
 
     data = collect(run_dir)
     path = run_dir / "report.html" if out is None else out

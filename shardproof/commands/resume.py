@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from shardproof.commands.options import PATH
-from shardproof.options import EXECUTORS
+from shardproof.run.options import EXECUTORS
 
 
 @click.command(short_help="Go on with a run that was killed.")
@@ -29,15 +29,15 @@ def resume(
     Verdicts on record are kept, nothing is solved twice. Of a finished run the result is shown.
     Exit codes are those of verify.
     """
-    from shardproof.progress import on_stderr
     from shardproof.resume import resume as go_on
+    from shardproof.run.progress import on_stderr
 
     with on_stderr() as progress:
         result = go_on(run_dir, progress, executor=executor, address=address, workers=workers)
     if as_json:
         click.echo(result.to_json())
     else:
-        from shardproof import report
+        from shardproof.report import terminal as report
 
         report.show(lambda to: report.write(result, to), sys.stdout)
     return result.exit_code

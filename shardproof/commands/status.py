@@ -17,7 +17,7 @@ def status(run_dir: Path, as_json: bool) -> int:
 
     Exit codes: 0 finished or running, 2 stopped before its end, 3 this is no run.
     """
-    from shardproof import status as found
+    from shardproof.run import status as found
 
     data = found.look(run_dir)
     if as_json:

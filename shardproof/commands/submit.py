@@ -56,9 +56,9 @@ def submit(
     The log is followed on stderr; with --json in COMMAND its document goes to stdout. The exit
     code is the command's own: that of the verdict.  Authentication is Ray's (docs/cluster.md).
     """
-    from cluster import submission
-    from cluster.ray_pool import ClusterError
-    from engine.errors import InvalidInput
+    from shardproof.cluster.on_ray import jobs as submission
+    from shardproof.cluster.on_ray.pool import ClusterError
+    from shardproof.engine.errors import InvalidInput
 
     if installed and requirements is not None:
         raise click.UsageError("--installed and --requirements exclude each other")

@@ -11,8 +11,8 @@ import click
 from shardproof.commands.options import PATH, jobs_here, of_many
 
 if TYPE_CHECKING:
-    from cluster.settings import Settings
-    from shardproof.sweep.spec import Sweep
+    from shardproof.campaigns.sweep.spec import Sweep
+    from shardproof.cluster.settings import Settings
 
 
 @click.command(short_help="Verify many plans, as a table and plots.")
@@ -50,10 +50,10 @@ def sweep(
 
     What the folder holds already is not run again.  The exit code is that of the worst verdict.
     """
-    from engine.errors import InvalidInput
-    from shardproof.rundir import slug
-    from shardproof.sweep import compare as figures
-    from shardproof.sweep import page, run, spec
+    from shardproof.campaigns.sweep import compare as figures
+    from shardproof.campaigns.sweep import page, run, spec
+    from shardproof.engine.errors import InvalidInput
+    from shardproof.inputs.rundir import slug
 
     sweeps = [spec.read(path).on(executor, address) for path in files]
     names = [one.name for one in sweeps]
@@ -84,8 +84,8 @@ def sweep(
 
 def _cluster(sweeps: Sequence[Sweep]) -> Settings | None:
     """The cluster that all runs of some sweeps are made on; None for this machine."""
-    from cluster.settings import Settings
-    from engine.errors import InvalidInput
+    from shardproof.cluster.settings import Settings
+    from shardproof.engine.errors import InvalidInput
 
     places = {(one.options.get("executor", "auto"), one.options.get("address")) for one in sweeps}
     if not any(executor == "ray" for executor, _ in places):
@@ -97,6 +97,6 @@ def _cluster(sweeps: Sequence[Sweep]) -> Settings | None:
 
 
 def _tell(what: str, done: int, total: int) -> None:
-    from shardproof.words import plain
+    from shardproof.report.words import plain
 
     click.echo(f"shardproof: {done} of {total}, {plain(what)}", err=True)

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from engine import store
-from engine.certificate import FORMAT
-from engine.columns import TABLES as PLAN_TABLES
-from engine.columns import Columns, from_columns, to_columns
-from engine.records import SUFFIX, TABLES, text_digest
-from engine.tables import decode, encode, write_file
+from shardproof.engine.plan import store
+from shardproof.engine.plan.columns import TABLES as PLAN_TABLES
+from shardproof.engine.plan.columns import Columns, from_columns, to_columns
+from shardproof.engine.records.certificate import FORMAT
+from shardproof.engine.records.run import SUFFIX, TABLES, text_digest
+from shardproof.engine.storage.tables import decode, encode, write_file
 
 Table = dict[str, list[Any]]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from engine.affine import affine
-from engine.conclusions import Conclusion
-from engine.ir import Op, Plan
-from engine.lineage import Atom, Lineage, Part, Token
-from engine.rows import Row
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.lineage.lineage import Atom, Lineage, Part, Token
+from shardproof.engine.plan.ir import Op, Plan
+from shardproof.engine.schedule.instances import Row
+from shardproof.engine.specification.conclusions import Conclusion
 
 Change = Callable[[Any], Any]
 

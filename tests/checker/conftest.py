@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from engine.assumed import stated_orders, statements
-from engine.certificate import Certificate
-from engine.conclusions import Conclusion
-from engine.ir import Plan
-from engine.lineage import Lineage, NodeTable
-from engine.records import StageRecord, TemplateRecord, write_run
-from engine.rows import Unrolled
-from frontends.zoo import build
-from partition.partition import partition
-from partition.stating import obligations
-from solvers import Query
+from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.plan.assumptions import stated_orders, statements
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.records.certificate import Certificate
+from shardproof.engine.records.run import StageRecord, TemplateRecord, write_run
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.specification.conclusions import Conclusion
+from shardproof.frontends.zoo import build
+from shardproof.partition.stages.partition import partition
+from shardproof.partition.stages.state import obligations
+from shardproof.solvers import Query
 
 #: No two sizes are equal, so that what is meant by each is plain.
 SIZES: dict[str, Any] = {

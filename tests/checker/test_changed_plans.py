@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from checker import check
-from engine.affine import affine
-from engine.ir import Attr, Body, Op, Plan, Program, Shard
+from shardproof.checker import check
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.plan.ir import Attr, Body, Op, Plan, Program, Shard
 from tests.checker.changes import edit_op
-from tests.checker.test_cpc import CHANGES
-from tests.checker.test_files import CERTIFICATES, FILES, SHARES, TABLE_EDITS, TRUNCATED
+from tests.checker.proofs.test_cpc import CHANGES
+from tests.checker.record.test_files import CERTIFICATES, FILES, SHARES, TABLE_EDITS, TRUNCATED
 from tests.checker.test_tampering import TAMPERINGS
 
 PlanChange = Callable[[Plan], Plan]

@@ -19,19 +19,19 @@ from typing import Any
 import pytest
 
 import shardproof
-from checker import check
-from checker.claims import read_by
-from checker.solving import Solver, Texts
-from engine import store
-from engine.assumed import statements
-from engine.certificate import SHAPES
-from engine.errors import InvalidInput
-from engine.ir import Plan
-from engine.records import TABLES, Run, read_run
-from frontends.zoo import build
-from shardproof.mutation import runtime
-from shardproof.result import Counts
-from solvers import Portfolio
+from shardproof.checker import check
+from shardproof.checker.obligations.restate import read_by
+from shardproof.checker.solving import Solver, Texts
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan import store
+from shardproof.engine.plan.assumptions import statements
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.records.certificate import SHAPES
+from shardproof.engine.records.run import TABLES, Run, read_run
+from shardproof.engine.reference_runtime import runtime
+from shardproof.frontends.zoo import build
+from shardproof.run.result import Counts
+from shardproof.solvers import Portfolio
 from tests.checker.cells import (
     Cell,
     fresh,
@@ -42,10 +42,10 @@ from tests.checker.cells import (
     store_plan,
 )
 from tests.checker.conftest import SIZES
-from tests.checker.test_files import edit_certificate
+from tests.checker.record.test_files import edit_certificate
 from tests.engine import small_plans
 from tests.faults import test_routes
-from tests.frontends.test_zoo_moe import small as small_mixture
+from tests.frontends.zoo.test_moe import small as small_mixture
 
 SEED = 7
 Plans = dict[str, Callable[[], Plan]]

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from checker import check
-from checker.result import Problems
-from checker.sides import UNCLAIMED, Side, live_rows
-from engine.conclusions import conclude
-from engine.derive import derive
-from engine.errors import ShapeMismatch, Unsupported
-from engine.obligation import build
-from engine.records import StageRecord, TemplateRecord
-from engine.unroll import unroll
-from solvers import Query
+from shardproof.checker import check
+from shardproof.checker.result import Problems
+from shardproof.checker.values.sides import UNCLAIMED, Side, live_rows
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.obligations.obligation import build
+from shardproof.engine.records.run import StageRecord, TemplateRecord
+from shardproof.engine.schedule.unroll import unroll
+from shardproof.engine.specification.conclusions import conclude
+from shardproof.engine.specification.gradients import derive
+from shardproof.solvers import Query
 from tests.checker.changes import operator, output, with_term, without_last_reduction
 from tests.checker.test_changed_plans import PLAN_CHANGES
 from tests.checker.test_tampering import TAMPERINGS

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from checker import check
-from engine.ir import Plan, Program
-from frontends.nnscaler import cells
-from frontends.nnscaler.convert import convert
-from frontends.nnscaler.read import read_records
+from shardproof.checker import check
+from shardproof.engine.plan.ir import Plan, Program
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.convert import convert
+from shardproof.frontends.nnscaler.read import read_records
 
 SINGLE = "llama3_default_dp1_pp1_tp1_nm1_gbs512_ly2_h32_hi4096_sq128.pkl"
 PARALLEL = "llama3_default_{}_gbs512_ly2_h32_hi4096_sq128.pkl"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checker.solving import Solver, Texts
+from shardproof.checker.solving import Solver, Texts
 from tests.cluster.work import heavy, mixed
 
 MIB = 1 << 20

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from checker import check
-from engine.affine import affine
-from engine.certificate import Certificate
+from shardproof.checker import check
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.records.certificate import Certificate
 from tests.checker.changes import (
     Change,
     another_conclusion,

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from engine.closing import Closing
+from shardproof.engine.storage.closing import Closing
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 400.0

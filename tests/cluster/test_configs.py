@@ -18,8 +18,8 @@ import jsonschema
 import pytest
 import yaml
 
-from cluster.settings import installed_version
 from shardproof.cli import main
+from shardproof.cluster.settings import installed_version
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs" / "cluster"

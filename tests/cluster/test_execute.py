@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster import execute as module
-from cluster.cache import VerdictCache
-from cluster.execute import Counts, choose_executor, execute
-from cluster.ledger import FILE, Ledger, from_batch, read, text_key
-from cluster.local import LocalExecutor
-from cluster.settings import Settings
-from solvers import Query, Solved, SolverDisagreement
+from shardproof.cluster import execute as module
+from shardproof.cluster.execute import Counts, choose_executor, execute
+from shardproof.cluster.local import LocalExecutor
+from shardproof.cluster.settings import Settings
+from shardproof.cluster.verdicts.cache import VerdictCache
+from shardproof.cluster.verdicts.ledger import FILE, Ledger, from_batch, read, text_key
+from shardproof.solvers import Query, Solved, SolverDisagreement
 from tests.cluster.work import Counting, endless, expected, mixed, said
 
 LOCAL = Settings(executor="local", workers=1)

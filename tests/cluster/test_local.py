@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster import local
-from cluster.local import LocalExecutor
-from cluster.settings import FIRST_LIMIT_BYTES, Options, Settings
-from solvers import Portfolio, Query, Solved, SolverDisagreement, SolverUnavailable
+from shardproof.cluster import local
+from shardproof.cluster.local import LocalExecutor
+from shardproof.cluster.settings import FIRST_LIMIT_BYTES, Options, Settings
+from shardproof.solvers import Portfolio, Query, Solved, SolverDisagreement, SolverUnavailable
 from tests.cluster.work import Counting, endless, expected, mixed, said
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,10 +204,10 @@ def test_an_error_of_the_caller_reaches_the_caller(monkeypatch: pytest.MonkeyPat
 LOCAL = """
 import sys
 from pathlib import Path
-from cluster.cache import VerdictCache
-from cluster.execute import execute
-from cluster.ledger import Ledger
-from cluster.settings import Settings
+from shardproof.cluster.verdicts.cache import VerdictCache
+from shardproof.cluster.execute import execute
+from shardproof.cluster.verdicts.ledger import Ledger
+from shardproof.cluster.settings import Settings
 from tests.cluster.work import mixed
 with Ledger(Path(sys.argv[1])) as ledger:
     done = execute(mixed(60), Settings(workers=2), ledger, VerdictCache(Path(sys.argv[1])))

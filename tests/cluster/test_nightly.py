@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from engine import store
-from engine.errors import InvalidInput
+from shardproof.campaigns.nightly import night as nights
+from shardproof.campaigns.nightly.changes import changes, exit_code
+from shardproof.campaigns.nightly.night import INTERNAL, Night, Point, Template
+from shardproof.campaigns.nightly.suite import Limits, read
 from shardproof.cli import main
-from shardproof.nightly import night as nights
-from shardproof.nightly.changes import changes, exit_code
-from shardproof.nightly.night import INTERNAL, Night, Point, Template
-from shardproof.nightly.suite import Limits, read
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan import store
 from tests.engine import small_plans
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,7 +196,7 @@ def test_a_plan_that_we_fail_at_stops_no_other(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by us")
 
-    monkeypatch.setattr("frontends.zoo.build", fail)
+    monkeypatch.setattr("shardproof.frontends.zoo.build", fail)
     out = tmp_path / "nights"
     run = CliRunner().invoke(main, ["nightly", str(suite), "--out", str(out), "--json"])
     assert run.exit_code == 4

@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-import checker
-from cluster.ledger import FILE, Ledger, read
-from engine import store
-from engine.errors import InvalidInput
-from frontends import zoo
-from shardproof import api, asked, certificate, pipeline, status
-from shardproof.progress import Progress
-from shardproof.result import Result
+from shardproof import api, checker
+from shardproof.cluster.verdicts.ledger import FILE, Ledger, read
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan import store
+from shardproof.frontends import zoo
 from shardproof.resume import resume
-from solvers import Query
+from shardproof.run import certificate, pipeline, status
+from shardproof.run import request as asked
+from shardproof.run.progress import Progress
+from shardproof.run.result import Result
+from shardproof.solvers import Query
 from tests.engine import small_plans
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster.settings import (
-    WORKERS_PER_CPU,
-    Settings,
-    most_workers,
-    parse_size,
-)
-from solvers.child import LEAST_SECONDS
+from shardproof.cluster.settings import WORKERS_PER_CPU, Settings, most_workers, parse_size
+from shardproof.solvers.child import LEAST_SECONDS
 
 
 @pytest.mark.parametrize(

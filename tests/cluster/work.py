@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Self
 
-from cluster.settings import Options
-from engine.terms import TermTable
-from solvers import Answer, Portfolio, Query, Solved, emit
+from shardproof.cluster.settings import Options
+from shardproof.engine.algebra.terms import TermTable
+from shardproof.solvers import Answer, Portfolio, Query, Solved, emit
 
 
 def mixed(count: int) -> list[Query]:

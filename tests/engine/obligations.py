@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.lineage import NodeTable
-from engine.obligation import Claim, build
-from solvers import Portfolio, Query
+from shardproof.engine.lineage.lineage import NodeTable
+from shardproof.engine.obligations.obligation import Claim, build
+from shardproof.solvers import Portfolio, Query
 
 #: Whether the obligation that the prover states of a claim, with all its members, is proved.
 Holds = Callable[[NodeTable, Claim], bool]

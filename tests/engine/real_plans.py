@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.ir import Plan
-from engine.rows import Unrolled
-from engine.unroll import unroll
-from frontends.nnscaler import cells
-from frontends.nnscaler.convert import convert
-from frontends.nnscaler.read import read_records
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.schedule.unroll import unroll
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.convert import convert
+from shardproof.frontends.nnscaler.read import read_records
 
 LLAMA = "llama3_default_dp1_pp1_tp1_nm1_gbs512_ly2_h32_hi4096_sq128"
 MOE = "moe_default_dp1_pp1_tp1_nm1_gbs1024_ly2_h16_hi512_sq128_a2_r16"

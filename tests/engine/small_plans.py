@@ -10,10 +10,21 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from engine.affine import affine
-from engine.ir import Attr, Body, Call, Group, Op, Plan, Program, Shard, Value, whole
-from engine.rows import Unrolled
-from engine.unroll import unroll
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.plan.ir import (
+    Attr,
+    Body,
+    Call,
+    Group,
+    Op,
+    Plan,
+    Program,
+    Shard,
+    Value,
+    whole,
+)
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.schedule.unroll import unroll
 
 WIDTH, INNER, BATCH = 8, 16, 12
 

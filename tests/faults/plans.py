@@ -1,7 +1,7 @@
 """Small plans, right ones, and functions that put one fault into a plan.
 
 Plans come from the zoo at a tiny size.  A plan whose ranks along an axis share one program can be
-taken `apart`, so that a fault sits on one of them only.  Everything here edits `engine.ir` plans;
+taken `apart`, so that a fault sits on one of them only.  Everything here edits `engine.plan.ir` plans;
 `tests.faults.records` edits the records of real nnScaler plans.
 """
 
@@ -13,15 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engine import wellformed
-from engine.ir import Attr, Body, Call, Op, Plan, Program, Shard, Value
-from frontends.zoo import build
-from shardproof import pairing, pipeline
-from shardproof.assume import Assumptions
+from shardproof.engine.plan import same_model as pairing
+from shardproof.engine.plan import wellformed
+from shardproof.engine.plan.ir import Attr, Body, Call, Op, Plan, Program, Shard, Value
+from shardproof.frontends.zoo import build
+from shardproof.inputs.assume import Assumptions
 from shardproof.mutation.edit import apart
-from shardproof.options import Options
-from shardproof.progress import Progress
-from shardproof.result import Result
+from shardproof.run import pipeline
+from shardproof.run.options import Options
+from shardproof.run.progress import Progress
+from shardproof.run.result import Result
 
 Operands = tuple[int, ...]
 OpEdit = Callable[[Op], Op]

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.ir import Plan
-from frontends.nnscaler import cells
-from frontends.nnscaler.convert import REPLICA, Side, convert
-from frontends.nnscaler.read import read_records
+from shardproof.engine.plan.ir import Plan
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.convert import REPLICA, Side, convert
+from shardproof.frontends.nnscaler.read import read_records
 
 LLAMA = "llama3_default_dp1_pp1_tp1_nm1_gbs512_ly2_h32_hi4096_sq128"
 LLAMA_3 = "llama3_default_dp1_pp1_tp1_nm1_gbs512_ly3_h32_hi4096_sq128"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from engine.affine import ZERO, Affine, affine
-from engine.ir import Attr, Group, Plan, Program, Shard
-from frontends.zoo.builder import BodyBuilder, ProgramBuilder, along
+from shardproof.engine.algebra.affine import ZERO, Affine, affine
+from shardproof.engine.plan.ir import Attr, Group, Plan, Program, Shard
+from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
 
 WIDTH = 6
 ROWS = 3

@@ -10,8 +10,8 @@ from fractions import Fraction
 
 import pytest
 
-from engine.ir import Call, Group, Plan
-from frontends.zoo.builder import ProgramBuilder
+from shardproof.engine.plan.ir import Call, Group, Plan
+from shardproof.frontends.builder.builder import ProgramBuilder
 from tests.faults.plans import (
     attrs,
     edit_body,

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.ir import Body, Plan
-from engine.shrink import shrink
-from engine.simulate import simulate
-from engine.unroll import unroll
-from frontends.zoo.builder import BodyBuilder
+from shardproof.engine.plan.ir import Body, Plan
+from shardproof.engine.schedule.unroll import unroll
+from shardproof.engine.simulation.shrink import shrink
+from shardproof.engine.simulation.simulate import simulate
+from shardproof.frontends.builder.builder import BodyBuilder
 from tests.faults.plans import edit_body, proved, refuted
 from tests.faults.test_routes import Formula, plan
 

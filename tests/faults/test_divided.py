@@ -12,10 +12,10 @@ from fractions import Fraction
 
 import pytest
 
-from engine.affine import Affine, affine
-from engine.ir import Body, Plan, Program
-from frontends.zoo import build
-from shardproof.mutation import runtime
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.plan.ir import Body, Plan, Program
+from shardproof.engine.reference_runtime import runtime
+from shardproof.frontends.zoo import build
 from shardproof.mutation.edit import Draft
 from tests.faults.plans import edit_body, edit_program, edit_shard, proved, verify
 

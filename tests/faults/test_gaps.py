@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import checker
-from engine.ir import Body, Group, Op, Plan
-from frontends.zoo import build
-from frontends.zoo.layout import TP
+from shardproof import checker
+from shardproof.engine.plan.ir import Body, Group, Op, Plan
+from shardproof.frontends.zoo import build
+from shardproof.frontends.zoo.layout import TP
 from tests.faults.plans import edit_body, llama, verify
 
 CP = Group(axes=("cp",))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from checker import check
-from engine.ir import Attr, Body, Plan
-from engine.rejoin import rejoined
-from engine.rows import NOWHERE, Row, Tensor
+from shardproof.checker import check
+from shardproof.engine.plan.ir import Attr, Body, Plan
+from shardproof.engine.schedule.instances import NOWHERE, Row, Tensor
+from shardproof.engine.schedule.rejoin import rejoined
 from shardproof.mutation.edit import Draft
 from tests.faults.plans import edit_body, find, llama, proved, refuted, verify
 

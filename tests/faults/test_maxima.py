@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import pytest
 
-from engine.ir import Body, Op, Plan
-from frontends.zoo.builder import BodyBuilder
+from shardproof.engine.plan.ir import Body, Op, Plan
+from shardproof.frontends.builder.builder import BodyBuilder
 from tests.faults.plans import edit_body, proved, refuted
 from tests.faults.test_routes import Formula, plan
 

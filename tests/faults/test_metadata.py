@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.findings import Finding
-from engine.ir import Plan
-from frontends.nnscaler import cells
-from frontends.nnscaler.contradictions import contradictions
-from partition import metadata
-from partition.partition import partition
+from shardproof.engine.findings import Finding
+from shardproof.engine.plan.ir import Plan
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.contradictions import contradictions
+from shardproof.partition.evidence import recorded as metadata
+from shardproof.partition.stages.partition import partition
 from tests.faults.plans import llama, proved, refuted
 from tests.faults.records import (
     LLAMA,

@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import pytest
 
-from engine.ir import Plan, Program
-from engine.unroll import unroll
-from frontends.zoo.builder import ProgramBuilder
+from shardproof.engine.plan.ir import Plan, Program
+from shardproof.engine.schedule.unroll import unroll
+from shardproof.frontends.builder.builder import ProgramBuilder
 from tests.faults.plans import edit_program, proved, refuted
 from tests.faults.small import layer, replicas
 

@@ -11,8 +11,8 @@ from fractions import Fraction
 
 import pytest
 
-from engine.errors import InvalidInput
-from engine.ir import Op, Plan
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.ir import Op, Plan
 from tests.faults.plans import (
     OpEdit,
     appended,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.ir import Program
+from shardproof.engine.plan.ir import Program
 from tests.faults.plans import edit_program, llama, proved, refuted
 from tests.faults.small import PASS, Step, segments, stages
 

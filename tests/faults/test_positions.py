@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from engine.affine import affine
-from engine.ir import Attr, Body, Call, Group, Op, Plan, Program, Value, whole
-from shardproof.result import Result
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.plan.ir import Attr, Body, Call, Group, Op, Plan, Program, Value, whole
+from shardproof.run.result import Result
 from tests.faults.plans import attrs, edit_op, edit_program, proved, refuted, verify
 from tests.faults.small import mesh, parts, replicas
 

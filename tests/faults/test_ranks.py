@@ -10,9 +10,9 @@ from fractions import Fraction
 
 import pytest
 
-from engine.affine import affine
-from engine.errors import InvalidInput
-from engine.ir import Group, Plan, Shard
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.ir import Group, Plan, Shard
 from tests.faults.plans import (
     OpEdit,
     apart_llama,

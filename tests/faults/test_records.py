@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.errors import InvalidInput
+from shardproof.engine.errors import InvalidInput
 from tests.faults.plans import proved, refuted, verify
 from tests.faults.records import (
     LLAMA,

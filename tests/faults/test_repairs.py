@@ -7,10 +7,10 @@ from fractions import Fraction
 
 import pytest
 
-from engine.ir import Body, Group, Op, Plan
-from frontends.zoo import build
-from partition.partition import partition
-from shardproof.diagnosis import MOST_ROWS, MOST_TRIES, Diagnosis, diagnosed
+from shardproof.diagnosis.search import MOST_ROWS, MOST_TRIES, Diagnosis, diagnosed
+from shardproof.engine.plan.ir import Body, Group, Op, Plan
+from shardproof.frontends.zoo import build
+from shardproof.partition.stages.partition import partition
 from tests.faults.plans import (
     apart_llama,
     attrs,
@@ -253,7 +253,7 @@ def latent(*layers: int) -> Plan:
 
 def test_the_same_elsewhere_is_what_makes_the_same_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """With two tries: the repair, and the same where it is missing, not where a copy is right."""
-    monkeypatch.setattr("shardproof.diagnosis.MOST_TRIES", 2)
+    monkeypatch.setattr("shardproof.diagnosis.search.MOST_TRIES", 2)
     (found,) = (f for f in verify(latent(1, 2)).findings if f.group)
     assert found.layers == ("layers.1.attn", "layers.2.attn")
     assert found.repair.endswith("after linear in `layers.1.attn`, and the same in layers.2.attn")

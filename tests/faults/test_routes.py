@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from checker import check
-from engine.ir import Plan, Program
-from frontends.zoo.builder import BodyBuilder, ProgramBuilder, along
-from partition.partition import partition
+from shardproof.checker import check
+from shardproof.engine.plan.ir import Plan, Program
+from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
+from shardproof.partition.stages.partition import partition
 from tests.faults.plans import proved, verify
 
 WIDTH = 6
@@ -167,9 +167,9 @@ def test_a_claim_that_is_too_large_is_stated_behind_its_inputs(
 ) -> None:
     """Of the inputs of the last product, its result is many products; of what they are made of, few."""
     made = plan(difference_of_squares, sum_of_squares)
-    monkeypatch.setattr("engine.obligation.MOST_PRODUCTS", 40)
+    monkeypatch.setattr("shardproof.engine.obligations.obligation.MOST_PRODUCTS", 40)
     with monkeypatch.context() as patch:
-        patch.setattr("partition.partition.WIDEST", 0)
+        patch.setattr("shardproof.partition.stages.partition.WIDEST", 0)
         assert "a claim over more than 40 products" in _problems(made)
     assert _problems(made) == set()
     proved(made)

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from checker import check
-from engine.affine import Affine, affine
-from engine.ir import Body, Plan, Program
-from frontends.zoo.builder import ProgramBuilder, along
+from shardproof.checker import check
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.plan.ir import Body, Plan, Program
+from shardproof.frontends.builder.builder import ProgramBuilder, along
 from shardproof.mutation.edit import Draft
 from shardproof.mutation.equivalent import inner_split
 from shardproof.mutation.operators import twice as operator_twice

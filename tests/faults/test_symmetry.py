@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from engine.affine import Affine, affine
-from engine.ir import Body, Plan, Shard
-from frontends.zoo import build
-from partition.partition import partition
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.plan.ir import Body, Plan, Shard
+from shardproof.frontends.zoo import build
+from shardproof.partition.stages.partition import partition
 from tests.faults.plans import (
     appended,
     attrs,

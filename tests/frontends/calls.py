@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 
-from engine.errors import InvalidInput
-from frontends.errors import UnreadablePlan
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.errors import UnreadablePlan
 
 
 def joined(first: str, second: int) -> bytes:

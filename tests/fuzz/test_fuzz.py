@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fuzz.targets import TARGETS, WORDS, Finding, Target, attempt, mutated
-from shardproof import asked, status
+from shardproof.run import request as asked
+from shardproof.run import status
 
 TEXT = b"(declare-fun x () Real)\n(assert (not (= x x)))"
 

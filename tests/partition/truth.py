@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.arrays.numeric import TRUE_FUNCTIONS
-from engine.cone import operands
-from engine.inputs import Inputs, read_by
-from engine.ir import MICROBATCH, Plan, Program
-from engine.lineage import BROADCAST, Lineage, NodeTable, Operand, Part, Term
-from engine.reading import CONSTANTS
-from engine.recorder import Recorder, Recording
-from engine.replay import Replay, needed_axes
-from engine.rows import Unrolled
-from partition.partition import Side, partition
+from shardproof.engine.claims.cone import operands
+from shardproof.engine.interpreters.numeric import TRUE_FUNCTIONS
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Operand, Part, Term
+from shardproof.engine.ops.primitives import CONSTANTS
+from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.simulation.inputs import Inputs, read_by
+from shardproof.engine.simulation.recorder import Recorder, Recording
+from shardproof.engine.simulation.replay import Replay, needed_axes
 from shardproof.mutation.evaluate import TrueSizes
+from shardproof.partition.stages.partition import Side, partition
 
 Floats = NDArray[np.float64]
 Place = Mapping[str, int]

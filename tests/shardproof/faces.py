@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import shardproof
-from engine.findings import Finding
-from engine.ir import Plan
-from frontends import zoo
-from shardproof.result import Conclusion, Counts, Result, Seconds
+from shardproof.engine.findings import Finding
+from shardproof.engine.plan.ir import Plan
+from shardproof.frontends import zoo
+from shardproof.run.result import Conclusion, Counts, Result, Seconds
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +95,7 @@ class Stub(ModuleType):
     """A pipeline that returns ``outcome``, or raises it; keeps what it was called with."""
 
     def __init__(self, outcome: Result | BaseException | Callable[..., Result]) -> None:
-        super().__init__("shardproof.pipeline")
+        super().__init__("shardproof.run.pipeline")
         self.outcome = outcome
         self.calls: list[tuple[Plan, dict[str, Any]]] = []
 
@@ -111,6 +111,6 @@ def stub_pipeline(
 ) -> Stub:
     """Put a pipeline in place that is not run."""
     stub = Stub(outcome)
-    monkeypatch.setitem(sys.modules, "shardproof.pipeline", stub)
+    monkeypatch.setitem(sys.modules, "shardproof.run.pipeline", stub)
     monkeypatch.setattr(shardproof, "pipeline", stub, raising=False)
     return stub

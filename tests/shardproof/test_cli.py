@@ -16,15 +16,15 @@ from click.testing import CliRunner
 from click.testing import Result as Outcome
 
 import shardproof
-from checker import CheckResult
-from cluster.settings import ExecutorName, Settings
-from engine import store
-from frontends.zoo import MODELS
 from shardproof import api, cli
-from shardproof.assume import Assumptions
-from shardproof.options import EXECUTORS, SOLVERS
-from shardproof.result import Conclusion, Result
-from solvers import Mode
+from shardproof.checker import CheckResult
+from shardproof.cluster.settings import ExecutorName, Settings
+from shardproof.engine.plan import store
+from shardproof.frontends.zoo import MODELS
+from shardproof.inputs.assume import Assumptions
+from shardproof.run.options import EXECUTORS, SOLVERS
+from shardproof.run.result import Conclusion, Result
+from shardproof.solvers import Mode
 from tests.shardproof.faces import proved, refuted, stub_pipeline, tiny
 
 Run = Callable[..., Outcome]
@@ -347,7 +347,7 @@ def test_a_fault_of_ours_is_one_line_and_a_file(
 def test_a_fault_without_a_run_directory(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardproof.views.look", lambda path: {"name": ""}["kind"])
+    monkeypatch.setattr("shardproof.report.inspection.look", lambda path: {"name": ""}["kind"])
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     outcome = run("inspect", "plan")
     (kept,) = tmp_path.glob("shardproof-error-*.txt")
@@ -446,7 +446,7 @@ def test_check(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problems: tuple[str, ...], code: int
 ) -> None:
     found = CheckResult(not problems, "proved", problems, {}, {"rows": 3})  # type: ignore[arg-type]
-    monkeypatch.setattr("checker.check", lambda run_dir, **options: found)
+    monkeypatch.setattr("shardproof.checker.check", lambda run_dir, **options: found)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "result.json").touch()
     outcome = run("check", "run")

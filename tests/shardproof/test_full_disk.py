@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from engine import store
-from engine.errors import InvalidInput
-from engine.files import unwritable
-from shardproof import cli, rundir
+from shardproof import cli
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan import store
+from shardproof.engine.storage.files import unwritable
+from shardproof.inputs import rundir
 from tests.shardproof.faces import ROOT, tiny
 
 #: Verifies on a disk of $1 KiB, makes room, and goes on; says the exit codes and the messages.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine import store
+from shardproof.engine.plan import store
 from tests.shardproof.faces import ROOT, tiny
 
 

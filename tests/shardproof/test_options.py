@@ -12,11 +12,13 @@ import msgspec
 import pytest
 
 import shardproof
-from cluster.settings import Settings, most_workers
-from shardproof import asked, cli, options
-from shardproof.assume import Assumptions
+from shardproof import cli
+from shardproof.cluster.settings import Settings, most_workers
 from shardproof.commands.options import jobs_here
-from shardproof.options import Options
+from shardproof.inputs.assume import Assumptions
+from shardproof.run import options
+from shardproof.run import request as asked
+from shardproof.run.options import Options
 
 #: Of each option another value than its default, as the command line has it and as Python has it.
 CHOSEN: dict[str, tuple[list[str], Any]] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine import store
+from shardproof.engine.plan import store
 from tests.shardproof.faces import ROOT, tiny
 
 COMMAND = [sys.executable, "-m", "shardproof"]
@@ -22,15 +22,15 @@ COMMAND = [sys.executable, "-m", "shardproof"]
 STUBBED = """
 import json, sys, time
 from types import ModuleType
-from shardproof.result import Result
-stub = ModuleType("shardproof.pipeline")
+from shardproof.run.result import Result
+stub = ModuleType("shardproof.run.pipeline")
 def run(plan, **options):
     if "{act}" == "wait":
         print("ready", file=sys.stderr, flush=True)
         time.sleep(60)
     return Result("inconclusive", reason=",".join(sorted({{m.split(".")[0] for m in sys.modules}})))
 stub.run = run
-sys.modules["shardproof.pipeline"] = stub
+sys.modules["shardproof.run.pipeline"] = stub
 from shardproof.cli import main
 main(sys.argv[1:])
 """

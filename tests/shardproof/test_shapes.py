@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import shardproof
-from checker import check
-from engine import store
-from engine.ir import Plan
-from frontends.zoo import build
-from partition.partition import partition
-from partition.stating import obligations
-from solvers import Portfolio, Query
+from shardproof.checker import check
+from shardproof.engine.plan import store
+from shardproof.engine.plan.ir import Plan
+from shardproof.frontends.zoo import build
+from shardproof.partition.stages.partition import partition
+from shardproof.partition.stages.state import obligations
+from shardproof.solvers import Portfolio, Query
 from tests.checker.changes import without_last_reduction
 from tests.engine.real_plans import LLAMA, real
 

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cache import VerdictCache
-from cluster.ledger import FILE, read
-from engine import store
-from engine.ir import Plan
-from frontends.zoo import build
-from shardproof import pipeline
-from shardproof.assume import Assumptions
-from shardproof.options import Options
-from shardproof.progress import Progress
-from shardproof.result import Result
-from solvers import child as children
+from shardproof.cluster.verdicts.cache import VerdictCache
+from shardproof.cluster.verdicts.ledger import FILE, read
+from shardproof.engine.plan import store
+from shardproof.engine.plan.ir import Plan
+from shardproof.frontends.zoo import build
+from shardproof.inputs.assume import Assumptions
+from shardproof.run import pipeline
+from shardproof.run.options import Options
+from shardproof.run.progress import Progress
+from shardproof.run.result import Result
+from shardproof.solvers import child as children
 from tests.shardproof.faces import ROOT, tiny
 
 

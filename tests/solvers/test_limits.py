@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.terms import TermTable
-from solvers.answers import Query, SolverName, SolverUnavailable
-from solvers.child import Child
-from solvers.configurations import CONFIGURATIONS, Configuration
-from solvers.portfolio import Portfolio
-from solvers.smtlib import emit
+from shardproof.engine.algebra.terms import TermTable
+from shardproof.solvers.answers import Query, SolverName, SolverUnavailable
+from shardproof.solvers.child import Child
+from shardproof.solvers.configurations import CONFIGURATIONS, Configuration
+from shardproof.solvers.portfolio import Portfolio
+from shardproof.solvers.smtlib import emit
 
 ROOT = Path(__file__).resolve().parents[2]
 SOLVERS: tuple[SolverName, SolverName] = ("z3", "cvc5")
@@ -77,7 +77,7 @@ def test_a_timeout_shorter_than_a_start_costs_no_starts(monkeypatch: pytest.Monk
             started.append(configuration.name)
             super().__init__(configuration, *rest)
 
-    monkeypatch.setattr("solvers.portfolio.Child", Counted)
+    monkeypatch.setattr("shardproof.solvers.portfolio.Child", Counted)
     with Portfolio(timeout=1e-6) as portfolio:
         for number in range(20):
             solved = portfolio.solve(replace(undecided(), key=str(number)))
@@ -94,7 +94,9 @@ def test_a_timeout_shorter_than_a_start_costs_no_starts(monkeypatch: pytest.Monk
 def test_resource_limits_end_a_text_without_ending_the_child(
     solver: SolverName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solvers.portfolio.RESOURCES_PER_SECOND", {"z3": 2000, "cvc5": 200})
+    monkeypatch.setattr(
+        "shardproof.solvers.portfolio.RESOURCES_PER_SECOND", {"z3": 2000, "cvc5": 200}
+    )
     with Portfolio(solver, timeout=30) as portfolio:
         solved = portfolio.solve(endless())
         pid = portfolio._children[solver].pid
@@ -167,7 +169,7 @@ def test_a_child_that_dies_at_work_answers_by_how_it_died(sign: int, verdict: st
 
 
 def test_a_heavy_child_is_retired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solvers.portfolio.RETIRE_SHARE", 0.001)
+    monkeypatch.setattr("shardproof.solvers.portfolio.RETIRE_SHARE", 0.001)
     with Portfolio("z3") as portfolio:
         assert portfolio.solve(easy()).verdict == "unsat"
         assert not portfolio._children
@@ -194,7 +196,7 @@ def wait_until(condition: Callable[[], bool]) -> bool:
 def test_children_die_with_a_parent_that_is_killed_while_they_work() -> None:
     program = (
         "import sys, threading, time\n"
-        "from solvers import Portfolio, Query\n"
+        "from shardproof.solvers import Portfolio, Query\n"
         f"query = Query('q', {endless().linear_text!r}, '')\n"
         "p = Portfolio('z3', timeout=60).__enter__()\n"
         "threading.Thread(target=p.solve, args=[query], daemon=True).start()\n"

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.terms import Term, TermTable
-from solvers import portfolio as module
-from solvers.answers import Answer, Query, SolverDisagreement
-from solvers.configurations import CONFIGURATIONS, Configuration
-from solvers.portfolio import Mode, Portfolio
+from shardproof.engine.algebra.terms import Term, TermTable
+from shardproof.solvers import portfolio as module
+from shardproof.solvers.answers import Answer, Query, SolverDisagreement
+from shardproof.solvers.configurations import CONFIGURATIONS, Configuration
+from shardproof.solvers.portfolio import Mode, Portfolio
 
 
 def symbols(table: TermTable, name: str, *shape: int) -> np.ndarray[Any, Any]:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.terms import TermTable
-from solvers.answers import Query
-from solvers.portfolio import Portfolio
-from solvers.smtlib import constant, decode_name, emit, encode_name
+from shardproof.engine.algebra.terms import TermTable
+from shardproof.solvers.answers import Query
+from shardproof.solvers.portfolio import Portfolio
+from shardproof.solvers.smtlib import constant, decode_name, emit, encode_name
 
 LINEAR = """\
 (set-logic QF_UFLRA)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.stability.run import ask, shuffled
-from engine.terms import Term, TermTable
-from solvers import Query
-from solvers.answers import SolverName
+from shardproof.engine.algebra.terms import Term, TermTable
+from shardproof.solvers import Query
+from shardproof.solvers.answers import SolverName
 
 
 def attention(wrong: bool) -> list[tuple[Term, Term]]:

@@ -1,0 +1,107 @@
+"""Members of a family of claims.
+
+A claim stands for a family of ranks and microbatches: positions in it are affine in coordinates,
+and its obligation is stated at one of them.  Where the members are one claim, moved, that is
+enough; otherwise every member is looked at.  Where an operator joins a family, what each member
+gets is looked at in the same way; what is scattered over a small family is written out, member by
+member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+
+from shardproof.checker.obligations.moves import attribute_axes, is_even
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.claims.cone import cone
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.obligations.obligation import Claim, every
+from shardproof.engine.plan.ir import Attr
+from shardproof.engine.small_model.grid import concrete
+
+#: Members of a scattered family up to which all are written out as ranks of their own.  Beyond,
+#: what the obligation itself states decides (`engine.obligations.obligation.points`).
+MOST_WRITTEN_OUT = 4
+
+Point = dict[str, int]
+
+
+def lineage_axes(lineage: Lineage) -> set[str]:
+    """The coordinates that positions of a lineage depend on."""
+    found: set[str] = set()
+    for term in lineage.terms:
+        for atom in (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed):
+            found.update(atom.start.axes)
+        for part in term.parts:
+            found.update(part.start.axes)
+    return found
+
+
+def _at(value: Attr, here: Point) -> Attr:
+    if isinstance(value, Affine):
+        for axis, position in here.items():
+            value = value.fix(axis, position)
+        return value
+    if isinstance(value, tuple):
+        return tuple(_at(part, here) for part in value)
+    return value
+
+
+def members(nodes: NodeTable, claim: Claim, widened: int = 0) -> Iterator[tuple[Point, Claim]]:
+    """The claims at all members of a family, and where these are (empty: all at once); none where
+    the claim at any one of them is the claim at all.
+
+    Raises `engine.errors.Unsupported` for families that are too large to write out.
+    """
+    joined = [axis for axis, _ in claim.over]
+    lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
+    used = {a for x in lineages for a in lineage_axes(x)}
+    used |= {a for value in claim.attrs.values() for a in attribute_axes(value)}
+    free = sorted(a for a in used if a not in joined and claim.extents[a] > 1)
+    if free:
+        here = cone(
+            nodes,
+            [x for x in claim.inputs if x is not None],
+            claim.outputs,
+            adds=claim.adds,
+            widened=widened,
+        )
+        free = [axis for axis in free if not is_even(nodes, here, claim, axis)]
+    if free:
+        for point in every(free, claim.extents):
+            yield (
+                point,
+                claim._replace(
+                    inputs=tuple(None if x is None else concrete(x, point) for x in claim.inputs),
+                    outputs=tuple(concrete(x, point) for x in claim.outputs),
+                    attrs={name: _at(value, point) for name, value in claim.attrs.items()},
+                ),
+            )
+    if not joined:
+        return
+    if claim.kind in ("reduce_scatter", "all_to_all"):
+        if claim.members > 1:
+            raise Unsupported(f"{claim.kind} over explicit ranks and mesh axes together")
+        if prod(extent for _, extent in claim.over) <= MOST_WRITTEN_OUT:
+            yield {}, _written_out(claim)
+    elif any(lineage_axes(x).intersection(joined) for x in claim.outputs):
+        for point in every(joined, claim.extents):
+            yield point, claim._replace(outputs=tuple(concrete(x, point) for x in claim.outputs))
+
+
+def _written_out(claim: Claim) -> Claim:
+    """A claim over one family as a claim over as many explicit members, in their order."""
+    places = [
+        dict(zip((axis for axis, _ in claim.over), chosen, strict=True))
+        for chosen in product(*(range(extent) for _, extent in claim.over))
+    ]
+    given = [x for x in claim.inputs if x is not None]
+    return claim._replace(
+        inputs=tuple(concrete(x, here) for here in places for x in given),
+        outputs=tuple(concrete(x, here) for here in places for x in claim.outputs),
+        over=(),
+        members=len(places),
+    )

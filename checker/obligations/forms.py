@@ -1,0 +1,116 @@
+"""When two claims are the same claim: equal up to the names of nodes.
+
+Rebuilding an obligation takes milliseconds, and plans repeat their operators by the thousand.  Two
+claims whose forms are equal are rebuilt once.  The form holds everything that
+`engine.obligations.obligation` reads of a claim, as it is, except that nodes are numbered in the
+order in which the claim mentions them: no interval is moved, no attribute dropped but the ranks of
+a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardproof.engine.claims.cone import Cone, cone
+from shardproof.engine.lineage.lineage import PAYLOAD, Lineage, NodeTable
+from shardproof.engine.obligations.obligation import Claim
+from shardproof.engine.plan.ir import Attr, Group
+
+
+class _Names:
+    """Numbers of nodes by first mention."""
+
+    def __init__(self, nodes: NodeTable) -> None:
+        self.nodes = nodes
+        self.numbers: dict[int, int] = {}
+        self.order: list[int] = []
+
+    def __call__(self, node: int) -> int:
+        number = self.numbers.get(node)
+        if number is None:
+            number = self.numbers[node] = len(self.order)
+            self.order.append(node)
+        return number
+
+    def token(self, number: int) -> tuple[object, ...]:
+        token = self.nodes.tokens[number]
+        inner = self.token(token.inner) if token.kind == "via" else ()
+        return (token.kind, self(token.node), token.where, inner)
+
+    def lineage(self, lineage: Lineage | None) -> object:
+        if lineage is None:
+            return None
+        return (
+            lineage.shape,
+            tuple(
+                (
+                    t.factor,
+                    self(t.node),
+                    t.layout,
+                    tuple((self.token(p.token), p.start, p.size, p.extent) for p in t.parts),
+                )
+                for t in lineage.terms
+            ),
+        )
+
+    def definition(self, number: int, here: Cone) -> tuple[object, ...]:
+        """What the claim reads of a node: how large it is, and its definition if it is opened."""
+        node = self.nodes[number]
+        how = (number in here.opaque, number in here.opened, number in here.defined)
+        seen = (how, node.kind, node.extents, node.coordinates)
+        if number not in here.defined:
+            return seen
+        kinds = PAYLOAD.get(node.kind, ())
+        return (
+            *seen,
+            *(
+                self._renamed(kinds[i] if i < len(kinds) else "value", item)
+                for i, item in enumerate(node.payload)
+            ),
+        )
+
+    def _renamed(self, kind: str, item: Any) -> object:
+        if kind == "node":
+            return self(item)
+        if kind == "operand":
+            return (self(item.node), item.atoms, item.fixed)
+        if kind == "operands":
+            return tuple(self._renamed("operand", operand) for operand in item)
+        return item
+
+
+def _attributes(attrs: Mapping[str, Attr]) -> tuple[object, ...]:
+    """Attributes as they are written (1 is not True); a group's ranks are names."""
+    return tuple(
+        (name, repr(value))
+        for name, value in sorted(attrs.items(), key=lambda item: item[0])
+        if not isinstance(value, Group)
+    )
+
+
+def form(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
+    """The form of a claim; raises `engine.errors.Unsupported` as
+    `engine.obligations.obligation.build` does."""
+    inputs = [x for x in claim.inputs if x is not None]
+    here = cone(nodes, inputs, claim.outputs, adds=claim.adds)
+    names = _Names(nodes)
+    lineages = tuple(names.lineage(x) for x in (*claim.inputs, *claim.outputs))
+    read: list[tuple[object, ...]] = []
+    while len(read) < len(names.order):
+        read.append(names.definition(names.order[len(read)], here))
+    # The name of a parameter is no operator's, unless it is spelled like one that is looked for.
+    named = claim.kind in ("op", "slice") or claim.name in ("slice", "concat")
+    return (
+        claim.kind,
+        claim.name if named else "",
+        claim.backward,
+        claim.over,
+        claim.members,
+        claim.batched,
+        _attributes(claim.attrs),
+        lineages,
+        len(claim.outputs),
+        tuple(read),
+        tuple(sorted(claim.extents.items())),
+    )

@@ -1,0 +1,157 @@
+"""Families whose members are one claim, moved.
+
+Along a coordinate every interval of a claim moves by so many positions.  If every reference node
+that the claim reads moves as a whole, by one vector, then the member at any coordinate is the
+member at another one with the entries of every node renamed, and one of them stands for all.  The
+vectors of what is claimed are carried down through the definitions; a partial sum moves the range
+that it sums.  Whatever does not fit (a node with two vectors, a moving mask or attribute, a sum
+that occurs in full as well) makes the family uneven.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.claims.cone import Cone, operand_nodes
+from shardproof.engine.lineage.lineage import BROADCAST, NodeTable, Operand, Term
+from shardproof.engine.obligations.obligation import Claim
+from shardproof.engine.plan.ir import Attr
+
+Vector = tuple[int, ...]
+#: A reduced label of a definition: (node, label).
+Label = tuple[int, int]
+
+
+class Uneven(Exception):
+    """The members of the family are not one claim, moved."""
+
+
+def attribute_axes(value: Attr) -> set[str]:
+    """The coordinates that an attribute depends on."""
+    if isinstance(value, Affine):
+        return set(value.axes)
+    if isinstance(value, tuple):
+        return {axis for part in value for axis in attribute_axes(part)}
+    return set()
+
+
+class _Moves:
+    """The vector of every node along one coordinate."""
+
+    def __init__(self, nodes: NodeTable, here: Cone, axis: str) -> None:
+        self.nodes = nodes
+        self.here = here
+        self.axis = axis
+        self.vectors: dict[int, Vector] = {}
+        self.ranges: dict[Label, int] = {}
+        self.complete: set[int] = set()
+
+    def sums(self, terms: Sequence[Term]) -> None:
+        """How far the range of every partial sum moves, and which nodes' sums occur in full."""
+        inside: set[tuple[int, int]] = set()
+        for term in terms:
+            if not term.parts:
+                self.complete.add(term.node)
+            moved: Counter[Label] = Counter()
+            for part in term.parts:
+                token = self.nodes.tokens[part.token]
+                while token.kind == "via":
+                    inside.add((token.node, token.where))
+                    token = self.nodes.tokens[token.inner]
+                moved[token.node, token.where] += part.start.coefficient(self.axis)
+            for label, step in moved.items():
+                if self.ranges.setdefault(label, step) != step:
+                    raise Uneven
+        for number in self.here.defined:
+            for place, operand in enumerate(operand_nodes(self.nodes, number)):
+                if (number, place) not in inside:
+                    self.complete.add(operand)
+
+    def view(self, term: Term) -> None:
+        vector = [0] * len(self.nodes[term.node].extents)
+        for atom in (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed):
+            if atom.axis != BROADCAST:
+                vector[atom.axis] += atom.stride * atom.start.coefficient(self.axis)
+        self.node(term.node, tuple(vector))
+
+    def node(self, number: int, vector: Vector) -> None:
+        known = self.vectors.get(number)
+        if known is not None:
+            if known != vector:
+                raise Uneven
+            return
+        self.vectors[number] = vector
+        if number in self.here.defined or number in self.here.opened:
+            self.definition(number, vector)
+
+    def definition(self, number: int, vector: Vector) -> None:
+        """Carry the vector of a node down to what it is defined by."""
+        node = self.nodes[number]
+        payload: tuple[Any, ...] = node.payload
+        match node.kind:
+            case "one":
+                pass
+            case "unary":
+                self.node(payload[2], vector)
+            case "onehot":
+                if vector[-1]:  # a class is read by its number
+                    raise Uneven
+                self.node(payload[1], vector[:-1])
+            case "einsum":
+                self.operands(number, payload[0], payload[1], vector)
+            case "combine":
+                self.operands(number, payload[1], payload[2], vector)
+            case "amax":
+                self.operands(number, (payload[1],), payload[2], vector)
+            case "select":
+                if vector[-1]:  # each of the chosen is a function of its own
+                    raise Uneven
+                self.operands(number, (payload[1],), payload[4], vector[:-1])
+            case _:
+                if any(vector):
+                    raise Uneven
+                self.still(number)
+
+    def still(self, number: int) -> None:
+        """A definition that does not move: nothing below it may."""
+        for kind, item in self.nodes[number].payload_items():
+            for operand in item if kind == "operands" else (item,):
+                if kind in ("operand", "operands"):
+                    self.node(operand.node, (0,) * len(self.nodes[operand.node].extents))
+                elif kind == "node":
+                    self.node(operand, (0,) * len(self.nodes[operand].extents))
+
+    def operands(
+        self, number: int, operands: Sequence[Operand], outputs: Sequence[int], vector: Vector
+    ) -> None:
+        steps = dict(zip(outputs, vector, strict=True))
+        for label in {label for operand in operands for *_, label in operand.atoms} - steps.keys():
+            steps[label] = self.ranges.get((number, label), 0)
+            if steps[label] and number in self.complete:
+                raise Uneven
+        for operand in operands:
+            if any(start.coefficient(self.axis) for *_, start in operand.fixed):
+                raise Uneven
+            below = [0] * len(self.nodes[operand.node].extents)
+            for axis, stride, _, label in operand.atoms:
+                below[axis] += stride * steps[label]
+            self.node(operand.node, tuple(below))
+
+
+def is_even(nodes: NodeTable, here: Cone, claim: Claim, axis: str) -> bool:
+    """Whether the claims along a coordinate are one claim, moved; ``here`` is the claim's cone."""
+    if any(axis in attribute_axes(value) for value in claim.attrs.values()):
+        return False
+    lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
+    terms = [term for lineage in lineages for term in lineage.terms]
+    moves = _Moves(nodes, here, axis)
+    try:
+        moves.sums(terms)
+        for term in terms:
+            moves.view(term)
+    except Uneven:
+        return False
+    return True

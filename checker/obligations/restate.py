@@ -1,0 +1,263 @@
+"""Rebuilding: every claim's obligation is stated again and must be the text that was solved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from shardproof.checker.obligations.families import members
+from shardproof.checker.obligations.forms import form
+from shardproof.checker.result import Problems
+from shardproof.checker.values.sides import UNCLAIMED, Side
+from shardproof.engine.algebra.terms import Term
+from shardproof.engine.claims.cone import cone
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.lineage.lineage import NodeTable
+from shardproof.engine.obligations.obligation import Claim, Obligation, build
+from shardproof.engine.ops.primitives import is_partial
+from shardproof.engine.records.run import TemplateRecord
+from shardproof.solvers import Query
+
+#: By how many definitions a solved obligation may have been widened.
+MOST_WIDENED = 3
+
+_STATING_ERRORS = (
+    Unsupported,
+    ShapeMismatch,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+)
+
+Texts = tuple[str, str]
+
+
+class Rebuilder:
+    """``extra``: texts that the run does not have, but that its verdict rests on: other members of
+    the families that a claim stands for; with a place for messages.  ``needed``: templates that a
+    live row rests on, likewise.  ``partial``: for an operand of a partial function, the texts of
+    which one has to hold (it is an operand that the claimed values have as well), with a message.
+    ``part``: (k, n) looks at the templates whose number is k modulo n only, and at all their rows.
+    """
+
+    def __init__(
+        self,
+        nodes: NodeTable,
+        templates: Sequence[TemplateRecord],
+        problems: Problems,
+        *,
+        thorough: bool,
+        more: int = 0,
+        part: tuple[int, int] = (0, 1),
+    ) -> None:
+        self.nodes = nodes
+        self.more = more
+        self.part = part
+        self.texts: list[Texts] = [(t.linear, t.nonlinear) for t in templates]
+        self.problems = problems
+        self.thorough = thorough
+        self.known: dict[tuple[object, ...], int] = {}
+        self.extra: dict[Texts, str] = {}
+        self.needed: dict[int, str] = {}
+        self.partial: dict[tuple[Texts, ...], str] = {}
+        self.matched: set[int] = set()
+        self.rebuilt = 0
+
+    def side(self, side: Side, defined: frozenset[int] | None) -> None:
+        """Rebuild all claims of a side.  ``defined``: nodes with partial functions that are known
+        to be defined (None: this is the side that defines them)."""
+        for number, stage in sorted(side.stages.items()):
+            if stage.template < 0 or side.unrolled.rows[number].kind in UNCLAIMED:
+                continue
+            if stage.template % self.part[1] != self.part[0]:
+                continue
+            where = side.where(number)
+            live = number in side.live
+            if live:
+                self.needed.setdefault(stage.template, where)
+            claim = side.claim(side.unrolled.rows[number])
+            if claim is None:
+                self.problems.add(
+                    "stage", f"{where} has a template, but a tensor of it has no lineage"
+                )
+                continue
+            try:
+                self.claim(claim, stage.template, where, defined if live else None)
+            except _STATING_ERRORS as error:
+                self.problems.add(
+                    "unproved",
+                    f"{where}: its obligation cannot be stated: {error or type(error).__name__}",
+                )
+
+    def claim(
+        self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
+    ) -> None:
+        key = (form(self.nodes, claim), defined is None)
+        if not self.thorough and self.known.get(key) == template:
+            return
+        self._follow(claim)
+        widened = self._rebuild(claim, template, where, defined)
+        if widened is None:
+            self._moved(claim, template, where, defined)
+            return
+        self.matched.add(template)
+        if widened == 0:
+            self.known[key] = template
+        self._members(claim, widened, where, self.texts[template])
+
+    def _moved(
+        self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
+    ) -> None:
+        """A claim whose text is not its template's: it may be the template's claim, moved to where
+        it is represented otherwise, and is solved by itself; but no other template's text."""
+        obligation = self._build(claim)
+        texts = _texts(obligation.goals)
+        if texts in self.texts:
+            self.problems.add(
+                "obligation",
+                f"{where}: its obligation, stated again, is not the text of template {template}",
+            )
+            return
+        self.extra.setdefault(texts, where)
+        if defined is not None:
+            self._definedness(claim, obligation, where, defined)
+        self._members(claim, 0, where, texts)
+
+    def _members(self, claim: Claim, widened: int, where: str, known: Texts) -> None:
+        """Other members of the family that a claim is of, where they decide it."""
+        for here, member in members(self.nodes, claim, widened):
+            goals = self._build(member, widened).goals
+            if not goals:  # all of it is masked, on both sides
+                continue
+            texts = _texts(goals)
+            if texts != known:
+                place = ", ".join(f"{axis} {n}" for axis, n in here.items())
+                self.extra.setdefault(texts, f"{where} at {place or 'every member'}")
+
+    def finish(self) -> None:
+        """Every template that a verdict rests on must be the text of some claim."""
+        for template, where in sorted(self.needed.items()):
+            if template not in self.matched:
+                self.problems.add(
+                    "obligation",
+                    f"{where}: its obligation, stated again, is not the text of "
+                    f"template {template}, nor is any other",
+                )
+
+    def _follow(self, claim: Claim) -> None:
+        """Raise `Unsupported` where entries depend on coordinates otherwise than by position."""
+        inputs = [x for x in claim.inputs if x is not None]
+        here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
+        joined = {axis for axis, _ in claim.over}
+        for number in here.opaque | here.opened | here.defined:
+            held = self.nodes[number].coordinates
+            if held & joined or (held and number not in here.opaque):
+                raise Unsupported(f"node {number} is another value at every {sorted(held)}")
+
+    def _rebuild(
+        self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
+    ) -> int | None:
+        """By how many definitions the stored obligation is widened (None: it is another one)."""
+        for widened in range(MOST_WIDENED + 1):
+            try:
+                obligation = self._build(claim, widened)
+            except _STATING_ERRORS:
+                if not widened:
+                    raise
+                return None
+            self.rebuilt += 1
+            if _texts(obligation.goals) == self.texts[template]:
+                if defined is not None:
+                    self._definedness(claim, obligation, where, defined)
+                return widened
+        return None
+
+    def _build(self, claim: Claim, widened: int = 0) -> Obligation:
+        return build(self.nodes, claim, widened=widened, more=self.more)
+
+    def _definedness(
+        self, claim: Claim, obligation: Obligation, where: str, defined: frozenset[int]
+    ) -> None:
+        """What the operator divides by or takes roots of, the claimed values must as well."""
+        claimed = _partial(b for _, b in obligation.goals)
+        for term in _partial(a for a, _ in obligation.goals) - claimed:
+            same = tuple(
+                dict.fromkeys(
+                    _equal(term.args[0], other.args[0])
+                    for other in sorted(claimed, key=lambda t: t.uid)
+                    if other.name == term.name
+                )
+            )
+            self.partial.setdefault(
+                same,
+                f"{where} takes {term.name} of a value that the single device does not take it of",
+            )
+        inputs = [x for x in claim.inputs if x is not None]
+        here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
+        for number in sorted(here.defined - defined):
+            node = self.nodes[number]
+            if node.kind == "unary" and is_partial(str(node.payload[0])):
+                self.problems.add(
+                    "definedness",
+                    f"{where} takes {node.payload[0]} of a value that the single "
+                    "device does not compute",
+                )
+
+
+def _texts(goals: Sequence[tuple[Term, Term]]) -> Texts:
+    query = Query.of("", goals)
+    return query.linear_text, query.nonlinear_text
+
+
+def _equal(left: Term, right: Term) -> Texts:
+    query = Query.of("", [(left, right)])
+    return query.linear_text, query.nonlinear_text
+
+
+def _partial(roots: Iterable[Term]) -> set[Term]:
+    """Applications of partial functions below the given terms."""
+    found: set[Term] = set()
+    seen: set[Term] = set()
+    todo = list(roots)
+    while todo:
+        term = todo.pop()
+        if term in seen:
+            continue
+        seen.add(term)
+        todo.extend(term.args)
+        if term.kind == "app" and is_partial(str(term.name)):
+            found.add(term)
+    return found
+
+
+def single_values(side: Side, nodes: NodeTable) -> frozenset[int]:
+    """All nodes that live values of the single-device side are made of."""
+    rows = (side.unrolled.rows[number] for number in side.live)
+    todo = [
+        term.node
+        for value in chain.from_iterable((*row.inputs, *row.outputs) for row in rows)
+        if value >= 0 and (lineage := side.lineages[value]) is not None
+        for term in lineage.terms
+    ]
+    found: set[int] = set()
+    while todo:
+        number = todo.pop()
+        if number not in found:
+            found.add(number)
+            todo += read_by(nodes, number)
+    return frozenset(found)
+
+
+def read_by(nodes: NodeTable, number: int) -> list[int]:
+    """The nodes that a definition names."""
+    result: list[int] = []
+    for kind, item in nodes[number].payload_items():
+        if kind == "node":
+            result.append(item)
+        elif kind == "operand":
+            result.append(item.node)
+        elif kind == "operands":
+            result += [operand.node for operand in item]
+    return result

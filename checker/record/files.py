@@ -1,0 +1,109 @@
+"""Other files that a run leaves: its result and the record of its solvers' verdicts.
+
+Nothing rests on them, but they must not say anything else than the certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from shardproof.checker.result import Problems
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumptions import EXPECTED
+from shardproof.engine.records.run import Run, text_digest
+from shardproof.engine.small_model.kept_whole import kept_whole
+from shardproof.engine.specification.conclusions import Conclusion
+from shardproof.engine.storage.tables import read_file
+
+RESULT = "result.json"
+VERDICTS = "verdicts.arrows"
+
+
+def check_leftovers(run: Run, problems: Problems) -> None:
+    """Hold the files that are there against the certificate."""
+    try:
+        if (run.folder / RESULT).exists():
+            _result(run, problems)
+        if (run.folder / VERDICTS).exists() and run.certificate.verdict == "proved":
+            _verdicts(run, problems)
+    except InvalidInput as error:
+        problems.add("file", str(error))
+
+
+def _result(run: Run, problems: Problems) -> None:
+    data = read_file(run.folder / RESULT)
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"is no result: {error}", RESULT) from error
+    said = found if isinstance(found, dict) else {}
+    stored, verdict = run.certificate, said.get("verdict")
+    # A proof that lacks what the user expected is none for him; nothing else may be told apart.
+    expects = any(line.startswith(EXPECTED) for line in stored.assumptions)
+    if verdict != stored.verdict and not (verdict == "inconclusive" and expects):
+        problems.add("verdict", f"{RESULT} says {verdict}, the certificate {stored.verdict}")
+    known: dict[str, object] = {
+        "assumptions": list(stored.assumptions),
+        "counts": stored.counts,
+        "kept_whole": list(kept_whole(run.nodes)),
+        "conclusions": [_listed(conclusion) for conclusion in run.conclusions],
+    }
+    for name, expected in known.items():
+        if name in said and said[name] != expected:
+            problems.add("verdict", f"{RESULT} has other {name} than the run")
+    if verdict == stored.verdict and _reasons(said) not in (None, stored.reasons):
+        problems.add("verdict", f"{RESULT} has other findings than the certificate")
+
+
+def _listed(conclusion: Conclusion) -> dict[str, object]:
+    """A conclusion as the document has it."""
+    return {
+        "kind": conclusion.kind,
+        "name": conclusion.name,
+        "ranks": list(conclusion.ranks),
+        "holds": conclusion.holds,
+        "message": conclusion.message,
+    }
+
+
+def _reasons(said: Mapping[str, Any]) -> tuple[object, ...] | None:
+    """What the document says for a certificate's reasons (None: nothing); what is wrong with a
+    cache is of one run on one machine, and no part of a certificate."""
+    findings = said.get("findings")
+    if said.get("reason"):
+        return (said["reason"],)
+    if not isinstance(findings, list) or not all(isinstance(f, dict) for f in findings):
+        return None
+    return tuple(f.get("message") for f in findings if f.get("kind") != "cache")
+
+
+def _verdicts(run: Run, problems: Problems) -> None:
+    """The record has a verdict on every template of a proof, and the last one is "unsat"."""
+    last: dict[str, str] = {}
+    seen: set[tuple[str, str]] = set()
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(read_file(run.folder / VERDICTS))) as reader:
+            for batch in reader:
+                batch.validate(full=True)
+                keys, verdicts, options = (
+                    batch.column(name).to_pylist() for name in ("key", "verdict", "options")
+                )
+                last.update(zip(keys, verdicts, strict=True))
+                for entry in zip(keys, map(repr, options), strict=True):
+                    if entry in seen:
+                        raise ValueError(f"two verdicts on {entry[0]} with the same options")
+                    seen.add(entry)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise InvalidInput(f"is no record of verdicts: {error}", VERDICTS) from error
+    used = {stage.template for stage in run.stages if stage.live}
+    for number in sorted(used - {-1}):
+        template = run.templates[number]
+        verdict = last.get(text_digest(template.linear, template.nonlinear))
+        if verdict is None:
+            problems.add("verdict", f"{VERDICTS} has no verdict on template {number}")
+        elif verdict != "unsat":
+            problems.add("verdict", f"{VERDICTS} says that template {number} is {verdict}")

@@ -1,0 +1,169 @@
+"""Assumptions: what a parameter, a slice of the batch or a loss gradient is, by the plan alone.
+
+Written out plainly, dimension by dimension, and compared with what the run says.  A received or
+broadcast value is its source's.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from shardproof.checker.result import Problems
+from shardproof.checker.values.sides import Side
+from shardproof.engine.algebra.affine import ZERO, Affine, affine
+from shardproof.engine.lineage.lineage import Atom, Dim, Layout, Lineage, NodeTable, Term
+from shardproof.engine.plan.ir import MICROBATCH
+from shardproof.engine.schedule.instances import Row
+
+SEED = "loss gradient"
+_RESERVED = re.compile(rf"batch\.[0-9]+|{SEED}")
+
+Shape = tuple[int, ...]
+
+
+class Inputs:
+    """The inputs that the single-device side defines: full shapes by name."""
+
+    def __init__(self, single: Side, problems: Problems) -> None:
+        self.parameters: dict[str, Shape] = {}
+        self.batch: dict[str, Shape] = {}
+        for shard in single.programs[0].shards:
+            if self.parameters.setdefault(shard.name, shard.full_shape) != shard.full_shape:
+                problems.add("assumption", f"parameter {shard.name} has two shapes")
+            if _RESERVED.fullmatch(shard.name):
+                problems.add("assumption", f"a parameter is called {shard.name}, as other inputs")
+        loads = [row for row in single.unrolled.rows if row.kind == "load"]
+        if len(loads) > 1:
+            problems.add("assumption", f"the single device loads the batch {len(loads)} times")
+        for row in loads[:1]:
+            for position, value in enumerate(row.outputs):
+                self.batch[f"batch.{position}"] = single.unrolled.tensors[value].shape
+
+    def shape(self, name: str) -> Shape | None:
+        """The full shape of an input (None: there is no such input)."""
+        if name == SEED:
+            return ()
+        return self.parameters.get(name, self.batch.get(name))
+
+
+def box(node: int, full: Shape, shape: Shape, offset: tuple[Affine, ...]) -> Lineage:
+    """``shape`` positions of an input from ``offset`` on; its axes are the dimensions that are
+    larger than 1."""
+    dims: list[Dim] = []
+    axis = 0
+    for whole, size, start in zip(full, shape, offset, strict=True):
+        if whole == 1:
+            dims.append(())
+            continue
+        dims.append((Atom(axis, 1, whole, start, size),))
+        axis += 1
+    return Lineage(shape, (Term(Fraction(1), node, Layout(tuple(dims))),))
+
+
+def slice_of(side: Side, row: Row) -> tuple[Affine, int]:
+    """Which slice of the batch a row is about, and of how many: replicas in the order of their
+    axes, within a replica the microbatches."""
+    extents = side.programs[row.programs[0]].extents
+    number, count = ZERO, 1
+    for axis in side.plan.replica_axes if side.name == "parallel" else ():
+        if axis in extents:
+            number = number * extents[axis] + affine(0, {axis: 1})
+            count *= extents[axis]
+    if row.microbatch < 0:
+        position = affine(0, {MICROBATCH: 1})
+    else:
+        position = affine(row.microbatch)
+    return number * side.microbatches + position, count * side.microbatches
+
+
+class Assumptions:
+    """Checks the rows of one side whose lineages are given, not concluded."""
+
+    def __init__(self, side: Side, inputs: Inputs, nodes: NodeTable, problems: Problems) -> None:
+        self.side = side
+        self.inputs = inputs
+        self.nodes = nodes
+        self.problems = problems
+
+    def check(self) -> None:
+        for number, row in enumerate(self.side.unrolled.rows):
+            if row.kind == "shard":
+                self.shard(number, row)
+            elif row.kind == "load":
+                self.load(number, row)
+            elif row.kind == "seed":
+                self.seed(number, row)
+            elif row.kind in ("recv", "broadcast"):
+                self.handed_on(number, row)
+
+    def expect(self, number: int, value: int, expected: Lineage | None) -> None:
+        if expected is None or self.side.lineages[value] != expected:
+            self.problems.add(
+                "assumption",
+                f"{self.side.where(number)}: the lineage of "
+                f"{self.side.unrolled.tensors[value].name} is not what the plan says",
+            )
+
+    def view(self, name: str, shape: Shape, offset: tuple[Affine, ...]) -> Lineage | None:
+        node, full = self.nodes.find("input", (name,)), self.inputs.shape(name)
+        return None if node is None or full is None else box(node, full, shape, offset)
+
+    def shard(self, number: int, row: Row) -> None:
+        held = row.attrs["shard"]
+        shards = self.side.programs[row.programs[0]].shards
+        if not isinstance(held, int) or not 0 <= held < len(shards):
+            self.problems.add("plan", f"{self.side.where(number)} reads shard {held}")
+            return
+        shard = shards[held]
+        if self.inputs.parameters.get(shard.name) != shard.full_shape:
+            self.problems.add(
+                "assumption",
+                f"{self.side.where(number)}: parameter {shard.name} of full shape "
+                f"{list(shard.full_shape)} is not in the single-device plan",
+            )
+            return
+        self.expect(number, row.outputs[0], self.view(shard.name, shard.shape, shard.offset))
+
+    def load(self, number: int, row: Row) -> None:
+        which, count = slice_of(self.side, row)
+        for position, value in enumerate(row.outputs):
+            name = f"batch.{position}"
+            full = self.inputs.batch.get(name)
+            shape = self.side.unrolled.tensors[value].shape
+            if full is None or len(full) != len(shape):
+                self.expect(number, value, None)
+                continue
+            if any(n not in (size, size * count) for n, size in zip(full, shape, strict=True)):
+                self.expect(number, value, None)
+                continue
+            offset = tuple(
+                ZERO if n == size else which * size for n, size in zip(full, shape, strict=True)
+            )
+            self.expect(number, value, self.view(name, shape, offset))
+
+    def seed(self, number: int, row: Row) -> None:
+        shape = self.side.unrolled.tensors[row.outputs[0]].shape
+        node = self.nodes.find("input", (SEED,))
+        if node is None or any(n != 1 for n in shape):
+            self.expect(number, row.outputs[0], None)
+            return
+        _, count = slice_of(self.side, row)
+        share = Fraction(1, count) if self.side.plan.loss == "mean" else Fraction(1)
+        term = Term(share, node, Layout(tuple(() for _ in shape)))
+        self.expect(number, row.outputs[0], Lineage(shape, (term,)))
+
+    def handed_on(self, number: int, row: Row) -> None:
+        if len(row.inputs) != 1:
+            self.problems.add(
+                "plan", f"{self.side.where(number)} has {len(row.inputs)} sources, expected one"
+            )
+            return
+        source = self.side.lineages[row.inputs[0]]
+        for value in row.outputs:
+            if self.side.lineages[value] != source:
+                self.problems.add(
+                    "assumption",
+                    f"{self.side.where(number)}: the lineage of "
+                    f"{self.side.unrolled.tensors[value].name} is not its source's",
+                )

@@ -1,0 +1,193 @@
+"""Whether reference nodes are definitions: of earlier nodes, inside their extents, of the extents
+and over the coordinates that are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from shardproof.checker.result import Problems
+from shardproof.checker.values.assumptions import Inputs
+from shardproof.checker.values.ranges import IllFormed, bounds
+from shardproof.checker.values.views import ViewChecker
+from shardproof.engine.lineage.lineage import ABSOLUTE, Node, NodeTable, Operand
+from shardproof.engine.lineage.lineage import Term as View
+from shardproof.engine.ops.primitives import CONSTANTS, Selection, known_function
+
+Extents = tuple[int, ...]
+Coordinates = frozenset[str]
+
+
+class DefinitionChecker:
+    """``mesh``: extents of all coordinates of the plan."""
+
+    def __init__(self, nodes: NodeTable, inputs: Inputs, mesh: Mapping[str, int]) -> None:
+        self.nodes = nodes
+        self.inputs = inputs
+        self.mesh = mesh
+        self.views = ViewChecker(nodes)
+
+    def check(self, problems: Problems) -> None:
+        """Report every ill-formed node (tokens are looked at where lineages use them)."""
+        for number, node in enumerate(self.nodes.nodes):
+            try:
+                extents, coordinates = self.meaning(number, node)
+                if extents != node.extents:
+                    raise IllFormed(
+                        f"has extents {list(node.extents)}, its definition {list(extents)}"
+                    )
+                if coordinates != node.coordinates:
+                    raise IllFormed(
+                        f"depends on {sorted(coordinates)}, stored are {sorted(node.coordinates)}"
+                    )
+            except IllFormed as error:
+                problems.add("node", f"node {number} ({node.kind}): {error}")
+
+    def meaning(self, number: int, node: Node) -> tuple[Extents, Coordinates]:
+        """Extents and coordinates that follow from a definition; raises `IllFormed`."""
+        none: Coordinates = frozenset()
+        match node.kind, node.payload:
+            case "one", ():
+                return (), none
+            case "input", (str(name),):
+                full = self.inputs.shape(name)
+                if full is None:
+                    raise IllFormed(f"the plan has no input {name}")
+                return tuple(n for n in full if n != 1), none
+            case "constant", (str(name),):
+                if name not in CONSTANTS:
+                    raise IllFormed(f"there is no constant {name}")
+                table = CONSTANTS[name]
+                return (len(table), len(table[0]), len(table[0][0])), none
+            case "causal", ():
+                return (ABSOLUTE, ABSOLUTE), none
+            case "unary", (str(function), Fraction(), int(operand)):
+                if not self._known(function):
+                    raise IllFormed(f"there is no function {function}")
+                held = self.earlier(number, operand)
+                return held.extents, held.coordinates
+            case "onehot", (Fraction(), int(operand)):
+                held = self.earlier(number, operand)
+                return (*held.extents, ABSOLUTE), held.coordinates
+        return self.product(number, node)
+
+    def product(self, number: int, node: Node) -> tuple[Extents, Coordinates]:
+        """Definitions that read operands by labels."""
+        match node.kind, node.payload:
+            case "einsum", (tuple(operands), tuple(outputs)):
+                return self.multilinear(number, operands, outputs)
+            case "combine", (tuple(factors), tuple(operands), tuple(outputs)):
+                if len(factors) != len(operands):
+                    raise IllFormed(f"{len(factors)} factors of {len(operands)} operands")
+                return self.multilinear(number, operands, outputs, reduces=False)
+            case "amax", (int(sign), Operand() as operand, tuple(outputs)):
+                if sign not in (1, -1):
+                    raise IllFormed(f"sign {sign}")
+                return self.multilinear(number, (operand,), outputs)
+            case "select", (Fraction(), Operand() as operand, int(row), Selection() as s, tuple(o)):
+                return self.choice(number, operand, row, s, o)
+        return self.local(number, node)
+
+    def local(self, number: int, node: Node) -> tuple[Extents, Coordinates]:
+        """Tensors that only the parallel program has: they are symbols wherever they occur."""
+        match node.kind, node.payload:
+            case "over", (str(axis), int(), str(), int(operand)):
+                held = self.earlier(number, operand)
+                return held.extents, held.coordinates - {axis}
+            case "at", (str(axis), int(position), int(operand)):
+                held = self.earlier(number, operand)
+                if not 0 <= position < self.mesh.get(axis, 0):
+                    raise IllFormed(f"coordinate {position} of {axis}")
+                return held.extents, held.coordinates - {axis}
+            case (("piece" | "maximum"), (tuple(terms),)):
+                return node.extents, self.pieces(number, node, terms)
+            case "stack", (int(), tuple(terms)):
+                return node.extents, self.pieces(number, node, terms)
+        raise IllFormed("a definition of the wrong parts")
+
+    def pieces(self, number: int, node: Node, terms: Sequence[View]) -> Coordinates:
+        if any(n < 2 for n in node.extents):
+            raise IllFormed(f"extents {list(node.extents)}")
+        found: set[str] = set()
+        for term in terms:
+            held = self.earlier(number, term.node)
+            shape = tuple(self.views.size(dim) for dim in term.layout.dims)
+            found |= held.coordinates | self.views.term(term, shape, self.mesh)
+        return frozenset(found)
+
+    @staticmethod
+    def _known(function: str) -> bool:
+        if not function.startswith("pow:"):
+            return known_function(function)
+        try:
+            return str(Fraction(function[4:])) == function[4:]
+        except (ValueError, ZeroDivisionError):
+            return False
+
+    def earlier(self, number: int, operand: int) -> Node:
+        if not 0 <= operand < number:
+            raise IllFormed(f"is defined by node {operand}, which is not before it")
+        return self.nodes[operand]
+
+    def choice(
+        self,
+        number: int,
+        operand: Operand,
+        row: int,
+        selection: Selection,
+        outputs: tuple[Any, ...],
+    ) -> tuple[Extents, Coordinates]:
+        labels: dict[int, int] = {}
+        coordinates = self.operand(number, operand, labels)
+        kept = tuple(sorted(label for label in labels if label != row))
+        if row not in labels or kept != outputs or not 1 <= selection.topk <= labels[row]:
+            raise IllFormed(f"chooses along label {row} of labels {sorted(labels)}")
+        return (*(labels[x] for x in kept), selection.topk), coordinates
+
+    def multilinear(
+        self,
+        number: int,
+        operands: Sequence[Any],
+        outputs: tuple[Any, ...],
+        *,
+        reduces: bool = True,
+    ) -> tuple[Extents, Coordinates]:
+        labels: dict[int, int] = {}
+        coordinates: Coordinates = frozenset()
+        for operand in operands:
+            if not isinstance(operand, Operand):
+                raise IllFormed("a definition of the wrong parts")
+            coordinates |= self.operand(number, operand, labels)
+        if list(outputs) != sorted(set(outputs)) or not labels.keys() >= set(outputs):
+            raise IllFormed(f"output labels {list(outputs)} of labels {sorted(labels)}")
+        summed = labels.keys() - set(outputs)
+        if summed and not reduces:
+            raise IllFormed(f"a sum of tensors that also sums over labels {sorted(summed)}")
+        if any(labels[x] == ABSOLUTE for x in summed):
+            raise IllFormed("reduces an axis without end")
+        return tuple(labels[x] for x in outputs), coordinates
+
+    def operand(self, number: int, operand: Operand, labels: dict[int, int]) -> Coordinates:
+        """Check how a definition reads a node, and note the extents of its labels."""
+        held = self.earlier(number, operand.node)
+        by_axis: dict[int, list[tuple[int, int]]] = {}
+        coordinates = set(held.coordinates)
+        seen: set[int] = set()
+        for axis, stride, extent, label in operand.atoms:
+            if label in seen or label < 0:
+                raise IllFormed(f"label {label} occurs twice in one operand")
+            seen.add(label)
+            if labels.get(label, ABSOLUTE) not in (ABSOLUTE, extent) and extent != ABSOLUTE:
+                raise IllFormed(f"label {label} has extents {labels[label]} and {extent}")
+            labels[label] = max(labels.get(label, ABSOLUTE), extent)
+            by_axis.setdefault(axis, []).append((stride, extent))
+        for axis, stride, extent, start in operand.fixed:
+            low, high = bounds(start, self.mesh)
+            if low < 0 or (extent != ABSOLUTE and high >= extent):
+                raise IllFormed(f"position {start} of {extent}")
+            coordinates.update(start.axes)
+            by_axis.setdefault(axis, []).append((stride, extent))
+        for axis, strides in by_axis.items():
+            self.views.axis(held, axis, strides)
+        return frozenset(coordinates)

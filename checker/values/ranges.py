@@ -1,0 +1,33 @@
+"""Bounds of affine functions over the mesh, and how positions of an axis may be strided over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from shardproof.engine.algebra.affine import Affine
+
+
+class IllFormed(Exception):
+    """A definition or a view that has no meaning; says why."""
+
+
+def bounds(value: Affine, extents: Mapping[str, int]) -> tuple[int, int]:
+    """The least and the largest value over all coordinates; raises `IllFormed` for a coordinate
+    that does not exist."""
+    low = high = value.const
+    for axis, coefficient in value.terms:
+        if axis not in extents:
+            raise IllFormed(f"{value} is over the axis {axis}, which does not exist here")
+        reach = coefficient * (extents[axis] - 1)
+        low, high = low + min(reach, 0), high + max(reach, 0)
+    return low, high
+
+
+def nested(strides: Iterable[tuple[int, int]], full: int) -> None:
+    """Raise `IllFormed` unless (stride, extent) pairs are digits of a number below ``full``: each
+    strides over everything inside it."""
+    inner = 1
+    for stride, extent in sorted(strides):
+        if stride < 1 or extent < 1 or stride % inner or stride * extent > full:
+            raise IllFormed(f"stride {stride} over {extent} positions of an axis of {full}")
+        inner = stride * extent

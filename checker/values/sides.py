@@ -1,0 +1,145 @@
+"""The two sides of a plan as the checker itself unrolls them, joined with what a run says of them:
+lineages by tensor, stages by row, and which rows a conclusion depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from shardproof.checker.result import Problems
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.obligations.obligation import Claim
+from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
+from shardproof.engine.records.run import StageRecord
+from shardproof.engine.schedule.instances import Row, Unrolled
+
+#: Rows that claim nothing of their own: assumptions, and what only hands a value on.
+UNCLAIMED = frozenset({"shard", "load", "seed", "recv", "broadcast"})
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side: ``name`` is "single" or "parallel"; ``live``: numbers of the rows that some
+    conclusion depends on; ``stages``: of the run, by row."""
+
+    name: str
+    plan: Plan
+    programs: Sequence[Program]
+    unrolled: Unrolled
+    lineages: Sequence[Lineage | None]
+    microbatches: int
+    live: frozenset[int]
+    stages: dict[int, StageRecord]
+
+    def where(self, number: int) -> str:
+        """A row in words, for messages."""
+        row = self.unrolled.rows[number]
+        ranks = ", ".join(str(self.programs[p].base) for p in row.programs[:8])
+        who = (
+            "single device"
+            if self.name == "single"
+            else (f"rank {ranks}" if len(row.programs) == 1 else f"ranks {ranks}")
+        )
+        name = row.name if row.kind in ("op", "slice") else f"{row.kind} {row.name}"
+        if row.kind == row.name:
+            name = row.name
+        layer = f" in {row.source.module}" if row.source.module else ""
+        microbatch = f", microbatch {row.microbatch}" if row.microbatch >= 0 else ""
+        backward = "backward of " if row.backward else ""
+        return f"{who}: {backward}{name}{layer}{microbatch} (row {number})"
+
+    def tensor(self, value: int) -> str:
+        """A tensor in words."""
+        held = self.unrolled.tensors[value]
+        who = (
+            "single device"
+            if self.name == "single"
+            else (f"rank {self.programs[held.program].base}")
+        )
+        return f"{who}: {held.name or 'tensor'} (tensor {value})"
+
+    def claim(self, row: Row) -> Claim | None:
+        """What a row claims by the stored lineages; None if one of them is missing."""
+        outputs = [self.lineages[v] for v in row.outputs]
+        present = tuple(x for x in outputs if x is not None)
+        if len(present) < len(outputs) or any(
+            v >= 0 and self.lineages[v] is None for v in row.inputs
+        ):
+            return None
+        return Claim(
+            row.kind,
+            row.name,
+            row.attrs,
+            row.backward,
+            row.over,
+            len(row.programs),
+            tuple(self.lineages[v] if v >= 0 else None for v in row.inputs),
+            present,
+            {**self.programs[row.programs[0]].extents, MICROBATCH: self.microbatches},
+            tuple(self.unrolled.tensors[v].batched for v in row.inputs if v >= 0),
+        )
+
+
+def live_rows(unrolled: Unrolled, roots: Iterable[int]) -> frozenset[int]:
+    """Rows that the values ``roots`` depend on."""
+    values = set(roots)
+    found = set()
+    for number in range(len(unrolled.rows) - 1, -1, -1):
+        row = unrolled.rows[number]
+        if any(v in values for v in row.outputs):
+            found.add(number)
+            values.update(v for v in row.inputs if v >= 0)
+    return frozenset(found)
+
+
+def check_structure(side: Side, problems: Problems) -> None:
+    """Every tensor is written once, before it is read; programs of one row have the same ranks
+    along the same axes, so that what joins their first instances joins all."""
+    written: set[int] = set()
+    for number, row in enumerate(side.unrolled.rows):
+        if any(v >= 0 and v not in written for v in row.inputs):
+            problems.add("plan", f"{side.where(number)} reads what no row before it writes")
+        for v in row.outputs:
+            if v in written:
+                problems.add("plan", f"{side.where(number)} writes {side.tensor(v)} again")
+            written.add(v)
+        first = side.programs[row.programs[0]].axes
+        if any(sorted(side.programs[p].axes) != sorted(first) for p in row.programs):
+            problems.add("plan", f"{side.where(number)} joins programs over different mesh axes")
+    for value in range(len(side.unrolled.tensors)):
+        if value not in written:
+            problems.add("plan", f"{side.tensor(value)} is written by no row")
+
+
+def check_stages(side: Side, stages: Sequence[StageRecord], problems: Problems) -> None:
+    """Every row is one stage, every live row is claimed, and what is live is as the run says."""
+    seen: set[int] = set()
+    rows = side.unrolled.rows
+    for stage in stages:
+        if not 0 <= stage.row < len(rows):
+            problems.add(
+                "stage",
+                f"a stage for row {stage.row} of the {side.name} side, which has {len(rows)} rows",
+            )
+            continue
+        where = side.where(stage.row)
+        if stage.row in seen:
+            problems.add("stage", f"{where} is in two stages")
+        seen.add(stage.row)
+        live = stage.row in side.live
+        if stage.live != live:
+            problems.add(
+                "stage",
+                f"{where} is called {'live' if stage.live else 'dead'}, but "
+                f"{'a' if live else 'no'} conclusion depends on it",
+            )
+        unclaimed = rows[stage.row].kind in UNCLAIMED
+        if unclaimed and stage.template >= 0:
+            problems.add("stage", f"{where} has a template, but it claims nothing of its own")
+        if stage.problem and (live or stage.template >= 0):
+            problems.add("unproved", f"{where} has no obligation: {stage.problem}")
+        elif live and not unclaimed and stage.template < 0:
+            problems.add("unproved", f"{where} has no obligation, but a conclusion depends on it")
+    for number in range(len(rows)):
+        if number not in seen:
+            problems.add("stage", f"{side.where(number)} is in no stage")

@@ -1,0 +1,108 @@
+"""The memory of this process and everything below it, as it was at most.
+
+The proportional set size counts a page that several processes share once; where the kernel does
+not give it, the resident set size stands in, which counts it once for each.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+from shardproof.engine.storage.closing import Closing
+
+EVERY_SECONDS = 0.1
+SHARE_OF_TIME = 0.05
+"""Sampling never takes more than this share of one core: it gets rarer where it costs more."""
+
+_MIB = 1 << 20
+
+
+def family(root: int) -> Iterator[int]:
+    """The process and its descendants, as far as they are still there."""
+    yield root
+    try:
+        tasks = list(Path(f"/proc/{root}/task").iterdir())
+        children = [pid for task in tasks for pid in (task / "children").read_text().split()]
+    except OSError:
+        yield from _descendants(root)
+        return
+    for pid in children:
+        yield from family(int(pid))
+
+
+def _descendants(root: int) -> Iterator[int]:
+    try:
+        yield from (child.pid for child in psutil.Process(root).children(recursive=True))
+    except psutil.Error:
+        return
+
+
+def memory_bytes(pid: int) -> int:
+    """The proportional set size of a process, else its resident set size; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+class MemorySampler(Closing):
+    """Looks at the memory of a process tree about ten times a second while its context is open.
+
+    ``watch`` is told what is held, in MiB, at each look, in the sampling thread.
+    """
+
+    def __init__(
+        self,
+        root: int | None = None,
+        watch: Callable[[float], None] = lambda held_mib: None,
+        every_seconds: float = EVERY_SECONDS,
+    ) -> None:
+        self._root = os.getpid() if root is None else root
+        self._tell = watch
+        self._every_seconds = every_seconds
+        self._peak_bytes = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memory sampler", daemon=True)
+
+    @property
+    def peak_mib(self) -> float:
+        """The most that any sample has seen so far."""
+        return self._peak_bytes / _MIB
+
+    def sample(self) -> float:
+        """Look now; what is held at this moment, in MiB."""
+        now = sum(memory_bytes(pid) for pid in family(self._root))
+        self._peak_bytes = max(self._peak_bytes, now)
+        return now / _MIB
+
+    def open(self) -> None:
+        """Look a first time, and go on looking."""
+        self.sample()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look a last time, and no more."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.sample()
+
+    def _watch(self) -> None:
+        pause = self._every_seconds
+        while not self._stop.wait(pause):
+            start = time.thread_time()
+            self._tell(self.sample())
+            pause = max(self._every_seconds, (time.thread_time() - start) / SHARE_OF_TIME)

@@ -1,0 +1,101 @@
+"""Where the claims of a plan are stated: in this process, or in slices on a Ray cluster.
+
+Stating a claim takes the claim and the table of nodes, a megabyte or two for the largest plans. The
+table goes to each node once, claims go out in slices, and texts come back; which template has which
+number, and so the run, is the same wherever it was done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from shardproof.cluster.settings import Settings
+from shardproof.engine.lineage.lineage import NodeTable
+from shardproof.engine.obligations.obligation import Claim, Obligation
+from shardproof.partition.stages.partition import Partition, Template
+from shardproof.partition.stages.state import settle, stated
+from shardproof.solvers import Query
+
+Texts = tuple[str, str]
+"""The linear and the nonlinear rung."""
+
+Said = Texts | str
+"""The texts of a claim, or why it cannot be stated."""
+
+TRIED_SECONDS = 2.0
+"""How long claims are stated here before the time that the others will take is told from it."""
+
+WORTH_SECONDS = 8.0
+"""The others go to the cluster if they would take longer than this: its tasks begin in seconds."""
+
+SLICES_PER_WORKER = 8
+"""More than one, since claims differ in size and the slowest slice is waited for."""
+
+MEMORY_BYTES = 512 << 20
+"""What a task reserves: the table of nodes, and the terms of a claim."""
+
+
+def texts(
+    result: Partition,
+    settings: Settings,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Texts]:
+    """The texts of all templates, in their order; templates that cannot be stated are dropped from
+    the partition.
+
+    ``tell`` is told how many of how many slices are done, where there are any. Raises
+    `cluster.on_ray.pool.ClusterError`.
+    """
+    found: list[Said] = []
+    start = time.perf_counter()
+    templates = result.templates
+    # Where values were guessed, all templates have their obligations already.
+    goes_out = settings.own_cluster and not result.guessed
+    for template in templates:
+        left = len(templates) - len(found)
+        if goes_out and _is_worth(time.perf_counter() - start, len(found), left):
+            found += _spread(result, templates[len(found) :], settings, tell)
+            break
+        one = template.obligation or stated(result.nodes, template.claim, result.more, result.memo)
+        found.append(_said(one))
+    settle(result, {n: why for n, why in enumerate(found) if isinstance(why, str)})
+    return [one for one in found if not isinstance(one, str)]
+
+
+def _said(one: Obligation | str) -> Said:
+    if isinstance(one, str):
+        return one
+    query = Query.of("", one.goals)
+    return query.linear_text, query.nonlinear_text
+
+
+def _is_worth(seconds: float, done: int, left: int) -> bool:
+    """Whether to let the cluster state what is left, after so many claims in so many seconds."""
+    return seconds >= TRIED_SECONDS and seconds * left >= WORTH_SECONDS * done
+
+
+def _spread(
+    result: Partition,
+    templates: Sequence[Template],
+    settings: Settings,
+    tell: Callable[[int, int], None],
+) -> list[Said]:
+    from shardproof.cluster.on_ray.tasks import spread
+
+    claims = [template.claim for template in templates]
+
+    def work(workers: int) -> list[Sequence[Claim]]:
+        count = min(len(claims), SLICES_PER_WORKER * workers)
+        # Claims that follow each other are alike: every slice gets some of each kind.
+        return [claims[number::count] for number in range(count)]
+
+    shared = (result.nodes, result.more)
+    slices = spread(state_slice, shared, work, settings, MEMORY_BYTES, tell)
+    return [slices[number % len(slices)][number // len(slices)] for number in range(len(claims))]
+
+
+def state_slice(shared: tuple[NodeTable, int], claims: Sequence[Claim]) -> list[Said]:
+    """State some claims over a table of nodes, at so many positions beyond the fewest."""
+    nodes, more = shared
+    return [_said(stated(nodes, claim, more)) for claim in claims]

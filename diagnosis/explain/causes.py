@@ -1,0 +1,97 @@
+"""Causes of a refutation; the same cause in several layers is one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from shardproof.diagnosis.locate.culprits import Culprit, ranks_of, said
+from shardproof.diagnosis.repair.elsewhere import numbered, pattern, places_of, spoken_layers
+from shardproof.diagnosis.repair.origins import Candidate
+from shardproof.engine.findings import Finding
+from shardproof.partition.stages.partition import Partition
+
+#: What is another number in another layer or on other ranks.
+_PLACE: Final = re.compile(r"#\d+|\b(?:cell|adapter|segment) \d+")
+_RANKS: Final = re.compile(r"\[[\d, ]*\]")
+
+
+class Cause(NamedTuple):
+    """``culprit``: None for what has no rows (a plan that contradicts itself); ``state``: the plan
+    in which it was seen; ``repairs``: what puts it right, before it is known whether the whole plan
+    holds then, in one place or in several; ``name``: what was wrong then; ``after``: the plan with
+    the repair; ``assuming``: which causes before it had to be put right before it was seen."""
+
+    findings: tuple[Finding, ...]
+    culprit: Culprit | None
+    state: Partition
+    repairs: tuple[str, ...]
+    name: str
+    after: Partition | None
+    assuming: tuple[int, ...]
+
+
+def in_layers(state: Partition, found: Finding, culprit: Culprit, done: Candidate) -> Finding:
+    """A finding with the other layers and ranks that the same repair put right too."""
+    layers = numbered(found.layers, places_of(state.plan, done.edits))
+    if len(layers) < 2:
+        return found
+    touched = {x for edit in done.edits for x in ranks_of(state, edit.site.program)}
+    ranks = tuple(sorted({*found.ranks, *touched}))
+    return _moved(state, found, culprit, layers, ranks)
+
+
+def _moved(
+    state: Partition,
+    found: Finding,
+    culprit: Culprit,
+    layers: Sequence[str],
+    ranks: tuple[int, ...],
+) -> Finding:
+    words = spoken_layers(layers)
+    message = said(state, found.operator, words, ranks, culprit.cause)
+    agreeing = tuple(rank for rank in found.agreeing_ranks if rank not in ranks)
+    return found._replace(
+        message=message, layer=words, layers=tuple(layers), ranks=ranks, agreeing_ranks=agreeing
+    )
+
+
+def is_same(cause: Cause, found: Finding, best: tuple[Candidate, Partition] | None) -> bool:
+    """Whether a finding is a cause again, in another layer."""
+    first = cause.findings[0]
+    if not first.layers or not found.layers or first.kind != found.kind:
+        return False
+    same = (first.operator, first.source, pattern(first.layers[0])) == (
+        found.operator,
+        found.source,
+        pattern(found.layers[0]),
+    )
+    if not same or found.layers[0] in first.layers or bool(best) != bool(cause.repairs):
+        return False
+    return not best or _elsewhere(best[0].sentence) == _elsewhere(cause.repairs[0])
+
+
+def _elsewhere(sentence: str) -> str:
+    """A sentence without what is another number in another layer; as many ranks stay as many."""
+    return _PLACE.sub("#", _RANKS.sub(lambda m: "#" * (1 + m[0].count(",")), pattern(sentence)))
+
+
+def joined(
+    state: Partition,
+    cause: Cause,
+    culprit: Culprit,
+    found: Finding,
+    best: tuple[Candidate, Partition] | None,
+) -> Cause:
+    """A cause with one more layer."""
+    first = cause.findings[0]
+    assert cause.culprit is not None
+    layers = [*first.layers, *found.layers]
+    ranks = tuple(sorted({*first.ranks, *found.ranks}))
+    moved = _moved(state, first, cause.culprit, layers, ranks)
+    return cause._replace(
+        findings=(moved, *cause.findings[1:]),
+        repairs=(*cause.repairs, best[0].sentence) if best else (),
+        after=best[1] if best else None,
+    )

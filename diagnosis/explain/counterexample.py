@@ -1,0 +1,371 @@
+"""A counterexample by shard: what ranks have of a tensor, and what they should have.
+
+All values are of the simulation at small size (`engine.simulation.simulate`).  What a tensor inside
+the plan should be is what it is in the plan with its repair, run on the same inputs; without a
+repair, what the single device has, where the rank has all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardproof.diagnosis.locate.culprits import Culprit, alike
+from shardproof.diagnosis.repair.attempt import Called, called
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.findings import Difference
+from shardproof.engine.lineage.lineage import BROADCAST, Atom, Lineage
+from shardproof.engine.plan.ir import MICROBATCH, Shard
+from shardproof.engine.schedule.instances import Row, Unrolled
+from shardproof.engine.simulation.replay import Coordinates
+from shardproof.engine.simulation.simulate import (
+    TOLERANCE,
+    Comparison,
+    Simulation,
+    simulate,
+    simulate_again,
+)
+from shardproof.partition.stages.partition import Partition
+
+#: Ranks of one tensor that are shown; rows and columns of values around the worst one.
+MOST_ELEMENTS: Final = 8
+#: Gradients whose largest element is this much smaller than the largest of all are passed over.
+SMALL: Final = 1e-4
+ROWS: Final = 3
+COLUMNS: Final = 4
+
+Floats = NDArray[np.float64]
+
+
+class _Slot(NamedTuple):
+    """The same input or result of some rows: what it is called, and its tensors."""
+
+    words: str
+    tensors: tuple[int, ...]
+
+
+class _Held(NamedTuple):
+    """A tensor of the plan at some coordinates, and what it should be; ``right``: the tensor of the
+    repaired plan that says so (-1: none)."""
+
+    tensor: int
+    at: Coordinates
+    expected: Floats
+    actual: Floats
+    right: int
+
+    @property
+    def differences(self) -> Floats:
+        with np.errstate(invalid="ignore"):
+            off = np.abs(self.actual - self.expected)
+        same = (self.actual == self.expected) | (np.isnan(self.actual) & np.isnan(self.expected))
+        off = np.where(same, 0.0, off)
+        return np.where(np.isnan(off), np.inf, off)
+
+    @property
+    def off(self) -> float:
+        return float(self.differences.max(initial=0.0))
+
+    @property
+    def worst(self) -> tuple[int, ...]:
+        off = self.differences
+        return tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), off.shape))
+
+
+class Examples:
+    """``simulation``: of the plan as it is, if it could be run; ``repaired``: the plan with all
+    repairs, if it holds."""
+
+    def __init__(
+        self, result: Partition, simulation: Simulation | None, repaired: Partition | None
+    ) -> None:
+        self.result = result
+        self.simulation = simulation
+        self.repaired = repaired
+        self._after: Simulation | None = None
+
+    def _worst(self) -> Comparison | None:
+        """The conclusion that is furthest off, of those that are no small numbers throughout."""
+        if self.simulation is None:
+            return None
+        off = [c for c in self.simulation.comparisons if c.differs]
+        scales = {id(c): float(np.abs(c.expected).max(initial=0.0)) for c in off if c.shard >= 0}
+        least = SMALL * max(scales.values(), default=0.0)
+        told = [c for c in off if scales.get(id(c), least) >= least]
+        return max(told or off, default=None, key=lambda c: c.error)
+
+    def extremes(self) -> tuple[str, str]:
+        """The values of the conclusion that shows the difference most, in words."""
+        worst = self._worst()
+        if worst is None:
+            return "", ""
+        what = f"{_named(worst)}{list(worst.worst.index) or ''}"
+        return f"{what} = {worst.worst.expected:.9g}", f"{what} = {worst.worst.actual:.9g}"
+
+    def of_conclusion(self) -> tuple[Difference, ...]:
+        """Of the conclusion that is furthest off, an element of every rank's shard: where it is
+        furthest off there, or where it agrees."""
+        worst = self._worst()
+        if self.simulation is None or worst is None:
+            return ()
+        same = [c for c in self.simulation.comparisons if _named(c) == _named(worst)]
+        shown = sorted(same, key=lambda c: not c.differs)[:MOST_ELEMENTS]
+        found = [self._of_comparison(c) for c in shown]
+        return tuple(sorted(found, key=lambda d: d.ranks))
+
+    def _of_comparison(self, found: Comparison) -> Difference:
+        ranks: tuple[int, ...] = ()
+        shard = ""
+        if found.program >= 0:
+            program = self.result.plan.programs[found.program]
+            ranks = (self._rank(self.result, found.program, found.at),)
+            if found.shard >= 0:
+                shard = _box(program.shards[found.shard], dict(found.at))
+        worst = found.worst
+        near = _near(found.expected, found.actual, worst.index)
+        return Difference(
+            ranks, worst.index, worst.expected, worst.actual, _named(found), shard, -1, near
+        )
+
+    @staticmethod
+    def _rank(result: Partition, program: int, at: Coordinates) -> int:
+        held, place = result.plan.programs[program], dict(at)
+        return held.base + sum(stride * place.get(axis, 0) for axis, _, stride in held.axes)
+
+    # -- inside the plan --------------------------------------------------------------------------
+
+    def at(self, state: Partition, culprit: Culprit) -> tuple[Difference, ...]:
+        """What ranks have of the first input or result of a culprit that is not what it should be;
+        ``state``: the plan in which it was seen."""
+        if self.simulation is None or self.simulation.failure:
+            return ()
+        before = self.simulation if state is self.result else self._run(state)
+        if before is None or before.failure:
+            return ()
+        rows = [state.parallel.unrolled.rows[n] for n in culprit.rows]
+        rows += alike(state, culprit)
+        if self.repaired is None:
+            return self._against_single(state, culprit, rows, before)
+        if self._after is None:
+            self._after = self._run(self.repaired)
+        after = self._after
+        if after is None or after.failure or not _same_inputs(before, after):
+            return ()
+        tensors = _by_name(self.repaired.parallel.unrolled)
+        names = called(state.parallel.unrolled)
+        for slot in _slots(state, rows):
+            pairs = [(v, tensors[names[v]]) for v in slot.tensors if names[v] in tensors]
+            values = [
+                _Held(v, at, expected, actual, w)
+                for v, w in pairs
+                for at, actual in before.value("parallel", v).items()
+                if (expected := after.value("parallel", w).get(at)) is not None
+                and expected.shape == actual.shape
+            ]
+            found = self._elements(state, values, slot.words)
+            if found:
+                return found
+        return ()
+
+    def _against_single(
+        self, state: Partition, culprit: Culprit, rows: Sequence[Row], before: Simulation
+    ) -> tuple[Difference, ...]:
+        """Results against those of the single-device operator, where ranks have all of them."""
+        if culprit.counterpart < 0:
+            return ()
+        theirs = self.result.single.unrolled.rows[culprit.counterpart]
+        values, words = [], ""
+        for row in rows:
+            for mine, other in zip(row.outputs[:1], theirs.outputs, strict=False):
+                words = words or f"{_tensor(state, mine)} (the result of {_operator(row)})"
+                expected = before.value("single", other).get(())
+                if expected is None:
+                    continue
+                values += [
+                    _Held(mine, at, expected, actual, -1)
+                    for at, actual in before.value("parallel", mine).items()
+                    if actual.shape == expected.shape
+                ]
+        return self._elements(state, values, words)
+
+    def _elements(
+        self, state: Partition, values: Sequence[_Held], words: str
+    ) -> tuple[Difference, ...]:
+        """For each rank an element of what it holds, the same on all if it can be: the worst one;
+        nothing if none differs."""
+        worst: dict[int, tuple[float, _Held]] = {}
+        for held in values:
+            program = state.parallel.unrolled.tensors[held.tensor].program
+            rank = self._rank(state, program, held.at)
+            if rank not in worst or held.off > worst[rank][0]:
+                worst[rank] = (held.off, held)
+        if not worst:
+            return ()
+        most, first = max(worst.values(), key=lambda one: one[0])
+        scale = max(float(np.abs(held.expected).max(initial=0.0)) for held in values)
+        if most <= TOLERANCE * scale:
+            return ()
+        # Ranks that differ come first if there are too many.
+        shown = sorted(worst, key=lambda rank: (worst[rank][0] <= TOLERANCE * scale, rank))
+        return tuple(
+            self._element(state, rank, worst[rank][1], first, TOLERANCE * scale, words)
+            for rank in sorted(shown[:MOST_ELEMENTS])
+        )
+
+    def _element(
+        self, state: Partition, rank: int, held: _Held, first: _Held, least: float, words: str
+    ) -> Difference:
+        """One rank's values of a tensor, at the worst place of ``first`` unless there is nothing
+        to see there."""
+        index = held.worst
+        if held.actual.shape == first.actual.shape:
+            here = abs(held.actual[first.worst] - held.expected[first.worst])
+            if not here <= least or held.off <= least:
+                index = first.worst
+        shard = ""
+        if held.right >= 0 and self.repaired is not None:
+            shard = _view(self.repaired.parallel.lineages[held.right], dict(held.at))
+        return Difference(
+            (rank,),
+            index,
+            float(held.expected[index]),
+            float(held.actual[index]),
+            words,
+            shard,
+            dict(held.at).get(MICROBATCH, -1),
+            _near(held.expected, held.actual, index),
+        )
+
+    def _run(self, state: Partition) -> Simulation | None:
+        """Another plan on the same inputs as the one that is diagnosed."""
+        known = self.simulation
+        if known is None:
+            return None
+        single, parallel = single_side(self.result), state.parallel.unrolled
+        return simulate_again(known, state.plan, single, parallel, self.result.more)
+
+
+def single_side(result: Partition) -> Unrolled:
+    """The single-device side with the gradients that are derived from its forward program."""
+    derived = result.derived
+    numbers = {s.name: n for n, s in enumerate(result.plan.single.shards)}
+    return replace(
+        derived.unrolled,
+        gradients=[(0, numbers[name], value) for name, value in derived.gradients.items()],
+    )
+
+
+def simulated(result: Partition, seeds: int) -> Simulation:
+    """Both programs run with the true functions, on as many inputs as it takes to see them differ,
+    ``seeds`` at most."""
+    single = single_side(result)
+    for seed in range(seeds):
+        found = simulate(result.plan, single, result.parallel.unrolled, seed, more=result.more)
+        if found.differs or found.failure:
+            break
+    return found
+
+
+def _slots(state: Partition, rows: Sequence[Row]) -> Iterator[_Slot]:
+    """The inputs, then the results of rows that are the same operator."""
+    first = rows[0]
+    for words, of in (("an input", "inputs"), ("the result", "outputs")):
+        lists: list[tuple[int, ...]] = [getattr(row, of) for row in rows]
+        apart = first.kind in ("op", "slice")
+        for place in range(len(lists[0]) if apart else 1):
+            held = [x[place] for x in lists if len(x) > place] if apart else sum(lists, ())
+            known = tuple(v for v in held if v >= 0)
+            if known:
+                name = f"{words} of {_operator(first)}"
+                yield _Slot(f"{_tensor(state, known[0])} ({name})", known)
+
+
+def _operator(row: Row) -> str:
+    return f"the backward of {row.name}" if row.backward else row.name
+
+
+def _tensor(state: Partition, value: int) -> str:
+    return state.parallel.unrolled.tensors[value].name or "a tensor"
+
+
+def _by_name(unrolled: Unrolled) -> dict[Called, int]:
+    return {name: number for number, name in enumerate(called(unrolled))}
+
+
+def _same_inputs(one: Simulation, other: Simulation) -> bool:
+    """Whether the single device computes the same in both."""
+    return [c.worst.expected for c in one.losses[:1]] == [
+        c.worst.expected for c in other.losses[:1]
+    ]
+
+
+def _near(
+    expected: Floats, actual: Floats, index: tuple[int, ...]
+) -> tuple[tuple[tuple[float, float], ...], ...]:
+    """Values around an element, of its last two dimensions: rows of (expected, actual)."""
+    left, right = np.atleast_2d(expected), np.atleast_2d(actual)
+    place = (0,) * (left.ndim - len(index)) + index
+    left, right = left[place[:-2]], right[place[:-2]]
+    rows, columns = (
+        slice(start := max(0, min(i - size // 2, n - size)), start + size)
+        for i, n, size in zip(place[-2:], left.shape, (ROWS, COLUMNS), strict=True)
+    )
+    return tuple(
+        tuple((float(e), float(a)) for e, a in zip(x, y, strict=True))
+        for x, y in zip(left[rows, columns], right[rows, columns], strict=True)
+    )
+
+
+def _named(found: Comparison) -> str:
+    return "loss" if found.shard < 0 else f"gradient of {found.name}"
+
+
+def _box(shard: Shard, at: Mapping[str, int]) -> str:
+    """The part of a parameter that a rank holds."""
+    return _spans(
+        (_position(o, at), n, full)
+        for o, n, full in zip(shard.offset, shard.shape, shard.full_shape, strict=True)
+    )
+
+
+def _view(lineage: Lineage | None, at: Mapping[str, int]) -> str:
+    """The part of a single-device value that a tensor is; empty if it is no box of one."""
+    if lineage is None or len(lineage.terms) != 1:
+        return ""
+    spans = []
+    for size, dim in zip(lineage.shape, lineage.terms[0].layout.dims, strict=True):
+        cut = [atom for atom in dim if atom.axis != BROADCAST and not atom.full]
+        if len(cut) > 1 or any(atom.stride != 1 for atom in cut):
+            return ""
+        spans.append(_span(dim, cut, size, at))
+    return _spans(iter(spans))
+
+
+def _span(
+    dim: Sequence[Atom], cut: Sequence[Atom], size: int, at: Mapping[str, int]
+) -> tuple[int, int, int]:
+    if not cut:
+        return 0, size, size
+    atom = cut[0]
+    # Whatever else is in this dimension is whole: it is counted in steps of it.
+    step = size // atom.size
+    return _position(atom.start, at) * step, size, atom.extent * step
+
+
+def _position(value: Affine, at: Mapping[str, int]) -> int:
+    for axis in value.axes:
+        value = value.fix(axis, at.get(axis, 0))
+    return value.const
+
+
+def _spans(spans: Iterator[tuple[int, int, int]]) -> str:
+    """A box: which positions of each dimension, of how many."""
+    held = list(spans)
+    if all(n == full for _, n, full in held):
+        return "all of it"
+    parts = [f"{o}:{o + n}" if n != full else ":" for o, n, full in held]
+    return f"[{', '.join(parts)}] of [{', '.join(str(full) for _, _, full in held)}]"

@@ -1,0 +1,49 @@
+"""Candidate repairs of a plan: what an engineer would try where a fault begins.
+
+Each candidate is a plan with one edit and a sentence about it.  Nothing here says that a candidate
+helps: `shardproof.diagnosis` tries them, and shows those with which the conclusions hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from shardproof.diagnosis.locate.culprits import Culprit
+from shardproof.diagnosis.repair.communication import (
+    exchanged_peers,
+    missing_reductions,
+    other_collectives,
+)
+from shardproof.diagnosis.repair.edits import Site
+from shardproof.diagnosis.repair.origins import Candidate, Spot
+from shardproof.diagnosis.repair.values import (
+    constants,
+    other_tensors,
+    repeated_inputs,
+    scales,
+    swapped_inputs,
+)
+from shardproof.partition.stages.partition import Partition
+
+#: The table, in the order in which candidates are tried.
+CANDIDATES: Final[tuple[Callable[[Spot], Iterator[Candidate]], ...]] = (
+    constants,
+    repeated_inputs,
+    missing_reductions,
+    exchanged_peers,
+    other_collectives,
+    swapped_inputs,
+    other_tensors,
+    scales,
+)
+
+
+def candidates(
+    result: Partition, culprit: Culprit, made: Sequence[tuple[Site, ...]]
+) -> Iterator[Candidate]:
+    """All candidates for a culprit; ``made``: the `origins` of the rows of ``result``."""
+    spot = Spot(result, culprit, made)
+    if spot.sites:
+        for propose in CANDIDATES:
+            yield from propose(spot)

@@ -1,0 +1,243 @@
+"""Candidate repairs of what moves values between ranks: collectives, peers, reducers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, product
+from typing import Final
+
+from shardproof.diagnosis.repair.edits import (
+    Edit,
+    Site,
+    groups,
+    members,
+    op_at,
+    peer,
+    sites,
+    size,
+    spoken,
+    with_body,
+    with_op,
+)
+from shardproof.diagnosis.repair.origins import MOVES, Candidate, Spot, edited, named
+from shardproof.engine.plan.ir import Attr, Group, Op, Plan, Value
+from shardproof.engine.schedule.messages import COLLECTIVES
+from shardproof.engine.specification.conclusions import Conclusion
+from shardproof.partition.stages.partition import Partition
+
+_WORDS: Final[Mapping[str, str]] = {
+    "all_reduce": "an all-reduce",
+    "all_gather": "an all-gather",
+    "reduce_scatter": "a reduce-scatter",
+    "identity": "no communication",
+}
+
+
+def missing_reductions(spot: Spot) -> Iterator[Candidate]:
+    """A value that is still a partial sum is reduced, where it is moved or where it is made."""
+    values = {v: None for row in spot.rows[:1] for v in (*row.inputs, *row.outputs)}
+    for value in values:
+        if not spot.is_partial(value):
+            continue
+        chain = spot.before(value, lambda row: any(map(spot.is_partial, row.inputs)))
+        moved = [n for n in chain if spot.row(n).name in MOVES and spot.row(n).kind != "slice"]
+        for number in dict.fromkeys([*moved, *chain[-1:], *chain[:1]]):
+            yield from collectives(spot, number, ("all_reduce",))
+
+
+def other_collectives(spot: Spot) -> Iterator[Candidate]:
+    """A collective, or a move where one should be, of another kind, dimension or group."""
+    chain = list(spot.culprit.rows[:1])
+    for value in spot.rows[0].inputs:
+        chain += spot.before(value, lambda row: row.kind != "op" or not row.source.module)
+    for number in dict.fromkeys(chain):
+        row = spot.row(number)
+        if row.name in COLLECTIVES or row.name == "identity":
+            yield from collectives(
+                spot, number, ("identity", "all_reduce", "all_gather", "reduce_scatter")
+            )
+
+
+def collectives(spot: Spot, number: int, kinds: Sequence[str]) -> Iterator[Candidate]:
+    """The operators of a row replaced (if they are moves) or followed by collectives."""
+    if not spot.origins[number]:
+        return
+    yield from collectives_at(spot.plan, spot.origins[number][0], kinds, spot.programs)
+
+
+def collectives_at(
+    plan: Plan, site: Site, kinds: Sequence[str], programs: Sequence[int]
+) -> Iterator[Candidate]:
+    """See `collectives`; for groups without named ranks, of all ``programs``."""
+    op = op_at(plan, site)
+    body = plan.programs[site.program].bodies[site.body]
+    replaces = op.name in COLLECTIVES or op.name == "identity"
+    if not op.outputs or (replaces and len(op.inputs) != 1):
+        return
+    after = body.values[op.outputs[0]].shape
+    before = body.values[op.inputs[0]].shape if replaces else after
+    for group in groups(plan, site.program):
+        for kind, attrs in _kinds(plan, site, group, before, after, kinds):
+            if replaces and kind == op.name and _is_same(op.attrs, attrs):
+                continue
+            if kind == "identity" and not replaces:
+                continue
+            who = members(plan, group, programs)
+            if replaces and kind == "identity":
+                who = sorted({*who, *programs})
+            there = [peer(plan, site, p) for p in who]
+            if any(s is None for s in there) or not who:
+                continue
+            edits = []
+            for s in there:
+                assert s is not None
+                old = op_at(plan, s)
+                new = Op(kind, old.inputs, old.outputs, attrs, False, old.source)
+                edits.append(Edit(s, new, -1 if replaces else 0))
+            what = _WORDS[kind]
+            if kind != "identity":
+                dim = f" of dimension {attrs['dim']}" if "dim" in attrs else ""
+                what += f"{dim} over {spoken(plan, group, who)}"
+            place = f"after {named(plan, site)}"
+            if replaces:
+                cell = f" ({op.source.cell})" if op.source.cell else ""
+                place = f"in place of {op.name.replace('_', '-')}{cell} {place}"
+            yield edited(_cause(op, kind, attrs, replaces), f"{what} {place}", plan, edits)
+
+
+def _cause(old: Op, kind: str, attrs: Mapping[str, Attr], replaces: bool) -> str:
+    """What was wrong if a collective of this kind helps."""
+    if kind == "identity":
+        return "collective too many"
+    if not replaces or old.name == "identity":
+        return "missing reduction" if kind == "all_reduce" else "missing collective"
+    if kind != old.name:
+        return "wrong collective"
+    return "wrong dimension" if attrs.get("dim") != old.attrs.get("dim") else "wrong group"
+
+
+def _kinds(
+    plan: Plan,
+    site: Site,
+    group: Group,
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    kinds: Sequence[str],
+) -> Iterator[tuple[str, dict[str, Attr]]]:
+    """Collectives over a group that make one shape of the other."""
+    count = size(plan, group, site.program)
+    for kind in kinds:
+        if kind == "identity" and before == after:
+            yield kind, {}
+        elif kind == "all_reduce" and before == after:
+            yield kind, {"group": group, "op": "sum"}
+        elif kind in ("all_gather", "reduce_scatter") and len(before) == len(after):
+            small, large = (before, after) if kind == "all_gather" else (after, before)
+            for dim, n in enumerate(small):
+                if (*small[:dim], n * count, *small[dim + 1 :]) == large:
+                    yield kind, {"group": group, "dim": dim}
+
+
+def _is_same(mine: Mapping[str, Attr], other: Mapping[str, Attr]) -> bool:
+    def held(attrs: Mapping[str, Attr]) -> dict[str, Attr]:
+        return {k: v for k, v in attrs.items() if k in ("group", "dim")}
+
+    return held(mine) == held(other)
+
+
+# -- peers and reducers ----------------------------------------------------------------------------
+
+
+def exchanged_peers(spot: Spot) -> Iterator[Candidate]:
+    """Two ranks receive, of one move, what the other one received."""
+    received: dict[int, tuple[int, Site]] = {}
+    for row in spot.rows:
+        for value in row.inputs:
+            for number in spot.before(value, lambda r: r.kind != "op"):
+                if spot.row(number).kind == "recv":
+                    sender, receiver = spot.row(number).programs
+                    received[receiver] = (sender, spot.origins[number][0])
+    for (p, (a, x)), (q, (b, y)) in combinations(sorted(received.items()), 2):
+        if a == b or op_at(spot.plan, x).source.cell != op_at(spot.plan, y).source.cell:
+            continue
+        plan = _exchanged(spot.plan, (p, a, x), (q, b, y))
+        if plan is not None:
+            one, other = (spot.plan.programs[n].base for n in (a, b))
+            to, too = (spot.plan.programs[n].base for n in (p, q))
+            cell = op_at(spot.plan, x).source.cell
+            yield Candidate(
+                "wrong peers",
+                f"the peers of the moves exchanged{f' in {cell}' if cell else ''}: "
+                f"{one} to {too} and {other} to {to}",
+                plan,
+            )
+
+
+def _exchanged(plan: Plan, one: tuple[int, int, Site], other: tuple[int, int, Site]) -> Plan | None:
+    """The plan with two receivers' senders exchanged; None where their sends are not found."""
+    result = plan
+    for (_, sender, _), (receiver, new, site) in ((one, other), (other, one)):
+        # ``sender`` now sends to ``receiver``, which received from ``new``.
+        old = one[0] if receiver == other[0] else other[0]
+        cell = op_at(plan, site).source
+        sends = [
+            (s, op)
+            for s, op in sites(plan.programs[sender], sender)
+            if op.name == "send"
+            and op.source == cell
+            and op.attrs.get("peer") == plan.programs[old].base
+        ]
+        if not sends or new == sender:
+            return None
+        for s, op in sends:
+            attrs = {**op.attrs, "peer": plan.programs[receiver].base}
+            result = with_op(result, s, replace(op, attrs=attrs))
+        held = op_at(plan, site)
+        attrs = {**held.attrs, "peer": plan.programs[sender].base}
+        result = with_op(result, site, replace(held, attrs=attrs))
+    return result
+
+
+def missing_reducers(result: Partition, conclusion: Conclusion) -> Iterator[Candidate]:
+    """A gradient that a reducer leaves out is reduced like the others."""
+    plan = result.plan
+    if conclusion.kind != "gradient" or conclusion.program < 0:
+        return
+    program = plan.programs[conclusion.program]
+    numbers = [n for n, s in enumerate(program.shards) if s.name == conclusion.name]
+    for b, body in enumerate(program.bodies):
+        known = {shard for _, _, shard in body.reduced}
+        if not known or any(n in known for n in numbers):
+            continue
+        alike = list(
+            dict.fromkeys(
+                (op.name, tuple(op.attrs.items()))
+                for op in body.ops
+                if op.name == "all_reduce" and len(op.inputs) == 1
+            )
+        )
+        for (name, attrs), n in product(alike, numbers):
+            group = dict(attrs).get("group")
+            if not isinstance(group, Group) or (group.ranks and len(group.ranks) > 1):
+                continue
+            count = len(body.values)
+            value = Value(
+                program.shards[n].shape,
+                program.shards[n].dtype,
+                f"{program.shards[n].name} gradient",
+            )
+            op = Op(name, (count,), (count + 1,), dict(attrs))
+            after = replace(
+                body,
+                values=(*body.values, value, value),
+                claims=(*body.claims, None, None) if body.claims else (),
+                ops=(*body.ops, op),
+                reduced=(*body.reduced, (count, count + 1, n)),
+            )
+            where = spoken(plan, group, [conclusion.program])
+            yield Candidate(
+                "gradient that is not reduced",
+                f"an all-reduce of the gradient of {conclusion.name} over {where} in {body.name}",
+                with_body(plan, conclusion.program, b, after),
+            )

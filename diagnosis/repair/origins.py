@@ -1,0 +1,136 @@
+"""Where a fault is, with what its candidate repairs are made of: rows, their operators, values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from shardproof.diagnosis.locate.culprits import Culprit
+from shardproof.diagnosis.repair.edits import Edit, Site, applied, op_at
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.plan.ir import Op, Plan
+from shardproof.engine.schedule.dataflow import flow, label
+from shardproof.engine.schedule.instances import Row
+from shardproof.engine.schedule.messages import COLLECTIVES, match
+from shardproof.partition.stages.partition import Partition
+
+#: Rows that no operator of a program makes.
+_MADE_UP: Final = frozenset({"shard", "seed", "accumulate"})
+#: What moves a value without changing it.
+MOVES: Final = frozenset({"identity", "multiref", "slice", "recv", "broadcast", *COLLECTIVES})
+#: How far back from a fault the operators before it are looked at.
+_STEPS: Final = 6
+
+
+class Candidate(NamedTuple):
+    """``cause``: what was wrong if it helps, in a few words; ``sentence``: what it does, after
+    "with"; ``edits``: what was done, if that can be done elsewhere too."""
+
+    cause: str
+    sentence: str
+    plan: Plan
+    edits: tuple[Edit, ...] = ()
+
+
+def edited(cause: str, sentence: str, plan: Plan, edits: Sequence[Edit]) -> Candidate:
+    """The candidate that edits of single operators make."""
+    return Candidate(cause, sentence, applied(plan, edits), tuple(edits))
+
+
+class Spot:
+    """A fault with what candidates are made of: its rows, their operators, what they read."""
+
+    def __init__(self, result: Partition, culprit: Culprit, origins: Sequence[tuple[Site, ...]]):
+        self.result = result
+        self.plan = result.plan
+        self.culprit = culprit
+        self.origins = origins
+        self.rows = [result.parallel.unrolled.rows[n] for n in culprit.rows]
+        self.sites = list(dict.fromkeys(s for n in culprit.rows for s in origins[n]))
+        self.maker = {v: n for n, r in enumerate(result.parallel.unrolled.rows) for v in r.outputs}
+
+    @property
+    def programs(self) -> list[int]:
+        return sorted({site.program for site in self.sites})
+
+    def lineage(self, value: int) -> Lineage | None:
+        return self.result.parallel.lineages[value] if value >= 0 else None
+
+    def row(self, number: int) -> Row:
+        return self.result.parallel.unrolled.rows[number]
+
+    def before(self, value: int, follows: Callable[[Row], bool]) -> list[int]:
+        """The rows that made a value, nearest first, as long as they follow from one another."""
+        found: list[int] = []
+        while len(found) < _STEPS and value in self.maker:
+            number = self.maker[value]
+            row = self.row(number)
+            if row.kind in _MADE_UP:
+                break
+            found.append(number)
+            if not row.inputs or not follows(row):
+                break
+            # The member of a collective that is on the same rank.
+            place = row.outputs.index(value) if len(row.inputs) == len(row.outputs) else 0
+            value = row.inputs[place]
+        return found
+
+    def is_partial(self, value: int) -> bool:
+        held = self.lineage(value)
+        return held is not None and any(t.parts for t in held.terms)
+
+
+def origins(result: Partition) -> list[tuple[Site, ...]]:
+    """For each row of the parallel side the operators that it was made of, one per program (none:
+    no operator made it).  Rows of a program come in the order of its operators."""
+    unrolled, programs = result.parallel.unrolled, result.plan.programs
+    if not unrolled.rows:
+        return []
+    labels = None
+    if unrolled.symbolic:
+        labels = label(programs, [flow(p) for p in programs], match(programs))
+    queues = [
+        iter(
+            [
+                Site(p, call.body, o)
+                for c, call in enumerate(program.calls)
+                if labels is None or labels[p][c] < 1
+                for o, op in enumerate(program.bodies[call.body].ops)
+                if op.name != "send"
+            ]
+        )
+        for p, program in enumerate(programs)
+    ]
+    found: list[tuple[Site, ...]] = []
+    for row in unrolled.rows:
+        if row.kind in _MADE_UP:
+            found.append(())
+            continue
+        who = row.programs[1:] if row.kind == "recv" else row.programs
+        found.append(tuple(next(queues[p]) for p in who))
+    return found
+
+
+def named(plan: Plan, site: Site) -> str:
+    """An operator by where it is in the model; a move of data by what was computed before it."""
+    op = _computed(plan, site)
+    name = f"the backward of {op.name}" if op.backward else op.name
+    return f"{name} in `{op.source.module}`" if op.source.module else f"{name} ({op.source.cell})"
+
+
+def module_of(plan: Plan, site: Site) -> str:
+    """The module of an operator, or of what was computed before it ("": none is known)."""
+    return _computed(plan, site).source.module
+
+
+def _computed(plan: Plan, site: Site) -> Op:
+    """The operator itself, or the nearest one before it that is of a module and moves nothing."""
+    body = plan.programs[site.program].bodies[site.body]
+    op = op_at(plan, site)
+    seen = site.op
+    while (op.name in MOVES or not op.source.module) and op.inputs:
+        back = [n for n in range(seen) if op.inputs[0] in body.ops[n].outputs]
+        if not back:
+            break
+        seen, op = back[-1], body.ops[back[-1]]
+    return op

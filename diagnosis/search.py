@@ -1,0 +1,378 @@
+"""What is wrong with a refuted plan, cause by cause, with repairs that were seen to help.
+
+A repair is shown if the plan holds with it: all conclusions follow then.  Past a cause one goes on
+with the repair that puts it right, or assuming that its result is what it should be; so independent
+causes are all found in one run, and what was found under an assumption says so.  The same in other
+layers is one cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Final
+
+from shardproof.diagnosis.explain.causes import Cause, in_layers, is_same, joined
+from shardproof.diagnosis.explain.contradictions import faults, misfits
+from shardproof.diagnosis.explain.counterexample import Examples
+from shardproof.diagnosis.locate.culprits import Culprit, culprits, explain
+from shardproof.diagnosis.repair import attempt as attempts
+from shardproof.diagnosis.repair.attempt import (
+    Called,
+    Resolved,
+    attempt,
+    failing,
+    holds,
+    key,
+    reached,
+)
+from shardproof.diagnosis.repair.candidates import candidates
+from shardproof.diagnosis.repair.communication import missing_reducers
+from shardproof.diagnosis.repair.edits import applied
+from shardproof.diagnosis.repair.elsewhere import elsewhere, places_of, spoken_layers
+from shardproof.diagnosis.repair.origins import Candidate, origins
+from shardproof.diagnosis.repair.structure import FAULTS
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.findings import Finding
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.simulation.simulate import Simulation
+from shardproof.engine.specification.conclusions import Conclusion
+from shardproof.partition.evidence.recorded import metadata
+from shardproof.partition.stages.partition import Partition
+
+#: Candidates that are tried for one plan, and the rows that these tries may read together (the
+#: first one is free: a large plan has one try, which is also how it goes on).
+MOST_TRIES: Final = 40
+MOST_ROWS: Final = 150_000
+#: Rows of a plan that is run again with its repairs, for values inside it.
+MOST_AGAIN: Final = 20_000
+#: Causes that are looked for, and steps of the search (a cause in several layers may take some).
+MOST_CAUSES: Final = 5
+MOST_STEPS: Final = 20
+#: Sentences about one cause in several layers; more are counted.
+MOST_SENTENCES: Final = 3
+
+#: A chunk that is not where the plan records it: evidence that the order of groups is another one.
+CHUNK_POSITION: Final = "chunk position"
+
+#: Operators that are defined in fewer places: nothing by itself in a plan that is wrong.
+DEFINEDNESS: Final = "definedness"
+
+
+#: The cause and the repair where another order of groups is what it takes.
+ORDER: Final = "order of process groups"
+AS_RECORDED: Final = (
+    'the assumption groups = "as recorded" (`--assume`) and no other change: that is, if the '
+    "runtime cuts and joins in the order of the plan's index maps, not by rank"
+)
+
+
+class Diagnosis:
+    """One plan being diagnosed: what it was, what has been tried, what was found.
+
+    ``otherwise``: the plan as it is under another order of its groups, if there is one.
+    """
+
+    def __init__(
+        self, result: Partition, otherwise: Callable[[], Plan | None] | None = None
+    ) -> None:
+        self.result = result
+        self.state = result
+        self.otherwise = otherwise
+        self.tries = 0
+        self.rows = 0
+        self.causes: list[Cause] = []
+        self.exhausted = False
+        self.repaired = True
+        self.stuck: list[Culprit] = []
+        self.assumed: dict[Called, Lineage] = {}
+
+    def tried(self, plan: Candidate, state: Partition) -> Partition | None:
+        """The outcome of a candidate; None if it cannot even be read, or no work is left."""
+        size = max(len(state.parallel.unrolled.rows), len(self.result.single.unrolled.rows))
+        free = plan.cause == ORDER
+        spent = self.tries >= MOST_TRIES or self.rows + size > MOST_ROWS
+        if not free and self.tries and spent:
+            self.exhausted = True
+            return None
+        self.tries += 1
+        self.rows += 0 if free else size
+        try:
+            return attempt(self.result, plan.plan, self.assumed)
+        except Unsupported:
+            return None
+
+    def best(
+        self, state: Partition, proposed: Iterator[Candidate], resolved: Resolved
+    ) -> tuple[Candidate, Partition] | None:
+        """The first candidate with which everything holds, else the first that resolves the cause
+        and breaks nothing."""
+        found: tuple[Candidate, Partition] | None = None
+        for candidate in chain(self._other_order(state), proposed):
+            outcome = self.tried(candidate, state)
+            if self.exhausted:
+                break
+            if outcome is None:
+                continue
+            if holds(outcome):
+                return candidate, outcome
+            if found is None and resolved.by(outcome):
+                found = candidate, outcome
+                if not candidate.edits or (more := self._everywhere(*found, resolved)) is None:
+                    continue
+                if holds(more[1]):
+                    return more
+                found = more
+        return found
+
+    def _other_order(self, state: Partition) -> Iterator[Candidate]:
+        """The plan under another order of its groups, if it records one."""
+        if self.otherwise is None or state is not self.result:
+            return
+        if any(f.kind == CHUNK_POSITION for f in state.findings):
+            plan = self.otherwise()
+            if plan is not None:
+                yield Candidate(ORDER, AS_RECORDED, plan)
+
+    def _everywhere(
+        self, candidate: Candidate, outcome: Partition, resolved: Resolved
+    ) -> tuple[Candidate, Partition] | None:
+        """The same repair in all layers that have the same there, if it helps more."""
+        plan = resolved.before.plan
+        more = elsewhere(plan, candidate.edits)
+        if not more:
+            return None
+        edits = (*candidate.edits, *more)
+        where = spoken_layers(places_of(plan, more))
+        sentence = f"{candidate.sentence}, and the same in {where}"
+        wider = Candidate(candidate.cause, sentence, applied(plan, edits), edits)
+        after = self.tried(wider, resolved.before)
+        if after is None or not resolved.by(after) or not failing(after) <= failing(outcome):
+            return None
+        return (wider, after) if holds(after) or culprits(after) != culprits(outcome) else None
+
+    def run(self) -> bool:
+        """Find causes until nothing is wrong any more (``state`` is the plan then); whether that
+        point was reached with repairs alone."""
+        for _ in range(MOST_STEPS):
+            if len(self.causes) == MOST_CAUSES or holds(self.state):
+                break
+            at_odds = bool(self.state.parallel.unrolled.faults)
+            after = self._fault(self.state) if at_odds else self._culprit(self.state)
+            if after is None:
+                self.repaired = False
+                break
+            self.state = after
+        return self.repaired and holds(self.state)
+
+    def _fault(self, state: Partition) -> Partition | None:
+        """The next contradiction of the plan with itself, and what goes away with it."""
+        proposed = (c for propose in FAULTS for c in propose(state.plan))
+        best = self.best(state, proposed, Resolved(state, None))
+        found = tuple(faults(state))
+        if best is not None:
+            left = {f.message for f in faults(best[1])}
+            found = tuple(f for f in found if f.message not in left) or found
+        earlier = tuple(range(len(self.causes)))
+        self._cause(found, None, state, best, earlier)
+        return best[1] if best else None
+
+    def _culprit(self, state: Partition) -> Partition | None:
+        """The first operator that does something else, and that was not looked at in vain."""
+        wrong = attempts.failed_rows(state) if state.faults else []
+        at_odds = bool(wrong)
+        every = wrong or culprits(state)
+        fresh = [c for c in every if c not in self.stuck and self._explains(state, c)]
+        if not fresh:
+            return None if every else self._conclusion(state)
+        culprit = fresh[0]
+        found = misfits(state, [culprit]) if at_odds else (explain(state, culprit),)
+        proposed = candidates(state, culprit, origins(state))
+        best = self.best(state, proposed, Resolved(state, culprit))
+        if found and not (best is None and self._is_told(found[0])):
+            self._add(state, culprit, found, best)
+        if best is not None:
+            return best[1]
+        self.repaired = False
+        ought = None if at_odds else attempts.ought(state, culprit)
+        if ought is not None:
+            assumed = {**self.assumed, **ought}
+            after = attempt(self.result, state.plan, assumed)
+            if after is not None and Resolved(state, culprit).by(after):
+                self.assumed = assumed
+                return after
+        self.stuck.append(culprit)
+        return state
+
+    def _explains(self, state: Partition, culprit: Culprit) -> bool:
+        """Whether a conclusion fails after a culprit that does not after those looked at."""
+        if not self.stuck or state.faults:
+            return True
+        known = reached(state, [n for c in self.stuck for n in c.rows])
+        new = reached(state, culprit.rows) - known
+        return any(c.value in new for c in state.conclusions if not c.holds)
+
+    def _is_told(self, found: Finding) -> bool:
+        """Whether this is the other direction of an operator that was reported without repair."""
+        return any(
+            not cause.repairs
+            and (found.layer == cause.findings[0].layer or found.layer in cause.findings[0].layers)
+            and _forward(cause.findings[0].operator) == _forward(found.operator)
+            for cause in self.causes
+        )
+
+    def _conclusion(self, state: Partition) -> Partition | None:
+        """A gradient that no operator before it makes wrong: its reduction."""
+        makers = {v: n for n, r in enumerate(state.parallel.unrolled.rows) for v in r.outputs}
+        for found in state.conclusions:
+            if found.holds or found.value not in makers or found.kind != "gradient":
+                continue
+            culprit = Culprit((makers[found.value],), -1, found.message)
+            proposed = iter(
+                [*missing_reducers(state, found), *candidates(state, culprit, origins(state))]
+            )
+            best = self.best(state, proposed, Resolved(state, None))
+            self._add(state, culprit, (_of_gradient(found),), best)
+            return best[1] if best else None
+        return None
+
+    def _add(
+        self,
+        state: Partition,
+        culprit: Culprit,
+        found: tuple[Finding, ...],
+        best: tuple[Candidate, Partition] | None,
+    ) -> None:
+        """A cause, or one more place of a cause; it depends on those before it unless it is seen
+        in the plan as it is."""
+        if best is not None and best[0].edits:
+            found = (in_layers(state, found[0], culprit, best[0]), *found[1:])
+        for number, cause in enumerate(self.causes):
+            if is_same(cause, found[0], best):
+                self.causes[number] = joined(state, cause, culprit, found[0], best)
+                return
+        alone = state is self.result or key(culprit, state) in {
+            key(c, self.result) for c in culprits(self.result)
+        }
+        earlier = () if alone else tuple(range(len(self.causes)))
+        self._cause(found, culprit, state, best, earlier)
+
+    def _cause(
+        self,
+        found: tuple[Finding, ...],
+        culprit: Culprit | None,
+        state: Partition,
+        best: tuple[Candidate, Partition] | None,
+        assuming: tuple[int, ...],
+    ) -> None:
+        repairs = (best[0].sentence,) if best else ()
+        name = best[0].cause if best else found[0].cause
+        after = best[1] if best else None
+        self.causes.append(Cause(found, culprit, state, repairs, name, after, assuming))
+
+
+# -- findings --------------------------------------------------------------------------------------
+
+
+def diagnosed(
+    result: Partition,
+    simulation: Simulation | None,
+    otherwise: Callable[[], Plan | None] | None = None,
+) -> tuple[Finding, ...]:
+    """What is wrong with a refuted plan: cause by cause, the first one first, then those findings
+    beside the verdict that go away with a cause; nothing if no operator is found to begin it.
+
+    ``simulation``: of the plan, if it could be run; ``otherwise``: see `Diagnosis`.
+    """
+    search = Diagnosis(result, otherwise)
+    try:
+        repaired = search.run()
+    finally:
+        culprits.cache_clear()
+    # A large plan is not run again: values are held against the single-device operator's there.
+    again = repaired and len(result.parallel.unrolled.rows) <= MOST_AGAIN
+    examples = Examples(result, simulation, search.state if again else None)
+    told = [
+        finding
+        for number in range(len(search.causes))
+        for finding in _told(search, number, examples)
+    ]
+    return (*told, *followers(search))
+
+
+def _told(search: Diagnosis, number: int, examples: Examples) -> Iterator[Finding]:
+    cause = search.causes[number]
+    first, *rest = cause.findings
+    message = first.message
+    if cause.name == ORDER:
+        chunks = sum(f.kind == CHUNK_POSITION for f in search.result.findings)
+        message = f"{message}; {chunks} chunks before it and elsewhere are cut at other positions "
+        message += "than the plan records, as if its groups were in another order than by rank"
+    if cause.assuming:
+        earlier = ", ".join(_place(search.causes[n].findings[0]) for n in cause.assuming)
+        message = f"{message} (assuming that {earlier} is put right)"
+    repair = ""
+    # Without the repair of one cause, those of others help if it is assumed to be put right.
+    if cause.repairs and holds(search.state):
+        others = sum(1 for c in search.causes if c.repairs) - 1
+        together = f", together with the {_other(others)} named here" if others else ""
+        left = [_place(c.findings[0]) for c in search.causes if not c.repairs]
+        if left:
+            together += f", assuming that {', '.join(left)} is put right"
+        repair = f"holds with {_listed(cause.repairs)}{together}"
+    elif search.exhausted and number == len(search.causes) - 1:
+        message = f"{message} (repairs were tried up to the bound on work)"
+    alone = not cause.assuming and not number
+    expected, actual = examples.extremes() if alone else ("", "")
+    here = examples.at(cause.state, cause.culprit) if cause.culprit is not None else ()
+    yield first._replace(
+        message=message,
+        repair=repair,
+        cause=cause.name if repair or not cause.repairs else first.cause,
+        group=number + 1,
+        expected=first.expected or expected,
+        actual=first.actual or actual,
+        counterexample=(*here, *(examples.of_conclusion() if alone else ())),
+    )
+    for finding in rest:
+        yield finding._replace(group=number + 1, cause="")
+
+
+def followers(search: Diagnosis) -> list[Finding]:
+    """Findings beside the verdict that go away with the repair of a cause, with its number."""
+    left = [f for f in search.result.findings if f.kind != DEFINEDNESS]
+    found: list[Finding] = []
+    for number, cause in enumerate(search.causes, 1):
+        if cause.after is None or not left or cause.after.parallel.unrolled.faults:
+            continue
+        still = {f.message for f in (*cause.after.findings, *metadata(cause.after))}
+        gone = [f for f in left if f.message not in still]
+        found += [f._replace(group=number) for f in gone]
+        left = [f for f in left if f.message in still]
+    return found
+
+
+def _listed(repairs: Sequence[str]) -> str:
+    rest = len(repairs) - MOST_SENTENCES
+    more = f"; and so in {rest} more places" if rest > 0 else ""
+    return "; ".join(repairs[:MOST_SENTENCES]) + more
+
+
+def _of_gradient(found: Conclusion) -> Finding:
+    return Finding(
+        "conclusion", found.message, f"gradient of {found.name}", found.name, ranks=found.ranks
+    )
+
+
+def _forward(operator: str) -> str:
+    return operator.removeprefix("backward of ")
+
+
+def _other(count: int) -> str:
+    return "other repair" if count == 1 else f"{count} other repairs"
+
+
+def _place(finding: Finding) -> str:
+    where = f" in {finding.layer}" if finding.layer else ""
+    return f"{finding.operator}{where}" if finding.operator else finding.kind

@@ -1,0 +1,46 @@
+"""One operator instance as the prover claims it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.sums import Over
+from shardproof.engine.plan.ir import Attr
+
+#: Kinds of rows that add their inputs up.
+SUMS = frozenset({"all_reduce", "reduce", "reduce_scatter", "accumulate"})
+
+
+class Claim(NamedTuple):
+    """One operator instance as the prover claims it.
+
+    ``kind``, ``name``, ``attrs``, ``backward``, ``over``: of its row; ``members``: programs that
+    take part; ``inputs``, ``outputs``: lineages (None: an absent gradient); ``extents``: of the
+    mesh coordinates that occur.
+    """
+
+    kind: str
+    name: str
+    attrs: Mapping[str, Attr]
+    backward: bool
+    over: Over
+    members: int
+    inputs: tuple[Lineage | None, ...]
+    outputs: tuple[Lineage, ...]
+    extents: Mapping[str, int]
+    batched: tuple[bool, ...] = ()
+
+    @property
+    def adds(self) -> bool:
+        """Whether the operator joins partial sums, so that these have to be read term by term."""
+        if self.kind in SUMS:
+            return True
+        partial = {(t.node, t.parts) for x in self.inputs if x for t in x.terms if t.parts}
+        nodes = {node for node, _ in partial}
+        return any(
+            view.node in nodes and (view.node, view.parts) not in partial
+            for x in self.outputs
+            for view in x.terms
+        )

@@ -1,0 +1,116 @@
+"""The cone of a claim: which nodes are taken as they are, and whose definitions are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.lineage.lineage import Lineage, NodeTable, Operand
+
+#: Definitions that a claim may span before it is too large to state.
+MOST_NODES = 200
+
+
+class Cone(NamedTuple):
+    """``opaque``: nodes whose entries are free symbols; ``opened``: nodes whose partial sums are
+    read term by term; ``defined``: all nodes whose definitions the claim reads."""
+
+    opaque: frozenset[int]
+    opened: frozenset[int]
+    defined: frozenset[int]
+
+
+def operands(nodes: NodeTable, number: int) -> tuple[Operand, ...]:
+    """How a multilinear definition (or a maximum, or a choice) reads its operands."""
+    node = nodes[number]
+    if node.kind == "einsum":
+        return node.payload[0]  # type: ignore[return-value]
+    if node.kind == "combine":
+        return node.payload[1]  # type: ignore[return-value]
+    if node.kind in ("amax", "select"):
+        return (node.payload[1],)  # type: ignore[return-value]
+    return ()
+
+
+def operand_nodes(nodes: NodeTable, number: int) -> list[int]:
+    """The nodes that a definition reads."""
+    node = nodes[number]
+    if node.kind == "unary":
+        return [node.payload[2]]  # type: ignore[list-item]
+    if node.kind == "onehot":
+        return [node.payload[1]]  # type: ignore[list-item]
+    return [o.node for o in operands(nodes, number)]
+
+
+def cone(
+    nodes: NodeTable,
+    inputs: Sequence[Lineage],
+    outputs: Sequence[Lineage],
+    *,
+    adds: bool,
+    widened: int = 0,
+) -> Cone:
+    """The cone of a claim; raises `Unsupported` if it is too large.
+
+    ``adds``: the operator adds its inputs up, so that partial sums have to be opened.
+    ``widened``: by how many definitions the cut is moved away from the inputs.
+    """
+    opened: set[int] = set()
+    opaque: set[int] = set()
+
+    def open_sum(number: int) -> None:
+        token = nodes.tokens[number]
+        opened.add(token.node)
+        for position, operand in enumerate(operands(nodes, token.node)):
+            if token.kind == "via" and position == token.where:
+                open_sum(token.inner)
+            else:
+                opaque.add(operand.node)
+
+    for lineage in inputs:
+        for term in lineage.terms:
+            if adds and term.parts:
+                for part in term.parts:
+                    open_sum(part.token)
+            else:
+                opaque.add(term.node)
+    opaque -= opened
+    for _ in range(widened):
+        inner = {o for n in opaque for o in operand_nodes(nodes, n)}
+        leaves = {n for n in opaque if not operand_nodes(nodes, n)}
+        opaque = inner | leaves
+    masked = {n for n in opaque if nodes.is_masked(n)}
+    for number in sorted(masked):
+        opaque |= {o for o in operand_nodes(nodes, number) if not nodes.is_masked(o)}
+    opaque -= masked
+    return Cone(
+        frozenset(opaque),
+        frozenset(opened),
+        frozenset(_defined(nodes, inputs, outputs, opened | masked, opaque)),
+    )
+
+
+def compares(nodes: NodeTable, here: Cone) -> bool:
+    """Whether a claim reads a mask, which compares positions."""
+    return any(nodes[number].kind == "causal" for number in here.opaque | here.defined)
+
+
+def _defined(
+    nodes: NodeTable,
+    inputs: Sequence[Lineage],
+    outputs: Sequence[Lineage],
+    opened: set[int],
+    opaque: set[int],
+) -> set[int]:
+    todo = [*sorted(opened), *(t.node for x in (*inputs, *outputs) for t in x.terms)]
+    found: set[int] = set()
+    while todo:
+        number = todo.pop()
+        if number in found or number in opaque:
+            continue
+        found.add(number)
+        if len(found) > MOST_NODES:
+            raise Unsupported(f"a claim over more than {MOST_NODES} definitions")
+        todo += operand_nodes(nodes, number)
+    return found

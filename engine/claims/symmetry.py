@@ -1,0 +1,217 @@
+"""Claims that are one claim, moved.
+
+Two members of a family, or the same operator on two shards, differ in where their intervals begin.
+If every reference node that the claim reads moves as a whole, by one vector, then one claim is the
+other with the entries of every node renamed, and one of them stands for both.  The vectors of what
+is claimed are carried down through the definitions; a partial sum moves the range that it sums.
+Whatever does not fit (a node with two vectors, a moving mask or class) makes the claims different.
+
+Distances are integers (along one coordinate), affine (between two claims) or columns of integers
+(between many claims and one of them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.claims.cone import Cone, cone, operand_nodes, operands
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Operand, Part, Term
+from shardproof.engine.plan.ir import Attr
+
+
+class Uneven(Exception):
+    """The claims are not one claim, moved."""
+
+
+class _Moves:
+    """The vector of every node; ``parts``: how far the range of a partial reduction moves."""
+
+    def __init__(self, nodes: NodeTable, here: Cone, zero: Any) -> None:
+        self.nodes = nodes
+        self.here = here
+        self.zero = zero
+        self.vectors: dict[int, tuple[Any, ...]] = {}
+        self.parts: dict[tuple[int, int], Any] = {}
+        self.complete: set[int] = set()
+
+    def whole(self, views: Iterable[Term]) -> None:
+        """Note the nodes whose sums occur in full: those that a view has no part of, and operands
+        of definitions but where a part is of a sum inside the operand."""
+        inside: set[tuple[int, int]] = set()
+        for view in views:
+            if not view.parts:
+                self.complete.add(view.node)
+            for part in view.parts:
+                token = self.nodes.tokens[part.token]
+                while token.kind == "via":
+                    inside.add((token.node, token.where))
+                    token = self.nodes.tokens[token.inner]
+        for number in self.here.defined:
+            read = enumerate(operand_nodes(self.nodes, number))
+            self.complete.update(n for place, n in read if (number, place) not in inside)
+
+    def ranges(self, parts: Sequence[Part], distances: Sequence[Any]) -> None:
+        """The parts of a term: a range moves as far as its digits do together."""
+        found: dict[int, Any] = {}
+        for part, distance in zip(parts, distances, strict=True):
+            found[part.token] = found.get(part.token, self.zero) + distance
+        for number, distance in found.items():
+            token = self.nodes.tokens[number]
+            while token.kind == "via":
+                token = self.nodes.tokens[token.inner]
+            if self.parts.setdefault((token.node, token.where), distance) != distance:
+                raise Uneven
+
+    def node(self, number: int, vector: tuple[Any, ...]) -> None:
+        known = self.vectors.get(number)
+        if known is not None:
+            if known != vector:
+                raise Uneven
+            return
+        self.vectors[number] = vector
+        node = self.nodes[number]
+        if number not in self.here.defined:
+            return
+        payload: tuple[Any, ...] = node.payload
+        if node.kind == "unary":
+            self.node(payload[2], vector)
+        elif node.kind == "onehot":
+            if vector[-1] != self.zero:
+                raise Uneven  # a class is read by its number
+            self.node(payload[1], vector[:-1])
+        elif reads := operands(self.nodes, number):
+            if node.kind == "select" and vector[-1] != self.zero:
+                raise Uneven  # each of the chosen is a function of its own
+            outputs = payload[-1]
+            self.operands(number, reads, outputs, vector[: len(outputs)])
+        elif any(step != self.zero for step in vector):
+            raise Uneven
+
+    def operands(
+        self, number: int, reads: Sequence[Operand], outputs: Sequence[int], vector: tuple[Any, ...]
+    ) -> None:
+        steps = dict(zip(outputs, vector, strict=True))
+        for operand in reads:
+            below = [self.zero] * len(self.nodes[operand.node].extents)
+            for axis, stride, _, label in operand.atoms:
+                step = steps.get(label, self.parts.get((number, label), self.zero))
+                # The comparison comes last: a column of distances counts those that it is made for.
+                if label not in steps and number in self.complete and step != self.zero:
+                    raise Uneven
+                below[axis] = below[axis] + step * stride
+            self.node(operand.node, tuple(below))
+
+
+def follow(
+    nodes: NodeTable,
+    here: Cone,
+    views: Sequence[tuple[Term, Callable[[int], Any]]],
+    zero: Any,
+) -> bool:
+    """Whether all nodes move as wholes; each view comes with the distance that its n-th interval
+    moves (atoms of the dimensions, fixed atoms, parts)."""
+    moves = _Moves(nodes, here, zero)
+    moves.whole(term for term, _ in views)
+    vectors = []
+    try:
+        for term, distance in views:
+            vector = [zero] * len(nodes[term.node].extents)
+            atoms = (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed)
+            for n, atom in enumerate(atoms):
+                if atom.axis != BROADCAST:
+                    vector[atom.axis] = vector[atom.axis] + distance(n) * atom.stride
+            moves.ranges(term.parts, [distance(len(atoms) + n) for n in range(len(term.parts))])
+            vectors.append((term.node, tuple(vector)))
+        for node, found in vectors:
+            moves.node(node, found)
+    except Uneven:
+        return False
+    return True
+
+
+def starts(term: Term) -> list[Affine]:
+    """Where the intervals of a view begin, in the order of `follow`."""
+    atoms = (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed)
+    return [a.start for a in atoms] + [p.start for p in term.parts]
+
+
+def attribute_axes(value: Attr) -> set[str]:
+    """The coordinates that an attribute depends on."""
+    if isinstance(value, Affine):
+        return set(value.axes)
+    if isinstance(value, tuple):
+        return {axis for part in value for axis in attribute_axes(part)}
+    return set()
+
+
+def is_even(nodes: NodeTable, here: Cone, lineages: Sequence[Lineage], axis: str) -> bool:
+    """Whether the claims along a coordinate are one claim, moved."""
+    for number in here.defined:
+        if any(f[3].coefficient(axis) for o in operands(nodes, number) for f in o.fixed):
+            return False
+    views = []
+    for lineage in lineages:
+        for term in lineage.terms:
+            steps = [start.coefficient(axis) for start in starts(term)]
+            views.append((term, steps.__getitem__))
+    return follow(nodes, here, views, 0)
+
+
+def is_scattered_evenly(
+    nodes: NodeTable,
+    here: Cone,
+    claim: tuple[Sequence[Lineage], Sequence[Lineage]],
+    dim: int,
+    axis: str,
+    step: int,
+) -> bool:
+    """Whether what the members along a joined coordinate keep of dimension ``dim`` is one claim,
+    moved; ``claim``: (inputs, outputs); the next member's piece begins ``step`` further on."""
+    views = []
+    for lineage in claim[0]:
+        for term in lineage.terms:
+            moved = _sliced(term, dim, step, lineage.shape[dim])
+            if moved is None:
+                return False
+            views.append((term, moved.__getitem__))
+    for lineage in claim[1]:
+        for term in lineage.terms:
+            steps = [start.coefficient(axis) for start in starts(term)]
+            views.append((term, steps.__getitem__))
+    return follow(nodes, here, views, 0)
+
+
+def _sliced(term: Term, dim: int, step: int, size: int) -> list[int] | None:
+    """How far each interval of a view moves where its dimension is cut ``step`` further on (None:
+    not one of them alone)."""
+    moved = [0] * len(starts(term))
+    place = sum(len(d) for d in term.layout.dims[:dim])
+    atoms = term.layout.dims[dim]
+    if not atoms:
+        return None
+    outermost = atoms[0]
+    inner = size // outermost.size
+    if step % inner:
+        return None
+    moved[place] = step // inner
+    return moved
+
+
+def is_moved(
+    nodes: NodeTable,
+    mine: tuple[Sequence[Lineage], Sequence[Lineage]],
+    other: tuple[Sequence[Lineage], Sequence[Lineage]],
+    *,
+    adds: bool,
+) -> bool:
+    """Whether a claim is another one of the same form, moved; each is (inputs, outputs)."""
+    views = []
+    for a, b in zip((*mine[0], *mine[1]), (*other[0], *other[1]), strict=True):
+        for term, like in zip(a.terms, b.terms, strict=True):
+            steps = [s - t for s, t in zip(starts(term), starts(like), strict=True)]
+            views.append((term, steps.__getitem__))
+    if all(distance(n) == ZERO for term, distance in views for n in range(len(starts(term)))):
+        return True
+    return follow(nodes, cone(nodes, *mine, adds=adds), views, ZERO)

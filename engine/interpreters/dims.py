@@ -1,0 +1,206 @@
+"""Dimensions represented by fewer positions than they have, and arrays over them.
+
+A *factor* lists weights: its i-th representative stands for ``weights[i]`` consecutive positions,
+at all of which the tensor is equal.  A *dimension* is a row-major product of factors, outermost
+first: a representative of ``((2,), (1, 1))`` stands for two positions that are two apart.  Factors
+are kept in a normal form, so that equal dimensions have equal representations: factors of size 1
+are dropped, and two neighbours are joined where their product is again made of consecutive
+positions.  A dimension whose weights are all 1 is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import Any, Self
+
+from numpy.typing import NDArray
+
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+
+Factor = tuple[int, ...]
+Dim = tuple[Factor, ...]
+
+
+class Extent(int):
+    """The true size of a dimension, as an integer that remembers how it is represented.
+
+    Operator code that broadcasts to ``reading.shape(x)[i]`` thereby broadcasts to the
+    representatives of that very dimension; arithmetic gives plain integers.
+    """
+
+    dim: Dim
+
+    def __new__(cls, dim: Dim) -> Self:
+        extent = super().__new__(cls, prod(sum(factor) for factor in dim))
+        extent.dim = dim
+        return extent
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """An array of representatives and its dimensions, which are brought to normal form.
+
+    Raises `ValueError` unless the array has one entry per combination of representatives.
+    """
+
+    data: NDArray[Any]
+    dims: tuple[Dim, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dims", tuple(normal(dim) for dim in self.dims))
+        if self.data.shape != tuple(count(dim) for dim in self.dims):
+            raise ValueError(f"an array of shape {self.data.shape} cannot have dims {self.dims}")
+
+    @cached_property
+    def shape(self) -> tuple[Extent, ...]:
+        """The true shape."""
+        return tuple(Extent(dim) for dim in self.dims)
+
+
+def exact(data: NDArray[Any]) -> Weighted:
+    """The array with every position representing itself."""
+    return Weighted(data, tuple(unit(n) for n in data.shape))
+
+
+def unit(size: int) -> Dim:
+    """A dimension whose every position represents itself."""
+    return normal(((1,) * size,))
+
+
+def count(dim: Dim) -> int:
+    """The number of representatives."""
+    return prod(len(factor) for factor in dim)
+
+
+def is_exact(dim: Dim) -> bool:
+    return all(weight == 1 for factor in dim for weight in factor)
+
+
+def weights(dim: Dim) -> tuple[int, ...]:
+    """How many positions each representative stands for."""
+    return tuple(prod(combination) for combination in product(*dim))
+
+
+def normal(dim: Dim) -> Dim:
+    """The representation that equal dimensions share; raises `ValueError` for weights below 1."""
+    if any(weight < 1 for factor in dim for weight in factor):
+        raise ValueError(f"weights below 1: {dim}")
+    if not all(dim):
+        return ((),)
+    result: list[Factor] = []
+    for factor in dim:
+        if sum(factor) == 1:
+            continue
+        joined = factor
+        while result and (_is_unit(result[-1]) or len(joined) == 1):
+            joined = _join(result.pop(), joined)
+        result.append(joined)
+    return tuple(result)
+
+
+def _is_unit(factor: Factor) -> bool:
+    return all(weight == 1 for weight in factor)
+
+
+def _join(outer: Factor, inner: Factor) -> Factor:
+    """The product, where each of its representatives stands for consecutive positions."""
+    if _is_unit(outer):
+        return inner * len(outer)
+    return tuple(weight * inner[0] for weight in outer)
+
+
+def _peel(factor: Factor, inner: int) -> tuple[Factor, Factor]:
+    """The factor as a product whose inner factor has size ``inner``; inverse of `_join`."""
+    outer = sum(factor) // inner
+    period = factor[: len(factor) // outer]
+    if sum(period) == inner and factor == period * outer:
+        return (1,) * outer, period
+    if all(weight % inner == 0 for weight in factor):
+        return tuple(weight // inner for weight in factor), (inner,)
+    raise Unsupported(f"a dimension of weights {factor} cannot be split into {outer} x {inner}")
+
+
+def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> tuple[Dim, ...]:
+    """The dimensions of a row-major reshape to true ``sizes``.
+
+    Raises `ShapeMismatch` if the number of elements changes, `Unsupported` where a
+    representative would have to be cut.
+    """
+    have = [int(Extent(dim)) for dim in dims]
+    if prod(have) != prod(sizes) or any(n < 0 for n in sizes):
+        raise ShapeMismatch(f"reshape of {have} to {[int(n) for n in sizes]}")
+    if 0 in sizes:
+        return tuple(unit(n) for n in sizes)
+    factors = list(normal(tuple(factor for dim in dims for factor in dim)))
+    result: list[Dim] = []
+    for size in reversed(sizes):
+        taken: list[Factor] = []
+        need = int(size)
+        while need > 1:
+            factor = factors.pop()
+            total = sum(factor)
+            if total > need and total % need == 0:
+                outer, factor = _peel(factor, need)
+                factors.append(outer)
+                total = need
+            elif need % total:
+                raise Unsupported(f"reshape of {tuple(dims)} to {[int(n) for n in sizes]}")
+            taken.append(factor)
+            need //= total
+        result.append(normal(tuple(reversed(taken))))
+    return tuple(reversed(result))
+
+
+def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
+    """Positions [start, start + size), and the representatives that they have.
+
+    Raises `ShapeMismatch` outside the dimension, `Unsupported` where the interval is neither one of
+    the outermost factor nor inside one position of it.
+    """
+    total = Extent(dim)
+    if start < 0 or size < 0 or start + size > total:
+        raise ShapeMismatch(f"positions {start} to {start + size} of a dimension of {total}")
+    head, *rest = dim or ((1,),)
+    inner, step = Extent(tuple(rest)), count(tuple(rest))
+    if start % inner or size % inner:
+        if start % inner + size > inner:
+            raise Unsupported(f"positions {start} to {start + size} of {dim}: cut through a factor")
+        _, outer = narrow((head,), start // inner, 1)
+        within, taken = narrow(tuple(rest), start % inner, size)
+        skipped = outer.start * step
+        return within, slice(skipped + taken.start, skipped + taken.stop)
+    first, last = start // inner, (start + size) // inner
+    kept: list[int] = []
+    skipped = end = 0
+    for weight in head:
+        begin, end = end, end + weight
+        overlap = min(end, last) - max(begin, first)
+        if overlap > 0:
+            kept.append(overlap)
+        elif not kept:
+            skipped += 1
+    return normal((tuple(kept), *rest)), slice(skipped * step, (skipped + len(kept)) * step)
+
+
+def adjoin(dims: Sequence[Dim]) -> Dim:
+    """Dimensions one after the other; raises `Unsupported` if their inner factors differ."""
+    parts = [dim or ((1,),) for dim in dims if Extent(dim)]
+    rest = max((part[1:] for part in parts), key=len, default=())
+    heads = [_outermost(part, rest) for part in parts]
+    return normal((tuple(weight for head in heads for weight in head), *rest))
+
+
+def _outermost(dim: Dim, rest: Dim) -> Factor:
+    """The one factor that stands before the inner factors ``rest``."""
+    inner = Extent(rest)
+    if dim[1:] == rest:
+        return dim[0]
+    if Extent(dim) % inner == 0:
+        outer, tail = regroup([dim], (Extent(dim) // inner, inner))
+        if tail == rest and len(outer) < 2:
+            return outer[0] if outer else (1,)
+    raise Unsupported(f"concatenation of {dim} with what has the inner factors {rest}")

@@ -1,0 +1,87 @@
+"""Operators over float64, with the true functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.interpreters.base import Array, ArrayReading
+from shardproof.engine.ops.primitives import Selection
+
+_erfc = np.frompyfunc(math.erfc, 1, 1)
+
+TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
+    "exp": np.exp,
+    "log": np.log,
+    "inv": np.reciprocal,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "normal_cdf": lambda x: np.asarray(_erfc(-x / math.sqrt(2)), dtype=float) / 2,
+    "normal_pdf": lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+}
+
+
+@dataclass(frozen=True)
+class FloatReading(ArrayReading):
+    """Entries are float64; masked ones are minus infinity.  Outside a function's domain the
+    result is IEEE's infinity or NaN, without a warning."""
+
+    def _contract(
+        self,
+        operands: Sequence[str],
+        arrays: Sequence[Array],
+        output: str,
+        summed: Mapping[str, tuple[int, ...]],
+    ) -> Array:
+        uneven = {name: w for name, w in summed.items() if any(n != 1 for n in w)}
+        spec = ",".join([*operands, *uneven]) + "->" + output
+        factors = [*arrays, *(np.array(w, dtype=float) for w in uneven.values())]
+        return np.asarray(np.einsum(spec, *factors, optimize=len(factors) > 2))
+
+    def _combine(
+        self, arrays: Sequence[Array], factors: Sequence[Fraction], constant: Fraction
+    ) -> Array:
+        total = np.full(arrays[0].shape, float(constant))
+        for array, factor in zip(arrays, factors, strict=True):
+            total += float(factor) * array
+        return total
+
+    def _unary(self, function: str, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            if function.startswith("pow:"):
+                return np.asarray(np.power(x, float(Fraction(function[4:]))))
+            if function not in TRUE_FUNCTIONS:
+                raise Unsupported(f"function {function} has no values")
+            return np.asarray(TRUE_FUNCTIONS[function](x))
+
+    def _amax(self, x: Array, dim: int) -> Array:
+        return np.asarray(x.max(axis=dim))
+
+    def _onehot(self, ids: Array, classes: Sequence[int]) -> Array:
+        return np.asarray(ids[..., None] == np.array(classes), dtype=float)
+
+    def _mask(self, masked: NDArray[np.bool_]) -> Array:
+        return np.where(masked, -np.inf, 0.0)
+
+    def _select(self, scores: Array, selection: Selection) -> Array:
+        """The chosen in descending order; of equal ones the lowest index first."""
+        rows, experts = scores.shape
+        grouped = scores.reshape(rows, selection.groups, -1)
+        best = -np.sort(-grouped, axis=2)
+        ranks = best[:, :, :2].sum(axis=2) if selection.group_score == "top2" else best[:, :, 0]
+        groups = np.argsort(-ranks, axis=1, kind="stable")[:, : selection.topk_groups]
+        kept = (np.arange(selection.groups) == groups[:, :, None]).any(axis=1)
+        eligible = np.where(kept[:, :, None], grouped, -np.inf).reshape(rows, experts)
+        order = np.argsort(-eligible, axis=1, kind="stable")
+        return order[:, : selection.topk].astype(float)
+
+    def _integers(self, values: Array) -> Array:
+        return values.astype(float)

@@ -1,0 +1,193 @@
+"""Operators over terms, for the solvers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from itertools import product
+from math import prod
+from operator import mul
+from typing import Any, Final, NoReturn, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardproof.engine.algebra.terms import Term, TermTable
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.interpreters.base import Array, ArrayReading, aligned
+from shardproof.engine.ops.primitives import Selection
+
+
+@final
+class Masked:
+    """Minus infinity, as far as a mask needs it; anything else with it raises `Unsupported`.
+
+    It absorbs what is added to it and positive constant factors.
+    """
+
+    __slots__ = ()
+
+    def __add__(self, other: object) -> Masked:
+        return self
+
+    __radd__ = __add__
+
+    def __sub__(self, other: object) -> Masked:
+        if other is self:
+            raise Unsupported("the difference of two masked entries")
+        return self
+
+    def __mul__(self, other: object) -> Masked:
+        value = other.value if isinstance(other, Term) else other
+        if isinstance(value, int | Fraction) and value > 0:
+            return self
+        raise Unsupported(f"a masked entry times {other!r}")
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> NoReturn:
+        raise Unsupported("the negative of a masked entry")
+
+    def __rsub__(self, other: object) -> NoReturn:
+        raise Unsupported("the negative of a masked entry")
+
+    def __repr__(self) -> str:
+        return "MASKED"
+
+
+#: The entry of a masked position.
+MASKED: Final = Masked()
+
+Entry = Term | Masked
+
+
+@dataclass(frozen=True)
+class TermReading(ArrayReading):
+    """Entries are terms of ``table``, or `MASKED`.
+
+    Functions are uninterpreted: elementwise ones by name, "max<n>" of n distinct entries ordered
+    by uid (a maximum of maxima is the maximum of all), "is" of an id and an absolute position,
+    "select:<selection>:<j>" of a row.
+    """
+
+    table: TermTable
+
+    def _contract(
+        self,
+        operands: Sequence[str],
+        arrays: Sequence[Array],
+        output: str,
+        summed: Mapping[str, tuple[int, ...]],
+    ) -> Array:
+        """One flat sum of products per entry, in the order of operands and positions."""
+        if len(arrays) == 1 and not summed:
+            return aligned(arrays[0], operands[0], output)
+        sizes = {
+            name: size
+            for names, array in zip(operands, arrays, strict=True)
+            for name, size in zip(names, array.shape, strict=True)
+        }
+        order = output + "".join(summed)
+        full = [sizes[name] for name in order]
+        outer = full[: len(output)]
+        multiplicities = [prod(w) for w in product(*summed.values())]
+        columns = [
+            np.broadcast_to(aligned(array, names, order), full).reshape(
+                prod(outer), len(multiplicities)
+            )
+            for names, array in zip(operands, arrays, strict=True)
+        ]
+        entries = [
+            self._total(
+                self._product([w, *(row[i] for row in rows)]) for i, w in enumerate(multiplicities)
+            )
+            for rows in zip(*columns, strict=True)
+        ]
+        return _array(entries, outer)
+
+    def _total(self, entries: Iterable[Entry]) -> Entry:
+        """A sum over positions."""
+        return self._sum(entries)
+
+    def _sum(self, entries: Iterable[Entry]) -> Entry:
+        parts = list(entries)
+        terms = [part for part in parts if isinstance(part, Term)]
+        return self.table.add(*terms) if len(terms) == len(parts) else MASKED
+
+    def _product(self, factors: Sequence[Any]) -> Any:
+        if any(factor is MASKED for factor in factors):
+            return reduce(mul, factors)
+        return self.table.mul(*factors)
+
+    def _combine(
+        self, arrays: Sequence[Array], factors: Sequence[Fraction], constant: Fraction
+    ) -> Array:
+        last = self.table.const(constant)
+        flat = [array.ravel() for array in arrays]
+        entries = [
+            self._sum([*(self._product(pair) for pair in zip(factors, entry, strict=True)), last])
+            for entry in zip(*flat, strict=True)
+        ]
+        return _array(entries, arrays[0].shape)
+
+    def _unary(self, function: str, x: Array) -> Array:
+        def apply(entry: Entry) -> Term:
+            if isinstance(entry, Term):
+                return self.table.app(function, entry)
+            if function == "exp":
+                return self.table.zero
+            raise Unsupported(f"{function} of a masked entry")
+
+        return _map(apply, x)
+
+    def _amax(self, x: Array, dim: int) -> Array:
+        rows = np.moveaxis(x, dim, -1)
+        flat = rows.reshape(prod(rows.shape[:-1]), rows.shape[-1])
+        return _array([self._maximum(row) for row in flat], rows.shape[:-1])
+
+    def _maximum(self, row: Array) -> Term:
+        leaves: set[Term] = set()
+        for entry in row:
+            if isinstance(entry, Term):
+                leaves.update(entry.args if _is_maximum(entry) else (entry,))
+        if not leaves:
+            raise Unsupported("the maximum of masked entries only")
+        ordered = sorted(leaves, key=lambda term: term.uid)
+        return ordered[0] if len(ordered) == 1 else self.table.app(f"max{len(ordered)}", *ordered)
+
+    def _onehot(self, ids: Array, classes: Sequence[int]) -> Array:
+        entries = [self.table.app("is", i, self.table.const(c)) for i in ids.flat for c in classes]
+        return _array(entries, (*ids.shape, len(classes)))
+
+    def _mask(self, masked: NDArray[np.bool_]) -> Array:
+        return _map(lambda entry: MASKED if entry else self.table.zero, masked)
+
+    def _select(self, scores: Array, selection: Selection) -> Array:
+        if any(entry is MASKED for entry in scores.flat):
+            raise Unsupported("a choice among masked entries")
+        entries = [
+            self.table.app(f"select:{selection}:{j}", *row)
+            for row in scores
+            for j in range(selection.topk)
+        ]
+        return _array(entries, (len(scores), selection.topk))
+
+    def _integers(self, values: Array) -> Array:
+        return _map(lambda value: self.table.const(int(value)), values)
+
+
+def _is_maximum(term: Term) -> bool:
+    """Whether a term is the maximum of its arguments."""
+    return term.kind == "app" and term.name == f"max{len(term.args)}"
+
+
+def _array(entries: Sequence[Entry], shape: Sequence[int]) -> Array:
+    result = np.empty(len(entries), dtype=object)
+    result[:] = entries
+    return result.reshape(tuple(shape))
+
+
+def _map(function: Callable[[Any], Entry], x: Array) -> Array:
+    return _array([function(entry) for entry in x.flat], x.shape)

@@ -1,0 +1,345 @@
+"""Entries of lineages as terms: what a local tensor is, position by position, at small size.
+
+`SmallReading` is the reading of an operator's declaration in which entries are terms on a `Grid`;
+`Meaning` gives the entries of reference nodes: free symbols for those that a claim takes as they
+are, definitions for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from shardproof.engine.algebra.terms import ONE, ZERO, Term, TermTable
+from shardproof.engine.claims.cone import operands
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.interpreters import MASKED, TermReading, Weighted
+from shardproof.engine.interpreters.base import Array
+from shardproof.engine.interpreters.dims import Dim, Extent, Factor, count
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Operand, Part
+from shardproof.engine.lineage.lineage import Term as View
+from shardproof.engine.lineage.sums import largest
+from shardproof.engine.ops.primitives import Selection
+from shardproof.engine.small_model.grid import Grid
+
+Entry = Any  # a Term, or MASKED
+Index = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SmallReading(TermReading):
+    """Terms of an obligation: positions follow from multiplicities, and a choice reads the
+    represented entries of its row.
+
+    ``masks``: positions are compared by a mask. Then one that stands for others is counted as the
+    mask has it: what is summed has to differ from position to position, so that nothing is a count.
+    """
+
+    grid: Grid
+    masks: bool = False
+
+    def dim(self, size: int) -> Dim:
+        return size.dim if isinstance(size, Extent) else self.grid.constant_dim(size)
+
+    def absolute(self, start: int, size: int) -> tuple[Dim, tuple[int, ...]]:
+        dim = self.dim(size)
+        places = [0]
+        for factor in dim:
+            inner = sum(factor)
+            firsts = [sum(factor[:i]) for i in range(len(factor))]
+            places = [p * inner + first for p in places for first in firsts]
+        return dim, tuple(start + p for p in places)
+
+    def select(self, scores: Weighted, selection: Selection) -> Weighted:
+        size = int(scores.shape[1])
+        chosen = self.grid.positions((-1, 0), 1, selection.topk, selection.topk)
+        entries = np.empty((scores.data.shape[0], len(chosen)), dtype=object)
+        for i, row in enumerate(scores.data):
+            for k, (j, _) in enumerate(chosen):
+                entries[i, k] = self.table.app(f"select:{size}:{selection}:{j}", *row)
+        return Weighted(entries, (scores.dims[0], (tuple(w for _, w in chosen),)))
+
+    def _total(self, entries: Iterable[Entry]) -> Entry:
+        parts = list(entries)
+        if self.masks:
+            held = [_core(e) for e in parts if isinstance(e, Term) and e is not self.table.zero]
+            cores = [self.table.one if e.kind == "const" else e for e in held]
+            if len(set(cores)) < len(cores):
+                raise Unsupported("a sum under a mask over positions that are alike")
+        return self._sum(parts)
+
+    def _sum(self, entries: Iterable[Entry]) -> Entry:
+        """A sum with its largest constant factor taken out, as the definitions of nodes have it:
+        equal sums are then equal factors of products, which the linear rung does not look into."""
+        parts = list(entries)
+        if any(e is MASKED for e in parts):
+            return MASKED
+        shares = [(_factor(e), e) for e in parts if e is not self.table.zero]
+        if not shares:
+            return self.table.zero
+        if all(f is ONE for f, _ in shares):
+            return self.table.add(*parts)
+        lead = largest([f for f, _ in shares])
+        if lead == 1:
+            return self.table.add(*parts)
+        addends = [self.table.mul(f / lead, _core(e)) for f, e in shares]
+        return self.table.mul(lead, self.table.add(*addends))
+
+    def _maximum(self, row: Array) -> Term:
+        """A maximum commutes with a positive factor: the common one of all entries is taken out,
+        so that a scaled maximum is the maximum of scaled entries."""
+        entries = [e for e in row if isinstance(e, Term)]
+        factors = {_factor(e) for e in entries}
+        if len(factors) != 1 or (factor := factors.pop()) == 1 or factor <= 0:
+            return super()._maximum(row)
+        inner = np.empty(len(entries), dtype=object)
+        inner[:] = [_core(e) for e in entries]
+        return self.table.mul(factor, super()._maximum(inner))
+
+
+def _factor(term: Term) -> Fraction:
+    """The constant factor of a term ("mul" with a constant is always (constant, term))."""
+    if term.kind == "mul" and term.args[0].kind == "const" and len(term.args) == 2:
+        return term.args[0].value or ZERO
+    return ONE
+
+
+def _core(term: Term) -> Term:
+    """A term without its constant factor."""
+    if term.kind == "mul" and term.args[0].kind == "const" and len(term.args) == 2:
+        return term.args[1]
+    return term
+
+
+class Meaning:
+    """Entries of lineages as terms; see the module."""
+
+    def __init__(
+        self,
+        nodes: NodeTable,
+        grid: Grid,
+        opaque: frozenset[int],
+        terms: TermTable,
+        first_symbol: int = 0,
+        most: int | None = None,
+        *,
+        masks: bool = False,
+    ) -> None:
+        """``most``: products after which to give up (`Unsupported`)."""
+        self.nodes = nodes
+        self.grid = grid
+        self.opaque = opaque
+        self.terms = terms
+        self.first_symbol = first_symbol
+        self.most = most
+        self.products = 0
+        self.symbols: dict[tuple[object, ...], Term] = {}
+        self.memo: dict[tuple[int, Index, tuple[Part, ...]], Entry] = {}
+        self.reading = SmallReading(terms, grid, masks)
+
+    def symbol(self, key: tuple[object, ...]) -> Term:
+        found = self.symbols.get(key)
+        if found is None:
+            found = self.terms.symbol(f"v{self.first_symbol + len(self.symbols)}")
+            self.symbols[key] = found
+        return found
+
+    # -- entries ----------------------------------------------------------------------------
+
+    def entry(self, number: int, index: Index, parts: tuple[Part, ...] = ()) -> Entry:
+        """The entry of a node (of its partial sum) at a true index."""
+        key = (number, index, parts)
+        if key not in self.memo:
+            self.memo[key] = self._entry(number, index, parts)
+        return self.memo[key]
+
+    def _entry(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        node = self.nodes[number]
+        if number == self.nodes.one:
+            return self.terms.one
+        if number in self.opaque or node.kind in ("input", "at", "over"):
+            return self.symbol((number, index, *parts))
+        if parts and node.kind not in ("einsum", "amax"):
+            raise Unsupported(f"a partial {node.kind}")
+        expand: Callable[[int, Index, tuple[Part, ...]], Entry] = getattr(self, f"_{node.kind}")
+        return expand(number, index, parts)
+
+    def _operand(
+        self, operand: Operand, labels: Mapping[int, int], parts: tuple[Part, ...] = ()
+    ) -> Entry:
+        axes = [0] * len(self.nodes[operand.node].extents)
+        for axis, stride, _, label in operand.atoms:
+            axes[axis] += stride * labels[label]
+        for axis, stride, _, start in operand.fixed:
+            axes[axis] += stride * self.grid.at(start)
+        return self.entry(operand.node, tuple(axes), parts)
+
+    def _summed(
+        self, number: int, outputs: Sequence[int], parts: tuple[Part, ...]
+    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """The reduced labels of a definition, with the (position, weight) pairs that represent
+        their range; restricted by the node's own partial sum."""
+        own: dict[int, list[Part]] = {}
+        for part in parts:
+            token = self.nodes.tokens[part.token]
+            if token.kind in ("sum", "max") and token.node == number:
+                own.setdefault(token.where, []).append(part)
+        extents = {
+            label: extent for o in operands(self.nodes, number) for _, _, extent, label in o.atoms
+        }
+        if any(not extents[label] for label in extents if label not in outputs):
+            raise Unsupported("a sum over a range without an end")
+        result = []
+        for label in sorted(extents):
+            if label in outputs:
+                continue
+            key, extent = (number, -1 - label), extents[label]
+            positions = self.grid.positions(key, 1, extent, extent, own.get(label, ()))
+            result.append(([label], positions))
+        return result
+
+    def _einsum(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        outputs = self.nodes[number].payload[1]
+        labels = dict(zip(outputs, index, strict=True))  # type: ignore[call-overload]
+        inner: dict[int, list[Part]] = {}
+        for part in parts:
+            token = self.nodes.tokens[part.token]
+            if token.kind == "via":
+                inner.setdefault(token.where, []).append(part._replace(token=token.inner))
+        reduced = self._summed(number, outputs, parts)  # type: ignore[arg-type]
+        self.products += prod(len(positions) for _, positions in reduced)
+        if self.most is not None and self.products > self.most:
+            raise Unsupported(f"a claim over more than {self.most} products")
+        addends = []
+        for chosen in product(*(positions for _, positions in reduced)):
+            weight = 1
+            for ((label,), _), (position, multiplicity) in zip(reduced, chosen, strict=True):
+                labels[label] = position
+                weight *= multiplicity
+            factors = [
+                self._operand(o, labels, tuple(inner.get(i, ())))
+                for i, o in enumerate(operands(self.nodes, number))
+            ]
+            addends.append(self.terms.mul(weight, *factors))
+        return self.reading._total(addends)
+
+    def _combine(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        factors, reads, outputs = self.nodes[number].payload
+        labels = dict(zip(outputs, index, strict=True))  # type: ignore[call-overload]
+        entries = [
+            (f, self._operand(o, labels))
+            for f, o in zip(factors, reads, strict=True)  # type: ignore[call-overload]
+        ]
+        if any(e is MASKED for _, e in entries):
+            if any(e is MASKED and f <= 0 for f, e in entries):
+                raise Unsupported("a masked entry times a number that is not positive")
+            return MASKED
+        return self.reading._sum(self.terms.mul(f, e) for f, e in entries)
+
+    def _unary(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        function, factor, operand = self.nodes[number].payload
+        entry = self.entry(operand, index)  # type: ignore[arg-type]
+        if entry is MASKED:
+            if function == "exp" and factor > 0:  # type: ignore[operator]
+                return self.terms.zero
+            raise Unsupported(f"{function} of a masked entry")
+        return self.terms.app(str(function), self.terms.mul(factor, entry))  # type: ignore[arg-type]
+
+    def _amax(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        sign, operand, outputs = self.nodes[number].payload
+        labels = dict(zip(outputs, index, strict=True))  # type: ignore[call-overload]
+        reduced = self._summed(number, outputs, parts)  # type: ignore[arg-type]
+        row = []
+        for chosen in product(*(positions for _, positions in reduced)):
+            for ((label,), _), (position, _) in zip(reduced, chosen, strict=True):
+                labels[label] = position
+            entry = self._operand(operand, labels)  # type: ignore[arg-type]
+            row.append(entry if entry is MASKED or sign == 1 else self.terms.mul(-1, entry))
+        entries = np.empty((1, len(row)), dtype=object)
+        entries[0, :] = row
+        return self.reading._amax(entries, 1)[0]
+
+    def _onehot(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        factor, operand = self.nodes[number].payload
+        ids = self.terms.mul(factor, self.entry(operand, index[:-1]))  # type: ignore[arg-type]
+        return self.terms.app("is", ids, self.terms.const(index[-1]))
+
+    def _causal(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        return MASKED if index[1] > index[0] else self.terms.zero
+
+    def _constant(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        array = self.reading.constant(str(self.nodes[number].payload[0])).data
+        entry: Entry = array[tuple(index)]
+        return entry
+
+    def _select(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        factor, operand, row, selection, outputs = self.nodes[number].payload
+        labels = dict(zip(outputs, index[:-1], strict=True))  # type: ignore[call-overload]
+        extent = next(e for _, _, e, label in operand.atoms if label == row)  # type: ignore[attr-defined]
+        entries = []
+        for position, _ in self.grid.positions((number, -1 - row), 1, extent, extent):  # type: ignore[operator]
+            labels[row] = position
+            entries.append(self.terms.mul(factor, self._operand(operand, labels)))  # type: ignore[arg-type]
+        return self.terms.app(f"select:{extent}:{selection}:{index[-1]}", *entries)
+
+    def _piece(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        raise Unsupported("a tensor that is no view of a single-device value")
+
+    _stack = _maximum = _piece
+
+    # -- tensors ----------------------------------------------------------------------------
+
+    def tensor(self, lineage: Lineage) -> Weighted:
+        """The local tensor that a lineage describes, represented on the grid."""
+        if not lineage.terms:
+            dims = tuple(self.grid.constant_dim(n) for n in lineage.shape)
+            data = np.full([count(d) for d in dims], self.terms.zero, dtype=object)
+            return Weighted(data, dims)
+        total: Weighted | None = None
+        for view in lineage.terms:
+            one = self.view(view, lineage)
+            total = one if total is None else self.reading.combine([total, one], [ONE, ONE], ZERO)
+        assert total is not None
+        return total
+
+    def view(self, view: View, lineage: Lineage) -> Weighted:
+        """One term of a lineage."""
+        extents = self.nodes[view.node].extents
+        base = [0] * len(extents)
+        for atom in view.layout.fixed:
+            base[atom.axis] += atom.stride * self.grid.at(atom.start)
+        dims: list[Dim] = []
+        offsets: list[list[tuple[tuple[int, int], ...]]] = []
+        for d, atoms in enumerate(view.layout.dims):
+            factors: list[Factor] = []
+            steps: list[list[tuple[int, int]]] = []
+            for k, atom in enumerate(atoms):
+                if atom.axis == BROADCAST:
+                    inner = prod(a.size for a in atoms[k + 1 :])
+                    for factor in self.grid.broadcast_dim(lineage, d, inner, atom.size):
+                        factors.append(factor)
+                        steps.append([(-1, 0)] * len(factor))
+                    continue
+                for factor, places in self.grid.digits((view.node, atom.axis), atom):
+                    factors.append(factor)
+                    steps.append([(atom.axis, place) for place in places])
+            dims.append(tuple(factors))
+            offsets.append([tuple(chosen) for chosen in product(*steps)])
+        entries = []
+        for chosen in product(*offsets):
+            index = list(base)
+            for moves in chosen:
+                for axis, place in moves:
+                    if axis >= 0:
+                        index[axis] += place
+            entry = self.entry(view.node, tuple(index), view.parts)
+            entries.append(entry if view.factor == 1 else view.factor * entry)
+        data = np.empty(len(entries), dtype=object)
+        data[:] = entries
+        return Weighted(data.reshape([len(o) for o in offsets]), tuple(dims))

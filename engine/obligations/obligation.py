@@ -1,0 +1,355 @@
+"""What a claim says at small size: an obligation, as equalities between terms.
+
+A claim is one operator instance with the lineages of its inputs and outputs.  Its obligation:
+apply the operator, by its declared semantics, to input tensors whose entries are what their
+lineages say, and compare with what the lineages of the outputs say.  Entries of reference nodes
+are free symbols; nodes that the operator makes are expanded by their definitions.
+
+Restriction: only positions inside the boxes that the claim mentions occur.  Reduction: each of the
+claim's axes is represented by few positions (`Grid`): all interval boundaries that the claim
+mentions cut it, and each piece keeps a few representatives, the last of which stands for the
+rest of the piece (its multiplicity counts in every sum).  Coefficients come from true sizes.
+Coordinates along which the claim is one of a family take one value; those that the operator sums
+or gathers over are represented like an axis.  `docs/soundness.md` says why this is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import accumulate, product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from shardproof.engine.algebra.terms import Term, TermTable
+from shardproof.engine.claims.claim import Claim
+from shardproof.engine.claims.cone import Cone, compares, cone
+from shardproof.engine.claims.symmetry import attribute_axes, is_even, is_scattered_evenly
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.interpreters import MASKED, Weighted
+from shardproof.engine.interpreters.dims import narrow
+from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.lineage.sums import Over
+from shardproof.engine.obligations.entries import Meaning, SmallReading
+from shardproof.engine.small_model.bounds import Needs, enough
+from shardproof.engine.small_model.digits import Relation
+from shardproof.engine.small_model.grid import Grid, concrete
+from shardproof.engine.small_model.related import applied, related
+
+__all__ = ["Claim", "Obligation", "boundaries", "build", "every", "mentioned", "points"]
+
+#: Products that a claim may be over.  Those of right plans have hundreds; a claim whose result is
+#: defined far behind its inputs opens definition under definition.
+MOST_PRODUCTS = 100_000
+
+
+#: Kinds of rows that give every member a piece of one dimension, by the attribute that names it.
+SCATTERS: Mapping[str, str] = {"reduce_scatter": "dim", "all_to_all": "split_dim"}
+
+
+class Obligation(NamedTuple):
+    """Equalities that have to hold for all values of the symbols."""
+
+    goals: tuple[tuple[Term, Term], ...]
+    symbols: dict[str, tuple[object, ...]]
+
+
+def boundaries(claim: Claim) -> list[tuple[int, int]]:
+    """Where the operator of a claim cuts or joins local dimensions: (size, place).  Slices of one
+    size are cut alike, wherever they are, so that they share a template."""
+    given = [x for x in claim.inputs if x is not None]
+    if claim.kind == "slice" or claim.name in ("slice", "concat"):
+        kind = "slice" if claim.name == "slice" else "all_gather"
+    else:
+        kind = claim.kind
+    keys = {
+        "slice": ["dim"],
+        "all_gather": ["dim"],
+        "reduce_scatter": ["dim"],
+        "all_to_all": ["split_dim", "concat_dim"],
+    }.get(kind, [])
+    found = []
+    dims = [claim.attrs.get(key) for key in keys]
+    for dim in (d for d in dims if isinstance(d, int)):
+        for whole in (*given, *claim.outputs):
+            for part in (*given, *claim.outputs):
+                large, small = whole.shape[dim], part.shape[dim]
+                if small and large > small:
+                    found += [(large, place) for place in range(small, large, small)][:64]
+    start, cut = claim.attrs.get("start"), claim.attrs.get("dim")
+    if kind == "slice" and isinstance(start, int) and isinstance(cut, int) and given:
+        size = given[0].shape[cut]
+        found += [(size, start), (size, start + claim.outputs[0].shape[cut])]
+    return found
+
+
+def _places(claim: Claim) -> list[tuple[int, int]]:
+    """Only the `boundaries` that a slice or a concatenation has: its operand and its result are
+    then cut alike also where nothing but the operator cuts them, as they do not vary."""
+    given = [x for x in claim.inputs if x is not None]
+    dim, start = claim.attrs.get("dim"), claim.attrs.get("start")
+    if claim.kind == "op" and not claim.backward and isinstance(dim, int):
+        size = claim.outputs[0].shape[dim] if claim.name in ("slice", "concat") else 0
+        if claim.name == "concat":
+            return [(size, end) for end in accumulate(x.shape[dim] for x in given)]
+        if claim.name == "slice" and isinstance(start, int):
+            return [(given[0].shape[dim], place) for place in (start, start + size)]
+    return boundaries(claim)
+
+
+#: Members that are not one claim, moved, up to which all are stated.
+MOST_MEMBERS = 1024
+
+
+def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Obligation:
+    """The obligation of a claim; raises `Unsupported` where it cannot be stated at small size,
+    `ShapeMismatch` if the operator does not take the inputs.
+
+    ``widened``: see `engine.claims.cone.cone`; ``more``: representatives of each piece of an axis
+    beyond the fewest that are enough.
+    """
+    inputs = [x for x in claim.inputs if x is not None]
+    here = cone(nodes, inputs, claim.outputs, adds=claim.adds, widened=widened)
+    relations = related(claim)
+    needs = enough(nodes, claim, here, relations)
+    try:
+        return _build(nodes, claim, here, more, None, needs)
+    except Unsupported:
+        # Splitting dimensions as others are split costs positions; it is done where it is needed.
+        return _build(nodes, claim, here, more, relations, needs)
+
+
+def _build(
+    nodes: NodeTable,
+    claim: Claim,
+    here: Cone,
+    more: int,
+    relations: Sequence[Relation] | None,
+    needs: Needs,
+) -> Obligation:
+    joined = {axis for axis, _ in claim.over}
+    for number in (*here.opaque, *here.defined):
+        if joined & nodes[number].coordinates:
+            raise Unsupported("a value that differs along the axis that the operator joins")
+    lineages = [*(x for x in claim.inputs if x is not None), *claim.outputs]
+    terms = TermTable()
+    goals: list[tuple[Term, Term]] = []
+    symbols: dict[str, tuple[object, ...]] = {}
+    for point in points(nodes, claim, here):
+        grid = Grid(
+            nodes,
+            lineages,
+            sorted(here.defined),
+            claim.extents,
+            claim.over,
+            more,
+            boundaries(claim) if relations is None else _places(claim),
+            related=relations,
+            point=point,
+            needs=needs.of,
+        )
+        masks = compares(nodes, here)
+        meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols), MOST_PRODUCTS, masks=masks)
+        goals += _goals(meaning, claim)
+        symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
+    return Obligation(tuple(goals), symbols)
+
+
+def _goals(meaning: Meaning, claim: Claim) -> list[tuple[Term, Term]]:
+    """What the operator gives, entry by entry, against what the outputs' lineages say."""
+    terms = meaning.terms
+    actual = _Semantics(meaning, claim).outputs()
+    if len(actual) != len(claim.outputs):
+        raise ShapeMismatch(f"{len(actual)} outputs, claimed {len(claim.outputs)}")
+    goals: list[tuple[Term, Term]] = []
+    for left, lineage in zip(actual, claim.outputs, strict=True):
+        right = meaning.tensor(lineage)
+        if left.dims != right.dims:
+            raise Unsupported(
+                f"a result of shape {list(left.shape)} represented as {left.dims}, "
+                f"claimed as {right.dims}"
+            )
+        for a, b in zip(left.data.flat, right.data.flat, strict=True):
+            if a is MASKED or b is MASKED:
+                if a is not b:
+                    goals.append((terms.zero, terms.one))
+                continue
+            goals.append((a, b))
+    return goals
+
+
+def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
+    """The members of a family at which its claim is stated.
+
+    One is enough along a coordinate on which the members are one claim, moved; of what is
+    scattered, the second, the first and the last are stated even then. Otherwise all are stated.
+    Raises `Unsupported` for more than `MOST_MEMBERS` of them.
+    """
+    lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
+    joined = {axis for axis, _ in claim.over}
+    varied = set().union(*(attribute_axes(v) for v in claim.attrs.values()))
+    varied |= {
+        axis
+        for axis in claim.extents
+        if axis not in joined and not is_even(nodes, here, lineages, axis)
+    }
+    scattered = claim.kind in SCATTERS
+    if scattered and not _scatters_evenly(nodes, claim, here):
+        varied |= joined
+    elif not scattered:
+        varied |= joined & {axis for x in claim.outputs for axis in mentioned(x)}
+    stated = every(sorted(a for a in varied if claim.extents.get(a, 1) > 1), claim.extents)
+    kept = sorted(a for a in joined - varied if scattered and claim.extents[a] > 1)
+    shown = [dict.fromkeys(kept, 1), dict.fromkeys(kept, 0)]
+    shown.append({axis: claim.extents[axis] - 1 for axis in kept})
+    distinct = [here for i, here in enumerate(shown) if here not in shown[:i]]
+    return [{**one, **other} for one in stated for other in distinct]
+
+
+def _scatters_evenly(nodes: NodeTable, claim: Claim, here: Cone) -> bool:
+    """Whether what members get of a scattered dimension is one claim, moved, along every joined
+    coordinate."""
+    given = [x for x in claim.inputs if x is not None]
+    dim = claim.attrs.get(SCATTERS[claim.kind])
+    sizes = {x.shape[dim] for x in given} if isinstance(dim, int) else set()
+    members = claim.members * prod(extent for _, extent in claim.over)
+    if len(sizes) != 1 or (size := sizes.pop()) % members:
+        return False
+    assert isinstance(dim, int)
+    step = size // members
+    for axis, extent in reversed(claim.over):
+        lineages = (given, claim.outputs)
+        if not is_scattered_evenly(nodes, here, lineages, dim % len(given[0].shape), axis, step):
+            return False
+        step *= extent
+    return True
+
+
+def every(axes: Sequence[str], extents: Mapping[str, int]) -> list[dict[str, int]]:
+    """All members along some coordinates; raises `Unsupported` for too many."""
+    if prod(extents[axis] for axis in axes) > MOST_MEMBERS:
+        raise Unsupported(f"a family of more than {MOST_MEMBERS} members that differ")
+    places = product(*(range(extents[axis]) for axis in axes))
+    return [dict(zip(axes, chosen, strict=True)) for chosen in places]
+
+
+def mentioned(lineage: Lineage) -> set[str]:
+    """The mesh coordinates that a lineage mentions."""
+    found: set[str] = set()
+    for view in lineage.terms:
+        for atom in (*(a for d in view.layout.dims for a in d), *view.layout.fixed):
+            found.update(atom.start.axes)
+        for part in view.parts:
+            found.update(part.start.axes)
+    return found
+
+
+class _Semantics:
+    """The operator applied to tensors with the meaning of its inputs."""
+
+    def __init__(self, meaning: Meaning, claim: Claim) -> None:
+        self.meaning = meaning
+        self.claim = claim
+        self.grid = meaning.grid
+        self.reading = SmallReading(
+            meaning.terms, self.grid, meaning.reading.masks, coordinates=self.grid.coordinates
+        )
+
+    def outputs(self) -> list[Weighted]:
+        claim = self.claim
+        if claim.kind in ("op", "slice"):
+            inputs = [None if x is None else self.meaning.tensor(x) for x in claim.inputs]
+            return applied(self.reading, claim, inputs)
+        if claim.kind == "accumulate":
+            return [self.accumulate()]
+        given = [x for x in claim.inputs if x is not None]
+        if claim.kind in ("all_reduce", "reduce"):
+            kind = str(claim.attrs.get("op", "sum"))
+            return [self.total(given, claim.over, kind)] * len(claim.outputs)
+        if claim.kind == "all_gather":
+            return [self.gather(given, self.dim("dim", given[0]))] * len(claim.outputs)
+        if claim.kind == "reduce_scatter":
+            total = self.total(given, claim.over, str(claim.attrs.get("op", "sum")))
+            dim = self.dim("dim", given[0])
+            return [self.kept(total, dim, i) for i in range(claim.members)]
+        if claim.kind == "all_to_all":
+            return self.exchange(given)
+        raise Unsupported(f"the meaning of {claim.kind} is not declared")
+
+    def dim(self, key: str, x: Lineage) -> int:
+        value = self.claim.attrs.get(key)
+        if not isinstance(value, int) or not -len(x.shape) <= value < len(x.shape):
+            raise ShapeMismatch(f"{key} {value} of a tensor of shape {list(x.shape)}")
+        return value % len(x.shape)
+
+    def family(self, x: Lineage, over: Over) -> list[tuple[Weighted, tuple[int, ...], int]]:
+        """The members of a family along ``over``: (tensor, coordinates, multiplicity)."""
+        members = []
+        choices = [self.grid.coordinate(axis, extent) for axis, extent in over]
+        for chosen in product(*choices):
+            here = {axis: c for (axis, _), (c, _) in zip(over, chosen, strict=True)}
+            self.grid.coordinates.update(here)
+            tensor = self.meaning.tensor(concrete(x, here))
+            members.append((tensor, tuple(here.values()), prod(w for _, w in chosen)))
+        self.grid.reset()
+        return members
+
+    def total(self, inputs: Sequence[Lineage], over: Over, kind: str) -> Weighted:
+        if kind not in ("sum", "max"):
+            raise Unsupported(f"a reduction by {kind}")
+        members = [m for x in inputs for m in self.family(x, over)]
+        if kind == "max":
+            stacked = np.stack([m[0].data for m in members], axis=-1)
+            return Weighted(self.reading._amax(stacked, stacked.ndim - 1), members[0][0].dims)
+        return self.reading.combine(
+            [m[0] for m in members], [Fraction(m[2]) for m in members], Fraction(0)
+        )
+
+    def accumulate(self) -> Weighted:
+        claim = self.claim
+        addends = []
+        for lineage, batched in zip(claim.inputs, claim.batched, strict=True):
+            assert lineage is not None
+            addends.append(self.total([lineage], claim.over if batched else (), "sum"))
+        return self.reading.combine(addends, [Fraction(1)] * len(addends), Fraction(0))
+
+    def gather(self, inputs: Sequence[Lineage], dim: int) -> Weighted:
+        if not self.claim.over:
+            return self.reading.concat([self.meaning.tensor(x) for x in inputs], dim)
+        if len(inputs) != 1:
+            raise Unsupported("a gather over explicit ranks and mesh axes together")
+        members = self.family(inputs[0], self.claim.over)
+        factors = tuple(
+            tuple(w for _, w in self.grid.coordinate(axis, extent))
+            for axis, extent in self.claim.over
+        )
+        data = np.concatenate([m[0].data for m in members], axis=dim)
+        dims = members[0][0].dims
+        grown = (*dims[:dim], (*factors, *dims[dim]), *dims[dim + 1 :])
+        return Weighted(data, grown)
+
+    def kept(self, x: Weighted, dim: int, position: int) -> Weighted:
+        """The part of ``x`` that a member keeps when it is scattered."""
+        members = self.claim.members
+        for axis, extent in self.claim.over:
+            position = position * extent + self.grid.coordinates[axis]
+            members *= extent
+        size = int(x.shape[dim])
+        step = -(-size // members)
+        return _narrow(x, dim, position * step, min(step, size - position * step))
+
+    def exchange(self, inputs: Sequence[Lineage]) -> list[Weighted]:
+        split, joined = self.dim("split_dim", inputs[0]), self.dim("concat_dim", inputs[0])
+        if split == joined:
+            raise Unsupported("an all-to-all that splits and joins the same dimension")
+        whole = self.gather(inputs, joined)
+        return [self.kept(whole, split, i) for i in range(self.claim.members)]
+
+
+def _narrow(x: Weighted, dim: int, start: int, size: int) -> Weighted:
+    cut, taken = narrow(x.dims[dim], start, size)
+    return Weighted(
+        x.data[(slice(None),) * dim + (taken,)], (*x.dims[:dim], cut, *x.dims[dim + 1 :])
+    )

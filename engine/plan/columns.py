@@ -1,0 +1,412 @@
+"""A plan as columns: the tables of the plan format, declared once, and the way in and out.
+
+Nested things are consecutive: the bodies, calls and shards of a program, the values and operators
+of a body are the next so many rows of their tables.  Attributes and sources are stored once and
+referred to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from shardproof.engine import findings
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan import constants as rounding
+from shardproof.engine.plan.attributes import Encoder, decode
+from shardproof.engine.plan.ir import Attr, Body, Call, Op, Plan, Program, Shard, Source, Value
+from shardproof.engine.plan.recorded import Claimed, read_claim, read_claims
+
+T = TypeVar("T")
+
+#: What a column holds: "number" (64 bits), "count" or "ref" (32 bits), "flag", "text", "word"
+#: (text that repeats), or several: "numbers", "refs", "words".
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "programs": {
+        "name": "text",
+        "base": "number",
+        "axis_names": "words",
+        "axis_extents": "numbers",
+        "axis_strides": "numbers",
+        "seed_slots": "refs",
+        "seed_losses": "refs",
+        "bodies": "count",
+        "calls": "count",
+        "shards": "count",
+    },
+    "shards": {
+        "name": "text",
+        "full_shape": "numbers",
+        "shape": "numbers",
+        "offset": "refs",
+        "dtype": "word",
+        "trainable": "flag",
+        "updated_as": "ref",
+    },
+    "bodies": {
+        "name": "text",
+        "values": "count",
+        "ops": "count",
+        "mirror": "ref",
+        "inputs": "refs",
+        "outputs": "refs",
+        "losses": "refs",
+        "shard_values": "refs",
+        "shard_numbers": "refs",
+        "saved_values": "refs",
+        "saved_sources": "refs",
+        "gradient_values": "refs",
+        "gradient_shards": "refs",
+        "reduced_reads": "refs",
+        "reduced_writes": "refs",
+        "reduced_shards": "refs",
+        "claims": "refs",
+    },
+    "claims": {
+        "full": "number",
+        "low": "numbers",
+        "high": "numbers",
+        "addend": "number",
+        "addends": "number",
+    },
+    "calls": {"body": "ref", "inputs": "refs", "outputs": "refs", "microbatch": "ref"},
+    "values": {"name": "word", "shape": "numbers", "dtype": "word"},
+    "ops": {
+        "name": "word",
+        "inputs": "refs",
+        "outputs": "refs",
+        "attrs": "ref",
+        "backward": "flag",
+        "source": "ref",
+    },
+    "attrs": {"keys": "words", "values": "refs"},
+    "attributes": {"kind": "word", "text": "text", "items": "refs"},
+    "sources": {"cell": "word", "module": "word", "location": "word"},
+}
+
+Table = dict[str, list[Any]]
+
+
+class Columns:
+    """All tables as Python lists, and the header: what is said once about the plan."""
+
+    def __init__(self, header: dict[str, Any], tables: dict[str, Table]) -> None:
+        self.header = header
+        self.tables = tables
+
+    def digest(self) -> str:
+        """SHA-256 of the contents, whatever they are stored in.
+
+        Raises `InvalidInput` for text that is no Unicode.
+        """
+        encode = msgspec.json.Encoder(order="sorted").encode
+        found = hashlib.sha256()
+        try:
+            found.update(encode(self.header))
+            for name, declared in TABLES.items():
+                found.update(encode([name, *(self.tables[name][column] for column in declared)]))
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"cannot be stored: {error}") from error
+        return found.hexdigest()
+
+
+def _unzip(rows: Sequence[tuple[Any, ...]], width: int) -> list[tuple[Any, ...]]:
+    return [tuple(row[i] for row in rows) for i in range(width)]
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.tables: dict[str, Table] = {
+            name: {column: [] for column in declared} for name, declared in TABLES.items()
+        }
+        self.encoder = Encoder()
+        self.attrs: dict[tuple[tuple[str, int], ...], int] = {}
+        self.attrs_by_id: dict[int, int] = {}
+        self.sources: dict[Source, int] = {}
+        self.claims: dict[Claimed, int] = {}
+
+    def row(self, table: str, *cells: object) -> None:
+        for column, cell in zip(self.tables[table].values(), cells, strict=True):
+            column.append(cell)
+
+    def program(self, program: Program) -> None:
+        self.row(
+            "programs",
+            program.name,
+            program.base,
+            *_unzip(program.axes, 3),
+            *_unzip(program.seeds, 2),
+            len(program.bodies),
+            len(program.calls),
+            len(program.shards),
+        )
+        for shard in program.shards:
+            offset = tuple(self.encoder.encode(x) for x in shard.offset)
+            self.row(
+                "shards",
+                shard.name,
+                shard.full_shape,
+                shard.shape,
+                offset,
+                shard.dtype,
+                shard.trainable,
+                shard.updated_as,
+            )
+        for body in program.bodies:
+            self.body(body)
+        for call in program.calls:
+            self.row("calls", call.body, call.inputs, call.outputs, call.microbatch)
+
+    def body(self, body: Body) -> None:
+        self.row(
+            "bodies",
+            body.name,
+            len(body.values),
+            len(body.ops),
+            body.mirror,
+            body.inputs,
+            body.outputs,
+            body.losses,
+            *_unzip(body.shards, 2),
+            *_unzip(body.saved, 2),
+            *_unzip(body.gradients, 2),
+            *_unzip(body.reduced, 3),
+            [-1 if x is None else self.claim(x) for x in body.claims],
+        )
+        for value in body.values:
+            self.row("values", value.name, value.shape, value.dtype)
+        for op in body.ops:
+            self.row(
+                "ops",
+                op.name,
+                op.inputs,
+                op.outputs,
+                self.attrs_row(op),
+                op.backward,
+                self.source(op.source),
+            )
+
+    def attrs_row(self, op: Op) -> int:
+        number = self.attrs_by_id.get(id(op.attrs))
+        if number is None:
+            try:
+                key = tuple((k, self.encoder.encode(op.attrs[k])) for k in sorted(op.attrs))
+            except InvalidInput as error:
+                raise error.within(f"operator {op.name}") from error
+            number = self.attrs.get(key)
+            if number is None:
+                number = self.attrs[key] = len(self.attrs)
+                self.row("attrs", *_unzip(key, 2))
+            self.attrs_by_id[id(op.attrs)] = number
+        return number
+
+    def claim(self, claim: Claimed) -> int:
+        number = self.claims.get(claim)
+        if number is None:
+            number = self.claims[claim] = len(self.claims)
+            self.row("claims", *claim)
+        return number
+
+    def source(self, source: Source) -> int:
+        number = self.sources.get(source)
+        if number is None:
+            number = self.sources[source] = len(self.sources)
+            self.row("sources", source.cell, source.module, source.location)
+        return number
+
+
+def to_columns(plan: Plan) -> Columns:
+    """The plan as columns: equal plans give equal columns.
+
+    Raises `InvalidInput` for attributes that are none.
+    """
+    writer = _Writer()
+    for program in (plan.single, *plan.programs):
+        writer.program(program)
+    for kind, text, items in writer.encoder.rows:
+        writer.row("attributes", kind, text, items)
+    header = {
+        "name": plan.name,
+        "microbatches": plan.microbatches,
+        "replica_axes": list(plan.replica_axes),
+        "loss": plan.loss,
+        "notes": list(plan.notes),
+        "recorded": [findings.listed(finding) for finding in plan.recorded],
+        "rounded": [rounding.listed(place) for place in plan.rounded],
+    }
+    return Columns(header, writer.tables)
+
+
+class _Reader:
+    """Rows of the tables as the objects that they hold."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.tables = columns.tables
+        self.attributes = decode(list(self.rows("attributes")), "table attributes")
+        self.attrs: list[Mapping[str, Attr]] = [
+            self.mapping(row, keys, values) for row, (keys, values) in enumerate(self.rows("attrs"))
+        ]
+        self.sources = [Source(*row) for row in self.rows("sources")]
+        self.claims = [read_claim(n, cells) for n, cells in enumerate(self.rows("claims"))]
+        self.check("ops", "attrs", len(self.attrs))
+        self.check("ops", "source", len(self.sources))
+
+    def rows(self, table: str) -> Iterator[tuple[Any, ...]]:
+        return zip(*self.tables[table].values(), strict=True)
+
+    def check(self, table: str, column: str, count: int) -> None:
+        """Every cell of a reference column must be in range."""
+        cells = self.tables[table][column]
+        if cells and not (min(cells) >= 0 and max(cells) < count):
+            row = next(i for i, x in enumerate(cells) if not 0 <= x < count)
+            raise InvalidInput(
+                f"{column} is {cells[row]}, expected less than {count}", f"table {table}, row {row}"
+            )
+
+    def mapping(self, row: int, keys: Sequence[str], values: Sequence[int]) -> dict[str, Attr]:
+        distinct = len(set(keys)) == len(keys) == len(values)
+        if not distinct or any(not 0 <= v < len(self.attributes) for v in values):
+            raise InvalidInput(
+                f"keys {list(keys)} with attributes {list(values)}", f"table attrs, row {row}"
+            )
+        return {k: self.attributes[v] for k, v in zip(keys, values, strict=True)}
+
+    def shards(self) -> list[Shard]:
+        found = []
+        for row, cells in enumerate(self.rows("shards")):
+            name, full, shape, offset, dtype, trainable, updated_as = cells
+            starts = [self.attributes[i] if 0 <= i < len(self.attributes) else None for i in offset]
+            if not len(full) == len(shape) == len(starts):
+                raise InvalidInput(
+                    f"{name}: full shape {list(full)}, shape {list(shape)}, {len(starts)} offsets",
+                    f"table shards, row {row}",
+                )
+            exact = tuple(x for x in starts if isinstance(x, Affine))
+            if len(exact) < len(starts):
+                raise InvalidInput(
+                    f"{name}: offsets {starts} are no positions", f"table shards, row {row}"
+                )
+            found.append(Shard(name, full, shape, exact, dtype, trainable, updated_as))
+        return found
+
+    def bodies(self) -> list[Body]:
+        values = [Value(shape, dtype, name) for name, shape, dtype in self.rows("values")]
+        ops = [
+            Op(name, inputs, outputs, self.attrs[attrs], backward, self.sources[source])
+            for name, inputs, outputs, attrs, backward, source in self.rows("ops")
+        ]
+        table = self.tables["bodies"]
+        own_values = _divide(values, table["values"], "values")
+        own_ops = _divide(ops, table["ops"], "ops")
+        return [
+            self.body(row, cells, next(own_values), next(own_ops))
+            for row, cells in enumerate(self.rows("bodies"))
+        ]
+
+    def body(
+        self, row: int, cells: tuple[Any, ...], values: tuple[Value, ...], ops: tuple[Op, ...]
+    ) -> Body:
+        name, _, _, mirror, inputs, outputs, losses = cells[:7]
+        where = f"table bodies, row {row}"
+        return Body(
+            name,
+            values,
+            ops,
+            inputs,
+            outputs,
+            _zip(where, cells[7:9]),
+            _zip(where, cells[9:11]),
+            mirror,
+            _zip(where, cells[11:13]),
+            _zip(where, cells[13:16]),
+            losses,
+            read_claims(where, cells[16], len(values), self.claims),
+        )
+
+    def programs(self) -> list[Program]:
+        calls = [Call(*cells) for cells in self.rows("calls")]
+        table = self.tables["programs"]
+        own_bodies = _divide(self.bodies(), table["bodies"], "bodies")
+        own_calls = _divide(calls, table["calls"], "calls")
+        own_shards = _divide(self.shards(), table["shards"], "shards")
+        found = []
+        for row, cells in enumerate(self.rows("programs")):
+            where = f"table programs, row {row}"
+            found.append(
+                Program(
+                    cells[0],
+                    next(own_bodies),
+                    next(own_calls),
+                    next(own_shards),
+                    cells[1],
+                    _zip(where, cells[2:5]),
+                    _zip(where, cells[5:7]),
+                )
+            )
+        return found
+
+
+def _zip(where: str, columns: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    if len({len(c) for c in columns}) > 1:
+        lengths = [len(c) for c in columns]
+        raise InvalidInput(f"lists of {lengths} parts that belong together", where)
+    return tuple(zip(*columns, strict=True))
+
+
+def _divide(rows: Sequence[T], counts: Sequence[int], table: str) -> Iterator[tuple[T, ...]]:
+    """Consecutive rows by count; the counts must add up."""
+    if any(n < 0 for n in counts) or sum(counts) != len(rows):
+        raise InvalidInput(
+            f"{len(rows)} rows, expected {sum(counts)} as counted by what they belong to",
+            f"table {table}",
+        )
+    return _slices(rows, counts)
+
+
+def _slices(rows: Sequence[T], counts: Sequence[int]) -> Iterator[tuple[T, ...]]:
+    start = 0
+    for count in counts:
+        yield tuple(rows[start : start + count])
+        start += count
+
+
+def from_columns(columns: Columns) -> Plan:
+    """The plan that columns hold; raises `InvalidInput` naming table and row.
+
+    References between tables are in range; whether the plan makes sense is `wellformed`'s matter.
+    """
+    programs = _Reader(columns).programs()
+    if not programs:
+        raise InvalidInput("no rows, expected the single-device program first", "table programs")
+    fields: list[tuple[str, Callable[[Any], bool]]] = [
+        ("name", lambda x: isinstance(x, str)),
+        ("microbatches", lambda x: isinstance(x, int) and not isinstance(x, bool) and x > 0),
+        ("replica_axes", _is_texts),
+        ("loss", lambda x: x in ("sum", "mean")),
+        ("notes", _is_texts),
+        ("recorded", findings.are_listed),
+        ("rounded", rounding.are_listed),
+    ]
+    header = columns.header
+    for key, valid in fields:
+        if key not in header or not valid(header[key]):
+            raise InvalidInput(f"{key} is {header.get(key)!r}", "header")
+    return Plan(
+        header["name"],
+        programs[0],
+        tuple(programs[1:]),
+        header["microbatches"],
+        tuple(header["replica_axes"]),
+        header["loss"],
+        tuple(header["notes"]),
+        tuple(findings.unlisted(cells) for cells in header["recorded"]),
+        tuple(rounding.unlisted(cells) for cells in header["rounded"]),
+    )
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(x, str) for x in value)

@@ -1,0 +1,111 @@
+"""Constants that differ by rounding alone: which do, and what a plan says where they were replaced.
+
+A plan whose constants were replaced by those of its single-device side keeps what it had before, so
+that the plan as it was read can be told from it, and anybody can look at every replacement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from shardproof.engine.plan.ir import Attr, Op, Plan, Rounded
+
+#: The largest relative difference of two numbers that round to one in single precision (24 bits).
+RELATIVE = Fraction(1, 1 << 23)
+
+
+def is_rounding(a: object, b: object) -> bool:
+    """Whether two different constants differ by no more than rounding to single precision does.
+
+    Two whole numbers never do: they are counts and exponents, which nothing rounds.
+    """
+    x, y = exact(a), exact(b)
+    if x is None or y is None or x == y or x.denominator == y.denominator == 1:
+        return False
+    return abs(x - y) <= RELATIVE * min(abs(x), abs(y))
+
+
+def exact(value: object) -> Fraction | None:
+    """A number among attributes; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, Fraction)):
+        return None
+    return Fraction(value)
+
+
+def with_constant(op: Op, key: str, value: Attr) -> Op:
+    """The operator with another attribute (its mapping may be shared: it gets one of its own)."""
+    return replace(op, attrs={**op.attrs, key: value})
+
+
+def restored(plan: Plan) -> Plan:
+    """The plan as it was read, before constants were replaced."""
+    programs = list(plan.programs)
+    for place in plan.rounded:
+        program = programs[place.program]
+        body = program.bodies[place.body]
+        op = with_constant(body.ops[place.op], place.key, place.value)
+        ops = (*body.ops[: place.op], op, *body.ops[place.op + 1 :])
+        bodies = list(program.bodies)
+        bodies[place.body] = replace(body, ops=ops)
+        programs[place.program] = replace(program, bodies=tuple(bodies))
+    return replace(plan, programs=tuple(programs), rounded=())
+
+
+def statement(plan: Plan) -> tuple[str, ...]:
+    """The assumptions that a plan's replacements make, one for each pair of constants."""
+    pairs: dict[tuple[Fraction, Fraction], int] = {}
+    for rounded in plan.rounded:
+        held = exact(attribute(plan, rounded))
+        if held is not None:
+            pairs[rounded.value, held] = pairs.get((rounded.value, held), 0) + 1
+    return tuple(
+        f"constants {printed(mine)} and {printed(theirs)} are equal: they differ by rounding alone "
+        f"(relative difference {float(abs(mine / theirs - 1)):.2g}; "
+        f"{count} operator{'s' if count > 1 else ''} of the parallel plan)"
+        for (mine, theirs), count in pairs.items()
+    )
+
+
+def attribute(plan: Plan, rounded: Rounded) -> object:
+    """What the plan has now where a constant was replaced; None where it has no such place."""
+    try:
+        program = plan.programs[rounded.program]
+        return program.bodies[rounded.body].ops[rounded.op].attrs.get(rounded.key)
+    except IndexError:
+        return None
+
+
+def printed(value: Fraction) -> str:
+    """A constant as people write it."""
+    return repr(float(value)) if value.denominator > 1 else str(value.numerator)
+
+
+# -- as plain data -------------------------------------------------------------------------------
+
+
+def listed(rounded: Rounded) -> list[Any]:
+    """A replacement as plain data."""
+    return [*rounded[:4], str(rounded.value)]
+
+
+def unlisted(cells: Sequence[Any]) -> Rounded:
+    """The replacement that `listed` gave."""
+    program, body, op, key, value = cells
+    return Rounded(program, body, op, key, Fraction(value))
+
+
+def are_listed(value: object) -> bool:
+    """Whether this is a list of what `listed` gives."""
+    return isinstance(value, list) and all(_is_listed(cells) for cells in value)
+
+
+def _is_listed(cells: object) -> bool:
+    if not isinstance(cells, list) or [type(x) for x in cells] != [int, int, int, str, str]:
+        return False
+    try:
+        return all(x >= 0 for x in cells[:3]) and str(Fraction(cells[4])) == cells[4]
+    except (ValueError, ZeroDivisionError):
+        return False

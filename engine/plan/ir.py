@@ -1,0 +1,221 @@
+"""The plan: what a single-device and a parallel training program are, before any proof.
+
+A `Plan` holds two sides, each a set of programs.  A `Program` is what a *class* of ranks runs: its
+free axes (``dp``, sometimes ``tp``, ...) say which ranks those are, and everything in it may be
+affine in the coordinates along them.  The single-device side is one program without axes.
+
+A program owns straight-line bodies (`Body`) in SSA form and a list of calls (`Call`) in the order
+in which a rank issues them.  Calls bind the inputs and outputs of a body to *slots*: names in the
+rank's memory.  A slot is a name, not a value: a later call may write it again, and a reader sees
+the last write before it in issue order.
+
+What is kept symbolic: replicas and ranks of a class (the axes), and microbatches (one body, many
+calls).  No object exists per rank or per microbatch and operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple, TypeAlias
+
+from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.findings import Finding
+from shardproof.engine.plan.recorded import Claimed
+
+#: The name of the microbatch coordinate, beside the rank axes of a program.
+MICROBATCH = "mb"
+
+Attr: TypeAlias = "int | bool | str | Fraction | Affine | Group | tuple[Attr, ...] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an operator comes from, for reports: the plan's cell, the module path, the code."""
+
+    cell: str = ""
+    module: str = ""
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group: explicit ranks, whole mesh axes of the program, or both.
+
+    ``ranks`` are ranks of the first instance of the programs that take part (all free coordinates
+    0), in group order; a member at other coordinates has its group shifted alike.  Empty means:
+    this program alone.  ``axes`` are free axes of the program whose every coordinate takes part.
+    Members are ordered by rank.
+    """
+
+    ranks: tuple[int, ...] = ()
+    axes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of a body: true local shape (elements), element type, printed name."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator.  ``inputs`` and ``outputs`` are value numbers of the body.
+
+    With ``backward`` the operator is the reverse derivative of the forward operator ``name``:
+    its inputs are the forward inputs, then one gradient for each forward output (-1: that output
+    has no gradient); ``attrs["wrt"]`` names the positions of the forward inputs whose gradients are
+    the outputs.  ``attrs`` hold exact numbers only (`Fraction`, int), never floats.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    backward: bool = False
+    source: Source = Source()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Straight-line operators in SSA form, shared by all calls of it.
+
+    ``inputs``, ``outputs``: values bound to slots by each call.
+    ``shards``: (value, shard number of the program): parameters and buffers that are read.
+    ``saved``: (value, value of body ``mirror``): contexts that a backward body reads from the
+    forward call it is paired with; the k-th call of this body is paired with the k-th call of
+    ``mirror`` (autograd's contexts are first in, first out).
+    ``gradients``: (value, shard number): produced here, added to the gradient of that shard, which
+    starts at zero.
+    ``reduced``: (value read, value written, shard number): the reducer reads the accumulated
+    gradient of the shard and replaces it.
+    ``losses``: values that are the training loss.
+    ``claims``: what the plan records about each value (empty: about none); it means nothing.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    ops: tuple[Op, ...]
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    shards: tuple[tuple[int, int], ...] = ()
+    saved: tuple[tuple[int, int], ...] = ()
+    mirror: int = -1
+    gradients: tuple[tuple[int, int], ...] = ()
+    reduced: tuple[tuple[int, int, int], ...] = ()
+    losses: tuple[int, ...] = ()
+    claims: tuple[Claimed | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One issue of a body: its inputs and outputs bound to slots.
+
+    ``microbatch`` is given for calls that load the batch (which microbatch is read) and is -1
+    elsewhere: there it follows from the data flow.
+    """
+
+    body: int
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    microbatch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A parameter or buffer as held by a rank: a box of the full tensor ``name``.
+
+    ``offset`` (elements per dimension) may be affine in the coordinates of the program.
+    ``updated_as``: the number of the shard of this program as which the optimizer updates this one
+    here, a box of this one (-1: the whole of it).  Where gradients are divided over replicas
+    (ZeRO), a rank reads all of this shard, but needs the gradient of that box only; the rest comes
+    from its owners after the update.
+    """
+
+    name: str
+    full_shape: tuple[int, ...]
+    shape: tuple[int, ...]
+    offset: tuple[Affine, ...]
+    dtype: str = "float32"
+    trainable: bool = True
+    updated_as: int = -1
+
+
+def whole(
+    name: str, shape: tuple[int, ...], *, trainable: bool = True, dtype: str = "float32"
+) -> Shard:
+    """A parameter or buffer that a rank holds in full."""
+    return Shard(name, shape, shape, tuple(ZERO for _ in shape), dtype, trainable)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a class of ranks runs.
+
+    ``axes``: (name, extent, rank stride) of the free coordinates; the global rank at coordinates c
+    is ``base + sum(stride * c)``.  ``seeds``: (slot, loss slot): a slot that holds the incoming
+    gradient of a loss, which no operator produces.
+    """
+
+    name: str
+    bodies: tuple[Body, ...]
+    calls: tuple[Call, ...]
+    shards: tuple[Shard, ...] = ()
+    base: int = 0
+    axes: tuple[tuple[str, int, int], ...] = ()
+    seeds: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def extents(self) -> dict[str, int]:
+        return {name: extent for name, extent, _ in self.axes}
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks run this program."""
+        count = 1
+        for _, extent, _ in self.axes:
+            count *= extent
+        return count
+
+
+class Rounded(NamedTuple):
+    """Attribute ``key`` of operator ``op`` of body ``body`` of parallel program ``program`` was
+    ``value`` where the plan was read; it is the single-device program's constant now."""
+
+    program: int
+    body: int
+    op: int
+    key: str
+    value: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A single-device program and the parallel programs that claim to compute the same.
+
+    ``microbatches``: per data-parallel replica.  ``replica_axes``: the rank axes (outermost first)
+    along which the batch is divided; microbatch m of replica r reads slice r * microbatches + m of
+    every batch dimension that the single-device program has in full.
+    ``loss``: how the losses of microbatches and replicas combine to the single-device loss
+    ("sum" or "mean"); ``notes``: specification to be printed; ``recorded``: where the records that
+    it was read from contradict each other; ``rounded``: where constants of the parallel side were
+    replaced by the single-device side's, from which they differ by rounding alone.
+    """
+
+    name: str
+    single: Program
+    programs: tuple[Program, ...]
+    microbatches: int
+    replica_axes: tuple[str, ...] = ()
+    loss: str = "sum"
+    notes: tuple[str, ...] = ()
+    recorded: tuple[Finding, ...] = ()
+    rounded: tuple[Rounded, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        return sum(program.ranks for program in self.programs)

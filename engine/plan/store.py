@@ -1,0 +1,273 @@
+"""Plans on disk and between processes: Arrow IPC.
+
+A plan's folder holds one Arrow file per table of `engine.plan.columns.TABLES`; the schema metadata
+of each says which table of which plan it is, that of ``programs.arrow`` also what is said once
+about the plan.  Arrow has no checksums: the digest of the contents is stored with them, so that a
+changed byte, or a file of another plan, is noticed.  `to_bytes` packs the same tables into one
+stream.
+
+Whatever is wrong with what is read is an `InvalidInput` with the file and the place in it.  Memory
+is bounded by the caller: an untrusted plan is read in a child.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.columns import TABLES, Columns, Table, from_columns, to_columns
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.wellformed import check
+from shardproof.engine.storage import files
+
+FORMAT = "shardproof plan 2"
+SUFFIX = ".arrow"
+
+_TYPES: Mapping[str, pa.DataType] = {
+    "number": pa.int64(),
+    "count": pa.int32(),
+    "ref": pa.int32(),
+    "flag": pa.bool_(),
+    "text": pa.string(),
+    "word": pa.dictionary(pa.int32(), pa.string()),
+    "numbers": pa.list_(pa.int64()),
+    "refs": pa.list_(pa.int32()),
+    "words": pa.list_(pa.string()),
+}
+
+#: The schema of every table.
+SCHEMAS: Mapping[str, pa.Schema] = {
+    table: pa.schema([pa.field(c, _TYPES[kind], nullable=False) for c, kind in declared.items()])
+    for table, declared in TABLES.items()
+}
+
+#: All tables in one stream: a table's name and its own stream.
+_ARCHIVE = pa.schema(
+    [
+        pa.field("table", pa.string(), nullable=False),
+        pa.field("stream", pa.large_binary(), nullable=False),
+    ]
+)
+
+_READ_ERRORS = (pa.ArrowException, OSError, MemoryError, ValueError)
+
+
+def save(plan: Plan, folder: str | Path) -> str:
+    """Write ``plan`` to ``folder``, which is replaced if it holds a plan; all or nothing.  What is
+    returned is its `digest`.
+
+    Raises `InvalidInput` if the plan cannot be stored, or the folder holds something else.
+    """
+    target = Path(folder).resolve()
+    columns = to_columns(plan)
+    digest_of = columns.digest()
+    _refuse_other_contents(target)
+    scratch: Path | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        scratch.chmod(0o755)
+        for name in TABLES:
+            with pa.OSFile(str(scratch / f"{name}{SUFFIX}"), "wb") as sink:
+                table = _table(name, columns, digest_of)
+                with pa.ipc.new_file(sink, table.schema) as writer:
+                    writer.write_table(table)
+        _put_in_place(scratch, target)
+    except OSError as error:
+        raise files.unwritable(error, target) from error
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return digest_of
+
+
+def _refuse_other_contents(target: Path) -> None:
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise InvalidInput("exists and is no folder", str(target))
+    own = {f"{name}{SUFFIX}" for name in TABLES}
+    others = sorted({entry.name for entry in target.iterdir()} - own)
+    if others:
+        raise InvalidInput(f"exists and holds more than a plan: {others[0]}", str(target))
+
+
+def _put_in_place(scratch: Path, target: Path) -> None:
+    if not target.exists():
+        scratch.rename(target)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    target.rename(aside)
+    try:
+        scratch.rename(target)
+    except OSError:
+        aside.rename(target)
+        raise
+    shutil.rmtree(aside)
+
+
+def load(folder: str | Path) -> Plan:
+    """The plan in ``folder``; raises `InvalidInput`."""
+    where = Path(folder)
+    if not where.is_dir():
+        raise InvalidInput("is no plan folder", str(where))
+    with files.bounded(where):
+        return _plan(_tables(where), str(where))
+
+
+def _tables(where: Path) -> dict[str, pa.Table]:
+    buffers = {}
+    for name in TABLES:
+        path = where / f"{name}{SUFFIX}"
+        try:
+            buffers[name] = pa.py_buffer(files.contents(path))
+        except OSError as error:
+            raise InvalidInput(f"cannot be read: {error.strerror}", str(path)) from error
+    tables = {}
+    for name, buffer in buffers.items():
+        try:
+            tables[name] = pa.ipc.open_file(buffer).read_all()
+        except _READ_ERRORS as error:
+            message = f"is no Arrow file: {error}"
+            raise InvalidInput(message, str(where / f"{name}{SUFFIX}")) from error
+    return tables
+
+
+def to_bytes(plan: Plan) -> bytes:
+    """``plan`` as one Arrow IPC stream; raises `InvalidInput` if it cannot be stored."""
+    columns = to_columns(plan)
+    digest_of = columns.digest()
+    streams = []
+    for name in TABLES:
+        table = _table(name, columns, digest_of)
+        inner = pa.BufferOutputStream()
+        with pa.ipc.new_stream(inner, table.schema) as writer:
+            writer.write_table(table)
+        streams.append(inner.getvalue().to_pybytes())
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, _ARCHIVE) as writer:
+        writer.write_table(pa.table([list(TABLES), streams], schema=_ARCHIVE))
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def from_bytes(data: bytes) -> Plan:
+    """The plan that `to_bytes` packed; raises `InvalidInput`."""
+    tables = {}
+    try:
+        archive = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+        archive.validate(full=True)
+        if archive.schema != _ARCHIVE or archive["table"].to_pylist() != list(TABLES):
+            raise InvalidInput("is no archive of a plan", "plan stream")
+        for name, stream in zip(TABLES, archive["stream"], strict=True):
+            tables[name] = pa.ipc.open_stream(stream.as_buffer()).read_all()
+    except _READ_ERRORS as error:
+        raise InvalidInput(f"is no Arrow stream: {error}", "plan stream") from error
+    return _plan(tables, "plan stream")
+
+
+def digest(plan: Plan) -> str:
+    """SHA-256 of the plan's contents: equal plans have equal digests."""
+    return to_columns(plan).digest()
+
+
+# -- tables and columns --------------------------------------------------------------------------
+
+
+def _table(name: str, columns: Columns, digest_of: str) -> pa.Table:
+    metadata = {"format": FORMAT, "table": name, "digest": digest_of}
+    if name == "programs":
+        metadata["plan"] = json.dumps(columns.header, sort_keys=True)
+    schema = SCHEMAS[name].with_metadata(metadata)
+    try:
+        arrays = [
+            _array(kind, columns.tables[name][column]) for column, kind in TABLES[name].items()
+        ]
+        return pa.Table.from_arrays(arrays, schema=schema)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        raise InvalidInput(f"cannot be stored: {error}", f"table {name}") from error
+
+
+def _array(kind: str, cells: list[Any]) -> pa.Array:
+    if kind == "word":
+        return pa.array(cells, pa.string()).dictionary_encode()
+    if kind not in ("numbers", "refs", "words"):
+        return pa.array(cells, _TYPES[kind])
+    lengths = np.fromiter((len(cell) for cell in cells), np.int64, len(cells))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    flat = [x for cell in cells for x in cell]
+    return pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), pa.array(flat, _TYPES[kind].value_type)
+    )
+
+
+def _cells(kind: str, array: pa.Array) -> list[Any]:
+    """The cells of a column as Python values; raises ``ValueError`` for a null."""
+    if array.null_count:
+        raise ValueError("a cell is null")
+    if kind == "word":
+        words = _cells("text", array.dictionary)
+        return [words[i] for i in array.indices.to_numpy().tolist()]
+    if kind in ("number", "count", "ref"):
+        return list(array.to_numpy().tolist())
+    if kind in ("flag", "text"):
+        return list(array.to_pylist())
+    flat = _cells({"numbers": "number", "refs": "ref", "words": "text"}[kind], array.values)
+    return [tuple(flat[a:b]) for a, b in pairwise(array.offsets.to_numpy().tolist())]
+
+
+def _plan(tables: Mapping[str, pa.Table], where: str) -> Plan:
+    """The validated plan of Arrow tables."""
+    try:
+        header, digest_of = _header(tables)
+        columns = Columns(header, {name: _columns(name, table) for name, table in tables.items()})
+        if columns.digest() != digest_of:
+            raise InvalidInput("the contents do not have the stored digest: they were changed")
+        plan = from_columns(columns)
+        check(plan)
+    except InvalidInput as error:
+        raise error.within(where) from error
+    return plan
+
+
+def _header(tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], str]:
+    """What is said once about the plan, and its digest, on which all tables must agree."""
+    digests = set()
+    for name, table in tables.items():
+        metadata = table.schema.metadata or {}
+        if metadata.get(b"format") != FORMAT.encode() or metadata.get(b"table") != name.encode():
+            raise InvalidInput(f"its metadata do not say {FORMAT!r}", f"table {name}")
+        digests.add(metadata.get(b"digest", b""))
+    if len(digests) > 1:
+        raise InvalidInput("the tables are of different plans: their digests differ")
+    try:
+        header = json.loads((tables["programs"].schema.metadata or {}).get(b"plan", b""))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput("the metadata do not describe a plan", "table programs") from error
+    if not isinstance(header, dict):
+        raise InvalidInput("the metadata do not describe a plan", "table programs")
+    return header, digests.pop().decode("ascii", "replace")
+
+
+def _columns(name: str, table: pa.Table) -> Table:
+    try:
+        if table.schema.remove_metadata() != SCHEMAS[name]:
+            found = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
+            raise InvalidInput(f"has other columns than declared: {found[:300]}", f"table {name}")
+        table.validate(full=True)
+        whole = table.combine_chunks()
+        return {
+            column: _cells(kind, whole[column].chunk(0)) if len(whole) else []
+            for column, kind in TABLES[name].items()
+        }
+    except _READ_ERRORS as error:
+        raise InvalidInput(f"is damaged: {error}", f"table {name}") from error

@@ -1,0 +1,66 @@
+"""What unrolling gives: operator instances in an order, and the tensors between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from shardproof.engine.findings import Finding
+from shardproof.engine.plan.ir import Attr, Source
+from shardproof.engine.plan.recorded import Claimed
+
+
+class Row(NamedTuple):
+    """One operator instance (a family over the coordinates of its programs).
+
+    ``kind``: "op" (a declared operator), "slice" (a chunk at its position), "shard", "load",
+    "seed" (values that are assumptions), "accumulate" (sum of inputs, and over ``mb`` if
+    ``over`` has it), or a collective; ``over``: (axis, extent) pairs that it reduces or gathers
+    along.  ``microbatch``: -1 where it stands for all, or for none.
+    """
+
+    kind: str
+    name: str
+    programs: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: Mapping[str, Attr]
+    source: Source
+    backward: bool = False
+    over: tuple[tuple[str, int], ...] = ()
+    microbatch: int = -1
+
+
+class Tensor(NamedTuple):
+    """A value: its program, true local shape, printed name, whether it is one per microbatch, and
+    what the plan records about it."""
+
+    program: int
+    shape: tuple[int, ...]
+    name: str
+    batched: bool
+    claim: Claimed | None = None
+
+
+@dataclass(slots=True)
+class Unrolled:
+    """``losses``: (program, which of its losses, value), one value per microbatch unless
+    ``symbolic``; ``gradients``: (program, shard, value) after everything ran.
+
+    ``symbolic``: microbatches are the coordinate ``mb``.  ``instances``: operators over all ranks
+    and microbatches.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    losses: list[tuple[int, str, int]] = field(default_factory=list)
+    gradients: list[tuple[int, int, int]] = field(default_factory=list)
+    faults: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    symbolic: bool = True
+    instances: int = 0
+
+
+#: The source of rows that no operator of the plan makes.
+NOWHERE = Source()

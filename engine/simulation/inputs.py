@@ -1,0 +1,144 @@
+"""Random inputs of a plan at its small sizes: parameters, batch, incoming loss gradient.
+
+Every parameter and batch tensor exists once, for both sides; ranks read their part of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardproof.engine.errors import ShapeMismatch
+from shardproof.engine.interpreters import Weighted
+from shardproof.engine.interpreters.dims import Dim, count, weights
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.simulation.recorder import slice_axes
+from shardproof.engine.simulation.shrink import Sizes
+
+#: Keeps attention scores and gates away from saturation.
+MATRIX_SCALE = 0.5
+#: Draws of a row of index data until it is like none before.
+MOST_DRAWS = 8
+
+
+def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
+    """Names of what an operator reads at one position of its inputs."""
+    read = {
+        row.inputs[position] for row in unrolled.rows if row.name == operator and not row.backward
+    }
+    return frozenset(unrolled.tensors[v].name for v in read)
+
+
+@dataclass(slots=True)
+class Inputs:
+    """``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings.
+    ``scale``: of matrices and tables; where it is small, so are activations, and a constant that is
+    added to their squares counts."""
+
+    sizes: Sizes
+    rotary: frozenset[str]
+    tables: frozenset[str]
+    random: np.random.Generator
+    scale: float = 1.0
+    _parameters: dict[str, Weighted] = field(default_factory=dict)
+    _batch: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    _gradient: float = 0.0
+
+    def loss_gradient(self, shape: tuple[int, ...], *, whole: bool) -> Weighted:
+        """The incoming gradient of the loss, or of a slice's loss that is averaged into it."""
+        if not self._gradient:
+            self._gradient = float(self.random.uniform(0.5, 2.0))
+        mean = self.sizes.plan.loss == "mean" and not whole
+        share = 1 / math.prod(n for _, n in slice_axes(self.sizes.plan)) if mean else 1.0
+        return Weighted(np.full(shape, self._gradient * share), tuple(() for _ in shape))
+
+    def parameter(self, name: str) -> Weighted:
+        """The full parameter."""
+        if name not in self._parameters:
+            dims = tuple(self.sizes.dim(dim) for dim in self.sizes.recorder.parameters[name])
+            self._parameters[name] = Weighted(self._values(name, dims), dims)
+        return self._parameters[name]
+
+    def _values(self, name: str, dims: tuple[Dim, ...]) -> NDArray[np.float64]:
+        shape = [count(dim) for dim in dims]
+        if name in self.rotary:
+            angles = self.random.uniform(0, 2 * np.pi, shape[:-1])
+            return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+        values: NDArray[np.float64] = self.random.standard_normal(shape)
+        if len(dims) < 2:
+            return values * 0.2 + 1
+        if name in self.tables:
+            return values * self.scale
+        fan_in = sum(weight * weight for weight in weights(dims[-1]))
+        return values * (self.scale * MATRIX_SCALE / math.sqrt(fan_in))
+
+    def batch(self, number: int, at: Mapping[str, int] | None) -> Weighted:
+        """A batch tensor: the slice at coordinates, or (None) the whole."""
+        tensor = self.sizes.recorder.batch[number]
+        if at is None:
+            data = self._drawn(number)
+            dims = self.sizes.dims(tensor.full)
+            return Weighted(data.reshape([count(dim) for dim in dims]), dims)
+        dims = self.sizes.dims(tensor.local)
+        picks: list[int | slice] = []
+        for axes in self._divided(number):
+            picks += [self._pick(axis, n, at.get(axis, 0)) for axis, n in axes]
+            picks.append(slice(None))
+        return Weighted(self._drawn(number)[tuple(picks)], dims)
+
+    def _pick(self, axis: str, held: int, position: int) -> int:
+        extent = dict(slice_axes(self.sizes.plan))[axis]
+        if not 0 <= position < extent:
+            raise ShapeMismatch(f"slice {position} along {axis}, the batch has {extent}")
+        return position if held > 1 else 0
+
+    def _divided(self, number: int) -> list[list[tuple[str, int]]]:
+        """For each dimension: the slice axes that divide it, with their representatives."""
+        tensor = self.sizes.recorder.batch[number]
+        return [
+            []
+            if full == local
+            else [
+                (axis, count(self.sizes.dim(self.sizes.recorder.slices[axis])))
+                for axis, n in slice_axes(self.sizes.plan)
+            ]
+            for full, local in zip(tensor.full, tensor.local, strict=True)
+        ]
+
+    def _ids(self, shape: list[int], classes: int) -> NDArray[np.float64]:
+        """Random index data, along the last dimension without repetition while there are classes
+        left, and no row like one before, if it can be: equal ids would hide what tells positions
+        and slices apart."""
+        *outer, length = shape
+        rows: list[NDArray[np.int64]] = []
+        seen: set[tuple[int, ...]] = set()
+        for _ in range(int(np.prod(outer))):
+            for _ in range(MOST_DRAWS):
+                blocks = [self.random.permutation(classes) for _ in range(0, length, classes)]
+                row = np.concatenate(blocks)[:length]
+                if tuple(row) not in seen:
+                    break
+            if rows and np.array_equal(row, rows[-1]):
+                row = (row + 1) % classes
+            seen.add(tuple(row))
+            rows.append(row)
+        return np.array(rows, dtype=float).reshape(shape)
+
+    def _drawn(self, number: int) -> NDArray[np.float64]:
+        """The whole tensor: for each dimension its slice axes, then the slice's positions."""
+        if number not in self._batch:
+            tensor = self.sizes.recorder.batch[number]
+            drawn: list[int] = []
+            held: list[int] = []
+            for axes, local in zip(self._divided(number), tensor.local, strict=True):
+                size = count(self.sizes.dim(local))
+                drawn += [*(n if a in self.sizes.expanded else 1 for a, n in axes), size]
+                held += [*(n for _, n in axes), size]
+            classes = self.sizes.classes(tensor.domain)
+            values = self._ids(drawn, classes) if classes else self.random.standard_normal(drawn)
+            self._batch[number] = np.broadcast_to(values, held)
+        return self._batch[number]

@@ -1,0 +1,190 @@
+"""A reading of operators that records which dimensions are the same axis.
+
+Its tensors are lists of dimensions, each a product of factors of `engine.simulation.factors`.
+Reading an operator's declaration (or its backward) over it relates the dimensions of inputs and
+outputs; no operator is named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import gcd
+from typing import Self
+
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.interpreters.base import check_selection
+from shardproof.engine.ops.primitives import CONSTANTS, Selection
+from shardproof.engine.simulation.factors import Axes, Factors, extent
+
+
+class Length(int):
+    """The true size of a dimension, as an integer that remembers the dimension."""
+
+    dim: Factors
+
+    def __new__(cls, dim: Factors) -> Self:
+        length = super().__new__(cls, extent(dim))
+        length.dim = dim
+        return length
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The dimensions of a tensor; ``domain``: the axis whose positions its entries are, for index
+    data."""
+
+    dims: tuple[Factors, ...]
+    domain: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(extent(dim) for dim in self.dims)
+
+
+def step_of(offset: Affine) -> int:
+    """The greatest number that divides the offset at every coordinate (0 for offset 0)."""
+    return gcd(offset.const, *(coefficient for _, coefficient in offset.terms))
+
+
+@dataclass(slots=True)
+class RecordingReading:
+    """Implements `engine.ops.primitives.Reading`.  ``indexed``: the dimensions that index data was
+    compared with since the list was last emptied."""
+
+    axes: Axes
+    indexed: list[Factors] = field(default_factory=list)
+
+    def shape(self, x: Recorded) -> tuple[int, ...]:
+        return tuple(Length(dim) for dim in x.dims)
+
+    def dim(self, size: int) -> Factors:
+        """The dimension that a size was taken from; a plain number is kept as it is."""
+        return size.dim if isinstance(size, Length) else self.axes.fixed(size)
+
+    def einsum(self, spec: str, *xs: Recorded, sizes: Mapping[str, int] | None = None) -> Recorded:
+        left, output = spec.split("->")
+        dims: dict[str, Factors] = {}
+        for names, x in zip(left.split(","), xs, strict=True):
+            if len(names) != len(x.dims):
+                raise ShapeMismatch(f"{spec} with an operand of shape {list(x.shape)}")
+            for name, dim in zip(names, x.dims, strict=True):
+                if name in dims:
+                    self.axes.unify(dims[name], dim)
+                dims.setdefault(name, dim)
+        for name in output:
+            if name not in dims:
+                dims[name] = self.dim((sizes or {})[name])
+        domain = xs[0].domain if len(xs) == 1 else None
+        return Recorded(tuple(dims[name] for name in output), domain)
+
+    def combine(
+        self, xs: Sequence[Recorded], factors: Sequence[Fraction], constant: Fraction
+    ) -> Recorded:
+        for x in xs:
+            self.unify(xs[0], x)
+            if x.domain is not None and (len(xs) > 1 or constant or factors[0] != 1):
+                # Arithmetic on indices has a meaning at true sizes only.
+                self.axes[x.domain].frozen = True
+        return xs[0]
+
+    def unify(self, x: Recorded, y: Recorded) -> None:
+        """Two tensors have the same dimensions."""
+        if x.shape != y.shape:
+            raise ShapeMismatch(f"tensors of shapes {list(x.shape)} and {list(y.shape)}")
+        for left, right in zip(x.dims, y.dims, strict=True):
+            self.axes.unify(left, right)
+
+    def unary(self, function: str, x: Recorded) -> Recorded:
+        return Recorded(x.dims)
+
+    def reshape(self, x: Recorded, shape: tuple[int, ...]) -> Recorded:
+        return Recorded(self.axes.reshape(x.dims, shape), x.domain)
+
+    def slice(self, x: Recorded, dim: int, start: Affine, size: int) -> Recorded:
+        whole = x.dims[dim]
+        if not start.terms and not 0 <= start.const <= extent(whole) - size:
+            raise ShapeMismatch(
+                f"positions {start} to {start + size} of a dimension of {extent(whole)}"
+            )
+        if size == extent(whole):
+            return x
+        return self.resized(x, dim, self.interval(whole, size, step_of(start)))
+
+    def interval(self, whole: Factors, size: int, offset: int) -> Factors:
+        """A dimension of ``size`` positions of ``whole``, from a multiple of ``offset`` on."""
+        part = self.axes.fresh(size)
+        self.axes.relate(whole, part, offset)
+        return part
+
+    @staticmethod
+    def resized(x: Recorded, dim: int, part: Factors) -> Recorded:
+        return Recorded((*x.dims[:dim], part, *x.dims[dim + 1 :]), x.domain)
+
+    def concat(self, xs: Sequence[Recorded], dim: int) -> Recorded:
+        if len(xs) == 1:
+            return xs[0]
+        for x in xs[1:]:
+            self.unify(self.resized(xs[0], dim, ()), self.resized(x, dim, ()))
+        whole = self.axes.fresh(sum(extent(x.dims[dim]) for x in xs))
+        offset = 0
+        for x in xs:
+            self.axes.relate(whole, x.dims[dim], offset)
+            offset += extent(x.dims[dim])
+        return self.resized(xs[0], dim, whole)
+
+    def amax(self, x: Recorded, dim: int) -> Recorded:
+        return Recorded((*x.dims[:dim], *x.dims[dim + 1 :]))
+
+    def onehot(self, ids: Recorded, start: Affine, size: int) -> Recorded:
+        dim = self.dim(size)
+        self.indexed.append(dim)
+        axis = self.axes.index(dim)
+        if ids.domain is None:
+            raise Unsupported("index data that is neither of the batch nor chosen")
+        domain = self.axes[ids.domain]
+        if axis is None or domain.parts is not None:
+            domain.frozen = True
+            self.axes.freeze(dim)
+        else:
+            self.axes.union(axis, ids.domain)
+            domain = self.axes[axis]
+        domain.positional = True
+        domain.most = max(domain.most, start.const + int(size))
+        self.axes.bound(ids.domain, step_of(start))
+        return Recorded((*ids.dims, dim))
+
+    def causal(self, queries: int, keys: int) -> Recorded:
+        dims = (self.dim(queries), self.dim(keys))
+        for dim in dims:
+            self.axes.index(dim)
+        self.axes.unify(*dims)
+        return Recorded(dims)
+
+    def select(self, scores: Recorded, selection: Selection) -> Recorded:
+        rows, experts = scores.dims
+        count = extent(experts)
+        check_selection(count, selection)
+        axis = self.axes.index(experts)
+        if axis is None:
+            axis = self.axes.new()
+            self.axes[axis].frozen, self.axes[axis].most = True, count
+        self.axes[axis].rules.append(lambda divisor: _selectable(count // divisor, selection))
+        return Recorded((rows, self.axes.fixed(selection.topk)), axis)
+
+    def constant(self, name: str) -> Recorded:
+        if name not in CONSTANTS:
+            raise Unsupported(f"constant {name} is not declared")
+        table = CONSTANTS[name]
+        sizes = (len(table), len(table[0]), len(table[0][0]))
+        return Recorded(tuple(self.axes.fixed(size) for size in sizes))
+
+
+def _selectable(experts: int, selection: Selection) -> bool:
+    try:
+        check_selection(experts, selection)
+    except ShapeMismatch:
+        return False
+    return True

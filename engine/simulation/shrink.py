@@ -1,0 +1,182 @@
+"""A small size for every dimension of both sides of a plan, the same for the same axis.
+
+All rows of both sides are read once over a recording reading; what the operators, the
+communication and the common parameters and batch relate becomes one class of axes, and each class
+is divided by one number.  Extents stay proportional, so that sharding stays exact.  A kept position
+of an ordinary axis stands for as many true ones as the class was divided by: the plan is evaluated
+at its true size, at a point where those are equal.  An axis that is indexed (masks, classes,
+experts) has no such points: there the plan itself is taken at the smaller size.  Constants, and
+what a mean divides by, stay those of the true size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isqrt, prod
+
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.interpreters import Dim
+from shardproof.engine.interpreters.dims import count, normal
+from shardproof.engine.plan.ir import Attr, Plan
+from shardproof.engine.schedule.instances import Row, Unrolled
+from shardproof.engine.simulation.factors import AxisClass, Factors, extent
+from shardproof.engine.simulation.recorder import Recorder, Recording, attribute_dim
+from shardproof.engine.simulation.recording import Recorded
+
+#: Attributes that hold an index of what the operator compares index data with.
+INDEX_ATTRIBUTES = ("start", "stop", "local_expert_start", "local_expert_end")
+#: A class is kept at two positions per shard unless that leaves more than this many.
+MOST_PER_SHARD = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """The chosen sizes.  ``expanded``: slice coordinates along which data is distinct; along the
+    others one slice stands for all.  ``indexed``: the least that an indexed axis keeps per shard,
+    where that is more than ``per_shard``."""
+
+    plan: Plan
+    recorder: Recorder
+    single: Recording
+    parallel: Recording
+    expanded: frozenset[str]
+    per_shard: int
+    indexed: int = 0
+    _divisors: dict[int, int] = field(default_factory=dict)
+    _dims: dict[Factors, Dim] = field(default_factory=dict)
+
+    def divisor(self, axis: int) -> int:
+        """By what a class of axes is divided."""
+        axis = self.recorder.axes.find(axis)
+        if axis not in self._divisors:
+            self._divisors[axis] = self._choose(self.recorder.axes[axis])
+        return self._divisors[axis]
+
+    def _choose(self, held: AxisClass) -> int:
+        if held.frozen or held.parts is not None:
+            return 1
+        if held.slices:
+            return 1 if held.slices in self.expanded else held.common
+        wanted = max(self.per_shard, self.indexed if held.positional else 0)
+        return largest_divisor(held, wanted)
+
+    def dim(self, dim: Factors) -> Dim:
+        """How a dimension is represented."""
+        known = self._dims.get(dim)
+        if known is None:
+            known = self._dims[dim] = self._represented(dim)
+        return known
+
+    def _represented(self, dim: Factors) -> Dim:
+        result = []
+        for axis, size in self.recorder.axes.resolve(dim):
+            divisor = self.divisor(axis)
+            weight = 1 if self.recorder.axes[axis].positional else divisor
+            result.append((weight,) * (size // divisor))
+        return normal(tuple(result))
+
+    def dims(self, x: tuple[Factors, ...]) -> tuple[Dim, ...]:
+        return tuple(self.dim(dim) for dim in x)
+
+    def small(self, dim: Factors) -> int:
+        """The size at which the plan is evaluated (true, unless an axis of it is indexed)."""
+        return prod(sum(factor) for factor in self.dim(dim))
+
+    def classes(self, axis: int) -> int:
+        """The number of positions that index data of this domain may have."""
+        return self.recorder.axes[axis].most // self.divisor(axis)
+
+    def scaled(self, value: int | Affine, dim: Factors) -> Affine:
+        """A position of a dimension, at its small size."""
+        position = (value if isinstance(value, Affine) else Affine(value)) * self.small(dim)
+        if not position.divisible(extent(dim)):
+            raise Unsupported(
+                f"position {value} of {extent(dim)} has no place among {self.small(dim)}"
+            )
+        return position // extent(dim)
+
+    def attrs(self, side: Recording, number: int, row: Row) -> Mapping[str, Attr]:
+        """The attributes of a row at the small sizes; constants stay as they are."""
+        inputs = [side.tensors[v] for v in row.inputs if v >= 0]
+        changed: dict[str, Attr] = {}
+        if row.name == "view":
+            target = inputs[-1] if row.backward else side.tensors[row.outputs[0]]
+            assert target is not None
+            changed["size"] = tuple(self.small(dim) for dim in target.dims)
+        elif row.name == "slice" and inputs[0] is not None:
+            dim = inputs[0].dims[attribute_dim(row, "dim", len(inputs[0].dims))]
+            kept = row.attrs.get("size")
+            changed["start"] = self._index(row, "start", dim)
+            if isinstance(kept, int):
+                changed["size"] = self.scaled(kept, dim).const
+        elif row.name == "mean" and "count" not in row.attrs and inputs[0] is not None:
+            changed["count"] = self._count(row, inputs[0])
+        elif number in side.indexed:
+            dim = side.indexed[number]
+            changed = {
+                key: self._index(row, key, dim)
+                for key in INDEX_ATTRIBUTES
+                if row.attrs.get(key) is not None
+            }
+        return {**row.attrs, **changed}
+
+    def _index(self, row: Row, key: str, dim: Factors) -> Attr:
+        value = row.attrs.get(key)
+        if isinstance(value, bool) or not isinstance(value, (int, Affine)):
+            return value
+        scaled = self.scaled(value, dim)
+        return scaled if isinstance(value, Affine) else scaled.const
+
+    @staticmethod
+    def _count(row: Row, x: Recorded) -> int:
+        """What a mean divides by: the true number of positions, as constants of a plan do that
+        were computed from it."""
+        dims = row.attrs.get("dim")
+        if dims is None:
+            return prod(x.shape)
+        chosen = dims if isinstance(dims, tuple) else (dims,)
+        return prod(x.shape[i] for i in chosen if isinstance(i, int))
+
+    @property
+    def entries(self) -> int:
+        """How many numbers all tensors of one replica and microbatch hold."""
+        return sum(
+            prod(count(dim) for dim in self.dims(x.dims))
+            for side in (self.single, self.parallel)
+            for x in side.tensors
+            if x is not None
+        )
+
+
+def largest_divisor(held: AxisClass, per_shard: int) -> int:
+    """The largest divisor of all extents and offsets that leaves ``per_shard`` positions in the
+    smallest, or one position where that leaves too many."""
+    low = [d for d in range(1, isqrt(held.common) + 1) if held.common % d == 0]
+    divisors = {*low, *(held.common // d for d in low)}
+    found = [d for d in divisors if all(rule(d) for rule in held.rules)]
+    found = [d for d in found if held.most // d > 1] or [1]
+    chosen = max((d for d in found if held.least // d >= per_shard), default=1)
+    return max(found) if held.least // chosen > MOST_PER_SHARD else chosen
+
+
+def shrink(
+    plan: Plan,
+    single: Unrolled,
+    parallel: Unrolled,
+    expanded: frozenset[str] = frozenset(),
+    per_shard: int = 2,
+    indexed: int = 0,
+) -> Sizes:
+    """Sizes for both sides.
+
+    ``expanded``: coordinates of the batch's slices along which data is to be distinct.
+    ``per_shard``: positions that the smallest part of each axis keeps, if possible; ``indexed``:
+    that of an indexed axis, where it is more (few classes make few distinct slices).  Raises
+    `Unsupported`, `ShapeMismatch` or `InvalidInput` where operators do not fit their tensors.
+    """
+    recorder = Recorder(plan, single, parallel)
+    first = recorder.run([plan.single], single)
+    second = recorder.run(plan.programs, parallel)
+    return Sizes(plan, recorder, first, second, expanded, per_shard, indexed)

@@ -1,0 +1,361 @@
+"""How many positions of an axis have to stand for all of them.
+
+An entry of either side of a claim is a polynomial: sums over positions, of products of letters that
+are indexed by positions. Along one class of digits (those that one index runs along somewhere in
+the claim) a level of it has so many *free* labels, which the entry's own place fixes, and so many
+*summed* ones that are multiplied with one another. If every piece of the class keeps as many
+positions as both together, equality at these is equality at all (docs/soundness.md, section 5.3).
+The arguments of functions are levels of their own; any two of one function are compared, so the
+free labels of both count.
+
+Counted are the definitions that a claim reads and the declaration of its operator.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import combinations_with_replacement
+from typing import NamedTuple
+
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.claims.claim import Claim
+from shardproof.engine.claims.cone import Cone, operand_nodes, operands
+from shardproof.engine.lineage.lineage import ABSOLUTE, Lineage, NodeTable, Operand
+from shardproof.engine.ops.primitives import Selection
+from shardproof.engine.small_model.digits import Axis, Digits, Relation
+from shardproof.engine.small_model.related import applied, names_of
+from shardproof.engine.small_model.shared_dims import Digit, Relating
+from shardproof.engine.small_model.shared_dims import Tensor as Dims
+
+#: A class of digits, by one of them.
+Class = tuple[Axis, int]
+Count = Counter[Class]
+
+
+class Classes:
+    """Which digits one index runs along. ``grid``: with all relations carried; ``relations``: what
+    an operator takes for one another; ``joined``: coordinates that it sums or gathers over.
+
+    Raises `Unsupported` where digits do not fit one another.
+    """
+
+    def __init__(
+        self,
+        nodes: NodeTable,
+        grid: Digits,
+        lineages: Sequence[Lineage],
+        here: Cone,
+        relations: Iterable[Relation],
+        joined: Sequence[str],
+    ) -> None:
+        self.grid = grid
+        self.above: dict[Class, Class] = {}
+        for number in sorted(here.defined):
+            self._relate(grid.relations(number))
+        self._relate(grid.views(lineages))
+        self._relate(relations)
+        self._coordinates(lineages, joined)
+        self.ordered = dict(self.above)
+        for number in here.defined | here.opaque:
+            if nodes[number].kind == "causal":
+                self._compare((number, 0), (number, 1))
+
+    def _relate(self, relations: Iterable[Relation]) -> None:
+        for one, a, other, b, extent in relations:
+            for stride, _ in self.grid.within(one, a, extent):
+                self._join((one, stride), (other, stride // a * b))
+
+    def _coordinates(self, lineages: Sequence[Lineage], joined: Sequence[str]) -> None:
+        """A coordinate that is joined runs along the digits that move with it."""
+        for lineage in lineages:
+            for axis, stride, _, start in self.grid.intervals(lineage):
+                for place, name in enumerate(joined):
+                    if step := abs(start.coefficient(name)):
+                        self._join(coordinate(place), (axis, stride * step))
+
+    def _join(self, one: Class, other: Class) -> None:
+        first, second = self.of(one), self.of(other)
+        if first != second:
+            self.above[second] = first
+
+    def _compare(self, queries: Axis, keys: Axis) -> None:
+        """A mask compares positions of two classes: together they are one order."""
+        for one in self.along(queries, 1, ABSOLUTE):
+            for other in self.along(keys, 1, ABSOLUTE):
+                first, second = self.order(one), self.order(other)
+                if first != second:
+                    self.ordered[second] = first
+
+    def of(self, digit: Class) -> Class:
+        while (above := self.above.get(digit)) is not None:
+            digit = above
+        return digit
+
+    def order(self, found: Class) -> Class:
+        """The class together with those that masks compare it with."""
+        while (above := self.ordered.get(found)) is not None:
+            found = above
+        return found
+
+    def along(self, axis: Axis, stride: int, extent: int) -> list[Class]:
+        """The classes of the digits of an axis from ``stride`` up to ``stride * extent``."""
+        return [self.of((axis, s)) for s, _ in self.grid.within(axis, stride, extent)]
+
+
+def coordinate(place: int) -> Class:
+    """The digit that a joined mesh axis is."""
+    return ((-(1 << 40) - place, 0), 1)
+
+
+class Level(NamedTuple):
+    """A polynomial: its labels by class."""
+
+    free: Count
+    summed: Count
+
+
+@dataclass
+class Levels:
+    """The arguments of functions, by the function's name."""
+
+    of: dict[str, list[Level]] = field(default_factory=dict)
+
+    def add(self, name: str, level: Level) -> None:
+        held = self.of.setdefault(name, [])
+        if level not in held:
+            held.append(level)
+
+    def pairs(self) -> Count:
+        """The most labels of two arguments that are compared."""
+        found: Count = Counter()
+        for levels in self.of.values():
+            for one, other in combinations_with_replacement(levels, 2):
+                found |= one.free + other.free + (one.summed | other.summed)
+        return found
+
+
+class Definitions:
+    """The levels of the definitions that a claim reads."""
+
+    def __init__(self, nodes: NodeTable, classes: Classes, here: Cone, levels: Levels) -> None:
+        self.nodes = nodes
+        self.classes = classes
+        self.held = here.defined
+        self.levels = levels
+        self.known: dict[int, Count] = {}
+        for number in sorted(here.defined):
+            self._note(number)
+
+    def summed(self, number: int) -> Count:
+        """The labels that an entry of a node sums over, as far as they are multiplied."""
+        if number not in self.held:
+            return Counter()
+        if number not in self.known:
+            self.known[number] = self._summed(number)
+        return self.known[number]
+
+    def lineage(self, lineage: Lineage) -> Count:
+        found: Count = Counter()
+        for term in lineage.terms:
+            found |= self.summed(term.node)
+        return found
+
+    def _axis(self, axis: Axis, extent: int) -> list[Class]:
+        return self.classes.along(axis, 1, extent)
+
+    def _reduced(self, number: int) -> Count:
+        """The reduced labels of a definition."""
+        reads = operands(self.nodes, number)
+        outputs: Sequence[int] = self.nodes[number].payload[-1]  # type: ignore[assignment]
+        found = {x: e for o in reads for _, _, e, x in o.atoms if x not in outputs}
+        return Counter(c for x, e in found.items() for c in self._axis((number, -1 - x), e))
+
+    def _fixed(self, read: Operand) -> Count:
+        """Positions that a definition reads by their number are labels, too."""
+        return Counter(
+            c
+            for axis, stride, extent, _ in read.fixed
+            for c in self.classes.along((read.node, axis), stride, extent)
+        )
+
+    def _summed(self, number: int) -> Count:
+        reads = operands(self.nodes, number)
+        below = [self.summed(read.node) + self._fixed(read) for read in reads]
+        found: Count = Counter()
+        match self.nodes[number].kind:
+            case "einsum":
+                for part in below:
+                    found += part
+                found += self._reduced(number)
+            case "combine":
+                for part in below:
+                    found |= part
+        return found
+
+    def _note(self, number: int) -> None:
+        node = self.nodes[number]
+        if node.kind not in ("unary", "onehot", "amax", "select"):
+            return
+        axes = Counter(c for i, n in enumerate(node.extents) for c in self._axis((number, i), n))
+        if node.kind in ("amax", "select"):
+            axes += self._reduced(number)
+        name = str(node.payload[0]) if node.kind == "unary" else node.kind
+        (operand,) = operand_nodes(self.nodes, number)
+        for read in operands(self.nodes, number):
+            axes += self._fixed(read)
+        self.levels.add(name, Level(axes, self.summed(operand)))
+
+
+class Counted(NamedTuple):
+    """A tensor of `Counting`: its dimensions, and the labels that its entries sum over."""
+
+    dims: Dims
+    summed: Count
+
+
+class Counting:
+    """A `engine.ops.primitives.Reading` that counts labels; dimensions are those of `Relating`,
+    whose numbers are the same whenever an operator is read.  ``along``: the classes of a digit."""
+
+    def __init__(
+        self, along: Callable[[Digit], Iterable[Class]], levels: Levels, relating: Relating
+    ) -> None:
+        self.relating = relating
+        self.along = along
+        self.levels = levels
+
+    def labels(self, dims: Iterable[Sequence[Digit]]) -> Count:
+        return Counter(c for dim in dims for digit in dim for c in self.along(digit))
+
+    def shape(self, x: Counted) -> tuple[int, ...]:
+        return self.relating.shape(x.dims)
+
+    def _function(self, name: str, x: Counted, dims: Dims) -> Counted:
+        self.levels.add(name, Level(self.labels(x.dims), x.summed))
+        return Counted(dims, Counter())
+
+    def combine(
+        self, xs: Sequence[Counted], factors: Sequence[Fraction], constant: Fraction
+    ) -> Counted:
+        dims = self.relating.combine([x.dims for x in xs], factors, constant)
+        return Counted(dims, _most(x.summed for x in xs))
+
+    def unary(self, function: str, x: Counted) -> Counted:
+        return self._function(function, x, x.dims)
+
+    def einsum(self, spec: str, *xs: Counted, sizes: Mapping[str, int] | None = None) -> Counted:
+        dims = self.relating.einsum(spec, *(x.dims for x in xs), sizes=sizes)
+        left, output = spec.split("->")
+        held = {
+            name: dim
+            for names, x in zip(left.split(","), xs, strict=True)
+            for name, dim in zip(names, x.dims, strict=True)
+        }
+        summed = self.labels(dim for name, dim in held.items() if name not in output)
+        for x in xs:
+            summed += x.summed
+        return Counted(dims, summed)
+
+    def reshape(self, x: Counted, shape: tuple[int, ...]) -> Counted:
+        return x._replace(dims=self.relating.reshape(x.dims, shape))
+
+    def slice(self, x: Counted, dim: int, start: Affine, size: int) -> Counted:
+        return x._replace(dims=self.relating.slice(x.dims, dim, start, size))
+
+    def concat(self, xs: Sequence[Counted], dim: int) -> Counted:
+        dims = self.relating.concat([x.dims for x in xs], dim)
+        return Counted(dims, _most(x.summed for x in xs))
+
+    def amax(self, x: Counted, dim: int) -> Counted:
+        return self._function("amax", x, self.relating.amax(x.dims, dim))
+
+    def onehot(self, ids: Counted, start: Affine, size: int) -> Counted:
+        return self._function("onehot", ids, self.relating.onehot(ids.dims, start, size))
+
+    def causal(self, queries: int, keys: int) -> Counted:
+        return Counted(self.relating.causal(queries, keys), Counter())
+
+    def select(self, scores: Counted, selection: Selection) -> Counted:
+        return self._function("select", scores, self.relating.select(scores.dims, selection))
+
+    def constant(self, name: str) -> Counted:
+        return Counted(self.relating.constant(name), Counter())
+
+
+def _most(counts: Iterable[Count]) -> Count:
+    found: Count = Counter()
+    for count in counts:
+        found |= count
+    return found
+
+
+class Needs:
+    """Positions that a piece of a digit has to keep.
+
+    ``entries``: the levels of what is compared entry by entry; their free labels are the same on
+    both sides.
+    """
+
+    def __init__(self, classes: Classes, entries: Sequence[Level], levels: Levels) -> None:
+        self.classes = classes
+        self.most = levels.pairs()
+        self.ordered: Count = Counter()
+        for level in (*entries, *(x for held in levels.of.values() for x in held)):
+            labels = level.free + level.summed
+            self.most |= labels
+            together: Count = Counter()
+            for found, count in labels.items():
+                together[classes.order(found)] += count
+            self.ordered |= together
+
+    def of(self, axis: Axis, stride: int, extent: int) -> int:
+        """How many positions a piece of (all digits of) an interval of an axis has to keep."""
+        found = self.classes.along(axis, stride, extent)
+        return max(
+            (max(self.most[c], self.ordered[self.classes.order(c)]) for c in found), default=0
+        )
+
+
+def enough(nodes: NodeTable, claim: Claim, here: Cone, relations: Sequence[Relation]) -> Needs:
+    """How many positions are enough for a claim. ``relations``: what its operator takes for one
+    another (`engine.claims.claim.related`). Raises `Unsupported` where digits do not fit one
+    another."""
+    given = [x for x in claim.inputs if x is not None]
+    lineages = [*given, *claim.outputs]
+    grid = Digits(nodes, lineages, sorted(here.defined), claim.extents, relations)
+    joined = [axis for axis, _ in claim.over]
+    classes = Classes(nodes, grid, lineages, here, relations, joined)
+    levels = Levels()
+    definitions = Definitions(nodes, classes, here, levels)
+    reading = Relating()
+    tensors = [reading.tensor(x.shape) for x in lineages]
+    names = names_of(tensors, 0)
+
+    def along(digit: Digit) -> list[Class]:
+        axis = names.get(digit.root, (-1 - len(lineages), digit.root))
+        return classes.along(axis, digit.stride, digit.size)
+
+    counting = Counting(along, levels, reading)
+    held = [
+        Counted(dims, definitions.lineage(x)) for dims, x in zip(tensors, lineages, strict=True)
+    ]
+    inputs, outputs = held[: len(given)], held[len(given) :]
+    if claim.kind in ("op", "slice"):
+        rest = iter(inputs)
+        found = applied(counting, claim, [None if x is None else next(rest) for x in claim.inputs])
+        summed = [x.summed for x in found]
+    else:
+        members = Counter(classes.of(coordinate(place)) for place in range(len(joined)))
+        total = _most(x.summed for x in inputs) + members
+        summed = [total for _ in outputs]
+        if claim.attrs.get("op") == "max":
+            for x in inputs:
+                levels.add("amax", Level(counting.labels(x.dims) + members, x.summed))
+    entries = [
+        Level(counting.labels(x.dims), x.summed | other)
+        for x, other in zip(outputs, summed, strict=True)
+    ]
+    return Needs(classes, entries, levels)

@@ -1,0 +1,181 @@
+"""How a claim reads axes: at which strides, and so in which digits.
+
+An axis of a reference node is read at several strides (a view splits it, a shard strides over it).
+Its positions are written in mixed radix, one digit per stride that anything in the claim uses: a
+view, a definition, the operator, a family that moves along it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.claims.cone import operands
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Lineage, NodeTable, Part
+
+#: Node and axis; axis -1 - l: reduced label l of the node's definition.  Node -1 - i: dimension of
+#: the claim's lineage i.
+Axis = tuple[int, int]
+#: An axis and a stride along it, the same of another one, and how many positions they have in
+#: common from there (`ABSOLUTE`: all).
+Relation = tuple[Axis, int, Axis, int, int]
+
+
+class Digits:
+    """The digits of every axis that a claim reads.  Raises `Unsupported` for definitions that this
+    representation does not cover.
+
+    ``extents``: of the mesh coordinates.  ``related``: local dimensions that the operator takes for
+    one another (None: local dimensions are not split as others are).
+    """
+
+    def __init__(
+        self,
+        nodes: NodeTable,
+        lineages: Sequence[Lineage],
+        defined: Sequence[int],
+        extents: Mapping[str, int],
+        related: Sequence[Relation] | None,
+    ) -> None:
+        self.nodes = nodes
+        self.strides: dict[Axis, set[int]] = {}
+        self.full: dict[Axis, int] = {}
+        self.radix: dict[Axis, tuple[tuple[int, int], ...]] = {}
+        self.places: dict[int, int] = {}
+        local: list[Relation] = []
+        if related is not None:
+            self.places = {id(lineage): -1 - i for i, lineage in enumerate(lineages)}
+            local = [*related, *self.views(lineages)]
+        self._note_strides(lineages, extents)
+        self._relate(defined, local)
+
+    def _note_strides(self, lineages: Sequence[Lineage], extents: Mapping[str, int]) -> None:
+        for lineage in lineages:
+            for key, stride, extent, start in self.intervals(lineage):
+                self._stride(key, stride, extent)
+                self._family_strides(key, stride, start, extents)
+
+    def intervals(self, lineage: Lineage) -> Iterator[tuple[Axis, int, int, Affine]]:
+        """(axis, stride, extent, start) of what a lineage's terms read of axes and of ranges."""
+        for term in lineage.terms:
+            for atom in (*(a for d in term.layout.dims for a in d), *term.layout.fixed):
+                if atom.axis != BROADCAST:
+                    yield (term.node, atom.axis), atom.stride, atom.extent, atom.start
+            for part in term.parts:
+                yield self._range(part), 1, part.extent, part.start
+
+    def _range(self, part: Part) -> Axis:
+        """The reduced label that a part is of."""
+        token = self.nodes.tokens[part.token]
+        while token.kind == "via":
+            token = self.nodes.tokens[token.inner]
+        return token.node, -1 - token.where
+
+    def _stride(self, key: Axis, stride: int, extent: int) -> None:
+        held = self.strides.setdefault(key, {1})
+        held.add(stride)
+        if extent != ABSOLUTE:
+            held.add(stride * extent)
+            self.full[key] = max(self.full.get(key, 0), stride * extent)
+
+    def _family_strides(
+        self, key: Axis, stride: int, start: Affine, extents: Mapping[str, int]
+    ) -> None:
+        for axis, coefficient in start.terms:
+            self.strides[key].add(stride * abs(coefficient))
+            self.strides[key].add(stride * abs(coefficient) * extents[axis])
+
+    @staticmethod
+    def views(lineages: Sequence[Lineage]) -> Iterator[Relation]:
+        """Local dimensions and the axes that they are views of."""
+        for i, lineage in enumerate(lineages):
+            for term in lineage.terms:
+                for d, dim in enumerate(term.layout.dims):
+                    inner = 1
+                    for atom in reversed(dim):
+                        if atom.axis != BROADCAST and atom.size > 1:
+                            axis = (term.node, atom.axis)
+                            yield (-1 - i, d), inner, axis, atom.stride, atom.size
+                        inner *= atom.size
+
+    def _relate(self, numbers: Sequence[int], local: Sequence[Relation]) -> None:
+        """Carry strides between axes that a definition or the operator identifies, until nothing
+        changes."""
+        relations: list[Relation] = []
+        for number in sorted(numbers):
+            relations += self.relations(number)
+        self._check(relations)
+        for label, _, axis, stride, extent in relations:
+            self._stride(axis, stride, extent)
+            self._stride(label, 1, extent)
+        relations += local
+        for one, stride, other, _, extent in local:
+            if one == other and extent == 1:
+                self.strides.setdefault(one, {1}).add(stride)
+        changed = True
+        while changed:
+            changed = False
+            for one, a, other, b, extent in relations:
+                changed |= self._carry(one, a, other, b, extent)
+                changed |= self._carry(other, b, one, a, extent)
+
+    def _carry(self, source: Axis, a: int, target: Axis, b: int, extent: int) -> bool:
+        """Strides of one axis from ``a`` on, as strides of another from ``b`` on."""
+        found = {
+            s // a * b
+            for s in self.strides.get(source, ())
+            if s % a == 0 and (extent == ABSOLUTE or s <= a * extent)
+        }
+        held = self.strides.setdefault(target, {1})
+        if found <= held:
+            return False
+        held |= found
+        return True
+
+    @staticmethod
+    def _check(relations: Sequence[Relation]) -> None:
+        """Refuse definitions that this representation does not cover: a label with two ranges."""
+        ranges: dict[Axis, int] = {}
+        for label, _, _, _, extent in relations:
+            if ranges.setdefault(label, extent) != extent:
+                raise Unsupported("a definition that reads two ranges as one")
+
+    def relations(self, number: int) -> list[Relation]:
+        node = self.nodes[number]
+        if node.kind in ("unary", "onehot"):
+            operand = node.payload[2] if node.kind == "unary" else node.payload[1]
+            axes = self.nodes[operand].extents  # type: ignore[index]
+            return [((number, i), 1, (operand, i), 1, n) for i, n in enumerate(axes)]  # type: ignore[misc]
+        reads = operands(self.nodes, number)
+        outputs: Sequence[int] = node.payload[-1] if reads else ()  # type: ignore[assignment]
+        place = {label: i for i, label in enumerate(outputs)}
+        return [
+            ((number, place.get(label, -1 - label)), 1, (o.node, axis), stride, extent)
+            for o in reads
+            for axis, stride, extent, label in o.atoms
+        ]
+
+    def _digits(self, key: Axis) -> tuple[tuple[int, int], ...]:
+        """(stride, extent) of the digits of an axis, innermost first; extent 0: unbounded."""
+        if key not in self.radix:
+            bounds = sorted(self.strides.get(key, {1}))
+            full = self.full.get(key, 0)
+            result = []
+            for low, high in pairwise(bounds):
+                if high % low:
+                    raise Unsupported(f"an axis read at strides {low} and {high}")
+                result.append((low, high // low))
+            if not full:
+                result.append((bounds[-1], 0))
+            self.radix[key] = tuple(result)
+        return self.radix[key]
+
+    def within(self, key: Axis, stride: int, extent: int) -> list[tuple[int, int]]:
+        """The digits of an axis from ``stride`` up to ``stride * extent``."""
+        return [
+            (s, e)
+            for s, e in self._digits(key)
+            if s >= stride and (extent == ABSOLUTE or s < stride * extent)
+        ]

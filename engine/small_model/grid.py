@@ -1,0 +1,289 @@
+"""Which positions of a claim's axes represent the others.
+
+The positions of an axis are written in digits (`engine.small_model.digits`); the grid cuts the
+range of each digit at every interval boundary that the claim mentions.  Every piece between cuts
+keeps at least `FEWEST` positions (as many as the claim has labels that run along it, if those are
+more: `engine.small_model.bounds`): single ones, and a last one that stands for the rest of the
+piece. Digits of equal extent are cut alike, which relates the axes that an operator identifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise, product
+from math import prod
+
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.interpreters.dims import Dim, Factor
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Atom,
+    Layout,
+    Lineage,
+    NodeTable,
+    Part,
+)
+from shardproof.engine.small_model.digits import Axis, Digits, Relation
+
+Interval = tuple[int, int]
+Over = tuple[tuple[str, int], ...]
+
+#: Positions that every piece of an axis keeps, or all that it has.
+FEWEST = 2
+
+
+def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
+    """The member of a family at the given coordinates."""
+
+    def at(value: Affine) -> Affine:
+        for axis, position in here.items():
+            value = value.fix(axis, position)
+        return value
+
+    def atoms(dim: Iterable[Atom]) -> tuple[Atom, ...]:
+        return tuple(a._replace(start=at(a.start)) for a in dim)
+
+    terms = tuple(
+        t._replace(
+            layout=Layout(tuple(atoms(d) for d in t.layout.dims), atoms(t.layout.fixed)),
+            parts=tuple(p._replace(start=at(p.start)) for p in t.parts),
+        )
+        for t in lineage.terms
+    )
+    return Lineage(lineage.shape, terms)
+
+
+class Grid(Digits):
+    """The represented positions of one claim.  Raises `Unsupported` where boundaries cut through
+    the digits of an axis.
+
+    ``extents``: of the mesh coordinates.  Coordinates in ``over`` are summed or gathered by the
+    operator and are represented like a digit; any other takes one value.  ``boundaries``: (size of
+    a local dimension, place) where the operator itself cuts or joins it.  ``related``: local
+    dimensions that the operator takes for one another.  ``needs``: how many positions a piece of a
+    digit (axis, stride, extent) has to keep, if more than `FEWEST`; ``more``: how many it keeps
+    beyond.  ``point``: the member of the family, where it is not the second along every coordinate.
+    """
+
+    def __init__(
+        self,
+        nodes: NodeTable,
+        lineages: Sequence[Lineage],
+        defined: Sequence[int],
+        extents: Mapping[str, int],
+        over: Over,
+        more: int = 0,
+        boundaries: Iterable[tuple[int, int]] = (),
+        *,
+        related: Sequence[Relation] | None = None,
+        point: Mapping[str, int] | None = None,
+        needs: Callable[[Axis, int, int], int] | None = None,
+    ) -> None:
+        super().__init__(nodes, lineages, defined, extents, related)
+        self.more = more
+        summed = {axis for axis, _ in over}
+        self.generic = {
+            axis: 0 if axis in summed or extent == 1 else 1 for axis, extent in extents.items()
+        } | dict(point or {})
+        self.units: dict[int, int] = {}
+        self.coordinates = dict(self.generic)
+        self.cuts: dict[int, set[int]] = {}
+        self.local: dict[int, Dim] = {}
+        if needs is not None:
+            self._note_needs(needs)
+        for _, extent in over:
+            self.cuts.setdefault(extent, set()).update((0, extent))
+        for extent, place in boundaries:
+            self.cuts.setdefault(extent, {0, extent}).add(place)
+        self._note_cuts(lineages)
+        if related is not None:
+            self._note_absolute(lineages)
+        self._note_local(lineages)
+        self._check_joined(lineages, over)
+
+    def reset(self) -> None:
+        """Put all coordinates back to their one value."""
+        self.coordinates.update(self.generic)
+
+    def at(self, value: Affine) -> int:
+        return value.at(self.coordinates)
+
+    def _intervals(
+        self, digits: Sequence[tuple[int, int]], start: int, size: int
+    ) -> list[Interval]:
+        """The interval of each digit, innermost first, that [start, start + size) is made of."""
+        low, high = start, start + size
+        result: list[Interval] = []
+        single = False
+        for _, extent in digits:
+            if single:
+                value = low % extent if extent else low
+                result.append((value, value + 1))
+                low = low // extent if extent else 0
+            elif extent and low % extent == 0 and high % extent == 0:
+                result.append((0, extent))
+                low, high = low // extent, high // extent
+            elif not extent or low // extent == (high - 1) // extent:
+                first = low % extent if extent else low
+                result.append((first, first + high - low))
+                low = low // extent if extent else 0
+                single = True
+            else:
+                raise Unsupported(f"positions {start} to {start + size} cut through a block")
+        return result
+
+    def _note_needs(self, needs: Callable[[Axis, int, int], int]) -> None:
+        """How many positions the pieces of a range keep: as many as any digit of it needs."""
+        for axis in self.strides:
+            with suppress(Unsupported):  # what reads this axis will say so
+                for stride, extent in self._digits(axis):
+                    most = max(self.units.get(extent, 0), needs(axis, stride, extent))
+                    self.units[extent] = most
+
+    # -- cuts -------------------------------------------------------------------------------
+
+    def _note_cuts(self, lineages: Sequence[Lineage]) -> None:
+        for lineage in lineages:
+            for term in lineage.terms:
+                for atom in (*(a for d in term.layout.dims for a in d), *term.layout.fixed):
+                    if atom.axis == BROADCAST:
+                        continue
+                    self._cut(
+                        (term.node, atom.axis),
+                        atom.stride,
+                        atom.extent,
+                        self.at(atom.start),
+                        atom.size,
+                    )
+                for part in term.parts:
+                    self._cut(self._range(part), 1, part.extent, self.at(part.start), part.size)
+
+    def _check_joined(self, lineages: Sequence[Lineage], over: Over) -> None:
+        """A coordinate that is summed over represents the digit that a part moves along: refuse one
+        that is represented by few positions of what are several digits."""
+        for part in (p for x in lineages for term in x.terms for p in term.parts):
+            for axis, extent in over:
+                step = abs(part.start.coefficient(axis))
+                within = (s for s in self.strides[self._range(part)] if step < s < step * extent)
+                if any(within) and len(self._blocks(extent)) < extent:
+                    raise Unsupported(f"a sum along {axis} over several digits of a range")
+
+    def _cut(self, key: Axis, stride: int, extent: int, start: int, size: int) -> None:
+        digits = self.within(key, stride, extent)
+        for (_, e), (low, high) in zip(digits, self._intervals(digits, start, size), strict=True):
+            self.cuts.setdefault(e, set()).update((low, high))
+
+    def _note_absolute(self, lineages: Sequence[Lineage]) -> None:
+        """Absolute positions are cut where the dimensions that count them are."""
+        for lineage in lineages:
+            for term in lineage.terms:
+                for atom in (a for dim in term.layout.dims for a in dim):
+                    if atom.axis != BROADCAST and atom.extent == ABSOLUTE:
+                        start = self.at(atom.start)
+                        places = self.cuts.get(atom.size, set())
+                        self.cuts[ABSOLUTE] |= {start + place for place in places}
+
+    def _blocks(self, extent: int) -> list[tuple[int, int]]:
+        """(first position, length) of the blocks of a digit's range."""
+        bounds = sorted(self.cuts.get(extent, set()) | ({0, extent} if extent else set()))
+        blocks: list[tuple[int, int]] = []
+        units = max(FEWEST, self._need(extent)) + self.more
+        for low, high in pairwise(bounds):
+            singles = min(units - 1, high - low - 1)
+            blocks += [(low + i, 1) for i in range(singles)]
+            blocks.append((low + singles, high - low - singles))
+        return blocks
+
+    def _need(self, extent: int) -> int:
+        """The most of all where dimensions of different ranges (positions and what they count) have
+        to be represented alike."""
+        return max(self.units.values(), default=0) if self.places else self.units.get(extent, 0)
+
+    def _kept(self, extent: int, interval: Interval) -> list[tuple[int, int]]:
+        """(position, multiplicity) of the represented positions of a digit in an interval."""
+        result = []
+        for first, length in self._blocks(extent):
+            begin, end = max(first, interval[0]), min(first + length, interval[1])
+            if begin < end:
+                result.append((begin, end - begin))
+        return result
+
+    # -- what claims ask for ----------------------------------------------------------------
+
+    def positions(
+        self, key: Axis, stride: int, extent: int, size: int, parts: Sequence[Part] = ()
+    ) -> list[tuple[int, int]]:
+        """(position, multiplicity) that represent [0, size) of a label's range, where ``parts``
+        hold (of stride 1)."""
+        if key not in self.strides:
+            self._stride(key, stride, extent)
+        digits = self.within(key, stride, extent)
+        intervals = self._intervals(digits, 0, size)
+        for part in parts:
+            inner = self.within(key, stride, part.extent)
+            if prod(e for _, e in inner) != part.extent:
+                raise Unsupported(f"a range that repeats every {part.extent} positions")
+            # The intervals of the digits inside a period; those outside are not restricted.
+            found = self._intervals(inner, self.at(part.start), part.size)
+            for k, (low, high) in enumerate(found):
+                intervals[k] = max(low, intervals[k][0]), min(high, intervals[k][1])
+        places = [
+            [(p * s // stride, w) for p, w in self._kept(e, interval)]
+            for (s, e), interval in zip(digits, intervals, strict=True)
+        ]
+        places.reverse()
+        result = []
+        for chosen in product(*places):
+            weight = 1
+            for _, w in chosen:
+                weight *= w
+            result.append((sum(p for p, _ in chosen), weight))
+        return result
+
+    def digits(self, key: Axis, atom: Atom) -> list[tuple[Factor, list[int]]]:
+        """For each digit of an atom, outermost first: multiplicities, and the places along the
+        node's axis of its represented positions (the places of all digits add up)."""
+        digits = self.within(key, atom.stride, atom.extent)
+        intervals = self._intervals(digits, self.at(atom.start), atom.size)
+        result = []
+        for (s, e), interval in zip(digits, intervals, strict=True):
+            kept = self._kept(e, interval)
+            result.append((tuple(w for _, w in kept), [p * s for p, _ in kept]))
+        result.reverse()
+        return result
+
+    def _note_local(self, lineages: Sequence[Lineage]) -> None:
+        """How local dimensions are represented, for tensors that are constant along them."""
+        for lineage in lineages:
+            for term in lineage.terms:
+                for dim, size in zip(term.layout.dims, lineage.shape, strict=True):
+                    if any(a.axis == BROADCAST for a in dim) or size in self.local:
+                        continue
+                    factors = [f for a in dim for f, _ in self.digits((term.node, a.axis), a)]
+                    self.local[size] = tuple(factors)
+
+    def broadcast_dim(self, lineage: Lineage, dim: int, inner: int, size: int) -> Dim:
+        """``size`` positions of a local dimension, ``inner`` apart, along which a tensor does not
+        vary: represented as what the operator takes it for."""
+        key = (self.places.get(id(lineage), 0), dim)
+        if key[0] >= 0 or key not in self.strides:
+            return self.constant_dim(size)
+        bounds = {s // inner for s in self.strides[key] if s % inner == 0}
+        steps = sorted({1, size} | {s for s in bounds if s < size})
+        if any(high % low for low, high in pairwise(steps)):
+            raise Unsupported(f"a dimension of {size} in blocks of {steps}")
+        factors = [tuple(w for _, w in self._blocks(h // low)) for low, h in pairwise(steps)]
+        return tuple(reversed(factors))
+
+    def constant_dim(self, size: int) -> Dim:
+        """A dimension of ``size`` along which a tensor is constant, represented like any other
+        of its size."""
+        known = self.local.get(size)
+        return known if known is not None else (tuple(w for _, w in self._blocks(size)),)
+
+    def coordinate(self, axis: str, extent: int) -> list[tuple[int, int]]:
+        """(position, multiplicity) of the represented coordinates along a mesh axis."""
+        return self._blocks(extent)

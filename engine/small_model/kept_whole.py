@@ -1,0 +1,52 @@
+"""Axes along which an operator is not uniform, and what is kept of them.
+
+No rule of reduction holds there, so none is applied: a choice reads its row as a unit, so its
+function is named by all of the row; a class has a number, so the boundaries between classes and the
+numbers are the true ones; a mask compares positions, so representatives keep their order; a table
+of constants is small and is taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardproof.engine.lineage.lineage import Node, NodeTable, Operand
+from shardproof.engine.ops.primitives import Selection
+
+
+def kept_whole(nodes: NodeTable) -> tuple[str, ...]:
+    """What is not reduced in the values of a plan, each with its reason, sorted."""
+    return tuple(sorted(set(_found(nodes))))
+
+
+def _found(nodes: NodeTable) -> Iterator[str]:
+    for node in nodes.nodes:
+        match node.kind, node.payload:
+            case "select", (_, Operand() as operand, int(row), Selection() as how, _):
+                extent = next(e for _, _, e, label in operand.atoms if label == row)
+                yield (
+                    f"a row of {extent:,} of which {how.topk} are chosen: the choice depends on all"
+                    " of it, so it is one function of the row, named by its full length"
+                )
+            case "causal", _:
+                yield (
+                    "positions that a causal mask compares: they keep their order, and what is"
+                    " masked does not enter sums"
+                )
+            case "constant", (str(name),):
+                yield f"the constant table {name}: it is small, and taken as it is"
+        for extent in _classes(nodes, node):
+            yield (
+                f"{extent:,} numbered classes (rows of a table, experts): an index names one, so"
+                " classes keep their numbers and every boundary between shards"
+            )
+
+
+def _classes(nodes: NodeTable, node: Node) -> Iterator[int]:
+    """Over how many classes of one-hots a definition runs."""
+    for kind, item in node.payload_items():
+        for operand in (item,) if kind == "operand" else item if kind == "operands" else ():
+            held = nodes[operand.node]
+            if held.kind == "onehot":
+                last = len(held.extents) - 1
+                yield from (e for axis, _, e, _ in operand.atoms if axis == last and e)

@@ -1,0 +1,177 @@
+"""Which local dimensions an operator takes for one another, and how it splits and joins them.
+
+An operator identifies dimensions: both operands of a sum have the same ones, a product sums a label
+of several, a view joins two into one.  Where one of them is represented in two digits, the others
+have to be.  `Relating` is a reading of the declarations that keeps nothing of a tensor but where
+its dimensions come from; what it takes for one another, it notes as relations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import prod
+from typing import NamedTuple
+
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.ops.primitives import CONSTANTS, Selection
+
+
+class Digit(NamedTuple):
+    """``size`` positions, ``stride`` apart, of the dimension ``root``."""
+
+    root: int
+    stride: int
+    size: int
+
+
+#: A dimension as digits, outermost first (none: size 1).
+Dim = tuple[Digit, ...]
+Tensor = tuple[Dim, ...]
+
+
+class Relation(NamedTuple):
+    """Digits of two dimensions that an operator takes for one another."""
+
+    one: Digit
+    other: Digit
+
+
+class Relating:
+    """A `engine.ops.primitives.Reading` of dimensions; raises `Unsupported` where digits do not
+    fit."""
+
+    def __init__(self) -> None:
+        self.relations: list[Relation] = []
+        self.splits: list[tuple[int, int]] = []
+        self.count = 0
+
+    def tensor(self, shape: Sequence[int]) -> Tensor:
+        """A tensor all of whose dimensions are new."""
+        return tuple(self._root(n) for n in shape)
+
+    def _root(self, size: int) -> Dim:
+        self.count += 1
+        return (Digit(self.count - 1, 1, int(size)),) if size != 1 else ()
+
+    def _split(self, digit: Digit, inner: int) -> tuple[Digit, Digit]:
+        if digit.size % inner:
+            raise Unsupported(f"{digit.size} positions in blocks of {inner}")
+        self.splits.append((digit.root, digit.stride * inner))
+        outer = Digit(digit.root, digit.stride * inner, digit.size // inner)
+        return outer, digit._replace(size=inner)
+
+    def same(self, a: Dim, b: Dim) -> Dim:
+        """The dimension that two are taken for."""
+        mine, other = list(a), list(b)
+        found: list[Digit] = []
+        while mine and other:
+            x, y = mine.pop(), other.pop()
+            if x.size > y.size:
+                outer, x = self._split(x, y.size)
+                mine.append(outer)
+            elif y.size > x.size:
+                outer, y = self._split(y, x.size)
+                other.append(outer)
+            if x != y:
+                self.relations.append(Relation(x, y))
+            found.append(x)
+        if mine or other:
+            raise ShapeMismatch("dimensions of different sizes")
+        return tuple(reversed(found))
+
+    def shape(self, x: Tensor) -> tuple[int, ...]:
+        return tuple(prod(digit.size for digit in dim) for dim in x)
+
+    def combine(
+        self, xs: Sequence[Tensor], factors: Sequence[Fraction], constant: Fraction
+    ) -> Tensor:
+        first, *rest = xs
+        for x in rest:
+            first = tuple(self.same(a, b) for a, b in zip(first, x, strict=True))
+        return first
+
+    def unary(self, function: str, x: Tensor) -> Tensor:
+        return x
+
+    def einsum(self, spec: str, *xs: Tensor, sizes: Mapping[str, int] | None = None) -> Tensor:
+        left, output = spec.split("->")
+        dims: dict[str, Dim] = {}
+        for names, x in zip(left.split(","), xs, strict=True):
+            for name, dim in zip(names, x, strict=True):
+                dims[name] = self.same(dims[name], dim) if name in dims else dim
+        for name, size in (sizes or {}).items():
+            if name not in dims:
+                dims[name] = self._root(size)
+        return tuple(dims[name] for name in output)
+
+    def reshape(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        digits = [digit for dim in x for digit in dim]
+        result: list[Dim] = []
+        for size in reversed(shape):
+            taken: list[Digit] = []
+            need = int(size)
+            while need > 1:
+                if not digits:
+                    raise ShapeMismatch(f"{list(shape)} elements of {list(self.shape(x))}")
+                digit = digits.pop()
+                if digit.size > need:
+                    outer, digit = self._split(digit, need)
+                    digits.append(outer)
+                if need % digit.size:
+                    raise Unsupported(f"a view of {list(self.shape(x))} as {list(shape)}")
+                taken.append(digit)
+                need //= digit.size
+            result.append(tuple(reversed(taken)))
+        return tuple(reversed(result))
+
+    def slice(self, x: Tensor, dim: int, start: Affine, size: int) -> Tensor:
+        return (*x[:dim], self._cut(x[dim], int(size)), *x[dim + 1 :])
+
+    @staticmethod
+    def _cut(dim: Dim, size: int) -> Dim:
+        taken: list[Digit] = []
+        for digit in reversed(dim):
+            if size == 1:
+                break
+            if size > digit.size and size % digit.size:
+                raise Unsupported(f"{size} positions of a dimension in blocks of {digit.size}")
+            taken.append(digit._replace(size=min(size, digit.size)))
+            size = max(1, size // digit.size)
+        return tuple(reversed(taken))
+
+    def concat(self, xs: Sequence[Tensor], dim: int) -> Tensor:
+        whole = self._root(sum(self.shape(x)[dim] for x in xs))
+        first: list[Dim] = list(xs[0])
+        for x in xs:
+            for i, (a, b) in enumerate(zip(first, x, strict=True)):
+                if i != dim:
+                    first[i] = self.same(a, b)
+            self.inside(whole, x[dim])
+        first[dim] = whole
+        return tuple(first)
+
+    def inside(self, whole: Dim, part: Dim) -> None:
+        """``part`` is an interval of ``whole``, which is one digit."""
+        inner = 1
+        for digit in reversed(part):
+            if whole and digit.size > 1:
+                self.relations.append(Relation(digit, Digit(whole[0].root, inner, digit.size)))
+            inner *= digit.size
+
+    def amax(self, x: Tensor, dim: int) -> Tensor:
+        return (*x[:dim], *x[dim + 1 :])
+
+    def onehot(self, ids: Tensor, start: Affine, size: int) -> Tensor:
+        return (*ids, self._root(size))
+
+    def causal(self, queries: int, keys: int) -> Tensor:
+        return (self._root(queries), self._root(keys))
+
+    def select(self, scores: Tensor, selection: Selection) -> Tensor:
+        return (*scores[:-1], self._root(selection.topk))
+
+    def constant(self, name: str) -> Tensor:
+        array = CONSTANTS[name]
+        return self.tensor((len(array), len(array[0]), len(array[0][0])))

@@ -1,0 +1,311 @@
+"""Write a plan by hand: programs, bodies, operators, a schedule.
+
+A two-rank data-parallel plan of one linear layer, with its single-device side::
+
+    def step(program: ProgramBuilder, batch: int, microbatches: int) -> Program:
+        weight = program.parameter("weight", (16, 8))
+        body = program.body("forward")
+        (x,) = body.load_batch(("x", (batch, 8), "float32"))
+        y = body.linear(x, body.parameter(weight))
+        body.loss(body.mul_constant(body.sum(y), Fraction(1, 8)))
+        program.schedule(body, body.backward(), microbatches)
+        if "dp" in program.extents:
+            program.reduce([(weight, along("dp"))])
+        return program.build()
+
+    single = step(ProgramBuilder("single"), 8, 1)
+    parallel = step(ProgramBuilder("ranks", axes=(("dp", 2, 1),)), 2, 2)
+    plan = Plan("example", single, (parallel,), microbatches=2, replica_axes=("dp",))
+
+Shapes are inferred from the operators' declarations and gradients derived from them; what does not
+fit raises `engine.errors.InvalidInput`, which says where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from shardproof.engine.algebra.affine import ZERO, Affine, affine
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.ir import Call, Group, Program, Shard
+from shardproof.frontends.builder.communication import Communicating, along
+from shardproof.frontends.builder.shapes import Inference, Shape
+from shardproof.frontends.builder.tape import Reverse
+
+__all__ = ["BodyBuilder", "ProgramBuilder", "along"]
+
+
+class Scatter(NamedTuple):
+    """Reduce-scatter the gradient of ``shard`` along ``dim``: the part of this rank is that of
+    shard ``owned``."""
+
+    shard: int
+    group: Group
+    dim: int
+    owned: int
+
+
+class BodyBuilder(Communicating):
+    """A body under construction, with a method for each common operator.
+
+    Operators without a method are appended with `apply` (or `op`, for one output).  ``dim`` counts
+    from either end, as in PyTorch.
+    """
+
+    program: ProgramBuilder
+
+    def backward(self, name: str = "backward") -> BodyBuilder:
+        """The body that runs backward through this one, derived operator by operator."""
+        back = self.program.body(name, mirror=self.number)
+        Reverse(self, back, self.program.inference).run()
+        return back
+
+    # -- shape ----------------------------------------------------------------------------------
+
+    def view(self, x: int, *size: int, name: str = "") -> int:
+        return self.op("view", x, name=name, size=size)
+
+    def transpose(self, x: int, dim0: int, dim1: int, name: str = "") -> int:
+        return self.op("transpose", x, name=name, dim0=dim0, dim1=dim1)
+
+    def repeat_interleave(self, x: int, repeats: int, dim: int, name: str = "") -> int:
+        return self.op("repeat_interleave", x, name=name, repeats=repeats, dim=dim)
+
+    # -- arithmetic -----------------------------------------------------------------------------
+
+    def add(self, x: int, y: int, name: str = "") -> int:
+        return self.op("add", x, y, name=name)
+
+    def sub(self, x: int, y: int, name: str = "") -> int:
+        return self.op("sub", x, y, name=name)
+
+    def mul(self, x: int, y: int, name: str = "") -> int:
+        return self.op("mul", x, y, name=name)
+
+    def mul_constant(self, x: int, other: Fraction, name: str = "") -> int:
+        return self.op("mul", x, name=name, other=other)
+
+    def div_constant(self, x: int, other: Fraction, name: str = "") -> int:
+        return self.op("div", x, name=name, other=other)
+
+    def exp(self, x: int, name: str = "") -> int:
+        return self.op("exp", x, name=name)
+
+    def log(self, x: int, name: str = "") -> int:
+        return self.op("log", x, name=name)
+
+    def silu(self, x: int, name: str = "") -> int:
+        return self.op("silu", x, name=name)
+
+    # -- reductions -----------------------------------------------------------------------------
+
+    def sum(self, x: int, dim: int | None = None, *, keepdim: bool = False, name: str = "") -> int:
+        """Sum over one dimension, or over all of them (``[1]``)."""
+        if dim is None:
+            return self.op("sum", x, name=name)
+        return self.op("sum", x, name=name, dim=dim, keepdim=keepdim)
+
+    def amax(self, x: int, dim: int, *, keepdim: bool = False, name: str = "") -> int:
+        return self.op("amax", x, name=name, dim=dim, keepdim=keepdim)
+
+    # -- models ---------------------------------------------------------------------------------
+
+    def embedding(self, ids: int, table: int, start: Affine = ZERO, name: str = "") -> int:
+        """Rows of a table whose row 0 is id ``start``; other ids give zero rows."""
+        return self.op("embedding", ids, table, name=name, start=start)
+
+    def linear(self, x: int, weight: int, bias: int | None = None, name: str = "") -> int:
+        """``[..., k], [n, k][, [n]] -> [..., n]``"""
+        return self.op("linear", x, weight, *(() if bias is None else (bias,)), name=name)
+
+    def matmul(self, x: int, y: int, name: str = "") -> int:
+        return self.op("matmul", x, y, name=name)
+
+    def rms_norm(self, x: int, weight: int, eps: Fraction, name: str = "") -> int:
+        return self.op("rms_norm", x, weight, name=name, eps=eps)
+
+    def softmax(self, x: int, dim: int = -1, name: str = "") -> int:
+        return self.op("softmax", x, name=name, dim=dim)
+
+    def rotary(self, *xs_and_frequencies: int) -> tuple[int, ...]:
+        """``[b, s, h, d]..., [s, d/2, 2]``: all but the last rotated."""
+        return self.apply("apply_rotary_emb", *xs_and_frequencies)
+
+    def causal_mask(self, scores: int, like: int) -> int:
+        """Mask scores ``[b, h, s, s]``; dimension 1 of ``like`` is the length of the sequence."""
+        mask = self.op("create_mask", like, like, name="mask")
+        return self.op("apply_mask", scores, mask)
+
+    def cross_entropy(self, logits: int, ids: int) -> int:
+        """Per-token loss: ``[b, s, v], [b, s] -> [b, s]``."""
+        return self.op("cross_entropy", logits, ids)
+
+    def parallel_cross_entropy(self, logits: int, ids: int, start: Affine, group: Group) -> int:
+        """`cross_entropy` of logits whose vocabulary is divided over ``group``, from id ``start``:
+        the maximum, the sum of exponentials and the target's logit are all-reduced."""
+        read: dict[str, int] = {}
+
+        def compute() -> int:
+            top = self.all_reduce(self.amax(logits, -1, keepdim=True), group, "max")
+            shifted = self.sub(logits, top, name="shifted")
+            read["e"] = self.exp(shifted)
+            total = self.reduce_from(self.sum(read["e"], -1), group)
+            picked = self.reduce_from(self.op("pick", shifted, ids, start=start), group)
+            read["total"] = total
+            return self.sub(self.log(total), picked, name="cross_entropy")
+
+        def pullback(reverse: Reverse, gradients: Sequence[int]) -> list[int]:
+            inputs = [reverse.saved(v) for v in (read["e"], read["total"], ids)]
+            return [reverse.tape.op("cross_entropy_grad", *inputs, gradients[0], start=start)]
+
+        return self.function([logits], compute, pullback)
+
+
+class ProgramBuilder:
+    """A program under construction: its shards, bodies and calls.
+
+    ``base``: the first rank; ``axes``: (name, extent, rank stride), along which its ranks lie.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        base: int = 0,
+        axes: tuple[tuple[str, int, int], ...] = (),
+        inference: Inference | None = None,
+    ) -> None:
+        self.name = name
+        self.base = base
+        self.axes = axes
+        self.extents = {axis: extent for axis, extent, _ in axes}
+        self.inference = inference or Inference()
+        self.shards: list[Shard] = []
+        self._bodies: list[BodyBuilder] = []
+        self._calls: list[Call] = []
+        self._seeds: list[tuple[int, int]] = []
+        self._slots = 0
+
+    def parameter(
+        self,
+        name: str,
+        shape: Shape,
+        split: Mapping[int, str | tuple[str, ...]] | None = None,
+        *,
+        trainable: bool = True,
+        dtype: str = "float32",
+        updated_as: int = -1,
+    ) -> int:
+        """A parameter (or buffer) of full ``shape``, held divided over rank axes: ``split`` maps
+        dimensions to an axis, or several, outermost first (absent axes have one rank).
+        ``updated_as``: see `engine.plan.ir.Shard`.  Returns its shard number."""
+        local, offset = list(shape), [ZERO] * len(shape)
+        for dim, named in (split or {}).items():
+            for axis in (named,) if isinstance(named, str) else named:
+                extent = self.extents.get(axis, 1)
+                if local[dim] % extent:
+                    raise InvalidInput(
+                        f"dimension {dim} of {name} {list(shape)} is not divisible by "
+                        f"{axis} {extent}",
+                        self.name,
+                    )
+                local[dim] //= extent
+                if extent > 1:
+                    offset[dim] += affine(0, {axis: local[dim]})
+        return self.shard(
+            Shard(name, shape, tuple(local), tuple(offset), dtype, trainable, updated_as)
+        )
+
+    def shard(self, shard: Shard) -> int:
+        """Hold any shard; returns its number."""
+        self.shards.append(shard)
+        return len(self.shards) - 1
+
+    def body(self, name: str, mirror: int = -1) -> BodyBuilder:
+        """A new body (a backward one names its ``mirror``)."""
+        body = BodyBuilder(
+            name,
+            len(self._bodies),
+            shards=self.shards,
+            extents=self.extents,
+            inference=self.inference,
+            mirror=mirror,
+        )
+        body.program = self
+        self._bodies.append(body)
+        return body
+
+    def slot(self) -> int:
+        """A new slot of the ranks' memory."""
+        self._slots += 1
+        return self._slots - 1
+
+    def seed(self, loss: int) -> int:
+        """A new slot that holds the gradient of the loss in slot ``loss``."""
+        self._seeds.append((self.slot(), loss))
+        return self._seeds[-1][0]
+
+    def call(
+        self,
+        body: BodyBuilder,
+        inputs: Sequence[int] = (),
+        outputs: Sequence[int] = (),
+        microbatch: int = -1,
+    ) -> None:
+        """Issue ``body``, bound to slots; ``microbatch`` is the one that it loads, if it does."""
+        if len(inputs) != len(body.inputs) or len(outputs) != len(body.outputs):
+            raise InvalidInput(
+                f"a call of {body.name} with {len(inputs)} inputs and {len(outputs)} outputs, "
+                f"expected {len(body.inputs)} and {len(body.outputs)}",
+                self.name,
+            )
+        self._calls.append(Call(body.number, tuple(inputs), tuple(outputs), microbatch))
+
+    def schedule(
+        self, forward: BodyBuilder, backward: BodyBuilder, microbatches: int, warmup: int = 0
+    ) -> None:
+        """Every microbatch forward and backward: ``warmup`` forward, then one forward and one
+        backward in turn, then the rest backward (1F1B; a stage warms up with as many microbatches
+        as stages follow it).  ``forward`` outputs losses only."""
+        loads = any(op.name == "load_batch" for op in forward.ops)
+        losses = [tuple(self.slot() for _ in forward.outputs) for _ in range(microbatches)]
+        seeds = [tuple(self.seed(loss) for loss in slots) for slots in losses]
+        warmup = min(warmup, microbatches)
+        for step in range(microbatches + warmup):
+            if step < microbatches:
+                self.call(forward, (), losses[step], step if loads else -1)
+            if step >= warmup:
+                self.call(backward, seeds[step - warmup])
+
+    def reduce(self, shards: Sequence[tuple[int, Group] | Scatter], name: str = "reducer") -> None:
+        """All-reduce (or reduce-scatter) accumulated gradients: (shard, group) in this order, a
+        shard again for another group."""
+        body = self.body(name)
+        current: dict[int, tuple[int, int]] = {}
+        for shard, group, *scatter in shards:
+            held = self.shards[shard]
+            if shard not in current:
+                value = body.value(held.shape, f"gradient of {held.name}", held.dtype)
+                current[shard] = (value, value)
+            first, last = current[shard]
+            with body.module(held.name):
+                if scatter:
+                    dim, owned = scatter
+                    body.gradients.append((body.reduce_scatter(last, dim, group), owned))
+                else:
+                    current[shard] = (first, body.reduce_from(last, group))
+        body.reduced = [(first, last, shard) for shard, (first, last) in current.items()]
+        self.call(body)
+
+    def build(self) -> Program:
+        """The finished program."""
+        return Program(
+            self.name,
+            tuple(body.body() for body in self._bodies),
+            tuple(self._calls),
+            tuple(self.shards),
+            self.base,
+            self.axes,
+            tuple(self._seeds),
+        )

@@ -1,0 +1,214 @@
+"""Editing plans: bodies as drafts, one operator in one place, one rank or one microbatch alone.
+
+Everything here is pure: a plan goes in, another plan comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import NamedTuple, TypeVar
+
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.plan.ir import Attr, Body, Call, Group, Op, Plan, Program, Value
+
+T = TypeVar("T")
+
+
+class Place(NamedTuple):
+    """An operator: program, body and position in it."""
+
+    program: int
+    body: int
+    op: int
+
+
+class Draft:
+    """A body that is being changed."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.values = list(body.values)
+        self.ops = list(body.ops)
+
+    def value(self, like: int, shape: tuple[int, ...] | None = None) -> int:
+        """A new value, named and typed as another one."""
+        held = self.values[like]
+        self.values.append(replace(held, shape=held.shape if shape is None else shape))
+        return len(self.values) - 1
+
+    def add(
+        self,
+        at: int,
+        name: str,
+        inputs: Sequence[int],
+        output: int,
+        attrs: Mapping[str, Attr] | None = None,
+    ) -> None:
+        """Insert an operator before position ``at``, from the same source as its neighbour."""
+        near = self.ops[min(at, len(self.ops) - 1)].source
+        self.ops.insert(at, Op(name, tuple(inputs), (output,), attrs or {}, source=near))
+
+    def change(self, number: int, **fields: object) -> None:
+        """Other fields of an operator."""
+        self.ops[number] = replace(self.ops[number], **fields)  # type: ignore[arg-type]
+
+    def shape(self, value: int) -> tuple[int, ...]:
+        return self.values[value].shape
+
+    def built(self, **fields: object) -> Body:
+        """The body with its changes; of new values it records nothing."""
+        values, ops, claims = tuple(self.values), tuple(self.ops), self.body.claims
+        if claims:
+            claims = (*claims, *[None] * (len(values) - len(claims)))
+        changed = {"values": values, "ops": ops, "claims": claims, **fields}
+        return replace(self.body, **changed)  # type: ignore[arg-type]
+
+
+# -- where ---------------------------------------------------------------------------------------
+
+
+def operators(plan: Plan) -> Iterator[tuple[Place, Op, Body]]:
+    """Every operator of the parallel programs that a call issues."""
+    for p, program in enumerate(plan.programs):
+        for b in sorted({call.body for call in program.calls}):
+            for o, op in enumerate(program.bodies[b].ops):
+                yield Place(p, b, o), op, program.bodies[b]
+
+
+def pick(items: Sequence[T], rng: Random, key: Callable[[T], object]) -> T | None:
+    """One of ``items``: first a kind, so that rare kinds are as likely as common ones."""
+    kinds: dict[object, list[T]] = {}
+    for item in items:
+        kinds.setdefault(key(item), []).append(item)
+    return rng.choice(kinds[rng.choice(list(kinds))]) if kinds else None
+
+
+def name_op(plan: Plan, place: Place) -> str:
+    """An operator in words."""
+    program = plan.programs[place.program]
+    body = program.bodies[place.body]
+    op = body.ops[place.op]
+    kind = f"backward of {op.name}" if op.backward else op.name
+    where = f" in {op.source.module}" if op.source.module else ""
+    return f"{kind}{where} (rank {program.base}, body {body.name}, operator {place.op})"
+
+
+# -- replacing parts -----------------------------------------------------------------------------
+
+
+def with_program(plan: Plan, number: int, program: Program) -> Plan:
+    programs = list(plan.programs)
+    programs[number] = program
+    return replace(plan, programs=tuple(programs))
+
+
+def with_body(plan: Plan, program: int, number: int, body: Body) -> Plan:
+    held = plan.programs[program]
+    bodies = list(held.bodies)
+    bodies[number] = body
+    return with_program(plan, program, replace(held, bodies=tuple(bodies)))
+
+
+def with_calls(plan: Plan, program: int, calls: Sequence[Call]) -> Plan:
+    return with_program(plan, program, replace(plan.programs[program], calls=tuple(calls)))
+
+
+def defined_before(body: Body, op: int) -> list[int]:
+    """The values that are known when an operator runs."""
+    known = [*body.inputs, *(v for v, _ in body.shards), *(v for v, _ in body.saved)]
+    known += [v for v, _, _ in body.reduced]
+    for earlier in body.ops[:op]:
+        known += earlier.outputs
+    return known
+
+
+def producers(body: Body) -> dict[int, int]:
+    """By value: the operator that produces it."""
+    return {v: o for o, op in enumerate(body.ops) for v in op.outputs}
+
+
+def readers(body: Body, value: int) -> list[int]:
+    """The operators that read a value."""
+    return [o for o, op in enumerate(body.ops) if value in op.inputs]
+
+
+def alike(x: Value, y: Value) -> bool:
+    return x.shape == y.shape and x.dtype == y.dtype
+
+
+# -- one rank, one microbatch --------------------------------------------------------------------
+
+
+def separable(plan: Plan) -> list[str]:
+    """Axes along which every program can be taken apart: the batch is not divided along them."""
+    axes = {axis for program in plan.programs for axis, extent, _ in program.axes if extent > 1}
+    shared = [a for a in sorted(axes) if all(a in p.extents for p in plan.programs)]
+    return [axis for axis in shared if axis not in plan.replica_axes]
+
+
+def apart(plan: Plan, axis: str) -> Plan:
+    """The same plan with a program of its own for every rank along an axis."""
+    programs: list[Program] = []
+    for program in plan.programs:
+        extent, stride = next((n, s) for a, n, s in program.axes if a == axis)
+        programs += [_member(program, axis, i, extent, stride) for i in range(extent)]
+    return replace(plan, programs=tuple(programs))
+
+
+def _member(program: Program, axis: str, position: int, extent: int, stride: int) -> Program:
+    def fixed(value: Attr) -> Attr:
+        if isinstance(value, Affine):
+            return value.fix(axis, position)
+        if isinstance(value, Group):
+            ranks = tuple(rank + stride * position for rank in value.ranks)
+            if axis in value.axes:
+                bases = value.ranks or (program.base,)
+                ranks = tuple(rank + stride * i for rank in bases for i in range(extent))
+            return Group(ranks, tuple(a for a in value.axes if a != axis))
+        return value
+
+    def placed(op: Op) -> Op:
+        changed = {key: fixed(value) for key, value in op.attrs.items()}
+        peer = changed.get("peer")
+        if isinstance(peer, int):
+            changed["peer"] = peer + stride * position
+        return replace(op, attrs=changed)
+
+    return replace(
+        program,
+        name=f"{program.name} {axis} {position}",
+        base=program.base + stride * position,
+        axes=tuple(a for a in program.axes if a[0] != axis),
+        bodies=tuple(
+            replace(body, ops=tuple(placed(op) for op in body.ops)) for body in program.bodies
+        ),
+        shards=tuple(
+            replace(s, offset=tuple(o.fix(axis, position) for o in s.offset))
+            for s in program.shards
+        ),
+    )
+
+
+def one_call(plan: Plan, program: int, body: int, rng: Random) -> tuple[Plan, int] | None:
+    """One call of a body, chosen at random, gets a body of its own (a copy), and so do the calls
+    that are paired with it.  The plan, and the number of the copy; None if it is called once."""
+    held = plan.programs[program]
+    root = held.bodies[body].mirror if held.bodies[body].mirror >= 0 else body
+    family = [root, *(b for b, found in enumerate(held.bodies) if found.mirror == root)]
+    issued = {b: [c for c, call in enumerate(held.calls) if call.body == b] for b in family}
+    count = len(issued[root])
+    if count < 2 or any(len(calls) != count for calls in issued.values() if calls):
+        return None
+    chosen = rng.randrange(count)
+    bodies, calls = list(held.bodies), list(held.calls)
+    copies: dict[int, int] = {}
+    for b in family:
+        copies[b] = len(bodies)
+        mirror = copies[root] if b != root else held.bodies[b].mirror
+        bodies.append(replace(held.bodies[b], mirror=mirror))
+        if issued[b]:
+            calls[issued[b][chosen]] = replace(calls[issued[b][chosen]], body=copies[b])
+    changed = replace(held, bodies=tuple(bodies), calls=tuple(calls))
+    return with_program(plan, program, changed), copies[body]

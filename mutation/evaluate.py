@@ -1,0 +1,293 @@
+"""Both programs of a plan, run on the same random inputs: in float64, and in a finite field.
+
+This knows operators by their declarations and communication by what it does, and nothing of
+lineages, canonical forms or provers.  A small plan is run as it is, every rank and microbatch by
+itself; a large one at small sizes (`engine.simulation.shrink`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.interpreters import FieldReading, Weighted
+from shardproof.engine.interpreters.field import PRIME
+from shardproof.engine.plan.ir import MICROBATCH, Plan, Program, Shard
+from shardproof.engine.schedule.instances import Row, Unrolled
+from shardproof.engine.simulation.factors import AxisClass
+from shardproof.engine.simulation.inputs import Inputs, read_by
+from shardproof.engine.simulation.recorder import Recorder, slice_axes
+from shardproof.engine.simulation.replay import Replay, instances, needed_axes
+from shardproof.engine.simulation.shrink import Sizes, shrink
+from shardproof.engine.simulation.simulate import INDEXED, final_losses
+
+#: Numbers over all tensors, ranks and microbatches up to which a plan is run as it is.
+MOST_NUMBERS: Final = 6_000_000
+#: Operators over all distinct ranks and microbatches that one run evaluates.
+MOST_ROWS: Final = 12_000
+#: Scale of the smallest gradient, relative to the largest: below it are those that are zero over
+#: the reals (the bias of a key), and their rounding.
+SMALLEST_SCALE: Final = 1e-4
+Array = NDArray[Any]
+
+
+class TrueSizes(Sizes):
+    """Nothing is made smaller: every position is there."""
+
+    def _choose(self, held: AxisClass) -> int:
+        return 1
+
+
+class FieldInputs(Inputs):
+    """Random residues; index data stays what it is."""
+
+    def loss_gradient(self, shape: tuple[int, ...], *, whole: bool) -> Weighted:
+        """As in float64, with a residue for a number."""
+        if not self._gradient:
+            self._gradient = int(self.random.integers(1, PRIME))
+        mean = self.sizes.plan.loss == "mean" and not whole
+        share = prod(n for _, n in slice_axes(self.sizes.plan)) if mean else 1
+        value = int(self._gradient) * pow(share, -1, PRIME) % PRIME
+        return Weighted(np.full(shape, value, dtype=np.int64), tuple(() for _ in shape))
+
+    def _values(self, name: str, dims: Any) -> Array:
+        return self.random.integers(1, PRIME, [len(_positions(dim)) for dim in dims])
+
+    def _drawn(self, number: int) -> Array:
+        if number not in self._batch:
+            drawn: Array = super()._drawn(number)
+            if not self.sizes.classes(self.sizes.recorder.batch[number].domain):
+                # Equal numbers become equal residues: slices that are alike stay alike.
+                _, which = np.unique(drawn, return_inverse=True)
+                residues = self.random.integers(1, PRIME, int(which.max(initial=0)) + 1)
+                drawn = residues[which].reshape(drawn.shape)
+            self._batch[number] = drawn.astype(np.int64)
+        return self._batch[number]
+
+
+def _positions(dim: Sequence[Sequence[int]]) -> range:
+    return range(prod(len(factor) for factor in dim))
+
+
+class FieldReplay(Replay):
+    """Evaluates rows over the finite field."""
+
+    def reading(self, at: Mapping[str, int]) -> Any:
+        return FieldReading(coordinates=dict(at))
+
+    @staticmethod
+    def reduced(reading: Any, row: Row, inputs: Sequence[Weighted], alike: int) -> Weighted:
+        if row.attrs.get("op", "sum") != "max":
+            return Replay.reduced(reading, row, inputs, alike)
+        reading.combine(inputs, [Fraction(1)] * len(inputs), Fraction(0))
+        shape = (1, *inputs[0].shape)
+        stacked = [reading.reshape(x, shape) for x in inputs]
+        top: Weighted = reading.amax(reading.concat(stacked, 0), 0)
+        return Weighted(top.data, inputs[0].dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What is furthest off: ``error`` relative to the scale of its tensor (1 or 0 in the field);
+    ``where`` in words."""
+
+    error: float
+    where: str = ""
+
+
+def run(plan: Plan, single: Unrolled, parallel: Unrolled, seed: int, *, field: bool) -> Difference:
+    """The largest difference of a loss or gradient between the programs.
+
+    Raises `Unsupported`, `ShapeMismatch` or `InvalidInput` for what cannot be run.
+    """
+    sizes = choose_sizes(plan, single, parallel)
+    inputs = (FieldInputs if field else Inputs)(
+        sizes,
+        rotary=read_by("apply_rotary_emb", -1, single),
+        tables=read_by("embedding", 1, single),
+        random=np.random.default_rng(seed),
+    )
+    made = FieldReplay if field else Replay
+    one = made([plan.single], single, sizes, sizes.single, inputs)
+    many = made(plan.programs, parallel, sizes, sizes.parallel, inputs)
+    try:
+        one.run()
+        many.run()
+    except ShapeMismatch as error:
+        if isinstance(sizes, TrueSizes):
+            raise
+        # At true sizes everything fits: sizes that coincide there were made small apart.
+        raise Unsupported(f"at small sizes: {error}") from None
+    found = [*_losses(plan, one, many, field), *_gradients(plan, one, many, field)]
+    return max(found, key=lambda d: d.error, default=Difference(np.inf, "nothing to compare"))
+
+
+def choose_sizes(plan: Plan, single: Unrolled, parallel: Unrolled) -> Sizes:
+    """True sizes with every rank and microbatch by itself if that is not too much; else small
+    sizes, with as many members distinct as can be."""
+    axes = [axis for program in plan.programs for axis, _, _ in program.axes]
+    needed = needed_axes(plan.programs, parallel)
+    every = frozenset([*axes, *plan.replica_axes, MICROBATCH]) | needed
+    recorder = Recorder(plan, single, parallel)
+    first = recorder.run([plan.single], single)
+    second = recorder.run(plan.programs, parallel)
+    true = TrueSizes(plan, recorder, first, second, every, 0)
+    if _fits(true, parallel):
+        return true
+    for expanded in dict.fromkeys((every, needed | {MICROBATCH}, needed)):
+        for per_shard in (2, 1):
+            sizes = shrink(plan, single, parallel, expanded, per_shard, INDEXED)
+            if _fits(sizes, parallel):
+                return sizes
+    raise Unsupported(f"{sizes.entries} numbers for each of its members after shrinking")
+
+
+def _fits(sizes: Sizes, parallel: Unrolled) -> bool:
+    """Whether a run at these sizes is short."""
+    plan = sizes.plan
+    rows = instances(plan.programs, parallel, plan.microbatches, sizes.expanded)
+    if rows > MOST_ROWS:
+        return False
+    return sizes.entries * rows <= MOST_NUMBERS * len(parallel.rows)
+
+
+# -- comparison ----------------------------------------------------------------------------------
+
+
+def _difference(
+    expected: Array, actual: Array, scale: float, where: str, field: bool
+) -> Difference:
+    if field:
+        return Difference(float(np.any((expected - actual) % PRIME)), where)
+    with np.errstate(all="ignore"):
+        off = np.abs(actual - expected)
+    same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+    off = np.where(same, 0.0, np.where(np.isnan(off), np.inf, off))
+    return Difference(float(off.max(initial=0.0)) / (scale if 0 < scale < np.inf else 1.0), where)
+
+
+def _losses(plan: Plan, one: Replay, many: Replay, field: bool) -> list[Difference]:
+    batch = slice_axes(plan)
+    expected = sum(_total(one, value, {}, ()) for _, _, value in final_losses(one.unrolled))
+    groups: dict[tuple[int, str], list[int]] = {}
+    for program, which, value in final_losses(many.unrolled):
+        groups.setdefault((program, which), []).append(value)
+    if not groups:
+        return [Difference(np.inf, "no rank computes a loss")]
+    count = prod(extent for _, extent in batch) if plan.loss == "mean" else 1
+    found = []
+    for (program, which), values in groups.items():
+        others = [a for a in many.family(program, False) if a[0] not in dict(batch)]
+        for at in many.members(others):
+            actual = sum(_total(many, value, at, batch) for value in values)
+            # In the field a mean is compared by its sum.
+            sides = (expected * count, actual) if field else (expected, actual / count)
+            left, right = (np.array([side]) for side in sides)
+            found.append(_difference(left, right, abs(float(expected)), f"loss {which}", field))
+    return found
+
+
+def _total(side: Replay, value: int, at: dict[str, int], batch: Sequence[tuple[str, int]]) -> Any:
+    """The sum of a loss over the slices of the batch."""
+    held = side.unrolled.tensors[value]
+    own = dict(side.family(held.program, held.batched))
+    axes = {axis for axis, _, _ in side.programs[held.program].axes}
+    varies = [
+        (axis, n)
+        for axis, n in batch
+        if (held.batched and side.unrolled.symbolic if axis == MICROBATCH else axis in axes)
+    ]
+    total: Any = 0
+    for place in product(*(range(n) for axis, n in varies if axis in own)):
+        names = [axis for axis, _ in varies if axis in own]
+        data = side.get(value, {**at, **dict(zip(names, place, strict=True))}).data
+        if data.size != 1:
+            raise ShapeMismatch(f"the loss has {data.size} elements, expected one")
+        total += data.item()
+    return total * prod(n for axis, n in varies if axis not in own)
+
+
+def _gradients(plan: Plan, one: Replay, many: Replay, field: bool) -> list[Difference]:
+    """The gradient of every shard that is updated, on every rank; none at all is zero."""
+    full = {
+        plan.single.shards[number].name: one.get(value, {})
+        for _, number, value in one.unrolled.gradients
+    }
+    scales = {} if field else {n: float(np.abs(x.data).max(initial=0.0)) for n, x in full.items()}
+    least = SMALLEST_SCALE * max(scales.values(), default=0.0)
+    values = {(program, shard): value for program, shard, value in many.unrolled.gradients}
+    found = []
+    for number, program in enumerate(plan.programs):
+        for position, shard in enumerate(program.shards):
+            if shard.updated_as >= 0:
+                continue
+            value, whole = values.get((number, position)), full.get(shard.name)
+            if value is None and whole is None:
+                continue
+            for at in many.members(many.family(number, False)):
+                actual = None if value is None else many.get(value, at).data
+                wanted = None if whole is None else many.cut(whole, shard, at).data
+                like = wanted if wanted is not None else actual
+                assert like is not None
+                zero = np.zeros_like(like)
+                found.append(
+                    _difference(
+                        zero if wanted is None else wanted,
+                        zero if actual is None else actual,
+                        max(scales.get(shard.name, 0.0), least),
+                        f"gradient of {shard.name} on {program.name} {dict(at) or ''}".rstrip(),
+                        field,
+                    )
+                )
+    return [*found, *(Difference(np.inf, what) for what in uncovered(plan, full))]
+
+
+def uncovered(plan: Plan, names: Iterable[str]) -> list[str]:
+    """Parameters of which a part is on no rank, in words."""
+    boxes: dict[str, set[tuple[tuple[int, int], ...]]] = {name: set() for name in names}
+    for program in plan.programs:
+        for shard in program.shards:
+            if shard.name in boxes and shard.updated_as < 0:
+                boxes[shard.name].update(_boxes(shard, program))
+    sizes = {shard.name: shard.full_shape for shard in plan.single.shards}
+    return [
+        f"gradient of {name}: a part of it is on no rank"
+        for name, held in boxes.items()
+        if not _covers(sizes[name], held)
+    ]
+
+
+def _boxes(shard: Shard, program: Program) -> Iterator[tuple[tuple[int, int], ...]]:
+    """What the ranks of a program hold of a parameter: (start, end) for each dimension."""
+    used = {axis for offset in shard.offset for axis in offset.axes}
+    varied = [(name, extent) for name, extent, _ in program.axes if name in used]
+    for place in product(*(range(extent) for _, extent in varied)):
+        at = {name: p for (name, _), p in zip(varied, place, strict=True)}
+        starts = [offset.at(at) for offset in shard.offset]
+        yield tuple((s, s + n) for s, n in zip(starts, shard.shape, strict=True))
+
+
+def _covers(shape: tuple[int, ...], boxes: Iterable[tuple[tuple[int, int], ...]]) -> bool:
+    """Whether boxes cover a tensor: on the grid of all their boundaries."""
+    held = list(boxes)
+    cuts = [
+        sorted({0, size, *(edge for box in held for edge in box[i])})
+        for i, size in enumerate(shape)
+    ]
+    grid = np.zeros([len(edges) - 1 for edges in cuts], dtype=bool)
+    for box in held:
+        grid[
+            tuple(
+                slice(edges.index(start), edges.index(end))
+                for edges, (start, end) in zip(cuts, box, strict=True)
+            )
+        ] = True
+    return bool(grid.all())

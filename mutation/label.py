@@ -1,0 +1,127 @@
+"""What a mutant is, by evaluation alone: equivalent, different, invalid or undecided.
+
+Nothing of `partition` is used.  *Invalid*: the program contradicts itself (a deadlock, a message
+that nobody sends, a shape that an operator cannot take) or is no plan.  *Different*: a loss or a
+gradient differs in float64, or, by less than float64 can show, in the finite field.  *Rounded*: it
+is different, and no more once constants that round to one are equal, which is what a proof then
+assumes in so many words.  *Equivalent*: float64 agrees to rounding, and the field agrees or cannot
+be asked.
+
+A small plan is run a second time, by `runtime`, which shares nothing with the prover but what
+single operators compute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from shardproof.engine.plan import same_model as pairing
+from shardproof.engine.plan import wellformed
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.reference_runtime import runtime
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.schedule.unroll import unroll
+from shardproof.mutation.evaluate import Difference, run
+from shardproof.partition.evidence.rounding import rounded
+
+Label: TypeAlias = Literal["equivalent", "different", "rounded", "invalid", "undecided"]
+LABELS: Final[tuple[Label, ...]] = (
+    "equivalent",
+    "different",
+    "rounded",
+    "invalid",
+    "undecided",
+)
+
+#: Relative errors above this are a difference, below the other one rounding.
+DIFFERENT: Final = 1e-6
+ROUNDING: Final = 1e-11
+#: Inputs that are tried where float64 alone decides; where the field agrees, one of each will do.
+SEEDS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """``why``: what differs or is wrong, in words; ``error``: the largest relative one, in
+    float64; ``field``: "same", "differs", or why the finite field could not be asked; ``ranks``:
+    the same of running every rank by itself."""
+
+    label: Label
+    why: str = ""
+    error: float = 0.0
+    field: str = ""
+    ranks: str = ""
+
+
+def label(plan: Plan) -> Labelled:
+    """Evaluate both programs of ``plan`` and compare."""
+    found = _evaluated(plan)
+    if found.label in ("equivalent", "undecided"):
+        found = _run_by_ranks(plan, found)
+    if found.label == "different" and found.error <= DIFFERENT:
+        equal = rounded(plan)
+        if equal is not plan and label(equal).label == "equivalent":
+            return replace(found, label="rounded")
+    return found
+
+
+def _run_by_ranks(plan: Plan, found: Labelled) -> Labelled:
+    """The label with a second opinion: a difference that it sees is one."""
+    if not runtime.fits(plan):
+        return replace(found, ranks="not run: too large")
+    try:
+        error, where = runtime.worst(plan, 0)
+    except Unsupported as problem:
+        return replace(found, ranks=str(problem))
+    except (runtime.Stuck, ShapeMismatch, InvalidInput) as problem:
+        return Labelled("invalid", str(problem), found.error, found.field, "stuck")
+    if error > DIFFERENT:
+        return Labelled("different", where, error, found.field, "differs")
+    return replace(found, ranks="same")
+
+
+def _evaluated(plan: Plan) -> Labelled:
+    try:
+        wellformed.check(plan)
+        pairing.check(plan)
+    except InvalidInput as error:
+        return Labelled("invalid", str(error))
+    single, parallel = unroll([plan.single], 1), unroll(plan.programs, plan.microbatches)
+    faults = [*single.faults, *parallel.faults]
+    if faults:
+        return Labelled("invalid", f"{faults[0].kind}: {faults[0].message}")
+    try:
+        worst = run(plan, single, parallel, 0, field=False)
+    except (ShapeMismatch, InvalidInput) as error:
+        return Labelled("invalid", str(error))
+    except Unsupported as error:
+        return Labelled("undecided", str(error))
+    if worst.error > DIFFERENT:
+        return Labelled("different", worst.where, worst.error, "not asked")
+    try:
+        algebraic = run(plan, single, parallel, 0, field=True)
+    except (ShapeMismatch, InvalidInput, Unsupported) as error:
+        return _by_floats(_worst(plan, single, parallel), str(error))
+    if not algebraic.error:
+        return Labelled("equivalent", "", worst.error, "same")
+    if worst.error > ROUNDING:
+        return Labelled("different", algebraic.where, worst.error, "differs")
+    why = f"{algebraic.where} differs in the field and agrees to rounding in float64"
+    return Labelled("undecided", why, worst.error, "differs")
+
+
+def _by_floats(worst: Difference, why: str) -> Labelled:
+    """The label where the field cannot be asked."""
+    if worst.error > DIFFERENT:
+        return Labelled("different", worst.where, worst.error, why)
+    if worst.error > ROUNDING:
+        return Labelled("undecided", f"{worst.where} is off by {worst.error:.1e}", worst.error, why)
+    return Labelled("equivalent", "", worst.error, why)
+
+
+def _worst(plan: Plan, single: Unrolled, parallel: Unrolled) -> Difference:
+    """The largest difference over a few random inputs, in float64."""
+    found = (run(plan, single, parallel, seed, field=False) for seed in range(SEEDS))
+    return max(found, key=lambda d: d.error)

@@ -1,0 +1,142 @@
+"""Whether two values can be parts of one tensor, from their records and what they are views of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.lineage.lineage import BROADCAST, Dim, Lineage, Term
+from shardproof.engine.plan.recorded import Claimed
+
+
+def agree(a: Claimed, x: Lineage, b: Claimed, y: Lineage) -> bool:
+    """Whether two values can be the boxes that they claim to be of one full tensor.
+
+    Inside the other's box a value must be the very elements; beyond it, what lies as far on.
+    """
+    if len(x.terms) != len(y.terms) or len(x.shape) != len(y.shape):
+        return False
+    if not x.terms or (a.low == b.low and x == y):
+        return True
+    if len(x.terms) > 1:
+        # Partial sums of several terms: in the same box the same ones.
+        return a.low != b.low or a.high != b.high or set(x.terms) == set(y.terms)
+    (one,), (other,) = x.terms, y.terms
+    if one.factor != other.factor or one.node != other.node:
+        return False
+    if set(one.parts) != set(other.parts):
+        return False
+    shift = tuple(q - p for p, q in zip(a.low, b.low, strict=True))
+    if _moved(one, other, shift):
+        return True
+    back = tuple(-n for n in shift)
+    return any(
+        _follows(one, x.shape, other, y.shape, shift, lead)
+        or _follows(other, y.shape, one, x.shape, back, lead)
+        for lead in (_outermost, _widest)
+    )
+
+
+def difference(x: Lineage, y: Lineage) -> str:
+    """What keeps one value from being part of what another one is part of, in words."""
+    if {t.node for t in x.terms} != {t.node for t in y.terms}:
+        return "no part"
+    if {t.factor for t in x.terms} != {t.factor for t in y.terms}:
+        return "a multiple"
+    if {p for t in x.terms for p in t.parts} != {p for t in y.terms for p in t.parts}:
+        return "another addend"
+    return "another part"
+
+
+def _moved(x: Term, y: Term, shift: tuple[int, ...]) -> bool:
+    """Whether two views differ by nothing but where the outermost digits of their dimensions begin,
+    and that is as far as the boxes are apart (the usual case, seen without looking at positions).
+    """
+    if x.layout.fixed != y.layout.fixed:
+        return False
+    for mine, other, distance in zip(x.layout.dims, y.layout.dims, shift, strict=True):
+        if mine == other:
+            if distance:
+                return False
+            continue
+        if not mine or not other or mine[1:] != other[1:] or mine[0][:3] != other[0][:3]:
+            return False
+        inner = 1
+        for atom in mine[1:]:
+            inner *= atom.size
+        if mine[0].start * inner + distance != other[0].start * inner:
+            return False
+    return True
+
+
+def _follows(
+    x: Term,
+    size: tuple[int, ...],
+    y: Term,
+    length: tuple[int, ...],
+    shift: tuple[int, ...],
+    lead: Callable[[Dim], int],
+) -> bool:
+    """Whether ``y`` reads at every point what ``x`` reads ``shift`` further on."""
+    for point in _points(x, y, length):
+        there = tuple(i + d for i, d in zip(point, shift, strict=True))
+        expected = _position(x, there, size, lead)
+        # A view that does not say how it goes on contradicts nothing.
+        if expected is not None and expected != _position(y, point, length, lead):
+            return False
+    return True
+
+
+def _points(x: Term, y: Term, length: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Local positions where two views could begin to differ: the origin, and along each dimension
+    one step of every digit, and its end."""
+    origin = (0,) * len(length)
+    yield origin
+    for d, n in enumerate(length):
+        steps = {n - 1}
+        for dim in (x.layout.dims[d], y.layout.dims[d]):
+            step = 1
+            for atom in reversed(dim):
+                steps.add(step)
+                step *= atom.size
+        for i in sorted(steps):
+            if 0 < i < n:
+                yield (*origin[:d], i, *origin[d + 1 :])
+
+
+def _outermost(dim: Dim) -> int:
+    return 0
+
+
+def _widest(dim: Dim) -> int:
+    """The outermost atom that is longer than 1."""
+    return next((i for i, atom in enumerate(dim) if atom.size != 1), 0)
+
+
+def _position(
+    term: Term, point: tuple[int, ...], size: tuple[int, ...], lead: Callable[[Dim], int]
+) -> dict[int, Affine] | None:
+    """Where in its node a view reads at a local position: per axis that is not at 0.  Beyond the
+    view the digit ``lead`` goes on counting; None where there is none to count."""
+    found: dict[int, Affine] = {}
+    for atom in term.layout.fixed:
+        if atom.axis != BROADCAST:
+            found[atom.axis] = found.get(atom.axis, ZERO) + atom.start * atom.stride
+    for dim, i, n in zip(term.layout.dims, point, size, strict=True):
+        if not dim and i:
+            return None
+        head = lead(dim) if not 0 <= i < n else -1
+        rest = i
+        digits = []
+        for k in range(len(dim) - 1, -1, -1):
+            if k == head:
+                digits.append(rest)
+                rest = 0
+            else:
+                rest, digit = divmod(rest, dim[k].size)
+                digits.append(digit)
+        for atom, digit in zip(reversed(dim), digits, strict=True):
+            if atom.axis != BROADCAST:
+                at = (atom.start + digit) * atom.stride
+                found[atom.axis] = found.get(atom.axis, ZERO) + at
+    return {axis: at for axis, at in found.items() if at != ZERO}

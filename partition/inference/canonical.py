@@ -1,0 +1,167 @@
+"""Canonical forms of multilinear definitions: the same sum of products is the same node.
+
+Operands are ordered, labels renumbered by first use, and labels that always occur together are
+merged, so that the form does not depend on how a plan splits and joins dimensions on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations, product
+from typing import NamedTuple
+
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.lineage.lineage import Atom, Operand
+
+#: An operand before labels are final: node, (atom, label) pairs, fixed atoms, a weight that orders
+#: operands of the same node (the factor of a sum; empty for products).
+Draft = tuple[int, tuple[tuple[Atom, int], ...], tuple[Atom, ...], tuple[object, ...]]
+
+
+class Canonical(NamedTuple):
+    """``operands`` in canonical order, ``order[i]``: the draft that operand i came from;
+    ``labels``: old label -> (new label, stride, extent) inside it: several old labels may have been
+    merged into one new label, outermost first; ``outputs``: new output labels, ascending."""
+
+    operands: tuple[Operand, ...]
+    order: tuple[int, ...]
+    labels: dict[int, tuple[int, int, int]]
+    outputs: tuple[int, ...]
+    extents: dict[int, int]
+
+
+def _fixed(atoms: Sequence[Atom]) -> tuple[tuple[int, int, int, Affine], ...]:
+    ranked = sorted(atoms, key=lambda a: (a.axis, a.stride, a.extent, str(a.start)))
+    return tuple((a.axis, a.stride, a.extent, a.start) for a in ranked)
+
+
+def _outline(draft: Draft) -> tuple[object, ...]:
+    """What an operand is, before labels: comparable, node number first."""
+    node, atoms, fixed, weight = draft
+    shape = sorted((a.axis, -a.stride, a.extent) for a, _ in atoms)
+    held = sorted((a.axis, a.stride, a.extent, str(a.start)) for a in fixed)
+    return (node, tuple(shape), tuple(held), weight)
+
+
+def _orders(drafts: Sequence[Draft]) -> list[list[int]]:
+    """Orders of the drafts that sort their outlines; more than one only if outlines are equal."""
+    outlines = [_outline(d) for d in drafts]
+    ranked = sorted(range(len(drafts)), key=lambda i: outlines[i])
+    groups: list[list[int]] = []
+    for i in ranked:
+        if groups and outlines[groups[-1][0]] == outlines[i]:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    if all(len(g) == 1 for g in groups):
+        return [ranked]
+    choices = [list(permutations(g)) if len(g) <= 4 else [tuple(g)] for g in groups]
+    return [[i for part in choice for i in part] for choice in product(*choices)]
+
+
+def _coarsen(
+    drafts: Sequence[Draft], outputs: frozenset[int]
+) -> tuple[list[Draft], dict[int, tuple[int, int, int]]]:
+    """Merge label pairs that are outer and inner part of one axis wherever they occur."""
+    where: dict[int, tuple[int, int, int]] = {}
+    current = [{label: atom for atom, label in d[1]} for d in drafts]
+    changed = True
+    merged: dict[int, list[tuple[int, int]]] = {}
+    while changed:
+        changed = False
+        holders: dict[int, list[int]] = {}
+        for i, atoms in enumerate(current):
+            for label in atoms:
+                holders.setdefault(label, []).append(i)
+        for outer, inner in _candidates(current):
+            if holders[outer] != holders[inner] or (outer in outputs) != (inner in outputs):
+                continue
+            if not all(_adjacent(current[i][outer], current[i][inner]) for i in holders[outer]):
+                continue
+            extent = current[holders[outer][0]][inner].extent
+            for i in holders[outer]:
+                a, b = current[i].pop(outer), current[i][inner]
+                current[i][inner] = b._replace(extent=a.extent * b.extent)
+            members = merged.pop(inner, [(inner, 1)])
+            merged[inner] = [
+                (label, stride * extent) for label, stride in merged.pop(outer, [(outer, 1)])
+            ] + members
+            changed = True
+            break
+    for target, members in merged.items():
+        for label, stride in members:
+            where[label] = (target, stride, 0)
+    result: list[Draft] = [
+        (d[0], tuple((atom, label) for label, atom in atoms.items()), d[2], d[3])
+        for d, atoms in zip(drafts, current, strict=True)
+    ]
+    return result, where
+
+
+def _adjacent(outer: Atom, inner: Atom) -> bool:
+    return (
+        outer.axis == inner.axis
+        and inner.extent > 0
+        and outer.extent > 0
+        and outer.stride == inner.stride * inner.extent
+    )
+
+
+def _candidates(current: Sequence[dict[int, Atom]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for atoms in current:
+        items = list(atoms.items())
+        for outer, a in items:
+            for inner, b in items:
+                if outer != inner and _adjacent(a, b) and (outer, inner) not in found:
+                    found.append((outer, inner))
+    return found
+
+
+def canonical(
+    drafts: Sequence[Draft], outputs: frozenset[int], extents: dict[int, int]
+) -> Canonical:
+    """The canonical form of a definition with the given operands and output labels.
+
+    ``extents``: full extent of every label.
+    """
+    strides: dict[int, tuple[int, int, int]] = {}
+    original = {label: extents[label] for label in extents}
+    if any(len({a.axis for a, _ in d[1]}) < len(d[1]) for d in drafts):
+        drafts, strides = _coarsen(drafts, outputs)
+        extents = dict(extents)
+        for _, atoms, _, _ in drafts:
+            for atom, label in atoms:
+                if label in {t for t, _, _ in strides.values()}:
+                    extents[label] = atom.extent
+    best: tuple[tuple[object, ...], tuple[Operand, ...], list[int], dict[int, int]] | None = None
+    for order in _orders(drafts):
+        numbers: dict[int, int] = {}
+        operands: list[Operand] = []
+        for i in order:
+            node, atoms, fixed, _ = drafts[i]
+            entries = []
+            for atom, label in sorted(atoms, key=lambda p: (p[0].axis, -p[0].stride)):
+                number = numbers.setdefault(label, len(numbers))
+                entries.append((atom.axis, atom.stride, atom.extent, number))
+            operands.append(Operand(node, tuple(entries), _fixed(fixed)))
+        key = (
+            tuple(o.atoms for o in operands),
+            tuple(sorted(numbers[x] for x in numbers if x in outputs)),
+        )
+        if best is None or key < best[0]:
+            best = (key, tuple(operands), order, numbers)
+    assert best is not None
+    _, result, order, numbers = best
+    labels: dict[int, tuple[int, int, int]] = {}
+    for label in original:
+        target, stride, _ = strides.get(label, (label, 1, 0))
+        if target in numbers:
+            labels[label] = (numbers[target], stride, original[label])
+    return Canonical(
+        operands=result,
+        order=tuple(order),
+        labels=labels,
+        outputs=tuple(sorted(numbers[x] for x in numbers if x in outputs)),
+        extents={numbers[x]: extents[x] for x in numbers},
+    )

@@ -1,0 +1,63 @@
+"""Masks in sums: minus infinity, added twice or multiplied by 2, is no less than it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from shardproof.engine.lineage.lineage import BROADCAST, Atom, NodeTable, Operand, Term
+
+
+def unscaled(nodes: NodeTable, terms: Sequence[Term]) -> Sequence[Term]:
+    """The terms of a sum, masks without a positive factor."""
+    if not any(nodes.is_masked(t.node) for t in terms):
+        return terms
+    return [
+        t._replace(factor=Fraction(1)) if nodes[t.node].kind == "causal" and t.factor > 0 else t
+        for t in terms
+    ]
+
+
+def masked_once(nodes: NodeTable, terms: Sequence[Term]) -> list[Term]:
+    """The terms of a sum without the masks that another of them has already."""
+    return [
+        t
+        for t in terms
+        if nodes[t.node].kind != "causal"
+        or t.factor <= 0
+        or not any(u.factor > 0 and _has(nodes, u, t) for u in terms if u is not t)
+    ]
+
+
+def _has(nodes: NodeTable, view: Term, mask: Term) -> bool:
+    """Whether the definition of a viewed node adds this very part of the mask."""
+    node = nodes[view.node]
+    if node.kind != "combine" or mask.layout.fixed:
+        return False
+    factors, reads, outputs = node.payload
+    found = zip(factors, reads, strict=True)  # type: ignore[call-overload]
+    return any(
+        factor > 0 and read.node == mask.node and _same_part(view, mask, read, outputs)  # type: ignore[arg-type]
+        for factor, read in found
+    )
+
+
+def _same_part(view: Term, mask: Term, read: Operand, outputs: Sequence[int]) -> bool:
+    axes = {axis: (outputs.index(label), stride) for axis, stride, _, label in read.atoms}
+    if read.fixed or len(axes) < 2:
+        return False
+    for mine, dim in zip(view.layout.dims, mask.layout.dims, strict=True):
+        varying = [atom for atom in dim if atom.axis != BROADCAST]
+        if varying and not (len(mine) == len(dim) == 1 and _reads(mine[0], varying[0], axes)):
+            return False
+    return True
+
+
+def _reads(atom: Atom, other: Atom, axes: Mapping[int, tuple[int, int]]) -> bool:
+    """Whether an atom of a node runs over what ``other`` does of an operand, each axis of which is
+    (axis of the node, stride)."""
+    return (
+        axes[other.axis] == (atom.axis, 1)
+        and (atom.stride, atom.start, atom.size) == (1, other.start, other.size)
+        and other.stride == 1
+    )

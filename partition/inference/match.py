@@ -1,0 +1,308 @@
+"""Values that both programs have, by another route.
+
+A parallel program may add, multiply and distribute in another order than the single-device one:
+``(a + b) c`` for ``a c + b c``, a chain of products from the other end, a sum in other groups.  The
+result is then a node of its own.  Here sums and products are multiplied out, down to nodes that
+both sides have, and compared; where a reference node has the same expansion, it is what the value
+is taken for.  That is a guess: the claim of the operator that made the value states it, and the
+solvers decide, with the cut moved back over the definitions that were multiplied out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import permutations, product
+from typing import NamedTuple
+
+from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.claims.cone import operands
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Atom,
+    Dim,
+    Layout,
+    Lineage,
+    NodeTable,
+    Operand,
+    Term,
+)
+from shardproof.partition.inference.canonical import Draft, canonical
+
+#: Products that an expansion may have, and factors of a product.
+MOST_PRODUCTS, MOST_FACTORS = 24, 8
+#: Definitions of reference nodes that are multiplied out below a value, one under the other.
+DEEPEST = 3
+#: Reference nodes that are compared with one value, and how far above its leaves they may be (by so
+#: many definitions they are multiplied out themselves).
+MOST_CANDIDATES, HIGHEST = 100, 5
+#: Products looked at for one plan; a plan that differs everywhere is not matched at length.
+MOST_WORK = 20_000
+
+
+class _TooLarge(Exception):
+    """The expansion is not worth having, or reaches a value that only the parallel side has."""
+
+
+class _Leaf(NamedTuple):
+    """How a product reads a node: atoms (axis, stride, extent, label), and fixed positions."""
+
+    node: int
+    atoms: tuple[tuple[int, int, int, int], ...]
+    fixed: tuple[tuple[int, int, int, Affine], ...]
+
+
+class _Product(NamedTuple):
+    factor: Fraction
+    leaves: tuple[_Leaf, ...]
+
+
+class _Form(NamedTuple):
+    """A product without names: canonical operands and where each axis of the value is in it."""
+
+    operands: tuple[Operand, ...]
+    outputs: tuple[int, ...]
+    places: tuple[tuple[int, int, int] | None, ...]
+
+
+class Alias(NamedTuple):
+    """A value is ``factor`` times ``node``; its axis i is axis ``axes[i]`` of the node."""
+
+    node: int
+    factor: Fraction
+    axes: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Expansion:
+    """Multiplies a node out, by a number of definitions of reference nodes one under the other, but
+    never those of ``stop``."""
+
+    table: NodeTable
+    reference_size: int
+    stop: frozenset[int]
+    extents: dict[int, int] = field(default_factory=dict)
+    work: int = 0
+
+    def whole(self, number: int, depth: int) -> tuple[list[_Product], list[int]]:
+        """The node as a sum of products, and the label of each of its axes."""
+        labels = [self._label(n) for n in self.table[number].extents]
+        atoms = tuple((axis, 1, self.extents[label], label) for axis, label in enumerate(labels))
+        products = self._open(_Leaf(number, atoms, ()), Fraction(1), depth)
+        return products, labels
+
+    def _label(self, extent: int) -> int:
+        if extent == ABSOLUTE:
+            raise _TooLarge
+        self.extents[len(self.extents)] = extent
+        return len(self.extents) - 1
+
+    def _open(self, leaf: _Leaf, factor: Fraction, depth: int) -> list[_Product]:
+        if leaf.node == self.table.one:
+            return [_Product(factor, ())]
+        own = leaf.node >= self.reference_size
+        opens = self.table[leaf.node].kind in ("einsum", "combine")
+        if opens and (own or (depth > 0 and leaf.node not in self.stop)):
+            return self._definition(leaf, factor, depth if own else depth - 1)
+        if own:
+            raise _TooLarge
+        return [_Product(factor, (leaf,))]
+
+    def _definition(self, leaf: _Leaf, factor: Fraction, depth: int) -> list[_Product]:
+        node = self.table[leaf.node]
+        reads = operands(self.table, leaf.node)
+        outputs: Sequence[int] = node.payload[-1]  # type: ignore[assignment]
+        inner: dict[int, int] = {}
+        below = [self._substituted(o, leaf, outputs, inner) for o in reads]
+        if node.kind == "combine":
+            factors: Sequence[Fraction] = node.payload[0]  # type: ignore[assignment]
+            terms = [
+                p
+                for f, o in zip(factors, below, strict=True)
+                for p in self._open(o, factor * f, depth)
+            ]
+            return self._bounded(terms)
+        found = [_Product(factor, ())]
+        for o in below:
+            opened = self._open(o, Fraction(1), depth)
+            found = self._bounded(
+                [
+                    _Product(p.factor * q.factor, p.leaves + q.leaves)
+                    for p, q in product(found, opened)
+                ]
+            )
+        return found
+
+    def _bounded(self, products: list[_Product]) -> list[_Product]:
+        self.work += len(products)
+        if len(products) > MOST_PRODUCTS or any(len(p.leaves) > MOST_FACTORS for p in products):
+            raise _TooLarge
+        return products
+
+    def _substituted(
+        self, operand: Operand, leaf: _Leaf, outputs: Sequence[int], inner: dict[int, int]
+    ) -> _Leaf:
+        """How the definition of ``leaf`` reads one of its operands, in the labels of the whole."""
+        atoms: list[tuple[int, int, int, int]] = []
+        fixed = list(operand.fixed)
+        for axis, stride, extent, label in operand.atoms:
+            if extent == ABSOLUTE:
+                raise _TooLarge
+            if label not in outputs:
+                if label not in inner:
+                    inner[label] = self._label(extent)
+                atoms.append((axis, stride, extent, inner[label]))
+                continue
+            here = outputs.index(label)
+            atoms += [
+                (axis, stride * step, n, name) for a, step, n, name in leaf.atoms if a == here
+            ]
+            fixed += [(axis, stride * step, n, at) for a, step, n, at in leaf.fixed if a == here]
+        return _Leaf(operand.node, tuple(atoms), tuple(fixed))
+
+
+class Matcher:
+    """Finds reference nodes (those below ``reference_size``) for values of the parallel side."""
+
+    def __init__(self, table: NodeTable, reference_size: int) -> None:
+        self.table = table
+        self.reference_size = reference_size
+        self._found: dict[int, Alias | None] = {}
+        self._users: dict[int, list[int]] = {}
+        self._work = 0
+
+    @property
+    def matched(self) -> bool:
+        """Whether any value was found."""
+        return any(alias is not None for alias in self._found.values())
+
+    def known(self, x: Lineage) -> Lineage:
+        """The lineage over a reference node, where the value has one."""
+        if len(x.terms) != 1:
+            return x
+        (term,) = x.terms
+        if term.node < self.reference_size or term.parts:
+            return x
+        alias = self.alias(term.node)
+        return x if alias is None else Lineage(x.shape, (_renamed(term, alias),))
+
+    def alias(self, number: int) -> Alias | None:
+        """The reference node that a node of the parallel side is, if there is one."""
+        if number not in self._found:
+            self._found[number] = self._match(number)
+        return self._found[number]
+
+    def _match(self, number: int) -> Alias | None:
+        node = self.table[number]
+        if node.kind not in ("einsum", "combine") or node.coordinates:
+            return None
+        for depth in range(DEEPEST + 1):
+            if self._work > MOST_WORK:
+                return None
+            try:
+                mine = self._sum(number, frozenset(), depth)
+            except _TooLarge:
+                return None
+            leaves = frozenset(o.node for form in mine for o in form.operands)
+            for candidate in self._candidates(leaves, node.extents):
+                if self._work > MOST_WORK:
+                    return None
+                try:
+                    alias = self._same(mine, node.extents, candidate, leaves)
+                except _TooLarge:
+                    continue
+                if alias is not None:
+                    return alias
+        return None
+
+    def _sum(self, number: int, stop: frozenset[int], depth: int) -> dict[_Form, Fraction]:
+        """A node multiplied out: factors of distinct products."""
+        expansion = _Expansion(self.table, self.reference_size, stop)
+        try:
+            products, labels = expansion.whole(number, depth)
+        finally:
+            self._work += expansion.work
+        found: dict[_Form, Fraction] = {}
+        for factor, leaves in products:
+            form = _form(leaves, labels, expansion.extents)
+            found[form] = found.get(form, Fraction(0)) + factor
+        return {form: factor for form, factor in found.items() if factor}
+
+    def _candidates(self, leaves: frozenset[int], extents: tuple[int, ...]) -> Iterator[int]:
+        """Reference nodes of these extents above the leaf that is read least."""
+        if not self._users:
+            for number in range(self.reference_size):
+                for operand in operands(self.table, number):
+                    self._users.setdefault(operand.node, []).append(number)
+        if not leaves:
+            return
+        first = min(leaves, key=lambda n: len(self._users.get(n, ())))
+        level, seen = [first], {first}
+        for _ in range(HIGHEST):
+            for number in level:
+                if sorted(self.table[number].extents) == sorted(extents):
+                    yield number
+            above = [u for n in level for u in self._users.get(n, ()) if u not in seen]
+            level = list(dict.fromkeys(above))[: MOST_CANDIDATES - len(seen)]
+            seen.update(level)
+
+    def _same(
+        self,
+        mine: dict[_Form, Fraction],
+        extents: tuple[int, ...],
+        candidate: int,
+        leaves: frozenset[int],
+    ) -> Alias | None:
+        """How a candidate is the value, if its expansion is the same."""
+        other = self._sum(candidate, leaves, HIGHEST)
+        if len(other) != len(mine) or _outlines(mine) != _outlines(other):
+            return None
+        theirs = self.table[candidate].extents
+        for axes in permutations(range(len(extents))):
+            if any(theirs[a] != n for a, n in zip(axes, extents, strict=True)):
+                continue
+            moved = {
+                f._replace(places=tuple(f.places[a] for a in axes)): v for f, v in other.items()
+            }
+            if moved.keys() != mine.keys():
+                continue
+            ratios = {mine[form] / moved[form] for form in mine}
+            if len(ratios) == 1:
+                return Alias(candidate, ratios.pop(), axes)
+        return None
+
+
+def _outlines(forms: dict[_Form, Fraction]) -> list[str]:
+    return sorted(repr((f.operands, f.outputs)) for f in forms)
+
+
+def _form(leaves: Sequence[_Leaf], labels: Sequence[int], extents: dict[int, int]) -> _Form:
+    if not leaves:
+        return _Form((), (), tuple(None for _ in labels))
+    drafts: list[Draft] = [
+        (
+            leaf.node,
+            tuple((Atom(a, s, n, ZERO, n), label) for a, s, n, label in leaf.atoms),
+            tuple(Atom(a, s, n, start, 1) for a, s, n, start in leaf.fixed),
+            (),
+        )
+        for leaf in leaves
+    ]
+    used = {label for leaf in leaves for _, _, _, label in leaf.atoms}
+    form = canonical(
+        drafts,
+        frozenset(used.intersection(labels)),
+        {label: n for label, n in extents.items() if label in used},
+    )
+    return _Form(form.operands, form.outputs, tuple(form.labels.get(label) for label in labels))
+
+
+def _renamed(term: Term, alias: Alias) -> Term:
+    def atom(a: Atom) -> Atom:
+        return a if a.axis == BROADCAST else a._replace(axis=alias.axes[a.axis])
+
+    dims: tuple[Dim, ...] = tuple(tuple(atom(a) for a in dim) for dim in term.layout.dims)
+    layout = Layout(dims, tuple(atom(a) for a in term.layout.fixed))
+    return Term(term.factor * alias.factor, alias.node, layout)

@@ -1,0 +1,258 @@
+"""Rows that repeat: what was read once of a layer, a rank or a microbatch is read of the others by
+putting in their nodes.
+
+What an operator makes of its inputs depends on their forms, on which of their nodes are one node,
+on what each node is (`Repeats._fact`; not on what that is made of) and on the order of the nodes'
+numbers.  Where all that is as it was before, the definitions that the operator made are made again
+over the new nodes, and so are the lineages of its outputs.  What masks is the exception: a sum
+looks whether what it is added to has the mask already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from shardproof.engine.lineage.lineage import (
+    PAYLOAD,
+    Lineage,
+    Node,
+    NodeTable,
+    Term,
+    Token,
+    with_nodes,
+)
+from shardproof.engine.schedule.instances import Row
+from shardproof.partition.inference.forms import Forms, View
+from shardproof.partition.inference.interpreter import LineageReading
+
+#: From a number to another one; raises ValueError or IndexError for one that was not met.
+Renaming: TypeAlias = Callable[[int], int]
+
+#: Rows that are read by what they are and where, not by their inputs.
+GIVEN = frozenset({"shard", "load", "seed", "recv", "broadcast"})
+#: Definitions that are made of nodes alone (others are of local tensors).
+MADE = frozenset({*PAYLOAD, "causal", "constant"})
+
+
+class _Made(NamedTuple):
+    """A definition, or a token where there is none, and how many of its kind that were met before
+    have a smaller number.  Nodes and tokens that they name, here and below, are places in the order
+    in which they were met: those of the inputs first."""
+
+    node: Node | None
+    token: Token | None
+    below: int
+
+
+class _Output(NamedTuple):
+    lineage: Lineage
+    view: View
+
+
+class Repeat(NamedTuple):
+    """A row as it was read first: its number among repeats, the number of the row, the nodes that
+    it was about; what was made of them, what came out, and functions that are undefined
+    somewhere."""
+
+    number: int
+    row: int
+    nodes: frozenset[int]
+    made: tuple[_Made, ...]
+    outputs: tuple[_Output, ...]
+    partial: tuple[tuple[str, Term], ...]
+
+
+class Repeats:
+    """Reads the rows of one side; ``rows[n]`` is what row n repeats, where it does."""
+
+    def __init__(self, reading: LineageReading, forms: Forms, reference_size: int | None) -> None:
+        self.rows: dict[int, Repeat] = {}
+        self._reading = reading
+        self._table: NodeTable = reading.table
+        self._forms = forms
+        self._reference_size = reference_size
+        self._known: dict[Hashable, Repeat] = {}
+        self._count = 0
+        self._facts: dict[int, int] = {}
+        self._found: dict[tuple[int, ...], list[Lineage]] = {}
+
+    def read(
+        self,
+        number: int,
+        row: Row,
+        inputs: Sequence[Lineage | None],
+        told: Hashable,
+        read: Callable[[], list[Lineage]],
+    ) -> list[Lineage]:
+        """The lineages of a row's outputs, as ``read`` gives them; raises what it raises.
+
+        ``told``: what else ``read`` looks at, beside the row's attributes and its inputs.
+        """
+        if row.kind in GIVEN:
+            return read()
+        views = [None if x is None else self._forms.view(x) for x in inputs]
+        nodes = _distinct(n for v in views if v is not None for n in v.nodes)
+        nodes.setdefault(self._table.one, len(nodes))
+        tokens = _distinct(t for v in views if v is not None for t in v.tokens)
+        if any(self._table[n].kind == "causal" for n in nodes):
+            return read()
+        key = (
+            row.kind,
+            row.name if row.kind == "op" else "",
+            row.backward,
+            row.over,
+            len(row.programs),
+            self._forms.attributes(row.attrs)[1],
+            told,
+            tuple(-1 if v is None else v.form for v in views),
+            tuple(nodes[n] for v in views if v is not None for n in v.nodes),
+            tuple(tokens[t] for v in views if v is not None for t in v.tokens),
+            tuple(self._fact(n) for n in nodes),
+            _order(list(nodes)),
+            _order(list(tokens)),
+        )
+        known = self._known.get(key)
+        if known is None:
+            return self._record(number, key, list(nodes), list(tokens), read)
+        given = (known.number, *nodes, *tokens)
+        found = self._found.get(given) or self._again(known, list(nodes), list(tokens))
+        if found is None:
+            # What was made anew for the first row may be there by now, and lie otherwise.
+            return self._record(number, key, list(nodes), list(tokens), read)
+        self.rows[number] = known
+        self._found[given] = found
+        return found
+
+    def _fact(self, number: int) -> int:
+        known = self._facts.get(number)
+        if known is None:
+            node = self._table[number]
+            known = self._facts[number] = self._forms.number(
+                (
+                    node.kind,
+                    with_nodes(node.kind, node.payload, lambda _: 0)
+                    if node.kind in PAYLOAD
+                    else (),
+                    node.extents,
+                    node.coordinates,
+                    number == self._table.one,
+                    self._table.is_masked(number),
+                    self._is_reference(number),
+                )
+            )
+        return known
+
+    def _is_reference(self, number: int) -> bool:
+        return self._reference_size is None or number < self._reference_size
+
+    def _has_alias(self, number: int) -> bool:
+        """Whether a value goes by another name, which depends on what else both sides compute."""
+        matcher = self._reading.matcher
+        if self._is_reference(number) or matcher is None:
+            return False
+        return matcher.alias(number) is not None
+
+    def _record(
+        self,
+        number: int,
+        key: Hashable,
+        nodes: list[int],
+        tokens: list[int],
+        read: Callable[[], list[Lineage]],
+    ) -> list[Lineage]:
+        """Read a row, and remember how it was done; not if it met what it was not given."""
+        already = len(self._reading.partial)
+        with self._table.watched() as met:
+            result = read()
+        try:
+            made = self._made(met, nodes, tokens)
+            outputs = tuple(
+                _Output(
+                    _lineage(x, nodes.index, tokens.index),
+                    _view(self._forms.view(x), nodes.index, tokens.index),
+                )
+                for x in result
+            )
+            partial = tuple(
+                (f, _term(t, nodes.index, tokens.index)) for f, t in self._reading.partial[already:]
+            )
+        except ValueError:
+            return result
+        repeat = Repeat(self._count, number, frozenset(nodes), made, outputs, partial)
+        self._count += 1
+        self._known[key] = self.rows[number] = repeat
+        return result
+
+    def _made(
+        self, met: Sequence[tuple[str, int]], nodes: list[int], tokens: list[int]
+    ) -> tuple[_Made, ...]:
+        """What was met beyond ``nodes`` and ``tokens``, which grow by it; raises ValueError if it
+        is not made of those alone."""
+        made: list[_Made] = []
+        for kind, n in met:
+            if kind == "node" and n not in nodes:
+                node = self._table[n]
+                if self._has_alias(n) or node.kind not in MADE:
+                    raise ValueError(node.kind)
+                payload = with_nodes(node.kind, node.payload, nodes.index)
+                made.append(_Made(node._replace(payload=payload), None, _below(n, nodes)))
+                nodes.append(n)
+            elif kind == "token" and n not in tokens:
+                token = _token(self._table.tokens[n], nodes.index, tokens.index)
+                made.append(_Made(None, token, _below(n, tokens)))
+                tokens.append(n)
+        return tuple(made)
+
+    def _again(self, known: Repeat, nodes: list[int], tokens: list[int]) -> list[Lineage] | None:
+        """The outputs over other nodes; None if these do not lie as the first ones did."""
+        node_at, token_at = nodes.__getitem__, tokens.__getitem__
+        for node, token, below in known.made:
+            if node is not None:
+                payload = with_nodes(node.kind, node.payload, node_at)
+                new, met = self._table.node(node.kind, payload, *node[2:]), nodes
+                if self._has_alias(new):
+                    return None
+            elif token is not None:
+                new, met = self._table.token(_token(token, node_at, token_at)), tokens
+            if new in met or _below(new, met) != below:
+                return None
+            met.append(new)
+        result = [_lineage(x.lineage, node_at, token_at) for x in known.outputs]
+        for lineage, output in zip(result, known.outputs, strict=True):
+            self._forms.keep(lineage, _view(output.view, node_at, token_at))
+        self._reading.partial += [(f, _term(t, node_at, token_at)) for f, t in known.partial]
+        return result
+
+
+def _distinct(numbers: Iterable[int]) -> dict[int, int]:
+    """Each number with its place in order of first use."""
+    places: dict[int, int] = {}
+    for number in numbers:
+        places.setdefault(number, len(places))
+    return places
+
+
+def _below(number: int, numbers: Sequence[int]) -> int:
+    return sum(n < number for n in numbers)
+
+
+def _order(numbers: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(numbers)), key=numbers.__getitem__))
+
+
+def _lineage(x: Lineage, node: Renaming, token: Renaming) -> Lineage:
+    return Lineage(x.shape, tuple(_term(t, node, token) for t in x.terms))
+
+
+def _term(x: Term, node: Renaming, token: Renaming) -> Term:
+    parts = tuple(p._replace(token=token(p.token)) for p in x.parts) if x.parts else ()
+    return Term(x.factor, node(x.node), x.layout, parts)
+
+
+def _token(x: Token, node: Renaming, token: Renaming) -> Token:
+    return Token(x.kind, node(x.node), x.where, token(x.inner) if x.kind == "via" else x.inner)
+
+
+def _view(x: View, node: Renaming, token: Renaming) -> View:
+    return View(x.form, tuple(map(node, x.nodes)), tuple(map(token, x.tokens)))

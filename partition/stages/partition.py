@@ -1,0 +1,370 @@
+"""The partition of a plan: stages, claims, templates and what they have to conclude.
+
+A *stage* is one operator instance (a family over coordinates) between the lineages of its inputs
+and outputs.  Its claim is an *obligation*; obligations that are the same up to names and places
+share a *template*.  Messages, loads and parameters have nothing to solve: their lineage is their
+source's, or an assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from shardproof.engine.claims.symmetry import is_moved
+from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from shardproof.engine.findings import Finding
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Term
+from shardproof.engine.obligations.obligation import Claim, Obligation, build
+from shardproof.engine.obligations.spot_check import holds
+from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
+from shardproof.engine.schedule.instances import Row, Unrolled
+from shardproof.engine.schedule.unroll import unroll
+from shardproof.engine.specification.conclusions import Conclusion, conclude
+from shardproof.engine.specification.gradients import Derived, derive
+from shardproof.partition.inference.forms import Forms
+from shardproof.partition.inference.repeat import Repeat
+from shardproof.partition.inference.trace import UNSUPPORTED, Trace, Tracer, reference
+from shardproof.partition.templates.keys import key
+from shardproof.partition.templates.memo import Memo
+from shardproof.partition.templates.signatures import Signatures
+
+#: Rows that claim nothing beyond their source or an assumption.
+UNCLAIMED = frozenset({"shard", "load", "seed", "recv", "broadcast"})
+
+#: The two sides of a plan, in reports and tables.
+SINGLE, PARALLEL = "single", "parallel"
+
+
+class Stage(NamedTuple):
+    """``side``, ``row``: which row; ``template``: `NONE` where nothing is to solve; ``live``:
+    whether a conclusion depends on it; ``problem``: why no obligation could be stated."""
+
+    side: str
+    row: int
+    template: int
+    live: bool
+    problem: str = ""
+
+
+class Template(NamedTuple):
+    """Claims that are one claim: one of them, and its obligation if values were guessed, since it
+    had to be looked at (else `partition.stages.state` makes it)."""
+
+    claim: Claim
+    obligation: Obligation | None = None
+
+
+@dataclass(slots=True)
+class Side:
+    """One side of a plan, unrolled, with a lineage per tensor; ``repeats``: rows that are another
+    row over other nodes."""
+
+    programs: Sequence[Program]
+    unrolled: Unrolled
+    lineages: list[Lineage | None]
+    microbatches: int
+    repeats: Mapping[int, Repeat] = field(default_factory=dict)
+
+    def claim(self, row: Row) -> Claim | None:
+        """The claim of a row; None if a lineage is missing."""
+        inputs = tuple(self.lineages[v] if v >= 0 else None for v in row.inputs)
+        outputs = [self.lineages[v] for v in row.outputs]
+        present = tuple(x for x in outputs if x is not None)
+        missing = any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True))
+        if missing or len(present) < len(outputs):
+            return None
+        extents = {**self.programs[row.programs[0]].extents, MICROBATCH: self.microbatches}
+        batched = tuple(self.unrolled.tensors[v].batched for v in row.inputs if v >= 0)
+        return Claim(
+            row.kind,
+            row.name,
+            row.attrs,
+            row.backward,
+            row.over,
+            len(row.programs),
+            inputs,
+            present,
+            extents,
+            batched,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Partition:
+    """Everything that is claimed about a plan.
+
+    ``templates``: one per distinct claim; ``examples``: for each template the (side, row) whose
+    claim it is; ``reference_size``: nodes below are the single-device program's. ``more``:
+    representatives of every piece of an axis beyond the fewest that are enough. ``faults``: the
+    plan contradicts itself; ``unsupported``: operators without a meaning here. ``guessed``: some
+    values were matched by what they multiply out to (`partition.inference.match`); ``wider``:
+    templates whose cut was moved back, and by how many definitions.
+    """
+
+    plan: Plan
+    nodes: NodeTable
+    single: Side
+    derived: Derived
+    parallel: Side
+    reference_size: int
+    stages: list[Stage] = field(default_factory=list)
+    templates: list[Template] = field(default_factory=list)
+    examples: list[tuple[str, int]] = field(default_factory=list)
+    conclusions: list[Conclusion] = field(default_factory=list)
+    faults: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    unsupported: list[Finding] = field(default_factory=list)
+    more: int = 0
+    guessed: bool = False
+    wider: dict[int, int] = field(default_factory=dict)
+    memo: Memo = field(default_factory=Memo)
+
+    def side(self, name: str) -> Side:
+        return self.single if name == SINGLE else self.parallel
+
+
+def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
+    """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model or
+    if the single-device side contradicts itself, and `Unsupported` if that has no loss to hold
+    anything against.
+
+    ``memo``: obligations that are known from other plans.
+    """
+    single = unroll([plan.single], 1)
+    parallel = unroll(plan.programs, plan.microbatches)
+    nodes = NodeTable()
+    forms = Forms(nodes)
+    _whole(single.faults)
+    known = reference(plan.single, single)
+    derived = derive(plan.single, single)
+    alone = replace(plan, microbatches=1, replica_axes=())
+    first = Tracer(alone, [plan.single], nodes, known, forms=forms).run(derived.unrolled)
+    _whole([f for f in first.findings if f.kind != UNSUPPORTED])
+    size = len(nodes)
+    second = Tracer(plan, plan.programs, nodes, known, size, forms).run(parallel)
+    result = Partition(
+        plan,
+        nodes,
+        Side((plan.single,), derived.unrolled, first.lineages, 1, first.repeats),
+        derived,
+        Side(plan.programs, parallel, second.lineages, plan.microbatches, second.repeats),
+        size,
+        faults=list(parallel.faults),
+        findings=list(parallel.findings),
+        more=more,
+        guessed=second.guessed,
+        memo=memo or Memo(),
+    )
+    result.memo.begin(nodes, size)
+    for finding in (*first.findings, *second.findings):
+        kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
+        kind.append(finding)
+    result.findings += _less_defined(nodes, first, second)
+    if not parallel.faults:
+        result.conclusions = conclude(
+            plan, nodes, derived, first.lineages, parallel, second.lineages
+        )
+        _stage(result, forms)
+    return result
+
+
+def _whole(faults: Sequence[Finding]) -> None:
+    """Raise `InvalidInput` for a single-device side that contradicts itself: it computes nothing
+    that a plan could be held against."""
+    if faults:
+        raise InvalidInput(f"the single-device plan contradicts itself: {faults[0].message}")
+
+
+class Stated(NamedTuple):
+    """What became of a claim: its template, or `NONE` and why there is none; ``alone``: it has to
+    be stated by itself, with its cut moved back, since it may not hold as it is."""
+
+    template: int
+    problem: str = ""
+    alone: bool = False
+
+
+#: In place of a template: there is nothing to solve.
+NONE: Final = -1
+
+#: What has to be stated alone has no template that others could share.
+ALONE: Final = Stated(NONE, alone=True)
+
+#: By how many definitions the cut of a claim is moved back, at most; the checker allows no less
+#: (`checker.obligations.restate.MOST_WIDENED`).
+WIDEST: Final = 3
+
+#: Why the claims of a plan are not stated one by one.
+POINTLESS: Final = "not stated, since a conclusion does not hold"
+
+
+@dataclass(slots=True)
+class Known:
+    """Templates so far: what became of claims by signature, of repeated rows by side and number,
+    and of examples by form."""
+
+    signatures: Signatures
+    equal: dict[tuple[object, ...], Stated] = field(default_factory=dict)
+    repeats: dict[tuple[str, int], Stated] = field(default_factory=dict)
+    forms: dict[tuple[object, ...], list[tuple[Claim, Stated]]] = field(default_factory=dict)
+
+
+def _stage(result: Partition, forms: Forms) -> None:
+    """Give every row its template; claims of one key share it."""
+    known = Known(Signatures(forms))
+    pointless = any(not c.holds for c in result.conclusions)
+    for name in (SINGLE, PARALLEL):
+        side = result.side(name)
+        live = _live(result, name)
+        for number, row in enumerate(side.unrolled.rows):
+            used = any(v in live for v in row.outputs)
+            if row.kind in UNCLAIMED:
+                result.stages.append(Stage(name, number, NONE, used))
+                continue
+            found = Stated(NONE, POINTLESS)
+            if not pointless:
+                found = _template(result, name, number, known)
+            result.stages.append(Stage(name, number, found.template, used, found.problem))
+
+
+def _template(result: Partition, name: str, number: int, known: Known) -> Stated:
+    side = result.side(name)
+    repeat = side.repeats.get(number)
+    found = None if repeat is None else known.repeats.get((name, repeat.number))
+    if found is not None:
+        return found
+    claim = side.claim(side.unrolled.rows[number])
+    if claim is None:
+        return Stated(NONE, "a tensor without a lineage")
+    try:
+        signature = known.signatures(claim)
+    except Unsupported as error:
+        return Stated(NONE, str(error))
+    found = known.equal.get(signature.content)
+    if found is None:
+        found = _alike(result, claim, known) or _stated(result, claim, known)
+        known.equal[signature.content] = found
+    if found.alone:
+        found = _widened(result, claim)
+    elif repeat is not None and repeat.row == number and signature.nodes <= repeat.nodes:
+        # A claim that speaks of no other nodes is the same claim wherever the row is repeated.
+        known.repeats[name, repeat.number] = found
+    if found.template == len(result.examples):
+        result.examples.append((name, number))
+    return found
+
+
+def _alike(result: Partition, claim: Claim, known: Known) -> Stated | None:
+    """What became of a claim that is this one, moved."""
+    for example, stated in known.forms.get(key(result.nodes, claim), ()):
+        if is_same(result.nodes, claim, example):
+            return stated
+    return None
+
+
+def _stated(result: Partition, claim: Claim, known: Known) -> Stated:
+    """A new template for a claim; where values were guessed, `ALONE` if it does not hold, or why it
+    cannot be stated."""
+    found = Stated(len(result.templates))
+    obligation = None
+    if result.guessed:
+        try:
+            obligation = result.memo.build(result.nodes, claim, result.more)
+        except Unsupported:
+            # What is too large to state down to the inputs may be small behind them.
+            found = ALONE
+        except ShapeMismatch as error:
+            found = Stated(NONE, str(error))
+        else:
+            found = found if holds(obligation) else ALONE
+    if found.template != NONE:
+        result.templates.append(Template(claim, obligation))
+    known.forms.setdefault(key(result.nodes, claim), []).append((claim, found))
+    return found
+
+
+def _widened(result: Partition, claim: Claim) -> Stated:
+    """A template for this claim alone, with its cut moved back until it may hold: what lies behind
+    the cut is not part of what claims are compared by."""
+    for steps in range(1, WIDEST + 1):
+        try:
+            obligation = build(result.nodes, claim, widened=steps, more=result.more)
+        except (Unsupported, ShapeMismatch):
+            break
+        if holds(obligation):
+            result.wider[len(result.templates)] = steps
+            result.templates.append(Template(claim, obligation))
+            return Stated(len(result.templates) - 1)
+    try:
+        result.templates.append(Template(claim, build(result.nodes, claim, more=result.more)))
+    except Unsupported as error:
+        return Stated(NONE, str(error))
+    return Stated(len(result.templates) - 1)
+
+
+def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
+    """Whether two claims of one form are one claim, moved."""
+
+    def sides(x: Claim) -> tuple[list[Lineage], list[Lineage]]:
+        return [i for i in x.inputs if i is not None], list(x.outputs)
+
+    return is_moved(nodes, sides(claim), sides(example), adds=claim.adds)
+
+
+def _live(result: Partition, name: str) -> set[int]:
+    """Values that some conclusion depends on."""
+    side = result.side(name)
+    roots = {
+        c.value
+        for c in result.conclusions
+        if (c.kind == "single-device gradient") == (name == SINGLE) and c.value >= 0
+    }
+    if name == SINGLE:
+        roots |= {*result.derived.gradients.values(), result.derived.loss}
+    else:
+        roots |= {v for _, _, v in side.unrolled.losses}
+    live = set(roots)
+    for row in reversed(side.unrolled.rows):
+        if any(v in live for v in row.outputs):
+            live.update(v for v in row.inputs if v >= 0)
+    return live
+
+
+def _less_defined(nodes: NodeTable, single: Trace, parallel: Trace) -> list[Finding]:
+    """Functions that are undefined somewhere, of entries that the single-device program does not
+    take them of: the parallel program might be undefined where the other one is not."""
+    whole = {(f, t.factor, t.node) for f, t in single.partial if _is_whole(t)}
+    boxes = {(f, t.factor, t.node, t.layout) for f, t in single.partial}
+    found = {}
+    for function, term in parallel.partial:
+        if (function, term.factor, term.node) in whole or (
+            function,
+            term.factor,
+            term.node,
+            term.layout,
+        ) in boxes:
+            continue
+        found[function, term.node] = Finding(
+            "definedness",
+            f"the parallel program takes {function} of values that the single-device program does "
+            "not take it of",
+            operator=function,
+        )
+    return list(found.values())
+
+
+def _is_whole(term: Term) -> bool:
+    """Whether a view is of all entries of its node."""
+    return not term.layout.fixed and all(
+        a.full for dim in term.layout.dims for a in dim if a.axis != BROADCAST
+    )
+
+
+def rows(result: Partition) -> Iterator[tuple[Stage, Row, Mapping[str, int]]]:
+    """All stages with their rows and the extents of their coordinates."""
+    for stage in result.stages:
+        side = result.side(stage.side)
+        row = side.unrolled.rows[stage.row]
+        yield stage, row, side.programs[row.programs[0]].extents

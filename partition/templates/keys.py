@@ -1,0 +1,154 @@
+"""Claims that are the same up to names and places: one template, solved once.
+
+`key` is a claim in operator-level form with nodes renumbered by first use and intervals moved to
+the origin.  It is an index only: claims of one key share a template if they are one claim, moved
+(`engine.claims.symmetry`), and what is solved, cached and checked is the text of the obligation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.claims.cone import Cone, cone, operand_nodes
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Atom,
+    Lineage,
+    NodeTable,
+    Part,
+)
+from shardproof.engine.obligations.obligation import Claim
+from shardproof.partition.inference.forms import attributes
+
+
+class _Numbering:
+    """Nodes and tokens by first use."""
+
+    def __init__(self, nodes: NodeTable, here: Cone) -> None:
+        self.nodes = nodes
+        self.here = here
+        self.numbers: dict[int, int] = {}
+        self.order: list[int] = []
+
+    def __call__(self, node: int) -> int:
+        number = self.numbers.get(node)
+        if number is None:
+            number = len(self.order)
+            self.numbers[node] = number
+            self.order.append(node)
+        return number
+
+    def token(self, number: int) -> tuple[object, ...]:
+        token = self.nodes.tokens[number]
+        inner = self.token(token.inner) if token.kind == "via" else ()
+        return (token.kind, self(token.node), token.where, inner)
+
+    def definition(self, node: int) -> tuple[object, ...]:
+        """What the claim reads of a node: its definition, or only how large it is."""
+        held = self.nodes[node]
+        if node not in self.here.defined:
+            return ("symbol", held.extents)
+        if node == self.nodes.one:
+            return ("one",)
+        if not operand_nodes(self.nodes, node):
+            return (held.kind, held.payload, held.extents)
+        return (held.kind, *(self.renamed(item) for item in held.payload_items()), held.extents)
+
+    def renamed(self, item: tuple[str, Any]) -> object:
+        kind, value = item
+        if kind == "node":
+            return self(value)
+        if kind == "operand":
+            return (self(value.node), value.atoms, value.fixed)
+        if kind == "operands":
+            return tuple((self(o.node), o.atoms, o.fixed) for o in value)
+        return value
+
+
+def _origins(lineages: Iterable[Lineage], held: frozenset[str]) -> dict[int, Affine]:
+    """By extent: where its intervals begin, if they may all be moved to the origin together."""
+    first: dict[int, Affine] = {}
+    largest: dict[int, int] = {}
+    fixed: set[int] = set()
+    for lineage in lineages:
+        for term in lineage.terms:
+            places: list[Atom | Part] = [a for d in term.layout.dims for a in d]
+            places += [*term.layout.fixed, *term.parts]
+            for place in places:
+                if isinstance(place, Atom) and place.axis == BROADCAST:
+                    continue
+                extent = place.extent
+                if extent == ABSOLUTE or (held and held.intersection(place.start.axes)):
+                    fixed.add(extent)
+                first.setdefault(extent, place.start)
+                largest[extent] = max(largest.get(extent, 0), place.size)
+    return {
+        extent: start
+        for extent, start in first.items()
+        if extent not in fixed and start != ZERO and start.divisible(largest[extent])
+    }
+
+
+def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
+    """The operator-level form of a claim; raises `engine.errors.Unsupported` as `build` does."""
+    inputs = [x for x in claim.inputs if x is not None]
+    here = cone(nodes, inputs, claim.outputs, adds=claim.adds)
+    number = _Numbering(nodes, here)
+    held = frozenset(axis for axis, _ in claim.over)
+    origins = _origins((*inputs, *claim.outputs), held)
+    axes: set[str] = set(held)
+
+    def moved(start: Affine, extent: int) -> Affine:
+        start = start - origins[extent] if extent in origins else start
+        axes.update(start.axes)
+        return start
+
+    def atoms(items: Iterable[Atom]) -> tuple[object, ...]:
+        return tuple((a.axis, a.stride, a.extent, moved(a.start, a.extent), a.size) for a in items)
+
+    def form(lineage: Lineage | None) -> object:
+        if lineage is None:
+            return None
+        return (
+            lineage.shape,
+            tuple(
+                (
+                    t.factor,
+                    number(t.node),
+                    tuple(atoms(d) for d in t.layout.dims),
+                    atoms(t.layout.fixed),
+                    tuple(
+                        (number.token(p.token), moved(p.start, p.extent), p.size, p.extent)
+                        for p in t.parts
+                    ),
+                )
+                for t in lineage.terms
+            ),
+        )
+
+    shapes = (tuple(form(x) for x in claim.inputs), tuple(form(x) for x in claim.outputs))
+    read = []
+    position = 0
+    while position < len(number.order):
+        read.append(number.definition(number.order[position]))
+        position += 1
+    attrs = attributes(claim.attrs)
+    for value in claim.attrs.values():
+        if isinstance(value, Affine):
+            axes.update(value.axes)
+    extents = tuple(sorted((a, claim.extents[a]) for a in axes))
+    return (
+        claim.kind,
+        claim.name if claim.kind == "op" else "",
+        claim.backward,
+        claim.over,
+        claim.members,
+        claim.batched if claim.kind == "accumulate" else (),
+        attrs,
+        shapes,
+        tuple(read),
+        extents,
+    )

@@ -1,0 +1,54 @@
+"""Obligations of earlier partitions, for plans that have their single-device side in common.
+
+A claim over reference nodes alone says the same in every plan in which these nodes are the same:
+equal claims over equal definitions are one obligation.  Changed copies of one plan share most of
+theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from shardproof.engine.claims.cone import cone
+from shardproof.engine.lineage.lineage import Node, NodeTable
+from shardproof.engine.obligations.obligation import Claim, Obligation, build
+
+
+@dataclass(slots=True)
+class Memo:
+    """``nodes``: the reference nodes that ``held`` is over."""
+
+    nodes: list[Node] = field(default_factory=list)
+    held: dict[Hashable, Obligation] = field(default_factory=dict)
+
+    def begin(self, nodes: NodeTable, reference_size: int) -> None:
+        """Forget everything if the reference nodes are others than before."""
+        now = nodes.nodes[:reference_size]
+        if now != self.nodes:
+            self.nodes, self.held = now, {}
+
+    def build(self, nodes: NodeTable, claim: Claim, more: int) -> Obligation:
+        """As `engine.obligations.obligation.build`, which it raises the errors of."""
+        if not self._shared(nodes, claim):
+            return build(nodes, claim, more=more)
+        key = (more, _hashable(claim))
+        if key not in self.held:
+            self.held[key] = build(nodes, claim, more=more)
+        return self.held[key]
+
+    def _shared(self, nodes: NodeTable, claim: Claim) -> bool:
+        """Whether a claim reads reference nodes alone (tokens of parts are numbered by plan)."""
+        inputs = [x for x in claim.inputs if x is not None]
+        if any(term.parts for x in (*inputs, *claim.outputs) for term in x.terms):
+            return False
+        here = cone(nodes, inputs, claim.outputs, adds=claim.adds)
+        size = len(self.nodes)
+        viewed = {term.node for x in (*inputs, *claim.outputs) for term in x.terms}
+        return all(n < size for n in (*here.opaque, *here.opened, *here.defined, *viewed))
+
+
+def _hashable(claim: Claim) -> Hashable:
+    attrs = tuple(sorted((key, repr(value)) for key, value in claim.attrs.items()))
+    extents = tuple(sorted(claim.extents.items()))
+    return claim._replace(attrs=attrs, extents=extents)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Many runs, compared: sweeps over plans and nightly suites. Open `sweep/run.py` first."""

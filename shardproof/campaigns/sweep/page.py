@@ -1,0 +1,119 @@
+"""The page of a sweep: one HTML file that holds everything it shows."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from shardproof.campaigns.sweep.plots import PLOTS, draw, panels
+from shardproof.campaigns.sweep.run import Swept
+from shardproof.campaigns.sweep.spec import Sweep
+from shardproof.campaigns.sweep.table import Row
+
+PAGE: Final = "index.html"
+
+#: The columns of the page's table of points beside their parameters, and their headings.
+_COLUMNS: Final[Mapping[str, str]] = {
+    "verdict": "verdict",
+    "runs": "runs",
+    "ranks": "ranks",
+    "parallel_operators": "operators",
+    "templates": "templates",
+    "operators_per_template": "operators per template",
+    "make": "make s",
+    "load": "load s",
+    "partition": "partition s",
+    "solve": "solve s",
+    "compose": "compose s",
+    "total": "total s",
+    "cpu": "CPU s",
+    "peak_mib": "MiB",
+    "compared": "compared s",
+}
+
+_TEMPLATE: Final = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Sweep: {{ title }}</title>
+<style>
+body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em; }
+table { border-collapse: collapse; font-size: 12px; margin: 1em 0; }
+th, td { padding: 2px 8px; border-bottom: 1px solid #ddd; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+.proved, .yes { color: #17692c; } .refuted, .invalid, .internal, .no { color: #b00020; }
+.inconclusive { color: #8a6100; } svg { max-width: 100%; height: auto; }
+</style></head><body>
+<h1>Sweep: {{ title }}</h1>
+<p>Worst verdict: <b class="{{ verdict.split()[0] }}">{{ verdict }}</b>. {{ machine }}. Numbers are
+medians of the runs of a point; every run is a process of its own.</p>
+{% for section in sections %}
+<h2>{{ section.name }}</h2>
+{% if section.growth %}<table><tr><th>growth along</th><th>from</th><th>to</th>
+{% for name in section.measures %}<th>{{ name }}</th>{% endfor %}
+<th>asked of CPU</th><th>holds</th></tr>
+{% for one in section.growth %}<tr><td>{{ one.axis }}</td><td>{{ one.first }}</td>
+<td>{{ one.last }}</td>
+{% for name in section.measures %}<td>{{ "%.2f" % one.ratios[name] }}</td>{% endfor %}
+<td>{{ "" if one.bound is none else "at most %.4g" % one.bound }}</td>
+<td class="{{ "yes" if one.holds else "no" }}">
+{{ "" if one.holds is none else "yes" if one.holds else "no" }}</td></tr>
+{% endfor %}</table>{% endif %}
+{% for plot in section.plots %}{{ plot | safe }}
+{% endfor %}
+<table><tr>{% for name in section.headings %}<th>{{ name }}</th>{% endfor %}</tr>
+{% for row in section.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</table>
+{% for reason in section.reasons %}<p>{{ reason }}</p>
+{% endfor %}{% endfor %}
+</body></html>
+"""
+
+
+def write(swept: Swept) -> Path:
+    """Draw the plots of all sweeps and write the page beside them; its path."""
+    import jinja2
+
+    sections = [
+        _section(swept, sweep, rows, number)
+        for number, (sweep, rows) in enumerate(zip(swept.sweeps, swept.rows, strict=True))
+    ]
+    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_TEMPLATE)
+    path = swept.folder / PAGE
+    path.write_text(
+        template.render(
+            title=", ".join(sweep.name for sweep in swept.sweeps),
+            verdict=swept.verdict,
+            machine=f"{os.cpu_count()} CPUs, Python {platform.python_version()}",
+            sections=sections,
+        ),
+        encoding="utf-8",
+    )
+    return path
+
+
+def _section(swept: Swept, sweep: Sweep, rows: Sequence[Row], number: int) -> dict[str, Any]:
+    from shardproof.campaigns.sweep.growth import MEASURES
+    from shardproof.inputs.rundir import slug
+
+    keys = [point.key(sweep.options) for point in sweep.points]
+    drawn = draw(panels(sweep, keys, rows), swept.folder, slug(sweep.name))
+    parameters = list(dict.fromkeys(n for point in sweep.points for n in point.parameters))
+    shown = [*parameters, *(n for n in _COLUMNS if any(row.get(n) is not None for row in rows))]
+    return {
+        "name": sweep.name,
+        "measures": MEASURES,
+        "growth": swept.growth[number],
+        "plots": [drawn[name][drawn[name].index("<svg") :] for name in PLOTS if name in drawn],
+        "headings": [_COLUMNS.get(name, name) for name in shown],
+        "rows": [[_cell(row.get(name)) for name in shown] for row in rows],
+        "reasons": list(dict.fromkeys(row["reason"] for row in rows if row["reason"])),
+    }
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

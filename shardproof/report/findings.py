@@ -1,0 +1,226 @@
+"""Findings on a terminal: a block for each cause, and a line for what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from shardproof.engine.findings import Difference, Finding
+from shardproof.report.words import many, numbers, plain
+from shardproof.run.result import Result
+
+#: Blocks that are made at most; lines that count the rest.
+MOST: Final = 40
+MORE: Final = 2
+#: Characters of a text; the rest is cut.
+LONGEST: Final = 280
+#: Rows of a finding for which there is little room.
+BRIEF: Final = ("source", "ranks", "cause", "repair")
+#: Ranks of a counterexample that are shown.
+RANKS: Final = 4
+
+
+class Told(NamedTuple):
+    """``blocks``: findings in full, the first first; ``briefs``: the same, what to do only;
+    ``headings``: the same, one line each; ``counts``: how many findings each stands for;
+    ``beside``: lines that are always there."""
+
+    blocks: list[RenderableType]
+    briefs: list[RenderableType]
+    headings: list[str]
+    counts: list[int]
+    beside: list[str]
+
+
+def told_of(result: Result) -> Told:
+    """What there is to tell of findings: each cause with what follows from it; without causes,
+    findings that say the same once."""
+    causes: dict[object, list[Finding]] = {}
+    beside: dict[str, list[Finding]] = {}
+    grouped = any(finding.group for finding in result.findings)
+    for finding in result.findings:
+        if finding.group:
+            causes.setdefault(finding.group, []).append(finding)
+        elif grouped:
+            beside.setdefault(finding.kind, []).append(finding)
+        else:
+            causes.setdefault((finding.kind, finding.message), []).append(finding)
+    held = list(causes.values())
+    return Told(
+        [_block(findings) for findings in held[:MOST]],
+        [_block(findings, BRIEF) for findings in held[:MOST]],
+        [heading(findings) for findings in held],
+        [len(findings) for findings in held],
+        [_counted(kind, findings) for kind, findings in beside.items()],
+    )
+
+
+def fitted(told: Told, room: int, to: Console) -> list[RenderableType]:
+    """The first finding in full, then the others if all fit, else what to do about each, else a
+    line for each while there is room; the rest is counted."""
+    beside: list[RenderableType] = []
+    if told.beside:
+        beside = [_line(text, not number) for number, text in enumerate(told.beside)]
+    room -= sum(lines(part, to) for part in beside)
+    whole = len(told.blocks) == len(told.headings)
+    for shown in (told.blocks, [*told.blocks[:1], *told.briefs[1:]]):
+        if whole and sum(lines(block, to) for block in shown) <= room:
+            return [*shown, *beside]
+    shown = list(told.blocks[:1])
+    left = room - sum(lines(block, to) for block in shown) - MORE
+    here = 1
+    for text in told.headings[1:]:
+        block = _line(text, here == 1)
+        left -= lines(block, to)
+        if left < 0:
+            break
+        shown.append(block)
+        here += 1
+    rest = sum(told.counts[here:])
+    if rest:
+        how = "all with --json and `shardproof report`"
+        shown.append(Text(f"\n... and {many(rest, 'more finding')}, {how}"))
+    return [*shown, *beside]
+
+
+def _line(text: str, apart: bool) -> RenderableType:
+    """A text on one line, with an empty one before it if it is to stand apart."""
+    line = Text(text, no_wrap=True, overflow="ellipsis")
+    # A text by itself would lose that it is not to be wrapped.
+    return Padding(line, (1 if apart else 0, 0, 0, 0))
+
+
+def lines(part: RenderableType, to: Console) -> int:
+    """How many lines something takes."""
+    return len(to.render_lines(part, pad=False))
+
+
+def short(text: str) -> str:
+    """A text on one line, cut where it is too long."""
+    text = plain(text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+
+
+def grid(rows: Iterable[tuple[str, str]]) -> Table:
+    """Rows of a name and a text."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), Text(value))
+    return table
+
+
+def heading(findings: Sequence[Finding]) -> str:
+    """What is wrong, of some findings of one cause or that say the same."""
+    first = findings[0]
+    times = sum((f.kind, f.message) == (first.kind, first.message) for f in findings)
+    again = "" if times == 1 else f" ({times} times; this is the first)"
+    return f"{plain(first.kind)}: {short(first.message)}{again}"
+
+
+def _counted(kind: str, findings: Sequence[Finding]) -> str:
+    times = f" ({len(findings)} times; this is the first)" if len(findings) > 1 else ""
+    return f"beside it, {plain(kind)}{times}: {short(findings[0].message)}"
+
+
+def _block(findings: Sequence[Finding], only: Collection[str] = ()) -> RenderableType:
+    """The first of some findings in full (or some rows only), with what follows from the same
+    cause."""
+    rows = [(n, text) for n, text in _rows(findings) if text and (not only or n in only)]
+    parts: list[RenderableType] = [Text(f"\n{heading(findings)}", style="bold")]
+    if rows:
+        parts.append(Padding(grid(rows), (0, 0, 0, 2)))
+    return Group(*parts)
+
+
+def _rows(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
+    first = findings[0]
+    inside = [d for d in first.counterexample if not is_conclusion(d.tensor)]
+    ends = [d for d in first.counterexample if is_conclusion(d.tensor)]
+    yield "operator", short(first.operator)
+    yield "single device", short(first.reference)
+    yield "layer", short(first.layer)
+    yield "source", short(first.source)
+    yield "ranks", _ranks(first)
+    yield "microbatches", _microbatches(first)
+    if inside:
+        yield "values", "\n".join(_values(inside))
+    if ends:
+        yield "seen in", _seen(ends)
+    else:
+        yield "expected", short(first.expected)
+        yield "actual", short(first.actual)
+    if first.cause:
+        yield "cause", f"{plain(first.cause)}{'' if first.repair else ', likely'}"
+    yield "repair", short(first.repair)
+    yield "with it", "\n".join(_followers(findings))
+
+
+def is_conclusion(tensor: str) -> bool:
+    """Whether a tensor of a counterexample is what a run ends with."""
+    return tensor == "loss" or tensor.startswith("gradient of ")
+
+
+def _ranks(finding: Finding) -> str:
+    agree = numbers(finding.agreeing_ranks)
+    all_that = finding.reference and not agree and finding.ranks
+    right = f"; {agree} right" if agree else ", all that run it" if all_that else ""
+    return f"{numbers(finding.ranks)}{right}"
+
+
+def _microbatches(finding: Finding) -> str:
+    if not finding.microbatches:
+        return "all" if finding.reference else ""
+    agree = numbers(finding.agreeing_microbatches)
+    return f"{numbers(finding.microbatches)}{f'; {agree} right' if agree else ''}"
+
+
+def _values(found: Sequence[Difference]) -> Iterator[str]:
+    yield f"{short(found[0].tensor)}:"
+    shown = sorted(found, key=lambda d: (d.expected == d.actual, d.ranks))
+    for one in sorted(shown[:RANKS], key=lambda d: d.ranks):
+        yield f"rank {numbers(one.ranks)} has {_value(one)}"
+    if len(found) > RANKS:
+        yield f"and {len(found) - RANKS} more ranks"
+
+
+def _value(found: Difference) -> str:
+    where = f"{found.actual:.6g} at {list(found.index)}" if found.index else f"{found.actual:.6g}"
+    right = differs(found.expected, found.actual)
+    return f"{where}, expected {found.expected:.6g}" if right else f"{where}, as expected"
+
+
+def differs(expected: float, actual: float) -> bool:
+    """Whether two values are to be told apart (as numbers of a report)."""
+    return f"{expected:.6g}" != f"{actual:.6g}"
+
+
+def _seen(found: Sequence[Difference]) -> str:
+    """The conclusion that shows it most."""
+    worst = max(found, key=lambda d: abs(d.actual - d.expected))
+    where = f" on rank {numbers(worst.ranks)}" if worst.ranks else ""
+    return f"{short(worst.tensor)}{where}: {_value(worst)}"
+
+
+def _followers(findings: Sequence[Finding]) -> Iterator[str]:
+    """What follows from the same cause, by kind."""
+    first = findings[0]
+    if not first.group:
+        return
+    kinds: dict[str, list[Finding]] = {}
+    for finding in findings[1:]:
+        kinds.setdefault(finding.kind, []).append(finding)
+    for kind, alike in kinds.items():
+        count = f"{len(alike)} times, first: " if len(alike) > 1 else ""
+        text = f"{plain(kind)}: {count}{plain(alike[0].message)}"
+        yield text if len(text) <= WIDEST else f"{text[: WIDEST - 4]} ..."
+
+
+#: Characters of a line about what follows from a cause.
+WIDEST: Final = 80

@@ -1,0 +1,286 @@
+"""Everything that the page shows, as plain data, from the run directory alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.records.run import Run, read_run
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.schedule.unroll import unroll
+from shardproof.engine.storage import files
+from shardproof.inputs import rundir
+from shardproof.report.html import lineages, mesh, schedule, values
+from shardproof.report.html.advice import advice
+from shardproof.report.words import numbers
+
+Data = dict[str, Any]
+
+#: Findings that are shown in full; the rest is counted.
+MOST_FINDINGS: Final = 25
+#: Conclusions that are listed one by one where they fail.
+MOST_FAILED: Final = 40
+
+SAYS: Final = {
+    "proved": "The parallel plan computes what the single-device plan computes, for every input.",
+    "refuted": "The parallel plan does not compute what the single-device plan computes.",
+    "inconclusive": "Neither proved nor refuted.",
+    "invalid input": "Nothing was verified: the input is not what it should be.",
+}
+
+#: Conclusions in words, by kind.
+MEANS: Final = {
+    "coverage": "the parts of a parameter that ranks hold are all of it",
+    "gradient": "a rank ends with its part of the single-device gradient",
+    "loss": "the losses combine to the single-device loss",
+    "single-device gradient": "the single-device plan's own backward is its loss's derivative",
+}
+
+
+def collect(folder: Path) -> Data:
+    """Raises `InvalidInput` where ``folder`` is no run that has ended."""
+    result = _result(folder)
+    data: Data = {
+        "verdict": result["verdict"],
+        "says": SAYS.get(result["verdict"], ""),
+        "reason": result["reason"],
+        "run_dir": result["run_dir"] or str(folder),
+        "assumptions": result["assumptions"],
+        "kept_whole": result.get("kept_whole", []),
+        "counts": result["counts"],
+        "seconds": result["seconds"],
+        "phases": phases(result["seconds"]),
+        "memory": result["peak_rss_mib"],
+        "conclusions": conclusions(result["conclusions"]),
+        **findings(result["findings"], result["verdict"]),
+        "first": None,
+        "plan": None,
+        "certificate": None,
+        "verdicts": ledger(folder),
+    }
+    if data["findings"]:
+        data["first"] = data["findings"][0]
+    if (folder / "certificate.json").is_file():
+        _add_plan(data, read_run(folder), result)
+    data["dedup"] = dedup(data)
+    return data
+
+
+def _result(folder: Path) -> Data:
+    path = folder / rundir.RESULT
+    if not folder.is_dir() or not rundir.is_run(folder):
+        raise InvalidInput("expected the directory of a run", str(folder))
+    try:
+        result = json.loads(files.contents(path))
+        needed = ("verdict", "reason", "counts", "seconds", "assumptions", "conclusions")
+        if not isinstance(result, dict) or any(key not in result for key in needed):
+            raise ValueError("is no result")
+    except FileNotFoundError:
+        raise InvalidInput("the run has not ended: there is no result yet", str(path)) from None
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot be read: {error}", str(path)) from error
+    return result
+
+
+# -- from the result -----------------------------------------------------------------------------
+
+
+def phases(seconds: Mapping[str, float]) -> list[Data]:
+    """Time by phase, with its share of the whole."""
+    total = max(seconds.get("total", 0.0), 1e-9)
+    named = [(name, value) for name, value in seconds.items() if name != "total"]
+    rest = max(0.0, total - sum(value for _, value in named))
+    named.append(("other", rest))
+    return [{"name": n, "seconds": s, "percent": 100 * s / total} for n, s in named]
+
+
+def conclusions(found: Sequence[Mapping[str, Any]]) -> Data:
+    """By kind: how many hold of how many; those that do not, one by one."""
+    kinds: dict[str, Counter[bool]] = {}
+    for one in found:
+        kinds.setdefault(one["kind"], Counter())[bool(one["holds"])] += 1
+    failed = [one for one in found if not one["holds"]]
+    return {
+        "kinds": [
+            {"kind": kind, "says": MEANS.get(kind, ""), "held": n[True], "all": n.total()}
+            for kind, n in sorted(kinds.items())
+        ],
+        "failed": [{**one, "ranks": numbers(one["ranks"])} for one in failed[:MOST_FAILED]],
+        "more": max(0, len(failed) - MOST_FAILED),
+    }
+
+
+def findings(found: Sequence[Mapping[str, Any]], verdict: str) -> Data:
+    """``findings``: one for each cause, with what follows from it, or all where there are no
+    causes; ``beside``: those that belong to no cause; both with what to do."""
+    causes: dict[object, list[Mapping[str, Any]]] = {}
+    beside: list[Mapping[str, Any]] = []
+    grouped = any(one.get("group") for one in found)
+    for number, one in enumerate(found):
+        if grouped and not one.get("group"):
+            beside.append(one)
+        else:
+            causes.setdefault(one.get("group") or f"finding {number}", []).append(one)
+    held = [_cause(alike, verdict) for alike in causes.values()]
+    return {
+        "findings": held[:MOST_FINDINGS],
+        "more_findings": max(0, len(held) - MOST_FINDINGS),
+        "beside": _kinds(beside),
+    }
+
+
+def _cause(alike: Sequence[Mapping[str, Any]], verdict: str) -> Data:
+    """The first finding of a cause, and by kind what follows from it."""
+    first = alike[0]
+    return {
+        "cause": "",
+        "reference": "",
+        "layers": [],
+        **first,
+        "rank_numbers": list(first["ranks"]),
+        "ranks": numbers(first["ranks"]),
+        "agreeing_ranks": numbers(first.get("agreeing_ranks", ())),
+        "microbatches": numbers(first["microbatches"]),
+        "agreeing_microbatches": numbers(first.get("agreeing_microbatches", ())),
+        "advice": advice(first, verdict),
+        "tensors": values.drawn(first.get("counterexample", ())),
+        "followers": _kinds(alike[1:]),
+    }
+
+
+def _kinds(found: Sequence[Mapping[str, Any]]) -> list[Data]:
+    """Findings by kind: how many, and the messages of the first ones."""
+    kinds: dict[str, list[str]] = {}
+    for one in found:
+        kinds.setdefault(one["kind"], []).append(one["message"])
+    return [
+        {"kind": kind, "count": len(said), "said": said[:MOST_FINDINGS]}
+        for kind, said in kinds.items()
+    ]
+
+
+def ledger(folder: Path) -> Data:
+    """Verdicts on record: how many of each, by whom, how many from earlier runs."""
+    path = folder / rundir.VERDICTS
+    if not path.is_file():
+        return {}
+    from shardproof.cluster.verdicts.ledger import LedgerError
+    from shardproof.cluster.verdicts.ledger import read as read_ledger
+
+    try:
+        rows = read_ledger(path).select(["key", "verdict", "solver", "cached", "seconds"])
+    except (OSError, LedgerError) as error:
+        raise InvalidInput(f"cannot be read: {error}", str(path)) from error
+    listed = rows.to_pylist()
+    return {
+        "unsat": {row["key"] for row in listed if row["verdict"] == "unsat"},
+        "verdicts": Counter(row["verdict"] for row in listed),
+        "solvers": Counter(row["solver"] for row in listed),
+        "cached": sum(row["cached"] for row in listed),
+        "seconds": sum(row["seconds"] for row in listed),
+    }
+
+
+def dedup(data: Data) -> list[Data]:
+    """From operators of all ranks to texts that a solver reads."""
+    counts = data["counts"]
+    steps = [
+        ("operators on all ranks and microbatches", counts.get("parallel_operators", 0)),
+        ("stages: one for all that are alike", counts.get("stages", 0)),
+        ("obligations", counts.get("obligations", 0)),
+        ("templates: distinct obligations", counts.get("templates", 0)),
+    ]
+    top = max(1, *(count for _, count in steps))
+    from math import log10
+
+    return [
+        {"name": n, "count": c, "percent": 100 * log10(c + 1) / log10(top + 1)} for n, c in steps
+    ]
+
+
+# -- from the tables -----------------------------------------------------------------------------
+
+
+def _add_plan(data: Data, run: Run, result: Data) -> None:
+    parallel = unroll(run.plan.programs, run.plan.microbatches)
+    marked = _marked(result)
+    failing = _failing_rows(run, parallel, marked)
+    unsat = data["verdicts"].get("unsat", set())
+    proved = {number for number, template in enumerate(run.templates) if _digest(template) in unsat}
+    layers = lineages.by_layer(run, parallel, proved, failing)
+    data["plan"] = {
+        "name": run.plan.name,
+        "ranks": run.plan.ranks,
+        "microbatches": run.plan.microbatches,
+        "notes": list(run.plan.notes),
+        "loss": run.plan.loss,
+        "mesh": mesh.mesh(run.plan, {rank for one in marked for rank in one["ranks"]}),
+        "schedule": schedule.schedule(run.plan, _failing_bodies(run, marked)),
+        "strip": lineages.strip(layers),
+        "strip_more": max(0, len(layers) - 200),
+        "groups": lineages.groups(layers),
+    }
+    found = run.certificate
+    data["certificate"] = {
+        "plan": found.plan,
+        "inputs": dict(found.inputs),
+        "solvers": dict(found.solvers),
+        "settings": dict(found.settings),
+        "trusted": list(found.trusted),
+    }
+
+
+def _digest(template: Any) -> str:
+    from shardproof.engine.records.run import text_digest
+
+    return text_digest(template.linear, template.nonlinear)
+
+
+def _marked(result: Data) -> list[Data]:
+    """The findings that a refutation rests on, one for each cause: what pictures mark."""
+    found = result["findings"] if result["verdict"] == "refuted" else []
+    causes: dict[object, Data] = {}
+    for one in found:
+        if one.get("group"):
+            causes.setdefault(one["group"], one)
+    return list(causes.values()) or [one for one in found if one["kind"] == found[0]["kind"]]
+
+
+def _matches(one: Mapping[str, Any], name: str, backward: bool, module: str, base: int) -> bool:
+    said = f"backward of {name}" if backward else name
+    if one["operator"] != said or (one["ranks"] and base not in one["ranks"]):
+        return False
+    if one.get("layers"):
+        return module in one["layers"]
+    # Communication belongs to no module: its finding says between which it is.
+    return module in ("", one["layer"])
+
+
+def _failing_rows(run: Run, parallel: Unrolled, found: Sequence[Mapping[str, Any]]) -> set[int]:
+    """The parallel rows that findings name."""
+    return {
+        number
+        for number, row in enumerate(parallel.rows)
+        for one in found
+        if row.kind != "shard"
+        and _matches(
+            one, row.name, row.backward, row.source.module, run.plan.programs[row.programs[0]].base
+        )
+        and one["source"] in ("", row.source.location, row.source.cell)
+    }
+
+
+def _failing_bodies(run: Run, found: Sequence[Mapping[str, Any]]) -> set[tuple[int, int]]:
+    return {
+        (p, b)
+        for p, program in enumerate(run.plan.programs)
+        for b, body in enumerate(program.bodies)
+        for op in body.ops
+        for one in found
+        if _matches(one, op.name, op.backward, op.source.module, program.base)
+        and one["source"] in ("", op.source.location, op.source.cell)
+    }

@@ -1,0 +1,337 @@
+"""What `shardproof inspect` shows: plain data of a plan or a run, and the same as tables."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.ir import Group, Op, Plan, Program
+from shardproof.engine.schedule.messages import COMMUNICATION
+from shardproof.engine.storage import files
+from shardproof.inputs import rundir
+from shardproof.report.terminal import write as write_result
+from shardproof.report.words import plain
+from shardproof.run.result import Result
+
+#: Longer tables are cut on the screen; ``--json`` has all rows.
+MOST_ROWS: Final = 40
+
+Data = dict[str, Any]
+
+
+def look(path: Path) -> Data:
+    """What is in a plan folder, an nnScaler plan or the directory of a run, as plain data; raises
+    `InvalidInput`."""
+    if path.is_dir() and rundir.is_run(path):
+        return run(path)
+    from shardproof.engine.plan import store
+    from shardproof.inputs.load import load_side
+
+    return plan(store.load(path) if path.is_dir() else load_side(path))
+
+
+# -- a plan --------------------------------------------------------------------------------------
+
+
+def plan(held: Plan) -> Data:
+    """The plan in numbers.  A side without calls is one that is not there (an nnScaler plan)."""
+    sides = {"single": [held.single] if held.single.calls else [], "parallel": held.programs}
+    return {
+        "kind": "plan",
+        "name": held.name,
+        "ranks": held.ranks,
+        "microbatches": held.microbatches,
+        "replica_axes": list(held.replica_axes),
+        "loss": held.loss,
+        "notes": list(held.notes),
+        "programs": [program(p, side) for side, programs in sides.items() for p in programs],
+        "operators": _operators(sides),
+        "parameters": _parameters(held),
+        "communication": _communication(held.programs),
+    }
+
+
+def program(held: Program, side: str) -> Data:
+    """One program; ``operators``: in its bodies, ``issued``: over its ranks and all its calls."""
+    sizes = [len(body.ops) for body in held.bodies]
+    return {
+        "side": side,
+        "name": held.name,
+        "ranks": held.ranks,
+        "base": held.base,
+        "axes": [{"name": n, "extent": e, "stride": s} for n, e, s in held.axes],
+        "bodies": len(held.bodies),
+        "calls": len(held.calls),
+        "operators": sum(sizes),
+        "issued": held.ranks * sum(sizes[call.body] for call in held.calls),
+        "shards": len(held.shards),
+    }
+
+
+def _issued(held: Program) -> Iterable[tuple[Op, int]]:
+    """Every operator, and how many times it runs over all ranks and calls."""
+    calls = Counter(call.body for call in held.calls)
+    for number, count in sorted(calls.items()):
+        for op in held.bodies[number].ops:
+            yield op, count * held.ranks
+
+
+def _operators(sides: Mapping[str, Sequence[Program]]) -> list[Data]:
+    counts: dict[tuple[str, bool], Counter[str]] = {}
+    for side, programs in sides.items():
+        for held in programs:
+            for op, times in _issued(held):
+                counts.setdefault((op.name, op.backward), Counter())[side] += times
+    return [
+        {"name": name, "backward": backward, **{side: found[side] for side in sides}}
+        for (name, backward), found in sorted(counts.items())
+    ]
+
+
+def _parameters(held: Plan) -> list[Data]:
+    """By parameter or buffer: its parts and the ranks that hold one."""
+    found: dict[str, Data] = {}
+    for shard in held.single.shards:
+        found[shard.name] = _parameter(shard.name, shard.full_shape, shard.trainable)
+    for p in held.programs:
+        for shard in p.shards:
+            row = found.setdefault(
+                shard.name, _parameter(shard.name, shard.full_shape, shard.trainable)
+            )
+            row["ranks"] += p.ranks
+            part = list(shard.shape)
+            if part not in row["parts"]:
+                row["parts"].append(part)
+    return list(found.values())
+
+
+def _parameter(name: str, shape: tuple[int, ...], trainable: bool) -> Data:
+    return {"name": name, "trainable": trainable, "shape": list(shape), "parts": [], "ranks": 0}
+
+
+def _communication(programs: Iterable[Program]) -> list[Data]:
+    """By kind of communication and by how many take part: how many times ranks issue it."""
+    counts: Counter[tuple[str, int, int]] = Counter()
+    elements: Counter[tuple[str, int, int]] = Counter()
+    for held in programs:
+        for number, count in sorted(Counter(call.body for call in held.calls).items()):
+            body = held.bodies[number]
+            for op in body.ops:
+                if op.name in COMMUNICATION:
+                    key = (op.name, *_members(op, held))
+                    counts[key] += count * held.ranks
+                    values = op.inputs if op.inputs else op.outputs
+                    for value in values:
+                        size = 1
+                        for extent in body.values[value].shape:
+                            size *= extent
+                        elements[key] += size * count * held.ranks
+    return [
+        {
+            "name": name,
+            "members": members,
+            "programs": programs_joined,
+            "issued": counts[name, members, programs_joined],
+            "elements": elements[name, members, programs_joined],
+        }
+        for name, members, programs_joined in sorted(counts)
+    ]
+
+
+def _members(op: Op, held: Program) -> tuple[int, int]:
+    """How many ranks take part, and how many programs they run."""
+    if op.name in ("send", "recv"):
+        return 2, 2
+    group = op.attrs.get("group")
+    if not isinstance(group, Group):
+        return 1, 1
+    programs = max(1, len(group.ranks))
+    members = programs
+    for axis in group.axes:
+        members *= held.extents.get(axis, 1)
+    return members, programs
+
+
+# -- a run ---------------------------------------------------------------------------------------
+
+
+def run(folder: Path) -> Data:
+    """The run in numbers: its result if it has ended, its files, its verdicts."""
+    return {
+        "kind": "run",
+        "run_dir": str(folder.resolve()),
+        "result": _result(folder),
+        "verdicts": _verdicts(folder),
+        "files": [_file(folder, path) for path in sorted(folder.rglob("*")) if path.is_file()],
+    }
+
+
+def _result(folder: Path) -> Data | None:
+    path = folder / rundir.RESULT
+    if not path.exists():
+        return None
+    try:
+        return Result.from_json(files.contents(path)).to_dict()
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot be read: {error}", str(path)) from error
+
+
+def _verdicts(folder: Path) -> Data:
+    """Verdicts on record: how many of each, by whom, and how long they took."""
+    path = folder / rundir.VERDICTS
+    if not path.exists():
+        return {}
+    from shardproof.cluster.verdicts.ledger import LedgerError
+    from shardproof.cluster.verdicts.ledger import read as read_ledger
+
+    try:
+        table = read_ledger(path)
+    except (OSError, LedgerError) as error:
+        raise InvalidInput(f"cannot be read: {error}", str(path)) from error
+    rows = table.select(["verdict", "solver", "seconds", "cached"]).to_pylist()
+    return {
+        "verdicts": dict(sorted(Counter(row["verdict"] for row in rows).items())),
+        "solvers": dict(sorted(Counter(row["solver"] for row in rows).items())),
+        "cached": sum(row["cached"] for row in rows),
+        "seconds": round(sum(row["seconds"] for row in rows), 6),
+    }
+
+
+def _file(folder: Path, path: Path) -> Data:
+    """A file of the run; of an Arrow file also how many rows it has."""
+    found: Data = {"name": str(path.relative_to(folder)), "bytes": path.stat().st_size}
+    if path.suffix == ".arrow":
+        import pyarrow as pa
+
+        try:
+            with pa.memory_map(str(path)) as source:
+                reader = pa.ipc.open_file(source)
+                found["rows"] = sum(
+                    reader.get_batch(i).num_rows for i in range(reader.num_record_batches)
+                )
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidInput(f"is no Arrow file: {error}", str(path)) from error
+    return found
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+def write(data: Data, to: Console) -> None:
+    """What `look` found, as tables."""
+    (_write_plan if data["kind"] == "plan" else _write_run)(data, to)
+
+
+def _write_plan(data: Data, to: Console) -> None:
+    to.print(Text(f"plan {plain(data['name'])}", style="bold"))
+    axes = ", ".join(data["replica_axes"]) or "nothing"
+    facts = f"{data['ranks']:,} ranks, {data['microbatches']} microbatches for each replica along "
+    to.print(Text(f"  {facts}{plain(axes)}, loss: {plain(data['loss'])}"))
+    for note in data["notes"]:
+        to.print(Text(f"  {plain(note)}"))
+    _table(
+        to,
+        "programs",
+        data["programs"],
+        {
+            "side": "side",
+            "name": "program",
+            "ranks": "ranks",
+            "axes": "free along",
+            "bodies": "bodies",
+            "calls": "calls",
+            "operators": "operators",
+            "issued": "issued",
+            "shards": "shards",
+        },
+    )
+    named = [
+        {**row, "name": f"backward of {row['name']}" if row["backward"] else row["name"]}
+        for row in data["operators"]
+    ]
+    _table(
+        to,
+        "operators, over all ranks and microbatches",
+        named,
+        {"name": "operator", "single": "single-device", "parallel": "parallel"},
+    )
+    _table(
+        to,
+        "parameters and buffers",
+        data["parameters"],
+        {
+            "name": "name",
+            "trainable": "trainable",
+            "shape": "shape",
+            "parts": "parts",
+            "ranks": "on ranks",
+        },
+    )
+    _table(
+        to,
+        "communication",
+        data["communication"],
+        {
+            "name": "kind",
+            "members": "ranks joined",
+            "programs": "programs joined",
+            "issued": "issued",
+            "elements": "elements",
+        },
+    )
+
+
+def _write_run(data: Data, to: Console) -> None:
+    if data["result"] is None:
+        where = plain(data["run_dir"])
+        to.print(Text(f"run {where}: has not ended, or was interrupted"), soft_wrap=True)
+    else:
+        write_result(Result.from_json(json.dumps(data["result"])), to)
+    if data["verdicts"]:
+        rows = [{"name": k, "value": v} for k, v in data["verdicts"].items()]
+        _table(to, "verdicts on record", rows, {"name": "", "value": ""})
+    rows = [{"rows": "", **row} for row in data["files"]]
+    _table(to, "files", rows, {"name": "file", "rows": "rows", "bytes": "bytes"})
+
+
+def _table(to: Console, title: str, rows: Sequence[Data], columns: Mapping[str, str]) -> None:
+    if not rows:
+        return
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for key, heading in columns.items():
+        right = all(isinstance(row[key], int) for row in rows)
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for row in rows[:MOST_ROWS]:
+        table.add_row(*(Text(plain(_cell(row[key]))) for key in columns))
+    to.print()
+    to.print(table)
+    if len(rows) > MOST_ROWS:
+        to.print(Text(f"... and {len(rows) - MOST_ROWS} more, all with --json"))
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case dict():
+            return ", ".join(f"{key} {_cell(inner)}" for key, inner in value.items())
+        case [dict(), *_]:
+            return ", ".join(f"{axis['name']} {axis['extent']}" for axis in value)
+        case list():
+            return " ".join(str(inner) for inner in value) if _nested(value) else str(value)
+        case _:
+            return str(value)
+
+
+def _nested(value: list[Any]) -> bool:
+    return any(isinstance(inner, list) for inner in value) or not value

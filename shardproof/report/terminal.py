@@ -1,0 +1,184 @@
+"""What a person reads at the end: one screen, colours on a terminal, plain text elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from io import StringIO
+from itertools import chain, repeat
+from typing import Final, TextIO
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from shardproof.report.findings import fitted, grid, lines, short, told_of
+from shardproof.report.words import many, numbers, plain
+from shardproof.run.result import Conclusion, Result, Verdict
+
+#: Where the width of the reader's screen is not known.
+WIDTH: Final = 100
+#: Lines of a report, the whole of it; what does not fit is counted.
+LINES: Final = 40
+#: Lines that findings are left with at least, if they need them.
+ROOM: Final = 27
+#: So many conclusions that do not hold are shown one by one.
+FEW: Final = 3
+
+_SAYS: Final[dict[Verdict, str]] = {
+    "proved": "the parallel plan computes what the single-device plan computes, for every input",
+    "refuted": "the parallel plan does not compute what the single-device plan computes",
+    "inconclusive": "neither proved nor refuted",
+    "invalid input": "nothing was verified",
+}
+_STYLES: Final[dict[Verdict, str]] = {
+    "proved": "bold green",
+    "refuted": "bold red",
+    "inconclusive": "bold yellow",
+    "invalid input": "bold red",
+}
+
+
+def show(draw: Callable[[Console], None], stream: TextIO) -> None:
+    """What ``draw`` prints, to ``stream``: as wide as a terminal, or plain and of one width."""
+    if stream.isatty():
+        draw(_console(stream, None))
+        return
+    drawn = StringIO()
+    draw(_console(drawn, WIDTH))
+    stream.writelines(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines())
+
+
+def _console(stream: TextIO, width: int | None) -> Console:
+    """Names and messages are text, not markup."""
+    return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+def write(result: Result, to: Console) -> None:
+    """The report, on one screen."""
+    verdict = result.verdict
+    head: list[RenderableType] = [Text(f"{verdict}: {_SAYS[verdict]}", style=_STYLES[verdict])]
+    if result.reason:
+        head.append(Padding(Text(short(result.reason)), (0, 0, 0, 2)))
+    told = told_of(result)
+    taken = sum(lines(part, to) for part in head) + bool(result.run_dir)
+    wanted = sum(lines(block, to) for block in told.blocks)
+    rows = _fitted(result, LINES - taken - min(ROOM, wanted), to)
+    summary = _summary_block(rows)
+    shown = fitted(told, LINES - taken - lines(summary, to), to)
+    for part in (*head, *shown, summary):
+        to.print(part)
+    if result.run_dir:
+        # Whatever its length, a path stays in one piece.
+        width = max(len(name) for name, _ in rows)
+        to.print(Text(f"{'run':<{width}}  {plain(result.run_dir)}"), soft_wrap=True)
+
+
+def _summary_block(rows: Sequence[tuple[str, str]]) -> RenderableType:
+    return Padding(grid(rows), (1, 0, 0, 0))
+
+
+def _fitted(result: Result, room: int, to: Console) -> list[tuple[str, str]]:
+    """The rows of the summary, with as many assumptions as there is room for."""
+    room -= lines(_summary_block(_summary(result, 0)), to)
+    kept = 0
+    for assumption in result.assumptions:
+        room -= lines(grid([("concluded", plain(assumption))]), to)
+        if room < 0 and kept:
+            break
+        kept += 1
+    return _summary(result, kept)
+
+
+def _summary(result: Result, assumptions: int) -> list[tuple[str, str]]:
+    """Rows of (section, line), with the first ``assumptions`` of what was assumed."""
+    sections = {
+        "assumed": _assumed(result, assumptions),
+        "proved" if result.verdict == "proved" else "concluded": _conclusions(result),
+        "covered": _covered(result),
+        "whole": _kept_whole(result),
+        "distinct": _distinct(result),
+        "took": _took(result),
+    }
+    return [
+        (name if first else "", line)
+        for name, lines in sections.items()
+        for first, line in zip(chain([True], repeat(False)), lines, strict=False)
+    ]
+
+
+def _assumed(result: Result, count: int) -> Iterator[str]:
+    yield from map(plain, result.assumptions[:count])
+    rest = len(result.assumptions) - count
+    if rest:
+        yield f"{many(rest, 'more assumption')}, all with --json and `shardproof report`"
+
+
+def _conclusions(result: Result) -> Iterator[str]:
+    held: dict[str, list[str]] = {}
+    failed: dict[str, list[Conclusion]] = {}
+    for conclusion in result.conclusions:
+        if conclusion.holds:
+            held.setdefault(conclusion.kind, []).append(conclusion.name)
+        else:
+            failed.setdefault(conclusion.kind, []).append(conclusion)
+    for kind, names in held.items():
+        yield plain(_counted(kind, names))
+    each = sum(map(len, failed.values())) <= FEW
+    for kind, alike in failed.items():
+        if each or len(alike) == 1:
+            yield from (f"NOT {short(_failed(conclusion))}" for conclusion in alike)
+        else:
+            ranks = numbers([rank for c in alike for rank in c.ranks])
+            where = f", on ranks {ranks}" if ranks else ""
+            yield plain(f"NOT {_counted(kind, [c.name for c in alike])}{where}")
+
+
+def _counted(kind: str, names: Sequence[str]) -> str:
+    """Conclusions of one kind: of how many parameters, in how many places."""
+    distinct = len(set(names))
+    of = "" if kind == "loss" else f" of {many(distinct, 'parameter')}"
+    places = f", in {len(names):,} places" if len(names) > (distinct if of else 1) else ""
+    return f"{kind}{of}{places}"
+
+
+def _failed(conclusion: Conclusion) -> str:
+    """A conclusion that does not hold: its own words, if it has any."""
+    if conclusion.message:
+        return conclusion.message
+    where = f" on ranks {numbers(conclusion.ranks)}" if conclusion.ranks else ""
+    return f"{conclusion.kind} of {conclusion.name}{where}"
+
+
+def _covered(result: Result) -> Iterator[str]:
+    counts = result.counts
+    if counts.ranks:
+        yield (
+            f"{many(counts.single_operators, 'single-device operator')}, "
+            f"{counts.parallel_operators:,} on {many(counts.ranks, 'rank')}"
+        )
+
+
+def _kept_whole(result: Result) -> Iterator[str]:
+    """Axes that are not reduced; why, each line says after its colon."""
+    what = [plain(line.partition(":")[0]) for line in result.kept_whole]
+    if what:
+        more = "" if len(what) <= FEW else f"; {len(what) - FEW} more"
+        yield f"{'; '.join(what[:FEW])}{more} (why: --json)"
+
+
+def _distinct(result: Result) -> Iterator[str]:
+    counts = result.counts
+    if counts.templates:
+        cached = f", {counts.cached:,} known from earlier runs" if counts.cached else ""
+        yield (
+            f"{many(counts.templates, 'template')} for {many(counts.obligations, 'obligation')} "
+            f"in {many(counts.stages, 'stage')}{cached}"
+        )
+
+
+def _took(result: Result) -> Iterator[str]:
+    seconds = result.seconds
+    phases = [("load", seconds.load), ("partition", seconds.partition), ("solve", seconds.solve)]
+    phases.append(("compose", seconds.compose))
+    each = ", ".join(f"{name} {value:.1f}" for name, value in phases)
+    yield f"{seconds.total:.1f} s ({each}), {result.peak_rss_mib:.0f} MiB at most"

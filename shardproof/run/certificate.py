@@ -1,0 +1,66 @@
+"""What a run leaves behind for the second eye: its claims, its texts and its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from shardproof.cluster.settings import Settings
+from shardproof.engine.records.certificate import SHAPES
+from shardproof.engine.records.run import TemplateRecord, write_run
+from shardproof.partition.stages.partition import Partition
+from shardproof.run.proofs import Proof
+from shardproof.run.result import Counts
+from shardproof.run.solve import Answers
+from shardproof.run.verdict import Decision
+
+
+def write(
+    out: Path,
+    result: Partition,
+    answers: Answers,
+    decision: Decision,
+    assumptions: Sequence[str],
+    counts: Counts,
+    settings: Settings,
+    inputs: Mapping[str, str],
+    proofs: Sequence[Proof] = (),
+    saved: str = "",
+) -> None:
+    """Write the tables and the certificate of a run to its directory; ``saved``: the digest of the
+    plan that is there already."""
+    examples: dict[int, tuple[str, int]] = {}
+    for template, example in enumerate(result.examples):
+        examples.setdefault(answers.text_of[template], example)
+    options = settings.options
+    write_run(
+        out,
+        plan=result.plan,
+        nodes=result.nodes,
+        single=result.single.lineages,
+        parallel=result.parallel.lineages,
+        stages=[
+            s._replace(template=answers.text_of[s.template]) if s.template >= 0 else s
+            for s in result.stages
+        ],
+        templates=[
+            TemplateRecord(*texts, *examples[number]) for number, texts in enumerate(answers.texts)
+        ],
+        conclusions=result.conclusions,
+        verdict=decision.verdict,
+        inputs=inputs,
+        assumptions=assumptions,
+        reasons=[decision.reason] if decision.reason else [f.message for f in decision.findings],
+        counts=asdict(counts),
+        solvers={"z3": options.z3, "cvc5": options.cvc5},
+        settings={
+            "mode": options.mode,
+            "seed": options.seed,
+            "timeout": options.timeout,
+            "memory_limit_bytes": options.memory_limit_bytes,
+            SHAPES: result.more,
+        },
+        proofs=proofs,
+        saved=saved,
+    )

@@ -1,0 +1,176 @@
+"""From a plan in memory to a result: partition, solve, compose, confirm, write down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from shardproof.cluster import state_claims as stating
+from shardproof.cluster.execute import joined
+from shardproof.cluster.memory.budget import batch_instances
+from shardproof.cluster.settings import Settings
+from shardproof.cluster.verdicts.cache import VerdictCache
+from shardproof.cluster.verdicts.ledger import Ledger
+from shardproof.diagnosis.explain.counterexample import simulated
+from shardproof.diagnosis.search import diagnosed
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.findings import Finding
+from shardproof.engine.plan import constants as rounding
+from shardproof.engine.plan.assumptions import stated_orders
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.simulation.simulate import Simulation
+from shardproof.engine.small_model.kept_whole import kept_whole
+from shardproof.inputs.assume import Assumptions
+from shardproof.partition.audit.exhaustive import Audit, audit
+from shardproof.partition.evidence.precision import precision
+from shardproof.partition.evidence.recorded import metadata
+from shardproof.partition.evidence.rounding import without_rounding
+from shardproof.partition.stages.partition import Partition, partition
+from shardproof.partition.templates.memo import Memo
+from shardproof.run import certificate
+from shardproof.run.options import Options, path
+from shardproof.run.progress import Progress
+from shardproof.run.proofs import Proof, produce
+from shardproof.run.result import Conclusion, Counts, Result, Seconds
+from shardproof.run.solve import Answers, Solving
+from shardproof.run.verdict import Decision, decide, is_proved, name_stage, unproved
+
+#: How many inputs are tried before a failed conclusion counts as unconfirmed.
+SEEDS = 4
+
+#: The instances of an exhaustive run, in its directory.
+INSTANCES = "instances.arrow"
+
+
+def run(
+    plan: Plan,
+    *,
+    options: Options,
+    settings: Settings,
+    out: Path,
+    assumptions: Assumptions,
+    load_seconds: float,
+    progress: Progress,
+    inputs: Mapping[str, str] | None = None,
+    otherwise: Callable[[], Plan | None] | None = None,
+    memo: Memo | None = None,
+    saved: str = "",
+) -> Result:
+    """Verify a plan; everything that the verdict rests on is written to ``out``.
+
+    ``settings``: those of the options, or others to go on with.  ``inputs``: SHA-256 of the files
+    that the plan was read from, by name, for the certificate.  ``otherwise``: the plan as it is if
+    groups are in the order that it records, which a refutation for another order is tried with.
+    ``memo``: what is known from other plans of the same model.  ``saved``: the digest of ``plan``
+    if it is in ``out`` already.
+
+    Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
+    `cluster.execute.execute`.
+    """
+    start = time.perf_counter()
+    progress.phase("partition")
+    told = (*assumptions.describe(plan), *stated_orders(plan))
+    try:
+        result = without_rounding(partition(plan, options.shapes, memo))
+    except Unsupported as error:
+        # The single-device side has no meaning here: there is nothing to hold the plan against.
+        seconds = time.perf_counter() - start
+        return Result(
+            verdict="inconclusive",
+            reason=f"single-device plan: {error}",
+            counts=Counts(ranks=plan.ranks),
+            seconds=Seconds(load=load_seconds, partition=seconds, total=load_seconds + seconds),
+            assumptions=told,
+            run_dir=str(out),
+        )
+    told = (*told, *rounding.statement(result.plan))
+    if not result.faults:
+        result.findings += [*precision(result), *metadata(result)]
+    with joined(settings), Ledger(out) as ledger:
+        texts = stating.texts(result, settings, progress.update)
+        partitioned = time.perf_counter()
+        progress.phase("solve")
+        cache = VerdictCache(path(options.cache_dir)) if options.cache else None
+        solving = Solving(settings, ledger, cache, progress.update)
+        answers = solving.run(texts)
+        if options.exhaustive:
+            batch = batch_instances(settings.memory_budget_bytes)
+            _audit(result, solving, audit(result, out / INSTANCES, batch, progress.update))
+    solved = time.perf_counter()
+    progress.phase("compose")
+    decision = _decide(result, answers, otherwise)
+    composed = time.perf_counter()
+    found = counts(result, answers)
+    proofs: list[Proof] = []
+    if options.proofs:
+        progress.phase("prove")
+        proofs = produce(answers, settings, progress.update)
+    there = saved if result.plan is plan else ""
+    certificate.write(
+        out, result, answers, decision, told, found, settings, inputs or {}, proofs, there
+    )
+    return Result(
+        verdict=decision.verdict,
+        reason=decision.reason,
+        counts=found,
+        seconds=Seconds(
+            load=load_seconds,
+            partition=partitioned - start,
+            solve=solved - partitioned,
+            compose=composed - solved,
+            total=load_seconds + time.perf_counter() - start,
+        ),
+        assumptions=told,
+        kept_whole=kept_whole(result.nodes),
+        conclusions=tuple(
+            Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
+        ),
+        findings=(*decision.findings, *_of_cache(cache)),
+        run_dir=str(out),
+    )
+
+
+def counts(result: Partition, answers: Answers) -> Counts:
+    """What there was, and how much of it was distinct."""
+    return Counts(
+        single_operators=result.single.unrolled.instances,
+        parallel_operators=result.parallel.unrolled.instances,
+        ranks=result.plan.ranks,
+        stages=len(result.stages),
+        obligations=sum(1 for s in result.stages if s.template >= 0 or s.problem),
+        templates=len(answers.texts),
+        cached=answers.cached,
+    )
+
+
+def _decide(
+    result: Partition, answers: Answers, otherwise: Callable[[], Plan | None] | None
+) -> Decision:
+    open_stages = unproved(result, answers)
+    simulation: Simulation | None = None
+    found: tuple[Finding, ...] = ()
+    if not is_proved(result, open_stages):
+        if not result.faults:
+            simulation = simulated(
+                result, SEEDS if any(not c.holds for c in result.conclusions) else 1
+            )
+        if result.faults or (simulation is not None and simulation.differs):
+            found = diagnosed(result, simulation, otherwise)
+    return decide(result, open_stages, found, simulation)
+
+
+def _of_cache(cache: VerdictCache | None) -> tuple[Finding, ...]:
+    """What is wrong with the cache; no verdict rests on it."""
+    return () if cache is None else tuple(Finding("cache", m) for m in cache.problems())
+
+
+def _audit(result: Partition, solving: Solving, found: Audit) -> None:
+    """Instances that no template states are solved beside them; what cannot be stated is said."""
+    strange = [name_stage(result, result.stages[n]) for n in found.open]
+    if not solving.hold(found.more):
+        strange.append("an instance")
+    for name in strange:
+        result.unsupported.append(
+            Finding("symmetry", f"{name}: not what the family that it was taken to belong to is")
+        )

@@ -1,0 +1,109 @@
+"""What a run was asked, in its directory from its beginning: all that is needed to go on with it.
+
+``run.json`` is written after the plan is stored beside it, whole or not at all; a directory without
+it holds a run that had not begun.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from shardproof.cluster.settings import Settings
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan import store
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.records.run import PLAN
+from shardproof.engine.storage.tables import read_file
+from shardproof.inputs import rundir
+from shardproof.inputs.assume import Assumptions
+from shardproof.run.options import Options, Scalar, names, shown
+
+FORMAT: Final = 2
+NAME: Final = "run.json"
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A run's settings, options and assumptions, the SHA-256 of its plan and of its input files,
+    and where these were.
+
+    ``options`` are those of `shardproof.run.options` that are not their defaults; ``settings`` is
+    what they came to on the machine where the run began, which verdicts depend on.
+    """
+
+    plan: str
+    settings: Settings
+    assumptions: Assumptions
+    inputs: dict[str, str]
+    options: dict[str, Scalar] = {}
+    files: tuple[str, ...] = ()
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        for name, value in self.options.items():
+            if name not in names():
+                raise ValueError(f"unknown option {name!r}")
+            wanted = tuple(str if kind is Path else kind for kind in shown(name).kinds)
+            if name in ("memory_limit", "memory_budget"):
+                wanted = (*wanted, int)
+            if type(value) not in wanted:
+                kinds = " or ".join(kind.__name__ for kind in wanted)
+                raise ValueError(f"option {name}: expected {kinds}, found {value!r}")
+
+    @property
+    def chosen(self) -> Options:
+        """The options."""
+        given: dict[str, Any] = dict(self.options)
+        return Options(**given)
+
+
+def write(out: Path, asked: Asked) -> None:
+    """Store what was asked about the plan that is in ``out``."""
+    rundir.keep(out, NAME, msgspec.json.format(msgspec.json.encode(asked)).decode() + "\n")
+
+
+def decode(data: bytes) -> Asked:
+    """What was asked, from its bytes, of this version or of the one before; raises `InvalidInput`
+    for another version, and the errors of msgspec, UnicodeDecodeError, RecursionError and
+    ValueError."""
+    found = msgspec.json.decode(data, type=dict[str, Any])
+    version = found.get("format")
+    if version == 1:
+        found = _of_format_1(found)
+    elif isinstance(version, int) and version != FORMAT:
+        raise InvalidInput(f"expected format {FORMAT}, found {version}", NAME)
+    return msgspec.convert(found, Asked)
+
+
+def _of_format_1(found: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 had every option that is no setting in a place of its own."""
+    places = {"exhaustive": "exhaustive", "use_cache": "cache", "cache_dir": "cache_dir",
+              "more": "shapes", "proofs": "proofs"}  # fmt: skip
+    given = {option: found[place] for place, option in places.items() if place in found}
+    rest = {name: value for name, value in found.items() if name not in places}
+    chosen = {option: value for option, value in given.items() if value is not None}
+    return {**rest, "options": chosen, "format": FORMAT}
+
+
+def read(run_dir: Path) -> tuple[Asked, Plan]:
+    """What was asked in a run directory, and the plan; raises `InvalidInput`."""
+    if not (run_dir / NAME).is_file():
+        found = "one that had not begun" if run_dir.is_dir() else "nothing"
+        raise InvalidInput(
+            f"expected the directory of a run that can go on (with {NAME}), found {found}",
+            str(run_dir),
+        )
+    try:
+        data = read_file(run_dir / NAME)
+        try:
+            asked = decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            raise InvalidInput(f"expected what a run was asked, found {error}", NAME) from error
+        plan = store.load(run_dir / PLAN)
+        if store.digest(plan) != asked.plan:
+            raise InvalidInput(f"expected the plan that {NAME} names, found another", PLAN)
+    except InvalidInput as error:
+        raise error.within(str(run_dir)) from error
+    return asked, plan

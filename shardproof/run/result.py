@@ -1,0 +1,202 @@
+"""What a run found out: the result object, and its JSON document, which is a contract.
+
+Later versions add fields and do not change these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any, Final, Literal, Self, TypeAlias
+
+from shardproof.engine.findings import Difference, Finding
+
+Verdict: TypeAlias = Literal["proved", "refuted", "inconclusive", "invalid input"]
+
+EXIT_CODES: Final[Mapping[Verdict, int]] = {
+    "proved": 0,
+    "refuted": 1,
+    "inconclusive": 2,
+    "invalid input": 3,
+}
+
+#: The fields of a finding, in the order of the document.
+_FINDING: Final = (
+    "kind",
+    "operator",
+    "layer",
+    "ranks",
+    "microbatches",
+    "source",
+    "expected",
+    "actual",
+    "message",
+    "repair",
+    "cause",
+    "group",
+    "reference",
+    "layers",
+    "agreeing_ranks",
+    "agreeing_microbatches",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much there was, and how much of it was distinct.
+
+    ``parallel_operators``: over all ranks and microbatches.  ``cached``: templates whose verdict
+    an earlier run had found.
+    """
+
+    single_operators: int = 0
+    parallel_operators: int = 0
+    ranks: int = 0
+    stages: int = 0
+    obligations: int = 0
+    templates: int = 0
+    cached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Wall-clock time by phase."""
+
+    load: float = 0.0
+    partition: float = 0.0
+    solve: float = 0.0
+    compose: float = 0.0
+    total: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """One thing that the single-device plan says must hold of the parallel one: the loss, or the
+    gradient of a parameter, on ``ranks``."""
+
+    kind: str
+    name: str
+    ranks: tuple[int, ...] = ()
+    holds: bool = True
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of a run.
+
+    ``reason`` says why a verdict is inconclusive, or what is wrong with the input.
+    ``kept_whole``: axes to which no reduction of sizes was applied, and why.
+    ``peak_rss_mib``: this process and its children together.  ``run_dir`` is empty if the run
+    ended before it had one.
+    """
+
+    verdict: Verdict
+    counts: Counts = Counts()
+    seconds: Seconds = Seconds()
+    peak_rss_mib: float = 0.0
+    assumptions: tuple[str, ...] = ()
+    kept_whole: tuple[str, ...] = ()
+    conclusions: tuple[Conclusion, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    run_dir: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line exits with."""
+        return EXIT_CODES[self.verdict]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document as plain data, keys in their order."""
+        return {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "counts": asdict(self.counts),
+            "seconds": {name: round(value, 6) for name, value in asdict(self.seconds).items()},
+            "peak_rss_mib": round(self.peak_rss_mib, 3),
+            "assumptions": list(self.assumptions),
+            "kept_whole": list(self.kept_whole),
+            "conclusions": [_listed(asdict(c)) for c in self.conclusions],
+            "findings": [_finding(f) for f in self.findings],
+            "run_dir": self.run_dir,
+        }
+
+    def to_json(self) -> str:
+        """The document: one JSON object, ASCII only, without a newline at its end."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The result that `to_json` wrote; raises ``ValueError`` for anything else."""
+        try:
+            data = json.loads(text)
+            result = cls(
+                verdict=data["verdict"],
+                reason=data["reason"],
+                counts=Counts(**data["counts"]),
+                seconds=Seconds(**data["seconds"]),
+                peak_rss_mib=data["peak_rss_mib"],
+                assumptions=tuple(data["assumptions"]),
+                kept_whole=tuple(data.get("kept_whole", ())),  # earlier versions did not say
+                conclusions=tuple(Conclusion(**_tupled(c)) for c in data["conclusions"]),
+                findings=tuple(_read_finding(f) for f in data["findings"]),
+                run_dir=data["run_dir"],
+            )
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"is no result: {error!r}") from error
+        if result.verdict not in EXIT_CODES:
+            raise ValueError(f"is no result: the verdict is {result.verdict!r}")
+        return result
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    """A finding as plain data; a number that JSON does not have is its name."""
+    fields = _listed({name: getattr(finding, name) for name in _FINDING})
+    fields["counterexample"] = [
+        {
+            "ranks": list(found.ranks),
+            "index": list(found.index),
+            "expected": _number(found.expected),
+            "actual": _number(found.actual),
+            "tensor": found.tensor,
+            "shard": found.shard,
+            "microbatch": found.microbatch,
+            "near": [[[_number(e), _number(a)] for e, a in row] for row in found.near],
+        }
+        for found in finding.counterexample
+    ]
+    return fields
+
+
+def _number(value: float) -> float | str:
+    return value if isfinite(value) else str(value)
+
+
+def _read_finding(fields: Mapping[str, Any]) -> Finding:
+    """The finding that `_finding` gave; documents of earlier versions have fewer fields."""
+    found = tuple(
+        Difference(
+            tuple(d["ranks"]),
+            tuple(d["index"]),
+            float(d["expected"]),
+            float(d["actual"]),
+            d.get("tensor", ""),
+            d.get("shard", ""),
+            d.get("microbatch", -1),
+            tuple(tuple((float(e), float(a)) for e, a in row) for row in d.get("near", ())),
+        )
+        for d in fields.get("counterexample", ())
+    )
+    rest = {name: value for name, value in fields.items() if name != "counterexample"}
+    return Finding(**_tupled(rest), counterexample=found)
+
+
+def _listed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+
+
+def _tupled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}

@@ -1,0 +1,148 @@
+"""The verdict, as a function of what was found; nothing here acts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from shardproof.engine.findings import Finding
+from shardproof.engine.simulation.simulate import Comparison, Simulation
+from shardproof.partition.stages.partition import Partition, Stage
+from shardproof.run.result import Verdict
+from shardproof.run.solve import Answers
+
+#: Findings that are listed one by one; more of a kind are counted.
+MOST = 20
+
+
+class Decision(NamedTuple):
+    verdict: Verdict
+    reason: str
+    findings: tuple[Finding, ...]
+
+
+def unproved(result: Partition, answers: Answers) -> list[tuple[Stage, str]]:
+    """Live stages whose obligation is not proved, each with why."""
+    found = []
+    for stage in result.stages:
+        if not stage.live:
+            continue
+        if stage.problem:
+            found.append((stage, stage.problem))
+        elif stage.template >= 0 and not answers.proved(stage.template):
+            solved = answers.of(stage.template)
+            found.append(
+                (stage, f"{solved.verdict}" + (f": {solved.reason}" if solved.reason else ""))
+            )
+    return found
+
+
+def name_stage(result: Partition, stage: Stage) -> str:
+    """A stage in words: operator, layer, rank."""
+    side = result.side(stage.side)
+    row = side.unrolled.rows[stage.row]
+    name = f"backward of {row.name}" if row.backward else row.name
+    layer = f" in {row.source.module}" if row.source.module else ""
+    if stage.side == "single":
+        return f"{name}{layer} of the single-device plan"
+    return f"{name}{layer} on rank {side.programs[row.programs[0]].base}"
+
+
+def is_proved(result: Partition, open_stages: list[tuple[Stage, str]]) -> bool:
+    """Whether everything that a proof needs is there."""
+    return (
+        not result.faults
+        and not result.unsupported
+        and not open_stages
+        and bool(result.conclusions)
+        and all(c.holds for c in result.conclusions)
+        and not any(f.kind == "definedness" for f in result.findings)
+    )
+
+
+def decide(
+    result: Partition,
+    open_stages: list[tuple[Stage, str]],
+    diagnosis: Sequence[Finding],
+    simulation: Simulation | None,
+) -> Decision:
+    """The verdict and its findings; ``simulation``: of a plan that is not proved, if it was run;
+    ``diagnosis``: what is wrong with one that contradicts itself or differs in the simulation, and
+    which findings beside the verdict follow from it."""
+    told = {(f.kind, f.message) for f in diagnosis}
+    notes = listed([f for f in result.findings if (f.kind, f.message) not in told])
+    if is_proved(result, open_stages):
+        return Decision("proved", "", notes)
+    if result.faults:
+        return Decision("refuted", "", (*listed(diagnosis or result.faults), *notes))
+    if simulation is not None and simulation.differs:
+        other = tuple(f for f in notes if f.kind != "definedness")
+        first = listed(diagnosis) or confirmed(result, simulation)
+        return Decision("refuted", "", (*first, *other))
+    return Decision(
+        "inconclusive",
+        why(result, open_stages, simulation),
+        (*result.unsupported[:MOST], *notes),
+    )
+
+
+def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The first findings of each kind and cause, and how many more of it there are."""
+    alike: dict[tuple[int, str], list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault((finding.group, finding.kind), []).append(finding)
+    found: list[Finding] = []
+    for (group, kind), same in alike.items():
+        found += same[:MOST]
+        if len(same) > MOST:
+            more = f"and {len(same) - MOST} more findings of this kind"
+            found.append(Finding(kind, more, group=group))
+    return tuple(found)
+
+
+def why(
+    result: Partition,
+    open_stages: list[tuple[Stage, str]],
+    simulation: Simulation | None,
+) -> str:
+    """Why a plan is neither proved nor refuted."""
+    if result.unsupported:
+        return result.unsupported[0].message
+    failed = [c for c in result.conclusions if not c.holds]
+    if failed:
+        found = failed[0].message
+        if simulation is not None and simulation.failure:
+            return f"local mismatch that could not be confirmed ({simulation.failure}): {found}"
+        return f"local mismatch that no conclusion confirms: {found}"
+    if open_stages:
+        stage, problem = open_stages[0]
+        return f"{name_stage(result, stage)} is not proved ({problem})"
+    if any(f.kind == "definedness" for f in result.findings):
+        return next(f.message for f in result.findings if f.kind == "definedness")
+    return "there is nothing to conclude"
+
+
+def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:
+    """The conclusions that differ, where no operator is found to begin it: of one unknown cause."""
+    return tuple(_conclusion(result, c) for c in simulation.comparisons if c.differs)[:MOST]
+
+
+def _conclusion(result: Partition, found: Comparison) -> Finding:
+    name = "loss" if found.shard < 0 else f"gradient of {found.name}"
+    ranks = (result.plan.programs[found.program].base,) if found.program >= 0 else ()
+    where = f"rank {ranks[0]}" if ranks else "every rank"
+    messages = [
+        c.message
+        for c in result.conclusions
+        if not c.holds and c.program == found.program and c.name == found.name
+    ]
+    return Finding(
+        "conclusion",
+        messages[0] if messages else f"{where}: {name} differs",
+        operator=name,
+        layer=found.name,
+        ranks=ranks,
+        expected=f"{found.worst.expected:.9g}",
+        actual=f"{found.worst.actual:.9g}",
+        group=1,
+    )

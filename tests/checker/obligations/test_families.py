@@ -1,0 +1,223 @@
+"""A claim over a family is looked at for as many members as decide it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from shardproof.checker.obligations.families import members
+from shardproof.checker.obligations.forms import form
+from shardproof.checker.obligations.restate import MOST_WIDENED, Rebuilder
+from shardproof.checker.result import Problems
+from shardproof.engine.algebra.affine import ZERO, Affine, affine
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    Atom,
+    Dim,
+    Layout,
+    Lineage,
+    NodeTable,
+    Operand,
+    Term,
+)
+from shardproof.engine.obligations.obligation import Claim, build
+from shardproof.engine.records.run import TemplateRecord
+from shardproof.partition.stages.partition import WIDEST
+from shardproof.solvers import Query
+from tests.engine.obligations import Holds
+
+EXTENTS = {"dp": 4, "mb": 2}
+
+
+def table() -> tuple[NodeTable, int]:
+    nodes = NodeTable()
+    return nodes, nodes.node("input", ("x",), (512,))
+
+
+def view(node: int, *dims: Dim) -> Lineage:
+    shape = []
+    for dim in dims:
+        size = 1
+        for atom in dim:
+            size *= atom.size
+        shape.append(size)
+    return Lineage(tuple(shape), (Term(Fraction(1), node, Layout(dims)),))
+
+
+def merged(start: Affine) -> Dim:
+    return (Atom(0, 1, 512, start, 128),)
+
+
+def split(start: Affine) -> Dim:
+    return (Atom(0, 128, 4, start, 1), Atom(0, 1, 128, ZERO, 128))
+
+
+def identity(given: Lineage, claimed: Lineage) -> Claim:
+    return Claim("op", "identity", {}, False, (), 1, (given,), (claimed,), EXTENTS)
+
+
+def all_reduce(given: Lineage, claimed: Lineage, kind: str = "all_reduce") -> Claim:
+    attrs = {"op": "sum"} if kind == "all_reduce" else {"dim": 0}
+    return Claim(kind, kind, attrs, False, (("dp", 4),), 1, (given,), (claimed,), EXTENTS)
+
+
+DP = affine(0, {"dp": 1})
+
+
+def test_members_that_are_one_claim_moved_are_not_looked_at() -> None:
+    nodes, x = table()
+    claim = identity(view(x, merged(DP * 128)), view(x, merged(DP * 128)))
+    assert list(members(nodes, claim)) == []
+    claim = identity(view(x, merged(DP * 128)), view(x, split(DP)))
+    assert list(members(nodes, claim)) == []
+
+
+@pytest.mark.parametrize(
+    "claimed", [merged(affine(128)), split(affine(1))], ids=["merged", "split"]
+)
+def test_one_member_is_no_family(claimed: Dim, holds: Holds) -> None:
+    """What only the second replica has is not what all have, however its box is written."""
+    nodes, x = table()
+    claim = identity(view(x, merged(DP * 128)), view(x, claimed))
+    assert not all(holds(nodes, member) for _, member in members(nodes, claim))
+
+
+def test_a_reduced_value_is_the_same_everywhere(holds: Holds) -> None:
+    nodes, x = table()
+    given = view(x, merged(ZERO))
+    right = given._replace(terms=(given.terms[0]._replace(factor=Fraction(4)),))
+    assert holds(nodes, all_reduce(given, right))
+    moved = view(x, merged(DP * 128))
+    wrong = moved._replace(terms=(moved.terms[0]._replace(factor=Fraction(4)),))
+    claim = all_reduce(given, wrong)
+    assert not all(holds(nodes, member) for _, member in members(nodes, claim))
+
+
+def test_what_is_scattered_is_written_out(holds: Holds) -> None:
+    nodes, x = table()
+    given = view(x, (Atom(0, 1, 512, ZERO, 512),))
+    full = Fraction(4)
+
+    def kept(start: Affine) -> Lineage:
+        found = view(x, merged(start))
+        return found._replace(terms=(found.terms[0]._replace(factor=full),))
+
+    claim = all_reduce(given, kept(DP * 128), "reduce_scatter")
+    ((_, written),) = members(nodes, claim)
+    assert (written.members, written.over, len(written.outputs)) == (4, (), 4)
+    assert holds(nodes, written)
+    ((_, written),) = members(nodes, all_reduce(given, kept(ZERO), "reduce_scatter"))
+    assert not holds(nodes, written)
+
+
+def test_a_value_that_differs_along_the_joined_axis_is_refused() -> None:
+    """A node of every replica's own is no symbol that four replicas have in common."""
+    nodes, x = table()
+    own = nodes.node("piece", ((view(x, merged(DP * 128)).terms[0],),), (128,), frozenset({"dp"}))
+    given = view(own, (Atom(0, 1, 128, ZERO, 128),))
+    total = given._replace(terms=(given.terms[0]._replace(factor=Fraction(4)),))
+    problems = Problems()
+    rebuilder = Rebuilder(nodes, [TemplateRecord("", "", "parallel", 0)], problems, thorough=False)
+    with pytest.raises(Exception, match=r"another value at every \['dp'\]|differs along the axis"):
+        rebuilder.claim(all_reduce(given, total), 0, "rank 0", None)
+
+
+# -- forms ------------------------------------------------------------------------------------------
+
+
+def test_forms_are_equal_up_to_names_only() -> None:
+    nodes, x = table()
+    y = nodes.node("input", ("y",), (512,))
+    z = nodes.node("input", ("z",), (256,))
+
+    def of(given: Lineage, claimed: Lineage, **changes: object) -> object:
+        return form(nodes, identity(given, claimed)._replace(**changes))
+
+    one = of(view(x, merged(ZERO)), view(x, merged(ZERO)))
+    assert of(view(y, merged(ZERO)), view(y, merged(ZERO))) == one
+    assert of(view(x, merged(ZERO)), view(y, merged(ZERO))) != one
+    assert of(view(x, merged(affine(128))), view(x, merged(affine(128)))) != one
+    assert of(view(x, merged(ZERO)), view(x, merged(ZERO)), attrs={"p": True}) != of(
+        view(x, merged(ZERO)), view(x, merged(ZERO)), attrs={"p": 1}
+    )
+    small: Dim = (Atom(0, 1, 256, ZERO, 128),)
+    assert of(view(z, small), view(z, small)) != one
+
+
+def test_forms_hold_the_definitions_that_are_read() -> None:
+    nodes, x = table()
+    operand = Operand(x, ((0, 1, 512, 0),))
+    double = nodes.node("combine", ((Fraction(2),), (operand,), (0,)), (512,))
+    triple = nodes.node("combine", ((Fraction(3),), (operand,), (0,)), (512,))
+    whole: Dim = (Atom(0, 1, 512, ZERO, 512),)
+    forms = {form(nodes, identity(view(x, whole), view(n, whole))) for n in (double, triple)}
+    assert len(forms) == 2
+    # Where both are symbols, their definitions are not read.
+    forms = {form(nodes, identity(view(n, whole), view(n, whole))) for n in (double, triple)}
+    assert len(forms) == 1
+
+
+def test_equal_forms_have_equal_texts() -> None:
+    nodes, x = table()
+    y = nodes.node("input", ("y",), (512,))
+    texts = set()
+    for node in (x, y):
+        claim = identity(view(node, merged(DP * 128)), view(node, split(DP)))
+        texts.add(Query.of("", build(nodes, claim).goals).linear_text)
+    assert len(texts) == 1
+
+
+# -- masks ------------------------------------------------------------------------------------------
+
+
+def masked(rows: Affine) -> Lineage:
+    """16 rows of a causal mask from ``rows`` on, and its keys 200 to 204."""
+    dims: tuple[Dim, Dim] = (
+        (Atom(0, 1, ABSOLUTE, rows, 16),),
+        (Atom(1, 1, ABSOLUTE, affine(200), 4),),
+    )
+    return Lineage((16, 4), (Term(Fraction(1), 0, Layout(dims)),))
+
+
+@pytest.mark.parametrize(
+    ("claimed", "everywhere"),
+    [
+        (affine(0, {"dp": 128}), True),
+        (affine(16, {"dp": 64}), False),  # only the third member has other rows before the keys
+    ],
+)
+def test_a_mask_is_looked_at_for_every_member(
+    claimed: Affine, everywhere: bool, holds: Holds
+) -> None:
+    nodes = NodeTable()
+    number = nodes.node("causal", (), (ABSOLUTE, ABSOLUTE))
+    given, other = (
+        x._replace(terms=(x.terms[0]._replace(node=number),))
+        for x in (masked(affine(0, {"dp": 128})), masked(claimed))
+    )
+    claim = identity(given, other)
+    assert holds(nodes, claim) == everywhere
+    assert [here["dp"] for here, _ in members(nodes, claim)] == [0, 1, 2, 3]
+    # Where all is masked on both sides there is nothing to show.
+    at_each = [
+        not build(nodes, member).goals or holds(nodes, member)
+        for _, member in members(nodes, claim)
+    ]
+    assert at_each == [True, True, everywhere, True]
+
+
+def test_too_many_members_of_a_mask_are_refused() -> None:
+    nodes = NodeTable()
+    number = nodes.node("causal", (), (ABSOLUTE, ABSOLUTE))
+    x = masked(affine(0, {"dp": 128}))
+    x = x._replace(terms=(x.terms[0]._replace(node=number),))
+    claim = identity(x, x)._replace(extents={"dp": 2048})
+    with pytest.raises(Unsupported, match="a family of more than 1024 members that differ"):
+        build(nodes, claim)
+
+
+def test_the_checker_moves_a_cut_back_as_far_as_the_prover() -> None:
+    """With less, it could not follow what was proved."""
+    assert MOST_WIDENED >= WIDEST

@@ -1,0 +1,80 @@
+"""The sampler sees what this process and its descendants hold, and costs little."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from shardproof.cluster.memory import usage as memory
+from shardproof.cluster.memory.usage import MemorySampler, family, memory_bytes
+
+HOLD = "import sys; held = b'x' * (64 << 20); print('ready', flush=True); sys.stdin.read()"
+NEST = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {HOLD!r}])"
+
+
+def holder(program: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize("program", [HOLD, NEST])
+def test_children_and_their_children_count(program: str) -> None:
+    with MemorySampler() as sampler:
+        before = sampler.sample()
+        with holder(program):
+            deadline = time.perf_counter() + 5
+            while sampler.peak_mib < before + 64 and time.perf_counter() < deadline:
+                time.sleep(0.02)
+            held = sampler.sample()
+        after = sampler.sample()
+    assert held >= before + 64
+    assert after < held - 32
+    assert sampler.peak_mib >= held
+
+
+def without_task_lists(path: Path) -> list[Path]:
+    raise FileNotFoundError(path)
+
+
+def test_without_the_kernels_lists_it_goes_by_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    with holder(NEST) as process:
+        pids = set(family(os.getpid()))
+        assert {os.getpid(), process.pid} < pids
+        monkeypatch.setattr(Path, "iterdir", without_task_lists)
+        assert pids - set(family(os.getpid())) == set()
+
+
+def test_without_proportional_sizes_it_goes_by_resident_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "open", no_rollup, raising=False)
+    resident = psutil.Process().memory_info().rss
+    assert memory_bytes(os.getpid()) == pytest.approx(resident, rel=0.1)
+
+
+def no_rollup(*_: object) -> None:
+    raise PermissionError
+
+
+def test_a_process_that_is_gone_holds_nothing() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert memory_bytes(process.pid) == 0
+    assert list(family(process.pid)) == [process.pid]
+
+
+def test_sampling_takes_little_time() -> None:
+    with MemorySampler():
+        start = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - start < 0.1

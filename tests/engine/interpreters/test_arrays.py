@@ -1,0 +1,400 @@
+"""Readings over arrays: weighted dimensions mean what they stand for; each reading's own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.algebra.terms import TermTable
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.interpreters import (
+    MASKED,
+    Dim,
+    Extent,
+    FieldReading,
+    FloatReading,
+    TermReading,
+    Weighted,
+    exact,
+)
+from shardproof.engine.interpreters.dims import count, normal, regroup, unit
+from shardproof.engine.interpreters.field import MASK
+from shardproof.engine.ops import apply_backward, apply_forward
+from shardproof.engine.ops.primitives import Reading, Selection
+
+ONE, ZERO = Fraction(1), Fraction(0)
+FLOAT = FloatReading()
+FIELD = FieldReading(seed=1)
+TERMS = TermReading(TermTable())
+
+factors = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)
+dimensions = st.lists(factors, max_size=2).map(lambda parts: normal(tuple(parts)))
+numeric = st.sampled_from([FLOAT, FIELD])
+seeds = st.integers(0, 2**32)
+
+
+def representative(dim: Dim) -> NDArray[np.int64]:
+    """For each true position its representative."""
+    index = np.zeros(1, dtype=np.int64)
+    for factor in dim:
+        inner = np.repeat(np.arange(len(factor)), factor)
+        index = (index[:, None] * len(factor) + inner).ravel()
+    return index
+
+
+def expand(x: Weighted) -> Weighted:
+    """The tensor that ``x`` stands for, every position written out."""
+    return exact(x.data[np.ix_(*(representative(dim) for dim in x.dims))])
+
+
+def tensor(reading: Any, dims: Sequence[Dim], seed: int) -> Weighted:
+    rng = np.random.default_rng(seed)
+    shape = [count(normal(dim)) for dim in dims]
+    if isinstance(reading, FieldReading):
+        return Weighted(rng.integers(0, reading.prime, shape), tuple(dims))
+    return Weighted(rng.normal(size=shape), tuple(dims))
+
+
+def same(found: Weighted, expected: Weighted) -> None:
+    """Fail unless ``found`` stands for ``expected``."""
+    np.testing.assert_allclose(expand(found).data, expected.data, rtol=1e-9, atol=1e-9)
+
+
+def commutes(reading: Reading[Weighted], run: Callable[..., Any], *xs: Weighted) -> None:
+    """Fail unless ``run(reading, ...)`` on ``xs`` stands for its result on what they stand for."""
+    for x, y in zip(run(reading, *xs), run(reading, *map(expand, xs)), strict=True):
+        same(x, y)
+
+
+# -- weighted dimensions --------------------------------------------------------------------------
+
+
+@given(st.lists(factors, max_size=4).map(tuple))
+def test_normal_form_stands_for_the_same_positions(dim: Dim) -> None:
+    np.testing.assert_array_equal(representative(normal(dim)), representative(dim))
+    assert normal(normal(dim)) == normal(dim)
+
+
+@given(st.lists(factors, min_size=2, max_size=4).map(tuple), st.integers(1, 3))
+def test_normal_form_does_not_depend_on_grouping(dim: Dim, cut: int) -> None:
+    assert normal((*normal(dim[:cut]), *normal(dim[cut:]))) == normal(dim)
+
+
+@given(st.lists(dimensions, max_size=3), st.data(), seeds)
+def test_reshape_to_factors_and_back(dims: list[Dim], data: st.DataObject, seed: int) -> None:
+    """Whatever is merged, can be split again."""
+    x = tensor(FLOAT, dims, seed)
+    parts = [factor for dim in dims for factor in dim]
+    sizes = [sum(factor) for factor in parts]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(sizes)), max_size=3)))
+    merged = [prod(sizes[a:b]) for a, b in zip([0, *cuts], [*cuts, len(sizes)], strict=True)]
+    for shape in (merged, sizes):
+        commutes(FLOAT, lambda r, t, shape=shape: [r.reshape(t, tuple(shape))], x)
+    there = FLOAT.reshape(x, tuple(merged))
+    back = FLOAT.reshape(there, tuple(int(n) for n in x.shape))
+    same(back, expand(x))
+
+
+@given(st.permutations([2, 2, 3, 3, 5]), st.permutations([2, 2, 3, 3, 5]), st.integers(1, 4))
+def test_exact_dimensions_reshape_freely(left: list[int], right: list[int], cut: int) -> None:
+    x = exact(np.arange(180.0).reshape(prod(left[:cut]), -1))
+    shape = (prod(right[:cut]), 1, prod(right[cut:]))
+    found = FLOAT.reshape(x, shape)
+    np.testing.assert_array_equal(found.data, x.data.reshape(shape))
+    assert found.shape == shape
+
+
+@given(dimensions, dimensions, st.data(), seeds)
+def test_slices_and_their_concatenation(a: Dim, b: Dim, data: st.DataObject, seed: int) -> None:
+    x = tensor(FLOAT, [a, b], seed)
+    inner = prod(sum(factor) for factor in b[1:])
+    outer = Extent(b) // inner
+    start = data.draw(st.integers(0, outer)) * inner
+    size = data.draw(st.integers(0, outer - start // inner)) * inner
+
+    def parts(r: Any, t: Weighted) -> list[Weighted]:
+        cuts = [(0, start), (start, size), (start + size, Extent(b) - start - size)]
+        pieces = [r.slice(t, 1, Affine(at), n) for at, n in cuts]
+        return [*pieces, r.concat(pieces, 1)]
+
+    commutes(FLOAT, parts, x)
+    same(parts(FLOAT, x)[-1], expand(x))
+
+
+def test_a_cut_through_an_inner_factor_is_unsupported() -> None:
+    dim = ((2,), (1, 1, 1))
+    with pytest.raises(Unsupported, match="cut through a factor"):
+        FLOAT.slice(tensor(FLOAT, [dim], 0), 0, Affine(1), 3)
+    for factor in ((1, 2, 3), (1, 2, 2, 1)):
+        with pytest.raises(Unsupported, match=r"cannot be split into 2 x 3"):
+            regroup([(factor,)], (2, 3))
+    with pytest.raises(Unsupported, match=r"to \[3, 2\]"):
+        regroup([dim], (3, 2))
+    with pytest.raises(Unsupported, match="with what has the inner factors"):
+        FLOAT.concat([tensor(FLOAT, [dim], 0), tensor(FLOAT, [((1, 2),)], 0)], 0)
+
+
+# -- weighted operators ---------------------------------------------------------------------------
+
+
+@given(numeric, dimensions, dimensions, dimensions, seeds)
+def test_primitives_commute_with_expansion(reading: Any, m: Dim, n: Dim, k: Dim, seed: int) -> None:
+    def run(r: Any, x: Weighted, y: Weighted) -> list[Weighted]:
+        rows, depth = r.shape(x)
+        product = r.einsum("mk,kn->nm", x, y)
+        return [
+            product,
+            r.einsum("mk,kn->", x, y),
+            r.einsum("mk->km", x),
+            r.einsum("mk->akmb", x, sizes={"a": r.shape(y)[1], "b": 2}),
+            r.combine([x, r.einsum("mk->mk", x)], [Fraction(2, 3), Fraction(-1)], Fraction(1, 7)),
+            r.unary("tanh", x),
+            r.amax(product, 0),
+            r.einsum("m->mk", r.einsum("mk->m", x), sizes={"k": depth}),
+            r.reshape(x, (rows * depth,)),
+        ]
+
+    commutes(reading, run, tensor(reading, [m, k], seed), tensor(reading, [k, n], seed + 1))
+
+
+@given(numeric, dimensions, dimensions, dimensions, seeds)
+def test_operators_commute_with_expansion(reading: Any, b: Dim, s: Dim, k: Dim, seed: int) -> None:
+    """Operator code broadcasts to shapes it has seen; those carry their weights."""
+    eps = {"eps": Fraction(1, 1000)}
+
+    def run(r: Any, x: Weighted, w: Weighted, v: Weighted) -> list[Weighted]:
+        (y,) = apply_forward(r, "rms_norm", [x, v], eps)
+        return [
+            y,
+            *apply_forward(r, "mean", [x], {"dim": (0, -1)}),
+            *apply_forward(r, "softmax", [y], {"dim": -1}),
+            *apply_forward(r, "linear", [x, w, v], {}),
+            *apply_forward(r, "layernorm", [x, v, v], eps),
+            *apply_backward(r, "linear", [x, w, v], [y], {}, [0, 1, 2]),
+            *apply_backward(r, "layernorm", [x, v, v], [y], eps, [0, 1, 2]),
+            *apply_backward(r, "softmax", [x], [y], {"dim": 1}, [0]),
+        ]
+
+    xs = [tensor(reading, dims, seed + i) for i, dims in enumerate([(b, s, k), (k, k), (k,)])]
+    commutes(reading, run, *xs)
+
+
+@pytest.mark.parametrize("reading", [FLOAT, FIELD], ids=["float", "field"])
+def test_a_wrong_weight_is_found(reading: Any) -> None:
+    """The twin of the two tests above: they fail where a sum forgets what it stands for."""
+
+    def forgetful(r: Any, x: Weighted) -> list[Weighted]:
+        return [r.einsum("k->", exact(x.data))]
+
+    x = tensor(reading, [((2, 1),)], 0)
+    commutes(reading, lambda r, t: [r.einsum("k->", t)], x)
+    with pytest.raises(AssertionError):
+        commutes(reading, forgetful, x)
+
+
+def test_operands_have_to_agree() -> None:
+    x, y = tensor(FLOAT, [((2, 1),)], 0), tensor(FLOAT, [((1, 2),)], 0)
+    with pytest.raises(Unsupported, match="one dimension represented as"):
+        FLOAT.einsum("k,k->", x, y)
+    with pytest.raises(Unsupported, match="one dimension represented as"):
+        FLOAT.combine([x, y], [ONE, ONE], ZERO)
+    with pytest.raises(ShapeMismatch, match="sizes 3 and 2"):
+        FLOAT.einsum("k,k->", x, exact(np.ones(2)))
+    with pytest.raises(ShapeMismatch, match="operand of shape"):
+        FLOAT.einsum("ab->", x)
+    with pytest.raises(ShapeMismatch, match="tensors of shapes"):
+        FLOAT.combine([x, exact(np.ones((3, 1)))], [ONE, ONE], ZERO)
+    with pytest.raises(ShapeMismatch, match=r"reshape of \[3\] to \[2, 2\]"):
+        FLOAT.reshape(x, (2, 2))
+    with pytest.raises(ValueError, match="cannot have dims"):
+        Weighted(np.ones(3), (((2, 1),),))
+    with pytest.raises(ValueError, match="weights below 1"):
+        Weighted(np.ones(2), (((2, 0),),))
+
+
+def test_plain_sizes_are_represented_as_told() -> None:
+    reading = FloatReading(extents={6: ((2, 1), (2,))})
+    found = reading.einsum("->ab", exact(np.array(1.0)), sizes={"a": 6, "b": 5})
+    assert found.dims == (normal(((2, 1), (2,))), unit(5))
+    with pytest.raises(ValueError, match="do not represent 7"):
+        FloatReading(extents={7: ((2, 1), (2,))})
+
+
+def test_positions_are_absolute() -> None:
+    dim: Dim = ((2, 1, 3),)
+    reading = FloatReading(extents={6: dim}, positions={(0, 6): (1, 2, 4), (10, 6): (10, 12, 15)})
+    full = np.triu(np.full((6, 6), -np.inf), 1)
+    found = reading.causal(6, 6)
+    np.testing.assert_array_equal(found.data, full[np.ix_([1, 2, 4], [1, 2, 4])])
+    assert found.shape == (6, 6)
+    np.testing.assert_array_equal(FLOAT.causal(2, 4).data, full[:2, :4])
+    hot = reading.onehot(exact(np.array([12.0, 11.0])), affine(8, {"tp": 2}).fix("tp", 1), 6)
+    np.testing.assert_array_equal(hot.data, [[0, 1, 0], [0, 0, 0]])
+    with pytest.raises(Unsupported, match="are not given"):
+        reading.onehot(exact(np.zeros(1)), Affine(3), 6)
+    with pytest.raises(Unsupported, match="do not fit"):
+        FloatReading(positions={(0, 6): (1, 2)}).causal(6, 6)
+
+
+def test_affine_attributes_need_their_coordinates() -> None:
+    start = affine(0, {"tp": 2})
+    x = exact(np.arange(4.0))
+    found = FloatReading(coordinates={"tp": 1}).slice(x, 0, start, 2)
+    np.testing.assert_array_equal(found.data, [2, 3])
+    with pytest.raises(Unsupported, match="unknown coordinate 'tp'"):
+        FLOAT.slice(x, 0, start, 2)
+    with pytest.raises(ShapeMismatch, match="positions 3 to 5 of a dimension of 4"):
+        FLOAT.slice(x, 0, Affine(3), 2)
+
+
+# -- each reading's own rules -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reading", [FLOAT, FIELD, TERMS], ids=["float", "field", "terms"])
+def test_what_is_not_declared_is_unsupported(reading: Any) -> None:
+    zero = reading.causal(1, 1)
+    with pytest.raises(Unsupported, match="function erf is not declared"):
+        reading.unary("erf", zero)
+    with pytest.raises(Unsupported, match="constant pi is not declared"):
+        reading.constant("pi")
+    with pytest.raises(ShapeMismatch, match="a choice"):
+        reading.select(zero, Selection(topk=2))
+    with pytest.raises(Unsupported, match="every expert is needed"):
+        reading.select(Weighted(zero.data, ((), ((2,),))), Selection(topk=1))
+
+
+@pytest.mark.parametrize("reading", [FIELD, TERMS], ids=["field", "terms"])
+def test_masks_are_no_numbers(reading: Any) -> None:
+    hidden = MASK if reading is FIELD else MASKED
+    mask = reading.causal(2, 2)
+    shifted = reading.combine([mask], [Fraction(3)], Fraction(5))
+    assert shifted.data[0, 1] == hidden
+    e = reading.unary("exp", shifted)
+    assert e.data[0, 1] == (0 if reading is FIELD else reading.table.zero)
+    assert reading.amax(shifted, 1).data[0] == shifted.data[0, 0]
+    assert reading.einsum("qk->q", shifted).data[0] == hidden
+    assert reading.einsum("qk->kq", shifted).data[1, 0] == hidden
+    hopeless: list[Callable[[], object]] = [
+        lambda: reading.unary("sigmoid", mask),
+        lambda: reading.combine([mask], [Fraction(-1)], ZERO),
+        lambda: reading.combine([mask], [ZERO], ZERO),
+        lambda: reading.einsum("qk,qk->qk", mask, mask),
+        lambda: reading.amax(reading.slice(mask, 1, Affine(1), 1), 1),
+        lambda: reading.select(mask, Selection(topk=1)),
+    ]
+    for run in hopeless:
+        with pytest.raises(Unsupported):
+            run()
+
+
+def test_the_masked_entry_absorbs_sums_and_positive_factors_only() -> None:
+    t = TERMS.table.symbol("t")
+    for sum_ in (MASKED + t, t + MASKED, MASKED - t, MASKED + MASKED):
+        assert sum_ is MASKED
+    for product in (2 * MASKED, MASKED * Fraction(1, 2), TERMS.table.const(3) * MASKED):
+        assert product is MASKED
+    hopeless: list[Callable[[], object]] = [
+        lambda: t * MASKED,
+        lambda: -1 * MASKED,
+        lambda: -MASKED,
+        lambda: t - MASKED,
+        lambda: MASKED - MASKED,
+    ]
+    for run in hopeless:
+        with pytest.raises(Unsupported):
+            run()
+
+
+def entry(x: Weighted) -> Any:
+    """The entry of a tensor without dimensions."""
+    return x.data[()]
+
+
+def terms(*names: str) -> Weighted:
+    return exact(np.array([TERMS.table.symbol(name) for name in names], dtype=object))
+
+
+def test_a_maximum_of_terms_is_that_of_all_distinct_entries() -> None:
+    whole = TERMS.amax(terms("a", "b", "c", "a"), 0)
+    left, right = TERMS.amax(terms("b", "a"), 0), TERMS.amax(terms("c", "b"), 0)
+    pair = TERMS.concat([TERMS.reshape(right, (1,)), TERMS.reshape(left, (1,))], 0)
+    assert entry(TERMS.amax(pair, 0)) is entry(whole)
+    assert entry(whole).name == "max3"
+    assert [str(a) for a in entry(whole).args] == ["a", "b", "c"]
+    assert entry(TERMS.amax(terms("a", "a"), 0)) is TERMS.table.symbol("a")
+
+
+@given(st.lists(st.integers(0, FIELD.prime - 1), min_size=2, max_size=6), st.integers(1, 5))
+def test_a_maximum_in_the_field_keeps_the_laws_of_maxima(entries: list[int], cut: int) -> None:
+    def top(values: Sequence[int]) -> int:
+        return int(FIELD.amax(exact(np.array(values)), 0).data)
+
+    parts = [part for part in (entries[:cut], entries[cut:]) if part]
+    assert top(entries) == top([top(part) for part in parts]) == top([*entries[::-1], entries[0]])
+    assert top(entries) in entries
+
+
+def test_terms_name_positions_choices_and_multiplicities() -> None:
+    hot = TERMS.onehot(terms("i"), affine(4), 2)
+    assert [[(e.name, *map(str, e.args)) for e in row] for row in hot.data] == [
+        [("is", "i", "4"), ("is", "i", "5")]
+    ]
+    selection = Selection(topk=2)
+    chosen = TERMS.select(TERMS.reshape(terms("p", "q", "r"), (1, 3)), selection)
+    assert [e.name for e in chosen.data[0]] == [f"select:{selection}:{j}" for j in range(2)]
+    assert [str(a) for a in chosen.data[0, 1].args] == ["p", "q", "r"]
+    x = Weighted(terms("x", "y").data, (((3, 1),),))
+    a, b = x.data
+    assert entry(TERMS.einsum("k->", x)) is 3 * a + b
+    assert entry(TERMS.einsum("k,k->", x, x)) is 3 * (a * a) + b * b
+
+
+def test_the_field_is_exact_and_its_functions_are_functions() -> None:
+    p = FIELD.prime
+    big = exact(np.array([p - 1, p - 2, 5]))
+    assert int(FIELD.einsum("k,k,k->", big, big, big).data) == (-1 - 8 + 125) % p
+    third = FIELD.combine([big], [Fraction(1, 3)], Fraction(-1, 2))
+    back = FIELD.combine([third], [Fraction(3)], Fraction(3, 2))
+    np.testing.assert_array_equal(back.data, big.data)
+    y = FIELD.unary("exp", big)
+    np.testing.assert_array_equal(y.data, FIELD.unary("exp", big).data)
+    others = [
+        FIELD.unary("tanh", big),
+        FieldReading(seed=2).unary("exp", big),
+        FIELD.onehot(big, affine(3), 1),
+        FIELD.select(FIELD.reshape(big, (3, 1)), Selection(topk=1)),
+    ]
+    results = [y, *others]
+    assert len({tuple(x.data.ravel()) for x in results}) == len(results)
+    assert all(((x.data >= 0) & (x.data < p)).all() for x in results)
+    with pytest.raises(Unsupported, match="modulo"):
+        FIELD.combine([big], [Fraction(1, p)], ZERO)
+    with pytest.raises(ValueError, match="prime"):
+        FieldReading(prime=2**61 - 1)
+
+
+def test_choices_are_in_descending_order_and_ties_go_to_the_first() -> None:
+    scores = exact(np.array([[1.0, 3.0, 3.0, 2.0, 0.0, 3.5]]))
+    cases: list[tuple[Selection, list[int]]] = [
+        (Selection(4), [5, 1, 2, 3]),
+        (Selection(2, groups=3, topk_groups=1, group_score="max"), [5, 4]),
+        (Selection(2, groups=3, topk_groups=1, group_score="top2"), [2, 3]),
+        (Selection(3, groups=3, topk_groups=2, group_score="max"), [5, 1, 0]),
+    ]
+    for selection, expected in cases:
+        assert FLOAT.select(scores, selection).data[0].tolist() == expected
+    wide = exact(np.array([[5.0, 0.0, 0.0, 3.0, 3.0, -9.0]]))
+    best = FLOAT.select(wide, Selection(2, groups=2, topk_groups=1, group_score="top2"))
+    assert best.data[0].tolist() == [3, 4]
+    for selection in (Selection(1, groups=4), Selection(3, groups=3), Selection(0)):
+        with pytest.raises(ShapeMismatch):
+            FLOAT.select(scores, selection)

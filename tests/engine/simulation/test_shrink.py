@@ -1,0 +1,170 @@
+"""Which dimensions are one axis, and what sizes follow."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.errors import ShapeMismatch
+from shardproof.engine.ops import apply_backward, apply_forward
+from shardproof.engine.ops.primitives import Selection
+from shardproof.engine.simulation.factors import Axes, extent
+from shardproof.engine.simulation.recording import Recorded, RecordingReading
+from shardproof.engine.simulation.shrink import Sizes, shrink
+from shardproof.frontends.zoo import build
+from tests.engine.real_plans import LLAMA, real
+from tests.engine.small_plans import INNER, replicas, row_parallel, sides
+
+
+def recorded(reading: RecordingReading, *shape: int) -> Recorded:
+    return Recorded(tuple(reading.axes.fresh(n) for n in shape))
+
+
+def reading() -> RecordingReading:
+    return RecordingReading(Axes())
+
+
+def same(axes: Axes, left: tuple[object, ...], right: tuple[object, ...]) -> bool:
+    return axes.resolve(left) == axes.resolve(right)  # type: ignore[arg-type]
+
+
+def test_a_view_splits_an_axis_for_all_its_extents() -> None:
+    axes = Axes()
+    whole, part = axes.fresh(4096), axes.fresh(2048)
+    axes.relate(whole, part, 2048)
+    heads, width = axes.reshape([whole], (32, 128))
+    assert [f.size for f in axes.resolve(part)] == [16, 128]
+    assert axes.resolve(part)[0].axis == axes.resolve(heads)[0].axis
+    assert axes.resolve(part)[1:] == axes.resolve(width)
+    assert axes[heads[0].axis].common == 16
+
+
+def test_views_that_cut_differently_find_common_factors() -> None:
+    axes = Axes()
+    x = axes.fresh(4096)
+    a = axes.reshape([x], (32, 128))
+    b = axes.reshape([x], (64, 64))
+    assert [f.size for f in axes.resolve(x)] == [32, 2, 64]
+    assert same(axes, (*a[0], *a[1]), (*b[0], *b[1]))
+    assert not any(axes[f.axis].frozen for f in axes.resolve(x))
+
+
+def test_what_does_not_fit_keeps_its_true_extent() -> None:
+    axes = Axes()
+    x = axes.fresh(12)
+    axes.reshape([x], (3, 4))
+    y = axes.fresh(12)
+    axes.reshape([y], (4, 3))
+    axes.unify(x, y)
+    assert all(axes[f.axis].frozen for f in axes.resolve(x)[:1])
+    uneven = axes.fresh(10)
+    axes.relate(uneven, axes.fresh(3), 7)
+    assert axes[uneven[0].axis].common == 1
+
+
+def test_unequal_sizes_are_no_axis() -> None:
+    axes = Axes()
+    with pytest.raises(ShapeMismatch, match="sizes 4 and 8"):
+        axes.unify(axes.fresh(4), axes.fresh(8))
+
+
+def test_a_linear_layer_relates_its_operands() -> None:
+    r = reading()
+    x, w = recorded(r, 4, 8), recorded(r, 16, 8)
+    (y,) = apply_forward(r, "linear", [x, w], {})
+    assert same(r.axes, x.dims[1], w.dims[1])
+    assert same(r.axes, y.dims[0], x.dims[0])
+    assert same(r.axes, y.dims[1], w.dims[0])
+    gx, gw = apply_backward(r, "linear", [x, w], [recorded(r, 4, 16)], {}, [0, 1])
+    assert same(r.axes, gx.dims[1], x.dims[1])
+    assert same(r.axes, gw.dims[0], w.dims[0])
+
+
+def test_index_data_carries_its_axis() -> None:
+    r = reading()
+    ids = Recorded((r.axes.fresh(6),), r.axes.new())
+    table = recorded(r, 100, 8)
+    apply_forward(r, "embedding", [ids, table], {"start": affine(0, {"tp": 100}), "stop": None})
+    assert ids.domain is not None
+    assert r.axes.find(ids.domain) == r.axes.find(table.dims[0][0].axis)
+    assert r.axes[ids.domain].positional
+    assert not r.axes[table.dims[1][0].axis].positional
+
+
+def test_enough_experts_stay_to_choose_from() -> None:
+    r = reading()
+    scores = recorded(r, 6, 64)
+    r.select(scores, Selection(topk=6, groups=8, topk_groups=4))
+    (rule,) = r.axes[scores.dims[1][0].axis].rules
+    assert [d for d in (1, 2, 4, 8, 16, 32, 64) if rule(d)] == [1, 2, 4]
+
+
+def dims_of(sizes: Sizes, name: str) -> list[object]:
+    return [sizes.dim(dim) for dim in sizes.recorder.parameters[name]]
+
+
+def test_shards_stay_exact() -> None:
+    """Two ranks hold 8 of 16 inner positions: two representatives each, for four positions."""
+    plan = row_parallel()
+    sizes = shrink(plan, *sides(plan))
+    width, inner = ((4, 4),), ((4, 4, 4, 4),)
+    assert dims_of(sizes, "w1") == [inner, width]
+    assert dims_of(sizes, "w2") == [width, inner]
+    shard = sizes.recorder.shard(plan.programs[1].shards[0])
+    assert sizes.dims(shard.dims) == (((4, 4),), width)
+    assert sizes.scaled(
+        plan.programs[1].shards[0].offset[0], sizes.recorder.parameters["w1"][0]
+    ) == Affine(INNER // 2)
+
+
+def test_one_slice_stands_for_all_unless_expanded() -> None:
+    plan = replicas()
+    both = sides(plan)
+    batch = shrink(plan, *both).recorder.batch[0]
+    assert extent(batch.full[0]) == 12
+    assert extent(batch.local[0]) == 3
+    together = shrink(plan, *both)
+    assert together.dim(together.recorder.batch[0].full[0]) == ((4,), (1, 1, 1))
+    apart = shrink(plan, *both, frozenset({"dp", "mb"}))
+    assert apart.dim(apart.recorder.batch[0].full[0]) == ((1,) * 12,)
+
+
+def test_indexed_axes_are_taken_smaller_on_both_sides() -> None:
+    """Vocabulary and sequence shrink truly; attributes that count them follow."""
+    plan = build("llama3-8b", layers=1, dp=1, tp=2, pp=1, microbatches=1)
+    single, parallel = sides(plan)
+    sizes = shrink(plan, single, parallel)
+    vocabulary = sizes.recorder.parameters["tok_embeddings.weight"][0]
+    assert sizes.small(vocabulary) == 4
+    assert sizes.classes(sizes.recorder.batch[0].domain) == 4
+    lookups = [(i, row) for i, row in enumerate(parallel.rows) if row.name == "embedding"]
+    starts = {str(sizes.attrs(sizes.parallel, i, row)["start"]) for i, row in lookups}
+    assert starts == {"2*tp"}
+    views = [(i, row) for i, row in enumerate(single.rows) if row.name == "view"]
+    for number, row in views:
+        size = sizes.attrs(sizes.single, number, row)["size"]
+        assert isinstance(size, tuple)
+        assert size[1] == 2
+
+
+def test_a_mean_divides_by_the_true_number() -> None:
+    plan = replicas(loss="mean", factor=Fraction(1))
+    single, parallel = sides(plan)
+    sizes = shrink(plan, single, parallel)
+    counts = [
+        sizes.attrs(side, i, row)["count"]
+        for side, rows in ((sizes.single, single.rows), (sizes.parallel, parallel.rows))
+        for i, row in enumerate(rows)
+        if row.name == "mean"
+    ]
+    assert counts == [96, 96, 24, 24]
+
+
+def test_real_plans_become_small(shared_plans: Path) -> None:
+    found = shrink(
+        *real(shared_plans, LLAMA, "llama3_default_dp2_pp4_tp8_nm8_gbs512_ly2_h32_hi4096_sq128")
+    )
+    assert found.entries < 20_000_000

@@ -1,0 +1,89 @@
+"""The result object and its document: the contract, to the letter."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from shardproof.run.result import EXIT_CODES, Conclusion, Result
+from tests.shardproof.faces import assert_golden, proved, refuted
+
+
+def test_the_document_is_this_text() -> None:
+    result = refuted()
+    assert_golden("result.json", result.to_json() + "\n")
+
+
+def test_the_document_has_the_fields_of_the_contract_in_order() -> None:
+    data = json.loads(refuted().to_json())
+    assert list(data) == [
+        "verdict",
+        "reason",
+        "counts",
+        "seconds",
+        "peak_rss_mib",
+        "assumptions",
+        "kept_whole",
+        "conclusions",
+        "findings",
+        "run_dir",
+    ]
+    assert list(data["counts"]) == [
+        "single_operators",
+        "parallel_operators",
+        "ranks",
+        "stages",
+        "obligations",
+        "templates",
+        "cached",
+    ]
+    assert list(data["seconds"]) == ["load", "partition", "solve", "compose", "total"]
+    assert list(data["conclusions"][0]) == ["kind", "name", "ranks", "holds", "message"]
+    assert list(data["findings"][0]) == [
+        "kind",
+        "operator",
+        "layer",
+        "ranks",
+        "microbatches",
+        "source",
+        "expected",
+        "actual",
+        "message",
+        "repair",
+        "cause",
+        "group",
+        "reference",
+        "layers",
+        "agreeing_ranks",
+        "agreeing_microbatches",
+        "counterexample",
+    ]
+
+
+def test_exit_codes() -> None:
+    assert dict(EXIT_CODES) == {"proved": 0, "refuted": 1, "inconclusive": 2, "invalid input": 3}
+    assert [Result(verdict).exit_code for verdict in EXIT_CODES] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("result", [proved(), refuted(), Result("inconclusive", reason="\ud800 é")])
+def test_the_document_comes_back_as_the_same_result(result: Result) -> None:
+    text = result.to_json()
+    assert text.isascii()
+    assert Result.from_json(text) == result
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "null", "[" * 100_000, proved().to_json().replace("proved", "maybe")]
+)
+def test_another_document_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^(is no result|Expecting value)"):
+        Result.from_json(text)
+
+
+def test_a_result_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        proved().verdict = "refuted"  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        Conclusion("loss", "loss").holds = False  # type: ignore[misc]
