@@ -21,6 +21,10 @@ PARALLEL := $(PYTEST) -n $(WORKERS) --dist worksteal
 # pytest exits with 5 where a selection is empty.
 NONE_IS_FINE := || [ $$? -eq 5 ]
 
+# Type checkers read `shardproof` as it is installed: the floors are folders in it.
+FLOORS := engine solvers partition frontends checker cluster diagnosis mutation configs
+TYPES := build/types
+
 .DELETE_ON_ERROR:
 .PHONY: help venv demo test test-all lint format lock clean
 
@@ -66,6 +70,9 @@ demo: venv
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@rm -rf $(TYPES) && mkdir -p $(TYPES)/shardproof
+	@for part in $(CURDIR)/shardproof/* $(FLOORS:%=$(CURDIR)/%); do \
+		ln -s $$part $(TYPES)/shardproof/; done
 	$(BIN)/mypy
 
 test: lint

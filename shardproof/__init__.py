@@ -1,7 +1,10 @@
 """Proves that a parallel training plan computes what the single-device model computes.
 
 The face of the project: the Python API, the command line and the reports. Everything that decides
-lives in the floors below: `cluster`, `checker`, `frontends`, `partition`, `solvers`, `engine`.
+lives in the floors below: `mutation`, `diagnosis`, `cluster`, `checker`, `frontends`, `partition`,
+`solvers`, `engine`.  In a checkout the floors are folders beside this one; installed, they are
+folders in it.  Either way their names begin with ``shardproof.``, so that a training repository
+with an ``engine/`` of its own is in nobody's way.
 """
 
 from __future__ import annotations
@@ -10,8 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardproof.run.options import AnyPath, Options, with_options
-from shardproof.run.result import Conclusion, Counts, Result, Seconds
+_CHECKOUT = Path(__file__).resolve().parent.parent
+if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "engine" / "plan" / "ir.py").is_file():
+    __path__.append(str(_CHECKOUT))
+
+# The path first: what is imported here needs the floors.
+from shardproof.run.options import AnyPath, Options, with_options  # noqa: E402
+from shardproof.run.result import Conclusion, Counts, Result, Seconds  # noqa: E402
 
 if TYPE_CHECKING:
     from shardproof.checker import CheckResult

@@ -19,14 +19,33 @@ ROOT = Path(__file__).resolve().parent.parent
 # Each floor, and the floors it may import besides itself.
 FLOORS: dict[str, frozenset[str]] = {
     "shardproof": frozenset(
-        {"cluster", "checker", "frontends", "partition", "solvers", "engine"},
+        {
+            *("mutation", "diagnosis", "cluster", "checker"),
+            *("frontends", "partition", "solvers", "engine"),
+        },
     ),
+    "mutation": frozenset({"frontends", "partition", "solvers", "engine"}),
+    "diagnosis": frozenset({"partition", "solvers", "engine"}),
     "cluster": frozenset({"partition", "solvers", "engine"}),
     "checker": frozenset({"solvers", "engine"}),
     "frontends": frozenset({"engine"}),
     "partition": frozenset({"engine"}),
     "solvers": frozenset({"engine"}),
     "engine": frozenset(),
+}
+
+# The rooms and files of each floor in order: a file imports only what stands before its own room.
+# Rooms of one line that are joined by "|" do not import each other, in either direction.
+ROOMS: dict[str, str] = {
+    "engine": "errors findings algebra storage lineage plan ops schedule claims interpreters "
+    "specification small_model simulation records obligations reference_runtime",
+    "partition": "inference templates stages audit evidence",
+    "diagnosis": "locate repair explain search",
+    "frontends": "errors builder untrusted zoo nnscaler",
+    "cluster": "settings memory verdicts local on_ray state_claims execute",
+    "checker": "result solving proofs values record obligations verify",
+    "shardproof": "inputs run report campaigns.sweep api resume campaigns.nightly commands cli "
+    "__main__",
 }
 
 # Folders that use the product and that the product must not use.
@@ -68,7 +87,7 @@ def imports(module: str, path: Path, modules: dict[str, Path]) -> Iterator[tuple
                     base = ".".join([*above, origin] if origin else above)
                 for alias in names:
                     name = f"{base}.{alias.name}"
-                    yield (name if name in modules else base), node.lineno
+                    yield (name if ours(name) in modules else base), node.lineno
             case ast.Call(
                 func=ast.Attribute(attr="import_module")
                 | ast.Name(id="import_module" | "__import__"),
@@ -77,17 +96,28 @@ def imports(module: str, path: Path, modules: dict[str, Path]) -> Iterator[tuple
                 yield name, node.lineno
 
 
+def ours(name: str) -> str:
+    """A module's name by its floor: ``engine.plan.ir`` for ``shardproof.engine.plan.ir``."""
+    first, _, rest = name.partition(".")
+    return rest if first == "shardproof" and rest.partition(".")[0] in FLOORS else name
+
+
 def wrong_imports(root: Path) -> list[str]:
     """Imports that run upward, out of the product, or to a library another floor keeps."""
     modules = sources(root)
     wrong = []
     for module, path in modules.items():
         floor = module.partition(".")[0]
-        for name, line in imports(module, path, modules):
+        for full, line in imports(module, path, modules):
+            name = ours(full)
             top = name.partition(".")[0]
-            if top == floor:
-                continue
             where = f"{path.relative_to(root)}:{line}"
+            if top in FLOORS and full == name and top != "shardproof":
+                wrong.append(f"{where}: {floor} imports {name}; say shardproof.{name}")
+                continue
+            # The bare name is where the floors are found, not the face.
+            if top == floor or name == "shardproof":
+                continue
             if top in FLOORS and top not in FLOORS[floor]:
                 allowed = ", ".join(sorted(FLOORS[floor])) or "nothing of ours"
                 wrong.append(f"{where}: {floor} imports {name}; it may import {allowed}")
@@ -99,11 +129,48 @@ def wrong_imports(root: Path) -> list[str]:
     return wrong
 
 
+def room_of(floor: str, module: str) -> str | None:
+    """The room of a floor that a module of it stands in; the floor's own ``__init__`` has none."""
+    inside = module.removeprefix(floor).removeprefix(".")
+    rooms = ROOMS[floor].split()
+    return next((room for room in rooms if f"{inside}.".startswith(f"{room}.")), inside or None)
+
+
+def wrong_rooms(root: Path) -> list[str]:
+    """Imports of a room that stands behind one's own on the floor's line, and rooms that are on no
+    line."""
+    modules = sources(root)
+    wrong = []
+    for module, path in modules.items():
+        floor = module.partition(".")[0]
+        room = room_of(floor, module) if floor in ROOMS else None
+        if room is None:
+            continue
+        order = ROOMS[floor].split()
+        where = path.relative_to(root)
+        if room not in order:
+            if path.name != "__init__.py":
+                wrong.append(f"{where}: {room} is no room of {floor}")
+            continue
+        for full, line in imports(module, path, modules):
+            name = ours(full)
+            other = room_of(floor, name) if name.partition(".")[0] == floor else None
+            if other in order and order.index(other) > order.index(room):
+                wrong.append(
+                    f"{where}:{line}: {floor}/{room} imports {name}, which stands behind it"
+                )
+    return wrong
+
+
 def import_cycle(root: Path) -> list[str]:
     """One cycle of modules that import each other, closed (its first module is also its last)."""
     modules = sources(root)
     graph = {
-        module: {name for name, _ in imports(module, path, modules) if name in modules}
+        module: {
+            ours(name)
+            for name, _ in imports(module, path, modules)
+            if ours(name) in modules and name != "shardproof"
+        }
         for module, path in modules.items()
     }
     try:
@@ -132,6 +199,10 @@ def test_no_import_runs_upward() -> None:
     assert wrong_imports(ROOT) == []
 
 
+def test_no_room_imports_one_that_stands_behind_it() -> None:
+    assert wrong_rooms(ROOT) == []
+
+
 def test_no_two_files_import_each_other() -> None:
     assert import_cycle(ROOT) == []
 
@@ -145,12 +216,42 @@ def test_every_package_is_a_floor_or_known_to_be_outside() -> None:
     assert packages - FLOORS.keys() - OUTSIDE == set()
 
 
-def test_every_floor_is_packaged_and_type_checked() -> None:
+def test_every_folder_is_packaged() -> None:
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
-    packaged = set(config["setuptools"]["packages"]["find"]["include"])
-    assert {pattern for floor in FLOORS for pattern in (floor, f"{floor}.*")} <= packaged
-    assert set(config["mypy"]["files"]) == FLOORS.keys()
-    assert set(config["ruff"]["lint"]["isort"]["known-first-party"]) == FLOORS.keys()
+    folders = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for floor in FLOORS
+        for path in (ROOT / floor).rglob("__init__.py")
+    }
+    data = {
+        ".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "configs").rglob("*.*ml")
+    }
+    named = {
+        ours(name) if ".configs" not in name else name.removeprefix("shardproof.")
+        for name in config["setuptools"]["packages"]
+    } - {"configs"}
+    assert named == folders | data
+    beside = {*FLOORS, "configs"}
+    directories = config["setuptools"]["package-dir"]
+    assert directories == {f"shardproof.{f}": f for f in beside - {"shardproof"}} | {
+        "shardproof": "shardproof"
+    }
+    assert config["mypy"]["packages"] == ["shardproof"]
+    assert set(config["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]) == FLOORS.keys() - {
+        "shardproof"
+    }
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (listed,) = (line for line in makefile.splitlines() if line.startswith("FLOORS := "))
+    assert set(listed.split()[2:]) == beside - {"shardproof"}
+
+
+def test_no_file_is_too_long_to_read() -> None:
+    long = {
+        str(path.relative_to(ROOT)): count
+        for path in sources(ROOT).values()
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > 500
+    }
+    assert long == {}
 
 
 # The check's own test: a sound tree passes, and each broken twin of it is reported.
@@ -161,10 +262,10 @@ def tree(root: Path, **changes: str) -> Path:
     files = {f"{floor}__": f'"""What {floor} is for."""' for floor in FLOORS}
     files |= {
         "engine__ir": "import numpy",
-        "engine__terms": "from engine import ir",
-        "solvers__smt": "import z3\nfrom engine.terms import Term",
-        "cluster__pool": "import ray\nfrom solvers import smt",
-        "shardproof__cli": "import cluster.pool\nfrom checker import verify",
+        "engine__terms": "from shardproof.engine import ir",
+        "solvers__smt": "import z3\nfrom shardproof.engine.terms import Term",
+        "cluster__pool": "import ray\nfrom shardproof.solvers import smt",
+        "shardproof__cli": "import shardproof.cluster.pool\nfrom shardproof.checker import verify",
     }
     for name, text in (files | changes).items():
         folder, _, stem = name.rpartition("__")
@@ -186,12 +287,12 @@ def test_a_sound_tree_passes(tmp_path: Path) -> None:
     [
         (
             "engine__ir",
-            "import numpy\nimport solvers",
+            "import numpy\nimport shardproof.solvers",
             "engine/ir.py:2: engine imports solvers; it may import nothing of ours",
         ),
         (
             "checker__verify",
-            "from partition.stages import cut",
+            "from shardproof.partition.stages import cut",
             "checker/verify.py:1: checker imports partition.stages; it may import engine, solvers",
         ),
         (
@@ -201,12 +302,12 @@ def test_a_sound_tree_passes(tmp_path: Path) -> None:
         ),
         (
             "partition__stages",
-            "import importlib\nimportlib.import_module('solvers.smt')",
+            "import importlib\nimportlib.import_module('shardproof.solvers.smt')",
             "partition/stages.py:2: partition imports solvers.smt; it may import engine",
         ),
         (
             "solvers__smt",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import cluster.pool",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import shardproof.cluster.pool",
             "solvers/smt.py:3: solvers imports cluster.pool; it may import engine",
         ),
         (
@@ -233,19 +334,22 @@ def test_a_wrong_import_is_reported(tmp_path: Path, name: str, text: str, messag
 @pytest.mark.parametrize(
     ("changes", "cycle"),
     [
-        ({"engine__ir": "import engine.terms"}, {"engine.ir", "engine.terms"}),
+        ({"engine__ir": "import shardproof.engine.terms"}, {"engine.ir", "engine.terms"}),
         ({"engine__ir": "from .terms import Term"}, {"engine.ir", "engine.terms"}),
         ({"engine__ir": "def late():\n    from . import terms"}, {"engine.ir", "engine.terms"}),
         (
-            {"engine__": '"""What."""\nfrom engine.ir import Plan', "engine__ir": "import engine"},
+            {
+                "engine__": '"""What."""\nfrom shardproof.engine.ir import Plan',
+                "engine__ir": "import shardproof.engine",
+            },
             {"engine", "engine.ir"},
         ),
         (
             {
-                "engine__ir": "from engine.ops.table import row",
+                "engine__ir": "from shardproof.engine.ops.table import row",
                 "engine__ops__": '"""What."""',
                 "engine__ops__table": "from ..laws import law",
-                "engine__laws": "from engine.terms import Term",
+                "engine__laws": "from shardproof.engine.terms import Term",
             },
             {"engine.ir", "engine.ops.table", "engine.laws", "engine.terms"},
         ),
@@ -258,7 +362,11 @@ def test_a_cycle_is_reported(tmp_path: Path, changes: dict[str, str], cycle: set
 
 
 def test_a_cycle_reads_in_the_order_of_its_imports(tmp_path: Path) -> None:
-    root = tree(tmp_path, engine__ir="import engine.laws", engine__laws="import engine.terms")
+    root = tree(
+        tmp_path,
+        engine__ir="import shardproof.engine.laws",
+        engine__laws="import shardproof.engine.terms",
+    )
     found = import_cycle(root)
     steps = set(itertools.pairwise(found))
     assert steps == {

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +23,7 @@ from shardproof.cluster.on_ray.placement import Node, reservation
 from shardproof.cluster.on_ray.worker import SolverActor
 from shardproof.cluster.settings import Options, Settings, installed_version
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.storage.sources import python_path
 
 START_SECONDS = 120.0
 """How long to wait for the first worker of a pool."""
@@ -232,8 +232,7 @@ def last_line(error: Exception) -> str:
 def _environment_of_nodes() -> Iterator[None]:
     """What a Ray started meanwhile hands on to its workers: where this code is."""
     before = os.environ.get("PYTHONPATH")
-    root = str(Path(__file__).resolve().parent.parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, before)))
+    os.environ["PYTHONPATH"] = python_path()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         yield

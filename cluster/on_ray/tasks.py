@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import ray
 
-from shardproof.cluster.on_ray.code_digest import ROOT, digest
+from shardproof.cluster.on_ray.code_digest import digest
 from shardproof.cluster.on_ray.pool import ClusterError, joined, last_line, nodes_that_work
 from shardproof.cluster.settings import Settings
+from shardproof.engine.storage.sources import import_root
 
 Shared = TypeVar("Shared")
 Argument = TypeVar("Argument")
@@ -91,8 +92,8 @@ def _call(
     if digest() != sources:
         where = socket.gethostname()
         raise ClusterError(
-            f"node {where} has other sources of Shardproof in {ROOT} than this process: what it "
-            "finds is not to be trusted; install the same ones"
+            f"node {where} has other sources of Shardproof in {import_root()} than this process: "
+            "what it finds is not to be trusted; install the same ones"
         )
     return function(shared, argument)
 

@@ -15,13 +15,13 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.storage.closing import Closing
 from shardproof.engine.storage.files import is_full
 from shardproof.engine.storage.garbage import no_collector
+from shardproof.engine.storage.sources import python_path
 from shardproof.frontends.errors import UnreadablePlan
 
 MEMORY_BYTES: Final = 4 << 30
@@ -131,11 +131,9 @@ class BoundedCall(Closing):
 
 def _environment() -> dict[str, str]:
     """The child's environment: finds us wherever we are, and keeps to one thread."""
-    root = str(Path(__file__).resolve().parents[2])
-    inherited = os.environ.get("PYTHONPATH")
     return {
         **os.environ,
-        "PYTHONPATH": f"{root}{os.pathsep}{inherited}" if inherited else root,
+        "PYTHONPATH": python_path(),
         # Thread pools and malloc arenas reserve address space, which is what is bounded.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",

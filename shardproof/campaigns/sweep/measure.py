@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from shardproof.campaigns.sweep.spec import Point, Scalar
+from shardproof.engine.storage.sources import python_path
 
 #: The verdict on a point whose process gave no result.
 INTERNAL: Final = "internal error"
@@ -28,8 +29,6 @@ VERDICTS: Final[Mapping[str, int]] = {
     "inconclusive": 2,
     "proved": 0,
 }
-
-_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +141,6 @@ def ended(args: Sequence[str], given: bytes = b"") -> Ended:
     """Run this interpreter with ``args`` and ``given`` on stdin, to its end."""
     import time
 
-    inherited = os.environ.get("PYTHONPATH")
-    path = f"{_ROOT}{os.pathsep}{inherited}" if inherited else str(_ROOT)
     with (
         tempfile.TemporaryFile() as stdin,
         tempfile.TemporaryFile() as stdout,
@@ -153,11 +150,11 @@ def ended(args: Sequence[str], given: bytes = b"") -> Ended:
         stdin.seek(0)
         start = time.perf_counter()
         child = subprocess.Popen(
-            [sys.executable, *args],
+            [sys.executable, "-P", *args],
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": python_path()},
         )
         with ExitStack() as undo:
             undo.callback(child.wait)
