@@ -10,79 +10,32 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Part: what of the repository it is.
+#: Rooms: the files in them.
 PARTS: dict[str, tuple[str, ...]] = {
-    "operators and their readings": (
-        "engine/ops/*.py",
-        "engine/ops/primitives.py",
-        "engine/arrays/*.py",
+    "`engine/ops`, `engine/interpreters`": ("engine/ops/*.py", "engine/interpreters/*.py"),
+    "`engine/plan`": ("engine/plan/*.py",),
+    "`engine/schedule`": ("engine/schedule/*.py",),
+    "`engine/algebra`, `engine/lineage`": ("engine/algebra/*.py", "engine/lineage/*.py"),
+    "`engine/claims`, `engine/small_model`, `engine/obligations`": (
+        "engine/claims/*.py",
+        "engine/small_model/*.py",
+        "engine/obligations/*.py",
     ),
-    "programs: unrolling, messages, data flow": (
-        "engine/plan/ir.py",
-        "engine/plan/wellformed.py",
-        "engine/schedule/chunks.py",
-        "engine/schedule/rejoin.py",
-        "engine/schedule/messages.py",
-        "engine/schedule/dataflow.py",
-        "engine/schedule/instances.py",
-        "engine/schedule/unroll.py",
+    "`engine/specification`": ("engine/specification/*.py",),
+    "`engine/storage`, `engine/records`": ("engine/storage/*.py", "engine/records/*.py"),
+    "`engine/reference_runtime`": ("engine/reference_runtime/*.py",),
+    "`solvers`": ("solvers/*.py",),
+    "`checker` but for its proofs": (
+        "checker/*.py",
+        "checker/values/*.py",
+        "checker/obligations/*.py",
+        "checker/record/*.py",
     ),
-    "lineages and sums": (
-        "engine/algebra/affine.py",
-        "engine/lineage/lineage.py",
-        "engine/lineage/layout.py",
-        "engine/lineage/positions.py",
-        "engine/lineage/sums.py",
-        "engine/specification/tiling.py",
+    "`checker/proofs`": ("checker/proofs/*.py",),
+    "`frontends/nnscaler`, `frontends/untrusted`": (
+        "frontends/nnscaler/*.py",
+        "frontends/untrusted/*.py",
     ),
-    "obligations": (
-        "engine/claims/claim.py",
-        "engine/small_model/related.py",
-        "engine/claims/cone.py",
-        "engine/small_model/digits.py",
-        "engine/small_model/shared_dims.py",
-        "engine/small_model/grid.py",
-        "engine/small_model/bounds.py",
-        "engine/claims/symmetry.py",
-        "engine/obligations/entries.py",
-        "engine/obligations/obligation.py",
-    ),
-    "derivative and conclusions": (
-        "engine/specification/gradients.py",
-        "engine/specification/conclusions.py",
-    ),
-    "what is stored, read strictly": (
-        "engine/plan/assumptions.py",
-        "engine/plan/attributes.py",
-        "engine/records/certificate.py",
-        "engine/plan/recorded.py",
-        "engine/plan/columns.py",
-        "engine/storage/files.py",
-        "engine/records/lineage_columns.py",
-        "engine/records/payload.py",
-        "engine/records/proofs.py",
-        "engine/records/run.py",
-        "engine/plan/constants.py",
-        "engine/plan/store.py",
-        "engine/storage/tables.py",
-        "engine/small_model/kept_whole.py",
-    ),
-    "terms and SMT-LIB": ("engine/algebra/terms.py", "solvers/smtlib.py"),
-    "solver children": (
-        "engine/storage/closing.py",
-        "solvers/answers.py",
-        "solvers/child.py",
-        "solvers/configurations.py",
-        "solvers/portfolio.py",
-        "solvers/worker.py",
-    ),
-    "the checker": ("checker/*.py",),
-    "of it, the checker of proofs": (
-        "checker/proofs/cpc.py",
-        "checker/proofs/rules.py",
-        "checker/proofs/terms.py",
-    ),
-    "the nnScaler reader": ("frontends/nnscaler/*.py",),
 }
 
 
@@ -115,7 +68,9 @@ def imported(module: str) -> set[Path]:
     todo = [module]
     while todo:
         name = todo.pop()
-        place = ROOT.joinpath(*name.split("."))
+        parts = name.split(".")
+        floors = parts[1:] if (ROOT / "/".join(parts[1:2]) / "__init__.py").is_file() else parts
+        place = ROOT.joinpath(*floors)
         file = next(
             (f for f in (place.with_suffix(".py"), place / "__init__.py") if f.exists()), None
         )
