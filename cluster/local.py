@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from shardproof.cluster.machine import PORTFOLIO_BYTES, machine_bytes
 from shardproof.cluster.memory.budget import admit
-from shardproof.cluster.memory.retry import MIB, PORTFOLIO_BYTES, machine_bytes, with_figures
+from shardproof.cluster.memory.retry import MIB, with_figures
 from shardproof.cluster.settings import Options, Settings
 from shardproof.cluster.verdicts.events import Events
 from shardproof.engine.storage.closing import Closing

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias, get_args
 
+from shardproof.cluster.machine import cpus, most_workers
 from shardproof.solvers import Mode, Portfolio
 from shardproof.solvers.child import LEAST_SECONDS
 from shardproof.solvers.configurations import CONFIGURATIONS
@@ -25,9 +26,6 @@ UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start
 POOL = "SHARDPROOF_POOL"
 """The environment variable that tells other processes the name of a pool of workers shared by
 several runs (`cluster.on_ray.shared_pool`); it is read where options become settings."""
-
-WORKERS_PER_CPU = 4
-"""More workers than this only wait for each other."""
 
 FIRST_LIMIT_BYTES = 2 << 30
 """What a solver gets at first where the user sets no limit."""
@@ -161,7 +159,7 @@ class Settings:
 
     def local_workers(self) -> int:
         """The number of workers for this machine: as many as asked for, within what it has."""
-        return min(self.workers or _cpus(), most_workers())
+        return min(self.workers or cpus(), most_workers())
 
     def notes(self) -> tuple[str, ...]:
         """What of these settings this machine does not give, in one line each."""
@@ -171,7 +169,7 @@ class Settings:
         if self.workers is not None and here < self.workers and not elsewhere:
             found.append(
                 f"{self.workers} workers are more than this machine has use for, with "
-                f"{_cpus()} CPUs: {here} solve"
+                f"{cpus()} CPUs: {here} solve"
             )
         if self.timeout < LEAST_SECONDS:
             found.append(
@@ -180,15 +178,3 @@ class Settings:
                 f"{LEAST_SECONDS:g} s"
             )
         return tuple(found)
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-@functools.cache
-def most_workers() -> int:
-    """How many workers this machine has use for: CPUs, and memory for their solvers."""
-    from shardproof.cluster.memory.retry import PORTFOLIO_BYTES, machine_bytes
-
-    return max(1, min(WORKERS_PER_CPU * _cpus(), machine_bytes() // PORTFOLIO_BYTES))

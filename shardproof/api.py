@@ -124,7 +124,7 @@ def check(
         raise InvalidInput("expected the directory of a run", str(run_dir))
     from shardproof import checker
     from shardproof.cluster.local import limits
-    from shardproof.cluster.memory.retry import machine_bytes
+    from shardproof.cluster.machine import machine_bytes
     from shardproof.cluster.settings import Settings
     from shardproof.run import check_in_parts as spread_check
     from shardproof.run.recheck import read_again

@@ -42,7 +42,7 @@ ROOMS: dict[str, str] = {
     "partition": "inference templates stages audit evidence",
     "diagnosis": "locate repair explain search",
     "frontends": "errors builder untrusted zoo nnscaler",
-    "cluster": "settings memory verdicts local on_ray state_claims execute",
+    "cluster": "machine settings memory verdicts local on_ray state_claims execute",
     "checker": "result solving proofs values record obligations verify",
     "shardproof": "inputs run report campaigns.sweep api resume campaigns.nightly commands cli "
     "__main__",

@@ -6,23 +6,11 @@ How much there is at most is the user's limit, or without one what the machine h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-
-import psutil
 
 from shardproof.solvers import Solved
 
 MIB = 1 << 20
-
-KEPT_FREE = 8
-"""One part in so many of a machine's memory is left to everything else on it."""
-
-PORTFOLIO_BYTES = 96 * MIB
-"""What the first children of a worker take as soon as they are there."""
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def with_figures(solved: Solved, tried: Sequence[int]) -> Solved:
@@ -35,12 +23,3 @@ def with_figures(solved: Solved, tried: Sequence[int]) -> Solved:
         for a in solved.answers
     )
     return replace(solved, verdict="memory", answers=answers)
-
-
-def machine_bytes() -> int:
-    """What solvers may have on this machine, or in this container, at most."""
-    size = int(psutil.virtual_memory().total)
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            size = min(size, int((_CGROUP / name).read_text()))
-    return size - size // KEPT_FREE

@@ -74,7 +74,7 @@ def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:
 def jobs_here(jobs: int) -> int:
     """How many runs go on at once on this machine, of as many as asked for; says it if it is
     fewer."""
-    from shardproof.cluster.settings import most_workers
+    from shardproof.cluster.machine import most_workers
 
     here = min(jobs, most_workers())
     if here < jobs:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from shardproof.cluster.settings import WORKERS_PER_CPU, Settings, most_workers, parse_size
+from shardproof.cluster.machine import WORKERS_PER_CPU, most_workers
+from shardproof.cluster.settings import Settings, parse_size
 from shardproof.solvers.child import LEAST_SECONDS
 
 

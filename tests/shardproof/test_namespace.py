@@ -85,7 +85,9 @@ def test_a_plan_is_proved_beside_packages_of_the_same_names(
 
 
 def test_the_builder_is_still_found_where_it_was() -> None:
-    code = "from frontends.zoo.builder import ProgramBuilder, along; print(ProgramBuilder.__module__)"
+    code = (
+        "from frontends.zoo.builder import ProgramBuilder, along; print(ProgramBuilder.__module__)"
+    )
     made = subprocess.run(
         [sys.executable, "-W", "default", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )  # fmt: skip

@@ -13,7 +13,8 @@ import pytest
 
 import shardproof
 from shardproof import cli
-from shardproof.cluster.settings import Settings, most_workers
+from shardproof.cluster.machine import most_workers
+from shardproof.cluster.settings import Settings
 from shardproof.commands.options import jobs_here
 from shardproof.inputs.assume import Assumptions
 from shardproof.run import options
