@@ -278,10 +278,18 @@ def verify(
 @main.command(short_help="Show what is in a plan or a run.")
 @click.argument("path", type=_PATH, metavar="PLAN_OR_RUN")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def inspect(path: Path, as_json: bool) -> int:
+@click.option("--text", is_flag=True, help="The whole plan as text (docs/text.md).")
+def inspect(path: Path, as_json: bool, text: bool) -> int:
     """Show what is in a plan folder, an nnScaler plan or the directory of a run, as tables."""
     from shardproof import views
 
+    if text:
+        if as_json:
+            raise click.UsageError("--text and --json are two forms of one thing: give one")
+        from engine.text import plan_text
+
+        click.echo(plan_text(views.plan_of(path)), nl=False)
+        return 0
     data = views.look(path)
     if as_json:
         import json
