@@ -184,7 +184,7 @@ def _held_against(plan: Plan, derived: Derived, row: Expectation, demand: Demand
             origin = tuple(start.const for start in shard.offset)
             return replace(demand, expected=value, origin=origin)
     if parts:
-        problem = f"{row.name} is held across boxes that the single-device program holds apart"
+        problem = "is held across boxes that the single-device program holds apart"
         return replace(demand, problem=problem)
     return demand
 

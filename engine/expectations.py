@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import prod
 
 from engine.affine import Affine
 from engine.errors import InvalidInput
@@ -103,16 +104,18 @@ def check(plan: Plan) -> None:
 
 
 def _all_told(plan: Plan, rows: Sequence[Expectation]) -> None:
-    """Every result of the single-device program is some row's: none is held against nothing."""
-    told = {(a.body, a.value) for row in rows for a in row.single}
-    for number, body in enumerate(plan.single.bodies):
-        for value in body.results:
-            if (number, value) not in told:
-                raise InvalidInput(
-                    f"result {body.values[value].name} of the single-device program is in no "
-                    "expectation",
-                    plan.name,
-                )
+    """Every result of every program is some row's: none is held against nothing."""
+    single = {(a.body, a.value) for row in rows for a in row.single}
+    held = {(a.program, a.body, a.value) for row in rows for a in row.held}
+    told = [(plan.single, single)]
+    for p, program in enumerate(plan.programs):
+        told.append((program, {(body, value) for q, body, value in held if q == p}))
+    for program, known in told:
+        for number, body in enumerate(program.bodies):
+            for value in body.results:
+                if (number, value) not in known:
+                    name = body.values[value].name or value
+                    raise InvalidInput(f"result {name} is in no expectation", program.name)
 
 
 def _row(plan: Plan, row: Expectation) -> None:
@@ -165,7 +168,11 @@ def shape_of(program: Program, addend: Addend) -> Shape:
 def _box(plan: Plan, row: Expectation, shape: Shape) -> None:
     """The box lies in the single-device value at all coordinates along which it is not summed."""
     full = _full(plan, row)
-    if full is None or not row.offset:
+    if full is None:
+        return
+    if not row.offset:
+        if shape != full and (prod(shape), prod(full)) != (1, 1):
+            raise InvalidInput(f"shape {list(shape)} is all of {list(full)}")
         return
     if not len(full) == len(shape) == len(row.offset):
         raise InvalidInput(f"a box of {len(shape)} dimensions in {list(full)}")

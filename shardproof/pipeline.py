@@ -14,6 +14,7 @@ from cluster.ledger import Ledger
 from cluster.settings import Settings
 from engine import rounding
 from engine.assumed import stated_orders
+from engine.definedness import doubtful
 from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
@@ -159,6 +160,8 @@ def _decide(
             simulation = simulated(
                 result, SEEDS if any(not c.holds for c in result.conclusions) else 1
             )
+    elif doubtful(result.nodes, result.reference_size):
+        simulation = simulated(result, SEEDS, until_defined=True)
         if result.faults or (simulation is not None and simulation.differs):
             found = diagnosed(result, simulation, otherwise)
     return decide(result, open_stages, found, simulation)
