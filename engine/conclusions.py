@@ -110,11 +110,11 @@ def beside(
     single: Lineages,
     parallel: Unrolled,
     lineages: Lineages,
-) -> list[Conclusion]:
+) -> list[tuple[Demand, Conclusion]]:
     """What no proof needs: whether the rows hold that are not required."""
     wants = Wants(plan, nodes, single, parallel, lineages)
     return [
-        wants.conclusion(demand)
+        (demand, wants.conclusion(demand))
         for demand in demands(plan, derived, parallel)
         if not demand.required
     ]

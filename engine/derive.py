@@ -115,7 +115,8 @@ def derive(plan: Plan, single: Unrolled) -> Derived:
     rows = table(plan)
     work, values = _values(plan, single, rows)
     loss = next((values.get((r.kind, r.name), -1) for r in rows if r.kind == LOSS), -1)
-    gradients, seed = {}, -1
+    gradients: dict[int, int] = {}
+    seed = -1
     if any(row.kind == GRADIENT and not row.single for row in rows) or not plan.expectations:
         if loss < 0:
             raise Unsupported("a single-device program with 0 losses, expected one")

@@ -29,6 +29,7 @@ from shardproof import certificate
 from shardproof.assume import Assumptions
 from shardproof.counterexample import simulated
 from shardproof.diagnosis import diagnosed
+from shardproof.optional import optional
 from shardproof.progress import Progress
 from shardproof.proofs import Proof, produce
 from shardproof.result import Conclusion, Counts, Result, Seconds
@@ -105,6 +106,7 @@ def run(
     solved = time.perf_counter()
     progress.phase("compose")
     decision = _decide(result, answers, otherwise)
+    beside = [] if result.faults else optional(result, answers)
     composed = time.perf_counter()
     found = counts(result, answers)
     proofs: list[Proof] = []
@@ -131,7 +133,7 @@ def run(
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
         ),
-        findings=(*decision.findings, *_of_cache(cache)),
+        findings=(*decision.findings, *beside, *_of_cache(cache)),
         run_dir=str(out),
     )
 
