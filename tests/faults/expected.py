@@ -239,6 +239,30 @@ def regularised(*, own_body: bool = True, factor: Fraction = Fraction(1)) -> Pla
     return Plan("regularised", program(True), (program(False),), 2)
 
 
+def two_sums(*, terms_of: int = 2, factor: Fraction = Fraction(1)) -> Plan:
+    """The loss is ``sum(silu(x w)) + sum(x^2)`` over two replicas, which all-reduce it; ``factor``:
+    of the second sum on the ranks; ``terms_of``: how many of the sums they have."""
+
+    def forward(program: ProgramBuilder, scale: Fraction) -> tuple[BodyBuilder, int]:
+        x = program.named("x", (ROWS, IN), {0: "dp"})
+        weight = program.parameter("w", (OUT, IN))
+        body = program.body("forward")
+        read = body.parameter(x)
+        loss = body.sum(body.silu(body.linear(read, body.parameter(weight))))
+        more = body.sum(body.mul(read, read))
+        more = more if scale == 1 else body.mul_constant(more, scale)
+        loss = body.add(loss, more) if terms_of == 2 or not program.axes else loss
+        program.call(body)
+        return body, loss
+
+    single, ranks = ProgramBuilder("single"), ProgramBuilder("ranks", axes=(("dp", 2, 1),))
+    one, l1 = forward(single, Fraction(1))
+    many, l2 = forward(ranks, factor)
+    table = Table(single, ranks)
+    table.row("loss", "loss", term(one, l1), term(many, l2, dp="sum"))
+    return table.plan("two sums")
+
+
 def halves(*, single: bool = False, ranks: str = "whole and halves", start: int = 8) -> Plan:
     """A parameter whole on one rank and in halves on two others, which add up what they have; or
     in halves on the single device, too.  ``start``: of the second half."""

@@ -21,6 +21,7 @@ from engine.errors import InvalidInput
 from engine.ir import Expectation, Plan, Program
 from engine.simulate import simulate
 from engine.unroll import unroll
+from shardproof.mutation.edit import apart as taken_apart
 from shardproof.result import Result
 from tests.faults.expected import (
     apart,
@@ -32,6 +33,7 @@ from tests.faults.expected import (
     logarithm,
     regularised,
     terms,
+    two_sums,
 )
 from tests.faults.plans import edit_op, edit_shard, identity, verify
 from tests.faults.small import replicas
@@ -52,6 +54,11 @@ RIGHT = {
     "microbatches run by bodies of one name": called(),
     "microbatches run by bodies of other names": called(("forward0", "forward1")),
     "a regulariser in a body of its own": regularised(),
+    "two sums over replicas": two_sums(),
+    "columns, rank by rank": taken_apart(linear(), "tp"),
+    "a partial sum, rank by rank": taken_apart(linear(reduced=False, expected="partial"), "tp"),
+    "a mean, rank by rank": taken_apart(linear(expected="mean"), "tp"),
+    "half gradients, rank by rank": taken_apart(graded(whole=False), "tp"),
     "a regulariser that is part of the loss": regularised(own_body=False),
     "a parameter whole on one rank, in halves on another": halves(),
     "both sides hold a parameter in halves": halves(single=True, ranks="halves"),
@@ -78,6 +85,16 @@ WRONG = {
     "a regulariser twice": (regularised(factor=TWO), "the losses over 2 slices"),
     "halves that overlap": (halves(start=4), "rank 1"),
     "halves on both sides that overlap": (halves(single=True, ranks="halves", start=4), "rank 1"),
+    "one of two sums twice": (two_sums(factor=TWO), "do not add up"),
+    "one of two sums left out": (two_sums(terms_of=1), "do not add up"),
+    "columns of another rank, rank by rank": (
+        taken_apart(linear(offset={"tp": 4}), "tp"),
+        "rank 1: output y is another part of it",
+    ),
+    "a sum that is not reduced, rank by rank": (
+        taken_apart(linear(reduced=False), "tp"),
+        "rank 0: output norm is a partial sum",
+    ),
     "a scaled logarithm": (logarithm(factor=TWO), "is 2 times the single-device output"),
 }
 
