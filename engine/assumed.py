@@ -29,19 +29,19 @@ def statements(plan: Plan, *, chosen: bool = False) -> tuple[str, ...]:
         lines.append(f"buffers and tables are equal on both sides by name: {some(buffers)}")
     lines += _inputs(plan)
     loads = any(op.name == "load_batch" for body in plan.single.bodies for op in body.ops)
-    if plan.expectations and not loads:
-        return (*lines, *_expected(plan), *plan.notes)
-    if slices > 1:
+    if slices > 1 and (loads or not plan.expectations):
         place = _place(replicas, plan.microbatches)
         lines.append(f"the batch is cut into {slices} slices of equal size; {place}")
-    else:
+    elif loads or not plan.expectations:
         lines.append("both sides read the same batch")
+    if plan.expectations:
+        return (*lines, *_expected(plan), *plan.notes)
     lines.append(
         f"the single-device loss is the {plan.loss} of the losses of all replicas and "
         f"microbatches{' (--assume)' if chosen else ''}; the incoming gradient of each is "
         f"{_share(plan, slices)}"
     )
-    return (*lines, *_expected(plan), *plan.notes)
+    return (*lines, *plan.notes)
 
 
 def _inputs(plan: Plan) -> list[str]:
@@ -65,6 +65,9 @@ def _inputs(plan: Plan) -> list[str]:
 def _expected(plan: Plan) -> list[str]:
     """What a plan's own table of expectations takes for granted, and leaves out."""
     lines = []
+    if any(program.seeds for program in (plan.single, *plan.programs)):
+        share = _share(plan, _replicas(plan) * plan.microbatches)
+        lines.append(f"the incoming gradient of every loss is {share}")
     partial = [
         (f"{row.kind} {row.name}", axis)
         for row in plan.expectations

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from engine.demands import Given
 from engine.errors import InvalidInput, Unsupported
-from engine.expectations import GRADIENT, LOSS, table
+from engine.expectations import GRADIENT, LOSS, Given, table
 from engine.ir import Addend, Attr, Expectation, Plan, Program, Source
 from engine.ops import lookup
 from engine.rows import Row, Tensor, Unrolled

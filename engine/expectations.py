@@ -1,8 +1,8 @@
 """What must hold of a plan: one table, from the plan to the tensors of both sides.
 
 `table` gives the rows of a plan: its own, or what the losses and gradients of its bodies say.
-`check` says what must hold of rows before anything is made of them.  `demands` finds the tensors
-that rows are about.  Conclusions, coverage, simulation and checker read demands and nothing else.
+`Given` finds the tensors of a side that addends are about.  `check` says what must hold of rows
+before anything is made of them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from engine.ir import (
     Plan,
     Program,
 )
+from engine.rows import Unrolled
 
 LOSS, GRADIENT, COVERAGE = "loss", "gradient", "coverage"
 #: Kinds of conclusions that are no kinds of rows.
@@ -74,6 +75,42 @@ def _gradients(plan: Plan) -> Iterator[Expectation]:
             if shard.updated_as < 0 and (shard.trainable or shard.name in trained):
                 held = (Addend(number, ACCUMULATED, n),)
                 yield Expectation(GRADIENT, shard.name, (), held, shard.offset)
+
+
+# -- the tensors of a side -------------------------------------------------------------------------
+
+
+class Given:
+    """The tensors of one side that addends are about.  In a plan without a table of its own, a loss
+    that is only on its way to another one is none."""
+
+    def __init__(self, plan: Plan, side: Unrolled) -> None:
+        before = () if plan.expectations else _passed_on(side)
+        self.gradients = {(p, shard): v for p, shard, v in side.gradients}
+        self.results: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        for r in side.results:
+            if r.tensor not in before:
+                place = (r.program, r.body, r.value)
+                self.results.setdefault(place, []).append((r.tensor, r.microbatch))
+
+    def of(self, addend: Addend) -> list[tuple[int, int]]:
+        """Its tensors, each with its microbatch (-1: of all, or of none)."""
+        if addend.body == ACCUMULATED:
+            value = self.gradients.get((addend.program, addend.value))
+            return [] if value is None else [(value, -1)]
+        return self.results.get((addend.program, addend.body, addend.value), [])
+
+
+def _passed_on(side: Unrolled) -> set[int]:
+    """Losses that communication on the same rank turns into another loss: what was sent on, or an
+    addend before its all-reduce."""
+    found = {value: program for program, _, value in side.losses}
+    before: set[int] = set()
+    for row in side.rows:
+        if row.kind != "op" or row.name == "identity":
+            held = {found[v] for v in row.outputs if v in found}
+            before.update(v for v in row.inputs if v in found and found[v] in held)
+    return before
 
 
 # -- well-formedness -------------------------------------------------------------------------------

@@ -263,6 +263,41 @@ def two_sums(*, terms_of: int = 2, factor: Fraction = Fraction(1)) -> Plan:
     return table.plan("two sums")
 
 
+def shaped(size: tuple[int, ...], *, own: bool = False, factor: Fraction = Fraction(1)) -> Plan:
+    """A loss of one element that is written with other dimensions on the ranks; ``own``: stated in
+    a table, forward only; ``factor``: of it there."""
+
+    def step(made: ProgramBuilder, single: bool) -> tuple[BodyBuilder, int]:
+        rows = ROWS if single else ROWS // 2
+        body = made.body("forward")
+        weight = body.parameter(made.parameter("w", (OUT, IN)))
+        if own:
+            x = body.parameter(made.named("x", (ROWS, IN), {0: "dp"}))
+        else:
+            (x,) = body.load_batch(("x", (rows, IN), "float32"))
+        loss = body.sum(body.silu(body.linear(x, weight)))
+        if not single:
+            loss = body.view(loss, *size)
+            loss = loss if factor == 1 else body.mul_constant(loss, factor)
+        if own:
+            made.call(body)
+            return body, loss
+        body.loss(loss)
+        made.schedule(body, body.backward(), 1)
+        if not single:
+            made.reduce([(0, along("dp"))])
+        return body, loss
+
+    single, ranks = ProgramBuilder("single"), ProgramBuilder("ranks", axes=(("dp", 2, 1),))
+    one, l1 = step(single, True)
+    many, l2 = step(ranks, False)
+    if not own:
+        return Plan("shaped", single.build(), (ranks.build(),), 1, ("dp",))
+    table = Table(single, ranks)
+    table.row("loss", "loss", term(one, l1), term(many, l2, dp="sum"))
+    return table.plan("shaped")
+
+
 def halves(*, single: bool = False, ranks: str = "whole and halves", start: int = 8) -> Plan:
     """A parameter whole on one rank and in halves on two others, which add up what they have; or
     in halves on the single device, too.  ``start``: of the second half."""

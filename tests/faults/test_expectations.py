@@ -32,6 +32,7 @@ from tests.faults.expected import (
     linear,
     logarithm,
     regularised,
+    shaped,
     terms,
     two_sums,
 )
@@ -55,6 +56,9 @@ RIGHT = {
     "microbatches run by bodies of other names": called(("forward0", "forward1")),
     "a regulariser in a body of its own": regularised(),
     "two sums over replicas": two_sums(),
+    "a loss without dimensions": shaped(()),
+    "a loss of one row and column": shaped((1, 1)),
+    "a loss without dimensions, in a table": shaped((), own=True),
     "columns, rank by rank": taken_apart(linear(), "tp"),
     "a partial sum, rank by rank": taken_apart(linear(reduced=False, expected="partial"), "tp"),
     "a mean, rank by rank": taken_apart(linear(expected="mean"), "tp"),
@@ -85,6 +89,11 @@ WRONG = {
     "a regulariser twice": (regularised(factor=TWO), "the losses over 2 slices"),
     "halves that overlap": (halves(start=4), "rank 1"),
     "halves on both sides that overlap": (halves(single=True, ranks="halves", start=4), "rank 1"),
+    "a loss without dimensions, scaled": (shaped((), factor=TWO), "the losses over 2 slices"),
+    "a loss without dimensions, scaled, in a table": (
+        shaped((), own=True, factor=TWO),
+        "do not add up",
+    ),
     "one of two sums twice": (two_sums(factor=TWO), "do not add up"),
     "one of two sums left out": (two_sums(terms_of=1), "do not add up"),
     "columns of another rank, rank by rank": (
