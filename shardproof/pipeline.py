@@ -162,10 +162,10 @@ def _decide(
             simulation = simulated(
                 result, SEEDS if any(not c.holds for c in result.conclusions) else 1
             )
-    elif doubtful(result.nodes, result.reference_size):
-        simulation = simulated(result, SEEDS, until_defined=True)
         if result.faults or (simulation is not None and simulation.differs):
             found = diagnosed(result, simulation, otherwise)
+    elif doubtful(result.nodes, result.reference_size):
+        simulation = simulated(result, SEEDS, until_defined=True)
     return decide(result, open_stages, found, simulation)
 
 
