@@ -34,6 +34,7 @@ from tests.faults.expected import (
     regularised,
     shaped,
     terms,
+    two_products,
     two_sums,
 )
 from tests.faults.plans import edit_op, edit_shard, identity, verify
@@ -55,6 +56,7 @@ RIGHT = {
     "microbatches run by bodies of one name": called(),
     "microbatches run by bodies of other names": called(("forward0", "forward1")),
     "a regulariser in a body of its own": regularised(),
+    "a sum of two products that is partial": two_products(),
     "two sums over replicas": two_sums(),
     "a loss without dimensions": shaped(()),
     "a loss of one row and column": shaped((1, 1)),
@@ -74,7 +76,10 @@ RIGHT = {
 WRONG = {
     "columns of another rank": (linear(offset={"tp": 4}), "another part of it"),
     "the same columns on every rank": (linear(offset={}), "another part of it"),
-    "a sum that is not reduced": (linear(reduced=False), "a reduction is missing"),
+    "a sum that is not reduced": (
+        linear(reduced=False),
+        "a reduction is missing; summed along tp it is the single-device output",
+    ),
     "a sum that is reduced and summed again": (linear(expected="sum"), "is 2 times"),
     "a scaled output": (linear(factor=TWO), "is 2 times"),
     "an output that is wrong on the second rank": (apart(wrong=1), "rank 1: output z"),
@@ -93,6 +98,12 @@ WRONG = {
     "a loss without dimensions, scaled, in a table": (
         shaped((), own=True, factor=TWO),
         "do not add up",
+    ),
+    "one of two products twice": (two_products(factor=TWO), "is not the single-device output"),
+    "a product of something else": (two_products(swapped=True), "is not the single-device output"),
+    "two products that are not added up": (
+        two_products(expected="equal"),
+        "summed along tp it is the single-device output",
     ),
     "one of two sums twice": (two_sums(factor=TWO), "do not add up"),
     "one of two sums left out": (two_sums(terms_of=1), "do not add up"),
