@@ -62,6 +62,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/files.py",
         "engine/lineage_columns.py",
         "engine/payload.py",
+        "engine/plan_tables.py",
         "engine/proofs.py",
         "engine/records.py",
         "engine/rounding.py",

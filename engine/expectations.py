@@ -130,6 +130,9 @@ def check(plan: Plan) -> None:
         except InvalidInput as error:
             raise error.within(f"expectation {row.kind} {row.name}") from error
     if not rows:
+        for program in (plan.single, *plan.programs):
+            if any(body.results for body in program.bodies):
+                raise InvalidInput("results, and no table of expectations", program.name)
         return
     if not any(row.required for row in rows):
         raise InvalidInput("no expectation is required: nothing would be proved", plan.name)

@@ -265,6 +265,7 @@ def first_held(plan: Plan, **fields: object) -> Plan:
         (first_held(linear(), over=(("tp", "max"),)), "combines by"),
         (first_held(linear(), weight=Fraction(0)), "weight 0"),
         (replace(linear(), expectations=linear().expectations[:1]), "is in no expectation"),
+        (replace(linear(), expectations=()), "no table"),
         (graded(whole=False, told="whole"), "is all of"),
         (apart(left_out=1), "is in no expectation"),
         (edit_shard(embedded(), 0, "ids", lambda s: replace(s, domain=(0, 8))), "elsewhere"),
