@@ -149,8 +149,9 @@ def simulate(
     faults = [*single.unrolled.faults, *parallel.faults]
     if faults:
         return Simulation(failure=faults[0].message, impossible=True)
-    if single.unsupported or parallel.unsupported:
-        return Simulation(failure=(*single.unsupported, *parallel.unsupported)[0].message)
+    if single.unrolled.unsupported or parallel.unsupported:
+        unsupported = (*single.unrolled.unsupported, *parallel.unsupported)
+        return Simulation(failure=unsupported[0].message)
     every = demands(plan, single, parallel)
     needed = needed_axes(plan.programs, parallel)
     needed |= {axis for demand in every for start in demand.offset for axis in start.axes}

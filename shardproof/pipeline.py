@@ -104,7 +104,7 @@ def run(
     solved = time.perf_counter()
     progress.phase("compose")
     decision = _decide(result, answers, otherwise)
-    beside = [] if result.faults else optional(result, answers)
+    beside = optional(result, answers) if result.conclusions else []
     composed = time.perf_counter()
     found = counts(result, answers)
     proofs: list[Proof] = []

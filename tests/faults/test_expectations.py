@@ -31,6 +31,7 @@ from tests.faults.expected import (
     halves,
     linear,
     logarithm,
+    passed_on,
     regularised,
     shaped,
     terms,
@@ -57,6 +58,7 @@ RIGHT = {
     "microbatches run by bodies of other names": called(("forward0", "forward1")),
     "a regulariser in a body of its own": regularised(),
     "a sum of two products that is partial": two_products(),
+    "a loss and its all-reduce, both called the loss": passed_on(),
     "two sums over replicas": two_sums(),
     "a loss without dimensions": shaped(()),
     "a loss of one row and column": shaped((1, 1)),
@@ -105,6 +107,7 @@ WRONG = {
         two_products(expected="equal"),
         "summed along tp it is the single-device output",
     ),
+    "a loss that is there twice": (passed_on(twice=True), "the losses over 1 slices"),
     "one of two sums twice": (two_sums(factor=TWO), "do not add up"),
     "one of two sums left out": (two_sums(terms_of=1), "do not add up"),
     "columns of another rank, rank by rank": (
