@@ -21,6 +21,7 @@ from engine.arrays.dims import exact
 from engine.errors import ShapeMismatch, Unsupported
 from engine.ir import Body, Call, Group, Op, Plan, Program, Shard
 from engine.ops import apply_backward, apply_forward
+from engine.table_by_rank import Ended, differences
 from shardproof.mutation.exchange import COLLECTIVES, Array, cut, exchanged, understood
 from shardproof.mutation.exchange import Stuck as Stuck
 
@@ -45,6 +46,11 @@ class Given:
     def parameter(self, shard: Shard) -> Array:
         if shard.name not in self.held:
             shape = shard.full_shape
+            if shard.integer:
+                low, high = shard.domain or (0, self.classes)
+                drawn = self.random.integers(low, min(high, self.classes), shape).astype(float)
+                self.held[shard.name] = drawn
+                return drawn
             drawn = self.random.standard_normal(shape)
             self.held[shard.name] = (
                 drawn * 0.2 + 1 if len(shape) < 2 else drawn * (0.5 / np.sqrt(shape[-1]))
@@ -89,6 +95,7 @@ class Rank:
     gradients: dict[int, Array] = field(default_factory=dict)
     losses: list[Array] = field(default_factory=list)
     passed_on: list[Array | None] = field(default_factory=list)
+    results: dict[tuple[int, int], list[Array]] = field(default_factory=dict)
     issues: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -116,6 +123,8 @@ class Rank:
             self.gradients[shard] = self.gradients.get(shard, 0.0) + new
         for value in body.losses:
             self.losses.append(self.value(values, value))
+        for value in dict.fromkeys((*body.losses, *body.results)):
+            self.results.setdefault((call.body, value), []).append(self.value(values, value))
         self.contexts.setdefault(call.body, []).append(values)
 
     def bound(self, call: Call, body: Body) -> dict[int, Array]:
@@ -374,6 +383,13 @@ def worst(plan: Plan, seed: int) -> tuple[float, str]:
     with np.errstate(all="ignore"):
         execute([single])
         execute(many)
+    if plan.expectations:
+        numbers = {id(program): n for n, program in enumerate(plan.programs)}
+        ended = [
+            Ended(numbers.get(id(rank.program), 0), rank.at, rank.results, rank.gradients)
+            for rank in (single, *many)
+        ]
+        return max(differences(plan, ended[0], ended[1:], SMALLEST_SCALE))
     return max([*_losses(plan, single, many), *_gradients(single, many)], default=(np.inf, "none"))
 
 
@@ -411,7 +427,13 @@ def _losses(plan: Plan, single: Rank, many: Sequence[Rank]) -> list[tuple[float,
 
 def _gradients(single: Rank, many: Sequence[Rank]) -> list[tuple[float, str]]:
     shards = single.program.shards
-    full = {shards[n].name: x for n, x in single.gradients.items() if shards[n].trainable}
+    full: dict[str, Array] = {}
+    for n, x in single.gradients.items():
+        shard = shards[n]
+        if shard.trainable:
+            whole = full.setdefault(shard.name, np.zeros(shard.full_shape))
+            starts = [start.const for start in shard.offset]
+            whole[tuple(slice(s, s + size) for s, size in zip(starts, x.shape, strict=True))] += x
     largest = max((float(np.abs(x).max(initial=0.0)) for x in full.values()), default=0.0)
     found = []
     for rank in many:
