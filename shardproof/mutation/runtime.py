@@ -431,9 +431,9 @@ def _gradients(single: Rank, many: Sequence[Rank]) -> list[tuple[float, str]]:
     for n, x in single.gradients.items():
         shard = shards[n]
         if shard.trainable:
-            whole = full.setdefault(shard.name, np.zeros(shard.full_shape))
+            total = full.setdefault(shard.name, np.zeros(shard.full_shape))
             starts = [start.const for start in shard.offset]
-            whole[tuple(slice(s, s + size) for s, size in zip(starts, x.shape, strict=True))] += x
+            total[tuple(slice(s, s + size) for s, size in zip(starts, x.shape, strict=True))] += x
     largest = max((float(np.abs(x).max(initial=0.0)) for x in full.values()), default=0.0)
     found = []
     for rank in many:
