@@ -49,6 +49,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "derivative and conclusions": ("engine/derive.py", "engine/conclusions.py"),
     "what is stored, read strictly": (
         "engine/assumed.py",
+        "engine/assumption.py",
         "engine/attributes.py",
         "engine/certificate.py",
         "engine/claims.py",

@@ -6,6 +6,7 @@ Nothing rests on them, but they must not say anything else than the certificate.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -48,6 +49,7 @@ def _result(run: Run, problems: Problems) -> None:
         problems.add("verdict", f"{RESULT} says {verdict}, the certificate {stored.verdict}")
     known: dict[str, object] = {
         "assumptions": list(stored.assumptions),
+        "assumption_details": [asdict(a) for a in stored.assumption_details],
         "counts": stored.counts,
         "kept_whole": list(kept_whole(run.nodes)),
         "conclusions": [_listed(conclusion) for conclusion in run.conclusions],

@@ -46,6 +46,7 @@ class Options:
     assume: Path | None = None
     shapes: int = 0
     proofs: bool = False
+    strict: bool = False
 
     def settings(self) -> Settings:
         """How to execute; raises ``ValueError`` for what cannot be."""
@@ -198,6 +199,7 @@ def _run(
         cache_dir=None if options.cache_dir is None else str(options.cache_dir.resolve()),
         more=options.shapes,
         proofs=options.proofs,
+        strict=options.strict,
     )
     asked.write(out, question)
     return prove(plan, out, question, settings, progress, seconds)
@@ -230,6 +232,7 @@ def prove(
             inputs=question.inputs,
             more=question.more,
             with_proofs=question.proofs,
+            strict=question.strict,
             otherwise=partial(_as_recorded, question),
             saved=question.plan,
         )

@@ -28,7 +28,7 @@ class Asked(msgspec.Struct, frozen=True):
     """A run's settings and assumptions, the SHA-256 of its plan and of its input files, and where
     these were.
 
-    ``use_cache``, ``cache_dir`` (absolute), ``more`` and ``proofs`` as in
+    ``use_cache``, ``cache_dir`` (absolute), ``more``, ``proofs`` and ``strict`` as in
     `shardproof.pipeline.run`.
     """
 
@@ -42,6 +42,7 @@ class Asked(msgspec.Struct, frozen=True):
     files: tuple[str, ...] = ()
     more: int = 0
     proofs: bool = False
+    strict: bool = False
     format: int = FORMAT
 
 

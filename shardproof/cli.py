@@ -249,6 +249,11 @@ def main() -> None:
 @click.option(
     "--proofs", is_flag=True, help="Store cvc5's proof of every template (docs/proofs.md)."
 )
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="No proof on assumptions but defaults, stated ones and the framework's.",
+)
 def verify(
     single: Path, parallel: Path | None, as_json: bool, no_cache: bool, **options: Any
 ) -> int:

@@ -14,6 +14,7 @@ from cluster.ledger import Ledger
 from cluster.settings import Settings
 from engine import rounding
 from engine.assumed import stated_orders
+from engine.assumption import texts
 from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
@@ -33,7 +34,7 @@ from shardproof.proofs import Proof, produce
 from shardproof.result import Conclusion, Counts, Result, Seconds
 from shardproof.rounding import without_rounding
 from shardproof.solve import Answers, Solving
-from shardproof.verdict import Decision, decide, is_proved, name_stage, unproved
+from shardproof.verdict import Decision, decide, is_proved, name_stage, strictly, unproved
 
 #: How many inputs are tried before a failed conclusion counts as unconfirmed.
 SEEDS = 4
@@ -59,6 +60,7 @@ def run(
     otherwise: Callable[[], Plan | None] | None = None,
     memo: Memo | None = None,
     saved: str = "",
+    strict: bool = False,
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
 
@@ -68,6 +70,7 @@ def run(
     store proofs of all templates.  ``otherwise``: the plan as it is if groups are in the order that
     it records, which a refutation for another order is tried with.  ``memo``: what is known from
     other plans of the same model.  ``saved``: the digest of ``plan`` if it is in ``out`` already.
+    ``strict``: a proof may rest on what is assumed by default, stated or the framework's only.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
     `cluster.execute.execute`.
@@ -85,25 +88,28 @@ def run(
             reason=f"single-device plan: {error}",
             counts=Counts(ranks=plan.ranks),
             seconds=Seconds(load=load_seconds, partition=seconds, total=load_seconds + seconds),
-            assumptions=told,
+            assumptions=texts(told),
+            assumption_details=told,
             run_dir=str(out),
         )
     told = (*told, *rounding.statement(result.plan))
     if not result.faults:
         result.findings += [*precision(result), *metadata(result)]
     with joined(settings), Ledger(out) as ledger:
-        texts = stating.texts(result, settings, progress.update)
+        stated = stating.texts(result, settings, progress.update)
         partitioned = time.perf_counter()
         progress.phase("solve")
         cache = VerdictCache(cache_dir) if use_cache else None
         solving = Solving(settings, ledger, cache, progress.update)
-        answers = solving.run(texts)
+        answers = solving.run(stated)
         if exhaustive:
             batch = batch_instances(settings.memory_budget_bytes)
             _audit(result, solving, audit(result, out / INSTANCES, batch, progress.update))
     solved = time.perf_counter()
     progress.phase("compose")
     decision = _decide(result, answers, otherwise)
+    if strict:
+        decision = strictly(decision, told)
     composed = time.perf_counter()
     found = counts(result, answers)
     proofs: list[Proof] = []
@@ -125,7 +131,8 @@ def run(
             compose=composed - solved,
             total=load_seconds + time.perf_counter() - start,
         ),
-        assumptions=told,
+        assumptions=texts(told),
+        assumption_details=told,
         kept_whole=kept_whole(result.nodes),
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
