@@ -17,12 +17,13 @@ KINDS = {
     "conclusion": "the stored conclusions are not those that follow",
     "verdict": "the certificate says something else than was found",
     "plan": "the plan contradicts itself",
+    "runtime": "its ranks, run one by one, do not compute what the single device does",
     "unproved": "something has no proof",
     "definedness": "the parallel program may be undefined where the other one is not",
     "solver": "a template is not unsat",
     "proof": "a stored proof does not show what it should",
 }
-UNPROVED = frozenset({"plan", "unproved", "definedness", "solver"})
+UNPROVED = frozenset({"plan", "runtime", "unproved", "definedness", "solver"})
 
 #: Problems of one kind that are told apart; more are only counted.
 MOST_OF_A_KIND = 10

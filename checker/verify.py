@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from checker import eye
 from checker.assumptions import Assumptions, Inputs
 from checker.claims import Rebuilder, single_values
 from checker.definitions import DefinitionChecker
@@ -111,6 +112,8 @@ def check(
     work.seconds["read"] = time.perf_counter() - start
     named = check_rounding(run, problems)
     _check_inputs(work, inputs, plan if named else None)
+    with work.timed("runtime"):
+        work.notes += eye.look(run.plan, problems)
     told("argument", 0, 1)
     _check_argument(work)
     told("argument", 1, 1)

@@ -29,8 +29,8 @@ from engine.certificate import SHAPES
 from engine.errors import InvalidInput
 from engine.ir import Plan
 from engine.records import TABLES, Run, read_run
+from engine.reference_runtime import compare as runtime
 from frontends.zoo import build
-from shardproof.mutation import runtime
 from shardproof.result import Counts
 from solvers import Portfolio
 from tests.checker.cells import (
