@@ -15,6 +15,7 @@ from checker.definitions import DefinitionChecker
 from checker.ethos import Ethos
 from checker.ethos import find as find_ethos
 from checker.leftovers import check_leftovers
+from checker.operands import check_operands
 from checker.proofs import Alone, check_proofs
 from checker.result import CheckResult, Problems
 from checker.rounding import check_rounding
@@ -112,11 +113,11 @@ def check(
     work.seconds["read"] = time.perf_counter() - start
     named = check_rounding(run, problems)
     _check_inputs(work, inputs, plan if named else None)
-    with work.timed("runtime"):
-        work.notes += eye.look(run.plan, problems)
     told("argument", 0, 1)
     _check_argument(work)
     told("argument", 1, 1)
+    if not problems:
+        _look(work)
     if named:
         check_assumptions(run, problems)
     check_leftovers(run, problems)
@@ -128,6 +129,15 @@ def check(
     return CheckResult(
         ok, run.certificate.verdict, problems.all(), work.seconds, work.counts, tuple(work.notes)
     )
+
+
+def _look(work: _Check) -> None:
+    """What the argument does not rest on: operators that nothing depends on, and whether ranks that
+    are run one by one end with what was concluded."""
+    with work.timed("runtime"):
+        check_operands(work.run.plan, work.problems)
+        if work.part[0] == 0 and not work.problems:
+            work.notes += eye.look(work.run.plan, work.problems)
 
 
 def _silent(phase: str, done: int, total: int) -> None:
