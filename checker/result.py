@@ -42,7 +42,8 @@ class Problem(NamedTuple):
 class CheckResult(NamedTuple):
     """``ok``: the certificate's verdict stands; ``seconds``: of each part of the check;
     ``counts``: what was looked at; ``verdict``: the certificate's ("" if there is none);
-    ``notes``: what was not looked at, and why."""
+    ``notes``: what was not looked at, and why; ``compared``: the input files that the plan of the
+    run was compared with (none: it was not)."""
 
     ok: bool
     verdict: str
@@ -50,6 +51,7 @@ class CheckResult(NamedTuple):
     seconds: dict[str, float]
     counts: dict[str, int]
     notes: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
 
 
 class Problems:
