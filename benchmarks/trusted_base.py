@@ -73,6 +73,13 @@ PARTS: dict[str, tuple[str, ...]] = {
         "solvers/portfolio.py",
         "solvers/worker.py",
     ),
+    "the reference runtime": ("engine/reference_runtime/*.py",),
+    "its small sizes": (
+        "engine/factors.py",
+        "engine/recorder.py",
+        "engine/recording.py",
+        "engine/shrink.py",
+    ),
     "the checker": ("checker/*.py",),
     "of it, the checker of proofs": (
         "checker/cpc.py",
