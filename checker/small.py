@@ -9,10 +9,11 @@ axis that is indexed, and the slices of the batch that were left out, are smalle
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 from operator import itemgetter
+from typing import Final
 
 import numpy as np
 
@@ -33,6 +34,10 @@ from engine.shrink import INDEX_ATTRIBUTES, largest_divisor
 
 #: Positions that the smallest part of an axis keeps; of one that is indexed.
 PER_SHARD, INDEXED = 2, 4
+#: Attributes that no forward declaration reads.
+UNREAD: Final = frozenset({"claimed", "wrt", "arity"})
+
+_first = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,28 +144,40 @@ class Shapes:
     def evaluate(
         self, where: Where, reading: Reading[Recorded], op: Op, inputs: Sequence[Recorded | None]
     ) -> list[Recorded]:
-        attrs = sorted(((k, v) for k, v in op.attrs.items() if k != "claimed"), key=itemgetter(0))
-        key = (op.name, op.backward, tuple(attrs), tuple(inputs))
+        found = self.gradients(op, inputs) if op.backward else self.forward(op, op.attrs, inputs)
+        self.seen.setdefault(where, found)
+        return found.outputs
+
+    def forward(
+        self, op: Op, attrs: Mapping[str, Attr], inputs: Sequence[Recorded | None]
+    ) -> _Evaluated:
+        """What the declaration relates; once for what is on the same dimensions."""
+        told = tuple(sorted(((k, v) for k, v in attrs.items() if k not in UNREAD), key=_first))
+        key = (op.name, told, tuple(inputs))
         if key not in self.known:
             self.recording.indexed.clear()
-            outputs = applied(reading, op, op.attrs, inputs)
-            if op.backward:
-                self.gradients(op, inputs, outputs)
-            indexed = self.recording.indexed[-1:]
-            self.known[key] = _Evaluated(tuple(inputs), outputs, indexed)
-        self.seen.setdefault(where, self.known[key])
-        return self.known[key].outputs
+            outputs = applied(self.recording, replace(op, backward=False), dict(told), inputs)
+            self.known[key] = _Evaluated(tuple(inputs), outputs, self.recording.indexed[-1:])
+        return self.known[key]
 
-    def gradients(
-        self, op: Op, inputs: Sequence[Recorded | None], outputs: Sequence[Recorded]
-    ) -> None:
+    def gradients(self, op: Op, inputs: Sequence[Recorded | None]) -> _Evaluated:
         """Gradients have the dimensions of what they are gradients of."""
-        wrt = op.attrs["wrt"]
-        assert isinstance(wrt, tuple)
-        for position, gradient in zip(wrt, outputs, strict=True):
-            operand = inputs[position] if isinstance(position, int) else None
-            if operand is not None:
-                self.recording.unify(operand, gradient)
+        wrt, arity = op.attrs.get("wrt"), op.attrs.get("arity")
+        if not isinstance(wrt, tuple) or not isinstance(arity, int):
+            raise Unsupported("a backward operator without wrt and arity")
+        forward = self.forward(op, op.attrs, inputs[:arity])
+        if len(forward.outputs) != len(inputs) - arity:
+            raise ShapeMismatch(
+                f"{op.name} has {len(forward.outputs)} outputs, not {len(inputs) - arity}"
+            )
+        for output, gradient in zip(forward.outputs, inputs[arity:], strict=True):
+            if gradient is not None:
+                self.recording.unify(output, gradient)
+        operands = [inputs[w] for w in wrt if isinstance(w, int) and 0 <= w < arity]
+        found = [x for x in operands if x is not None]
+        if len(found) < len(wrt):
+            raise Stuck(f"the backward of {op.name} without an operand")
+        return _Evaluated(tuple(inputs), found, forward.indexed)
 
 
 def divided(plan: Plan) -> Iterator[tuple[str, int]]:
