@@ -14,6 +14,7 @@ from engine import store
 from engine.ir import Plan
 from shardproof import api
 from shardproof.cli import main
+from shardproof.options import Options
 from shardproof.result import Result
 from shardproof.resume import finished, resume
 from tests.engine import small_plans
@@ -21,7 +22,7 @@ from tests.engine import small_plans
 
 def verified(plan: Plan, folder: Path) -> Result:
     store.save(plan, folder / "plan")
-    options = api.Options(out=folder / "run", executor="local", workers=1, cache=False)
+    options = Options(out=folder / "run", executor="local", workers=1, cache=False)
     return api.run(folder / "plan", None, options)
 
 
