@@ -17,7 +17,7 @@ import pytest
 from checker import CheckResult, check
 from engine import wellformed
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
-from engine.ir import Op, Plan, Program
+from engine.ir import Attr, Op, Plan, Program
 from engine.reference_runtime.compare import Undefined, worst
 from engine.reference_runtime.exchange import Stuck
 from frontends.zoo.builder import ProgramBuilder, along
@@ -60,7 +60,7 @@ def gives_along(name: str) -> Plan:
         y = body.linear(x, body.parameter(weight))
         if not single:
             out = body.value(body.shape(y), "given")
-            attrs = {"group": along("dp")}
+            attrs: dict[str, Attr] = {"group": along("dp"), "root": 0}
             body.append(name, [y], [out], attrs if name == "broadcast" else {})
             y = out
         body.loss(body.sum(body.mul(y, y)))
