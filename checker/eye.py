@@ -18,7 +18,7 @@ from checker.small import Sized, shapes_of
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.ir import Plan
 from engine.reference_runtime.compare import Undefined, compared, fits, worst
-from engine.reference_runtime.exchange import ATTRIBUTES, Stuck
+from engine.reference_runtime.exchange import COLLECTIVES, OTHERS, Stuck
 from engine.reference_runtime.reduced import Reduced, reduced
 
 #: Relative differences up to this one are rounding.
@@ -87,10 +87,11 @@ def _tried(run: Callable[[int], tuple[float, str]]) -> Seen:
 def _cost(plan: Plan) -> int:
     """What a run costs, in operators of one rank: the ranks of a program are evaluated together,
     and cost little more than one; who meets whom is worked out for each."""
+    joining = COLLECTIVES.keys() | OTHERS.keys()
     total = sum(len(body.ops) for body in plan.single.bodies)
     for program in plan.programs:
         each = [
-            sum(1 + program.ranks // (8 if op.name in ATTRIBUTES else 64) for op in body.ops)
+            sum(1 + program.ranks // (8 if op.name in joining else 64) for op in body.ops)
             for body in program.bodies
         ]
         total += sum(each[call.body] for call in program.calls)

@@ -14,7 +14,8 @@ from engine.factors import Axes
 from engine.ir import Body, Op, Plan, Program
 from engine.ops.declare import OPERATORS, understood
 from engine.recording import Recorded, RecordingReading
-from engine.reference_runtime.exchange import ATTRIBUTES, Stuck, check
+from engine.reference_runtime.exchange import COLLECTIVES, OTHERS, Stuck
+from engine.reference_runtime.exchange import understood as communicates
 from engine.reference_runtime.runtime import applied
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -50,8 +51,8 @@ def _operators(plan: Plan) -> Iterator[tuple[Program, Body, Op]]:
 def _wrong(op: Op, given: Sequence[tuple[int, ...] | None], made: Shapes) -> str:
     """Why an operator does not fit ("" if it does)."""
     try:
-        if op.name in ATTRIBUTES:
-            check(op)
+        if op.name in COLLECTIVES or op.name in OTHERS:
+            communicates(op)
             return ""
         if op.name not in OPERATORS:
             return ""  # whoever needs its value says so

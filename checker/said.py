@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from checker.result import Problems
 from engine.assumed import ASSUME, CONCLUSIONS, EXPECTED, stated_orders, statements
 from engine.assumption import Assumption, texts
+from engine.liveness import statement as of_sends
 from engine.records import Run
 from engine.rounding import statement
 from engine.rows import Unrolled
@@ -22,7 +23,7 @@ def check_assumptions(run: Run, problems: Problems) -> None:
     plain, chosen = statements(run.plan), statements(run.plan, chosen=True)
     # How the losses combine is the plan's word or the user's: the sentence says whose.
     due = [*(chosen if set(texts(chosen)) - set(texts(plain)) <= set(said) else plain)]
-    due += [*stated_orders(run.plan), *statement(run.plan)]
+    due += [*stated_orders(run.plan), *of_sends(run.plan), *statement(run.plan)]
     names = texts(due)
     sound = True
 

@@ -123,11 +123,13 @@ def check_members(side: Side, number: int, problems: Problems) -> None:
     ranks = [side.programs[p].base for p in row.programs]
     named = [*group.ranks] or ranks[:1]
     extents = side.programs[row.programs[0]].extents
-    axes = {axis: extents.get(axis, 0) for axis in group.axes}
-    if sorted(ranks) != sorted(named) or dict(row.over) != axes or len(row.over) != len(axes):
+    # An axis of one position joins nobody.
+    axes = {axis: extents.get(axis, 0) for axis in group.axes if extents.get(axis) != 1}
+    over = {axis: n for axis, n in row.over if n != 1}
+    if sorted(ranks) != sorted(named) or over != axes:
         problems.add(
             "plan",
-            f"{side.where(number)} joins ranks {ranks} along {dict(row.over)}, its group is of "
+            f"{side.where(number)} joins ranks {ranks} along {over}, its group is of "
             f"{named} along {axes}",
         )
 

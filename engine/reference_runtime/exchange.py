@@ -17,55 +17,67 @@ from engine.reading import Reading
 
 T = TypeVar("T")
 
-#: The attributes that a communication has, beside those of `_OF_RANKS`.
-ATTRIBUTES: Final[Mapping[str, frozenset[str]]] = {
-    "all_reduce": frozenset({"op"}),
-    "all_gather": frozenset({"dim"}),
-    "reduce_scatter": frozenset({"op", "dim"}),
-    "all_to_all": frozenset({"split_dim", "concat_dim"}),
-    "broadcast": frozenset({"root"}),
-    "reduce": frozenset({"op", "root"}),
+#: Collectives, and what else is no single operator: the attributes that this file reads.
+COLLECTIVES: Final[Mapping[str, frozenset[str]]] = {
+    "all_reduce": frozenset({"group", "op"}),
+    "reduce": frozenset({"group", "op", "root"}),
+    "broadcast": frozenset({"group", "root"}),
+    "all_gather": frozenset({"group", "dim", "position"}),
+    "reduce_scatter": frozenset({"group", "dim", "op"}),
+    "all_to_all": frozenset({"group", "split_dim", "concat_dim"}),
+}
+OTHERS: Final[Mapping[str, frozenset[str]]] = {
     "send": frozenset({"peer", "self"}),
     "recv": frozenset({"peer", "self"}),
-    "chunk": frozenset({"dim"}),
+    "post_recv": frozenset({"peer", "self"}),
+    "chunk": frozenset({"group", "dim", "claimed"}),
     "load_batch": frozenset(),
 }
-COLLECTIVES: Final = frozenset(ATTRIBUTES) - {"send", "recv", "chunk", "load_batch"}
-#: Who takes part and in which place, and what the plan records about the result.
-_OF_RANKS: Final = frozenset({"group", "position", "claimed"})
+#: How many operands each has; one, where it is not named.
+_OPERANDS: Final = {"load_batch": (0,), "recv": (0,), "post_recv": (0,), "broadcast": (0, 1)}
 
 
 class Stuck(Exception):
     """The program contradicts itself: says how."""
 
 
-def check(op: Op) -> None:
-    """Raise `Stuck` unless a communication has the operands and the attributes that it can have."""
-    strange = op.attrs.keys() - ATTRIBUTES[op.name] - _OF_RANKS
-    if strange:
-        raise Stuck(f"{op.name} has the attribute {min(strange)}, which means nothing there")
-    given = {"load_batch": (0,), "recv": (0,), "broadcast": (0, 1)}.get(op.name, (1,))
-    if len(op.inputs) not in given or op.backward:
+def understood(op: Op) -> None:
+    """Raise `Unsupported` for an attribute that nothing here reads, `Stuck` for operands that a
+    communication cannot have."""
+    known = COLLECTIVES.get(op.name, OTHERS.get(op.name))
+    if known is None:
+        return
+    for key in sorted(op.attrs.keys() - known):
+        raise Unsupported(f"{op.name} has the attribute {key}, which means nothing there")
+    if len(op.inputs) not in _OPERANDS.get(op.name, (1,)) or op.backward:
         raise Stuck(f"{op.name} has {len(op.inputs)} operands")
 
 
 def exchanged(
-    reading: Reading[T], ranks: Sequence[int], members: Sequence[tuple[Op, T | None]]
+    reading: Reading[T],
+    ranks: Sequence[int],
+    members: Sequence[tuple[Op, T | None]],
+    root: Attr,
 ) -> list[list[T]]:
-    """The outputs of every member, in the order of ``ranks``."""
+    """The outputs of every member, in the order of ``ranks``; ``root``: the rank that the members
+    name as the root."""
     op = members[0][0]
-    if len({(o.name, _kind(o.attrs)) for o, _ in members}) > 1:
+    if len({(o.name, _kind(reading, o.attrs, x)) for o, x in members}) > 1:
         raise Stuck(f"ranks {list(ranks)} join in different collectives")
     given = [x for _, x in members if x is not None]
     if op.name in ("broadcast", "reduce"):
-        return _rooted(reading, ranks, members, given)
+        return _rooted(reading, ranks, members, root)
     if len(given) < len(members):
         raise Stuck(f"ranks {list(ranks)}: {op.name} without an input")
     count = len(members)
     if op.name == "all_gather":
         places = [o.attrs.get("position") for o, _ in members]
         order = sorted(range(count), key=lambda i: _place(places, i))
-        joined = reading.concat([given[i] for i in order], _dim(reading, op, "dim", given[0]))
+        dim = _dim(reading, op, "dim", given[0])
+        beside = [tuple(map(int, reading.shape(x))) for x in given]
+        if len({(*shape[:dim], *shape[dim + 1 :]) for shape in beside}) > 1:
+            raise ShapeMismatch(f"{op.name} of shapes {beside}")
+        joined = reading.concat([given[i] for i in order], dim)
         return [[joined]] * count
     shapes = [tuple(map(int, reading.shape(x))) for x in given]
     if len(set(shapes)) > 1:
@@ -92,21 +104,42 @@ def _rooted(
     reading: Reading[T],
     ranks: Sequence[int],
     members: Sequence[tuple[Op, T | None]],
-    given: Sequence[T],
+    root: Attr,
 ) -> list[list[T]]:
-    """One rank gives to all, or takes from all: the one that the attribute names, if it does."""
-    op = members[0][0]
-    gives = op.name == "broadcast"
-    roots = [i for i, (o, _) in enumerate(members) if (o.inputs if gives else o.outputs)]
-    if len(roots) != 1:
-        raise Stuck(f"ranks {list(ranks)}: {op.name} with {len(roots)} roots")
-    if gives:
-        return [[given[0]] * len(o.outputs) for o, _ in members]
-    return [[_reduced(reading, op, given)] if i == roots[0] else [] for i in range(len(members))]
+    """The root gives what all have, or takes what all give: nobody else knows what is in his
+    buffer afterwards."""
+    op, held = members[0][0], [x for _, x in members]
+    if root not in ranks:
+        raise Stuck(f"ranks {list(ranks)}: {op.name} whose root is rank {root}")
+    if op.name == "broadcast":
+        value = held[ranks.index(root)]
+        if value is None:
+            raise Stuck(f"ranks {list(ranks)}: {op.name} without an input on rank {root}")
+        return [[value] * len(o.outputs) for o, _ in members]
+    given = [x for x in held if x is not None]
+    if len(given) < len(held):
+        raise Stuck(f"ranks {list(ranks)}: {op.name} without an input")
+    shapes = [tuple(map(int, reading.shape(x))) for x in given]
+    if len(set(shapes)) > 1:
+        raise ShapeMismatch(f"{op.name} of shapes {shapes}")
+    total = _reduced(reading, op, given)
+    undefined = reading.unary("log", reading.combine([total], [Fraction(0)], Fraction(-1)))
+    return [
+        [total if rank == root else undefined] * len(o.outputs)
+        for rank, (o, _) in zip(ranks, members, strict=True)
+    ]
 
 
-def _kind(attrs: Mapping[str, Attr]) -> str:
-    return str(sorted((k, str(v)) for k, v in attrs.items() if k not in _OF_RANKS))
+def _kind(reading: Reading[T], attrs: Mapping[str, Attr], x: T | None) -> str:
+    """What ranks agree on in a collective: what is not said is as by default, and a dimension is
+    the same counted from either end."""
+    said = {"op": "sum", **attrs}
+    rank = 0 if x is None else len(reading.shape(x))
+    for key in ("dim", "split_dim", "concat_dim"):
+        dim = said.get(key)
+        if isinstance(dim, int) and -rank <= dim < 0:
+            said[key] = dim + rank
+    return str(sorted((k, str(v)) for k, v in said.items() if k not in ("group", "position")))
 
 
 def _dim(reading: Reading[T], op: Op, key: str, x: T) -> int:
@@ -138,5 +171,7 @@ def chunked(reading: Reading[T], op: Op, x: T, position: int, count: int) -> T:
     dim = _dim(reading, op, "dim", x)
     whole = int(reading.shape(x)[dim])
     step = -(-whole // count)
-    start = min(position * step, whole)
+    start = position * step
+    if whole and start >= whole:
+        raise Stuck(f"chunk {position} of {-(-whole // step)}")
     return reading.slice(x, dim, Affine(start), min(step, whole - start))

@@ -20,7 +20,13 @@ from engine.errors import ShapeMismatch, Unsupported
 from engine.ir import Attr, Body, Call, Group, Op, Plan, Program, Shard
 from engine.ops import apply_backward, apply_forward
 from engine.reading import Reading
-from engine.reference_runtime.exchange import COLLECTIVES, Stuck, check, chunked, exchanged
+from engine.reference_runtime.exchange import (
+    COLLECTIVES,
+    Stuck,
+    chunked,
+    exchanged,
+    understood,
+)
 
 T = TypeVar("T")
 #: An operator of a side: (program, body, operator).
@@ -137,13 +143,13 @@ class Crew(Generic[T]):
             yield from self.step(call, (self.number, call.body, number), op, values)
         for slot, value in zip(call.outputs, body.outputs, strict=True):
             self.slots[slot] = self.value(values, value)
+        for _, value, shard in body.reduced:
+            self.gradients[shard] = self.value(values, value)
         for value, shard in body.gradients:
             new = self.value(values, value)
             self.same(new, self.program.shards[shard].shape)
             before = self.gradients.get(shard)
             self.gradients[shard] = new if before is None else self.sum(before, new)
-        for _, value, shard in body.reduced:
-            self.gradients[shard] = self.value(values, value)
         for value in body.losses:
             which = f"{body.name}: {body.values[value].name}"
             self.losses.append((which, self.value(values, value)))
@@ -177,7 +183,8 @@ class Crew(Generic[T]):
                 values[value] = self.value(earlier[k], there)
         for value, _, shard in body.reduced:
             if shard not in self.gradients:
-                raise Stuck(f"{self.who} reduces a gradient that is not there")
+                held = self.shard(shard)
+                self.gradients[shard] = self.reading.combine([held], [Fraction(0)], Fraction(0))
             values[value] = self.gradients[shard]
         return values
 
@@ -214,22 +221,20 @@ class Crew(Generic[T]):
     ) -> Generator[None, None, None]:
         body = self.program.bodies[call.body]
         self.world.moved = True
+        understood(op)
+        if op.name == "post_recv":
+            return  # Messages wait until they are taken, whoever has said that he will.
         inputs = [None if v < 0 else self.value(values, v) for v in op.inputs]
         if op.name in COLLECTIVES:
-            check(op)
             outputs = yield from self.collective(op, inputs)
         elif op.name == "recv":
-            check(op)
             outputs = yield from self.received(op)
         elif op.name == "send":
-            check(op)
             self.sent(op, inputs[0])
             return
         elif op.name == "load_batch":
-            check(op)
             outputs = [self.load(call, i, body, v) for i, v in enumerate(op.outputs)]
         elif op.name == "chunk":
-            check(op)
             outputs = [self.chunk(op, inputs[0])]
         else:
             outputs = self.world.arithmetic.evaluate(where, self.reading, op, inputs)
@@ -313,6 +318,14 @@ class Crew(Generic[T]):
             parts.append(chunked(self.alone, op, own, index, len(ranks)))
         return self.world.arithmetic.together(parts)
 
+    def root(self, op: Op, ranks: Sequence[int]) -> Attr:
+        """The root that is named, as in the first instance of the program, among these ranks."""
+        group, root = op.attrs.get("group"), op.attrs.get("root")
+        if isinstance(root, bool) or not isinstance(root, int):
+            return None
+        first = (isinstance(group, Group) and group.ranks) or (self.program.base,)
+        return root + min(ranks) - min(first)
+
     def collective(self, op: Op, inputs: Sequence[T | None]) -> Generator[None, None, list[T]]:
         world, given = self.world, inputs[0] if inputs else None
         meetings: list[Meeting] = []
@@ -331,7 +344,8 @@ class Crew(Generic[T]):
         for number, meeting in zip(self.ranks, meetings, strict=True):
             if meeting not in world.results:
                 ranks, held = meeting[0], world.joined.pop(meeting)
-                outputs = exchanged(self.alone, ranks, [held[r] for r in ranks])
+                given_by, root = [held[r] for r in ranks], self.root(op, ranks)
+                outputs = exchanged(self.alone, ranks, given_by, root)
                 world.results[meeting] = dict(zip(ranks, outputs, strict=True))
             found.append(world.results[meeting].pop(number))
         if any(len(outputs) != len(op.outputs) for outputs in found):
