@@ -28,9 +28,9 @@ def _identity(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 
 for _name in ("identity", "contiguous"):
-    operator(_name, "... -> ...")(_identity)
+    operator(_name, "... -> ...", "x")(_identity)
 for _name in ("float", "to"):
-    operator(_name, "... -> ...", attrs="dtype")(_identity)
+    operator(_name, "... -> ...", "x", "dtype:text?")(_identity)
 
 
 def _multiref_backward(
@@ -40,7 +40,9 @@ def _multiref_backward(
     return [r.combine(present, [ONE] * len(present), Fraction(0))]
 
 
-@operator("multiref", "... -> ..., ...", attrs="times", backward=_multiref_backward)
+@operator(
+    "multiref", "... -> ..., ...", "x", "times:integer", results="times", backward=_multiref_backward
+)
 def _multiref(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [inputs[0]] * integer(attrs, "times")
 
@@ -54,7 +56,7 @@ def broadcast(r: R, x: Any, y: Any) -> tuple[Any, Any]:
     return expand_as(r, x, common), expand_as(r, y, common)
 
 
-@operator("add", "..., ... -> ...", attrs="alpha other")
+@operator("add", "..., ... -> ...", "x y|other", "alpha:number? other:number?")
 def _add(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     alpha = number(attrs, "alpha") if "alpha" in attrs else ONE
     if len(inputs) == 1:
@@ -63,7 +65,7 @@ def _add(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine([x, y], [ONE, alpha], Fraction(0))]
 
 
-@operator("sub", "..., ... -> ...", attrs="other")
+@operator("sub", "..., ... -> ...", "x y|other", "other:number?")
 def _sub(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     if len(inputs) == 1:
         return [r.combine([inputs[0]], [ONE], -number(attrs, "other"))]
@@ -71,19 +73,19 @@ def _sub(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine([x, y], [ONE, -ONE], Fraction(0))]
 
 
-@operator("add_n", "..., ..., ... -> ...")
+@operator("add_n", "..., ..., ... -> ...", "xs+")
 def _add_n(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine(list(inputs), [ONE] * len(inputs), Fraction(0))]
 
 
-@operator("mul", "..., ... -> ...", attrs="other")
+@operator("mul", "..., ... -> ...", "x y|other", "other:number?")
 def _mul(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     if len(inputs) == 1:
         return [scale(r, number(attrs, "other"), inputs[0])]
     return [multiply(r, *broadcast(r, inputs[0], inputs[1]))]
 
 
-@operator("div", "..., ... -> ...", attrs="other rounding_mode")
+@operator("div", "..., ... -> ...", "x y|other", "other:number? rounding_mode:text?")
 def _div(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     if attrs.get("rounding_mode") is not None:
         raise Unsupported(f"div with rounding_mode {attrs['rounding_mode']!r}")
@@ -96,7 +98,7 @@ def _div(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [multiply(r, x, r.unary("inv", y))]
 
 
-@operator("pow", "... -> ...", attrs="exponent")
+@operator("pow", "... -> ...", "x", "exponent:number")
 def _pow(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     exponent = number(attrs, "exponent")
     if exponent.denominator == 1 and 1 <= exponent <= 8:
@@ -105,7 +107,7 @@ def _pow(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 
 def _elementwise(function: str) -> None:
-    @operator(function, "... -> ...")
+    @operator(function, "... -> ...", "x")
     def forward(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
         return [r.unary(function, inputs[0])]
 
@@ -114,18 +116,18 @@ for _name in ("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh"):
     _elementwise(_name)
 
 
-@operator("silu", "... -> ...")
+@operator("silu", "... -> ...", "x")
 def _silu(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [multiply(r, inputs[0], r.unary("sigmoid", inputs[0]))]
 
 
-@operator("gelu", "... -> ...")
+@operator("gelu", "... -> ...", "x")
 def _gelu(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x * Phi(x), Phi the normal distribution function (1 / sqrt 2 is no rational number)."""
     return [multiply(r, inputs[0], r.unary("normal_cdf", inputs[0]))]
 
 
-@operator("transpose", "a b -> b a", attrs="dim0 dim1")
+@operator("transpose", "a b -> b a", "x", "dim0:integer dim1:integer")
 def _transpose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     rank = len(r.shape(inputs[0]))
     order = list(labels(rank))
@@ -134,7 +136,7 @@ def _transpose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum(labels(rank) + "->" + "".join(order), inputs[0])]
 
 
-@operator("permute", "a b c -> c a b", attrs="dims")
+@operator("permute", "a b c -> c a b", "x", "dims:integers")
 def _permute(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     names = labels(len(r.shape(inputs[0])))
     order = integers(attrs, "dims")
@@ -161,7 +163,7 @@ def _view_backward(
     return [r.reshape(gradients[0], r.shape(inputs[0]))]
 
 
-@operator("view", "b (h d) -> b h d", attrs="size", backward=_view_backward)
+@operator("view", "b (h d) -> b h d", "x", "size:integers", backward=_view_backward)
 def _view(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     shape = r.shape(inputs[0])
     return [r.reshape(inputs[0], view_shape(shape, integers(attrs, "size")))]
@@ -178,13 +180,13 @@ def _reduced(r: R, x: Any, attrs: Attrs) -> tuple[tuple[int, ...], tuple[int, ..
     return dims, tuple(n for i, n in enumerate(shape) if i not in dims)
 
 
-@operator("sum", "a k+ -> a", attrs="dim keepdim")
+@operator("sum", "a k+ -> a", "x", "dim:integers? keepdim:flag?")
 def _sum(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     dims, after = _reduced(r, inputs[0], attrs)
     return [r.reshape(sum_dims(r, inputs[0], dims), after)]
 
 
-@operator("mean", "a k+ -> a", attrs="dim keepdim count")
+@operator("mean", "a k+ -> a", "x", "dim:integers? keepdim:flag? count:number?")
 def _mean(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     dims, after = _reduced(r, inputs[0], attrs)
     count = (
@@ -219,7 +221,7 @@ def _amax_backward(
     return [r.einsum(f"{rows}{row},{rows}->{names}", chosen, r.reshape(gradients[0], tuple(outer)))]
 
 
-@operator("amax", "a k^ -> a", attrs="dim keepdim", backward=_amax_backward)
+@operator("amax", "a k^ -> a", "x", "dim:integers? keepdim:flag?", backward=_amax_backward)
 def _amax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     dims, after = _reduced(r, inputs[0], attrs)
     result = inputs[0]
@@ -228,7 +230,7 @@ def _amax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.reshape(result, after)]
 
 
-@operator("slice", "a k# -> a k#", attrs="dim start size")
+@operator("slice", "a k# -> a k#", "x", "dim:integer start:position size:integer")
 def _slice(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     shape = r.shape(inputs[0])
     dim = dimension(integer(attrs, "dim"), len(shape))
@@ -237,7 +239,7 @@ def _slice(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.slice(inputs[0], dim, offset, integer(attrs, "size"))]
 
 
-@operator("concat", "a k#, a k# -> a k#", attrs="dim")
+@operator("concat", "a k#, a k# -> a k#", "xs+", "dim:integer")
 def _concat(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     rank = len(r.shape(inputs[0]))
     return [r.concat(list(inputs), dimension(integer(attrs, "dim"), rank))]

@@ -18,7 +18,11 @@ R = Reading[Any]
 
 
 @operator(
-    "gate_fw", "a h!, e! h! -> a k!, a k!", attrs="score_func n_groups topk_groups topk route_scale"
+    "gate_fw",
+    "a h!, e! h! -> a k!, a k!",
+    "x weight bias?",
+    "score_func:sigmoid/softmax n_groups:integer topk_groups:integer topk:integer "
+    "route_scale:number",
 )
 def _gate(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x [a, h], weight [e, h][, bias [e]] -> weights [a, k], indices [a, k].
@@ -60,7 +64,8 @@ def _gate(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 @operator(
     "nnscaler_moe_gmm",
     "a h!, a k+, a k+, e+ d+ h!, e+ d+ h!, e+ o d+ -> a o",
-    attrs="local_expert_start local_expert_end",
+    "x indices weights gate_proj up_proj down_proj",
+    "local_expert_start:position local_expert_end:position?",
     data=(1,),
 )
 def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
@@ -93,8 +98,10 @@ def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 @operator(
     "choose_experts",
     "b s e!, e! -> b s e!",
-    attrs="n_groups topk_groups topk",
+    "scores bias?",
+    "n_groups:integer topk_groups:integer topk:integer",
     data=(0, 1),
+    differentiable=False,
 )
 def _choose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """scores [b, s, e][, bias [e]] -> [b, s, e]: 1 for each token's chosen experts, else 0.
@@ -116,7 +123,7 @@ def _choose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.reshape(chosen, shape)]
 
 
-@operator("dispatch_tokens", "b s h, b s e -> e b s h", data=(1,))
+@operator("dispatch_tokens", "b s h, b s e -> e b s h", "x chosen", data=(1,))
 def _dispatch(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Every token for every expert, zero where ``chosen`` [b, s, e] is."""
     x, chosen = inputs
@@ -124,7 +131,7 @@ def _dispatch(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum(f"{axes}y,{axes}z->z{axes}y", x, chosen)]
 
 
-@operator("expert_linear", "e b s k+, e n k+ -> e b s n")
+@operator("expert_linear", "e b s k+, e n k+ -> e b s n", "x weight")
 def _expert_linear(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x w^T, expert by expert."""
     x, w = inputs
@@ -135,7 +142,7 @@ def _expert_linear(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum(f"x{axes}y,xzy->x{axes}z", x, w)]
 
 
-@operator("combine_experts", "e+ b s h, b s e+ -> b s h")
+@operator("combine_experts", "e+ b s h, b s e+ -> b s h", "y weights")
 def _combine_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """The experts' results, each token's weighted by its ``weights`` [b, s, e] and summed."""
     y, weights = inputs

@@ -15,7 +15,7 @@ from engine.reading import Reading, expand_as, held_constant, labels, multiply, 
 R = Reading[Any]
 
 
-@operator("linear", "... k+, n k+ -> ... n")
+@operator("linear", "... k+, n k+ -> ... n", "x weight bias?")
 def _linear(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x w^T + bias."""
     x, w = inputs[0], inputs[1]
@@ -29,7 +29,7 @@ def _linear(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [y]
 
 
-@operator("matmul", "... m k+, ... k+ n -> ... m n")
+@operator("matmul", "... m k+, ... k+ n -> ... m n", "x y")
 def _matmul(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     x, y = inputs
     a, b = r.shape(x), r.shape(y)
@@ -39,7 +39,9 @@ def _matmul(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum(f"{lead}xy,{lead}yz->{lead}xz", x, y)]
 
 
-@operator("create_mask", "b s#, b s# h -> 1 1 s# s#", data=(0, 1))
+@operator(
+    "create_mask", "b s#, b s# h -> 1 1 s# s#", "ids hidden", data=(0, 1), differentiable=False
+)
 def _create_mask(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """ids, h -> [1, 1, s, s]: minus infinity above the diagonal."""
     length = r.shape(inputs[0])[1]
@@ -52,7 +54,13 @@ def _apply_mask_backward(
     return [gradients[0], None]
 
 
-@operator("apply_mask", "b h q k, q k -> b h q k", backward=_apply_mask_backward, data=(1,))
+@operator(
+    "apply_mask",
+    "b h q k, q k -> b h q k",
+    "x mask",
+    backward=_apply_mask_backward,
+    data=(1,),
+)
 def _apply_mask(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x + mask, where the mask is 0 or minus infinity."""
     x, mask = inputs
@@ -97,12 +105,18 @@ def _softmax_backward(
     return [softmax_pullback(r, softmax(r, inputs[0], dim), gradients[0], dim)]
 
 
-@operator("softmax", "a k! -> a k!", attrs="dim dtype", backward=_softmax_backward)
+@operator("softmax", "a k! -> a k!", "x", "dim:integer dtype:text?", backward=_softmax_backward)
 def _softmax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [softmax(r, inputs[0], _softmax_dim(r, inputs[0], attrs))]
 
 
-@operator("apply_rotary_emb", "b s h (p c!), b s h (p c!), s p c! -> b s h (p c!)", data=(2,))
+@operator(
+    "apply_rotary_emb",
+    "b s h (p c!), b s h (p c!), s p c! -> b s h (p c!)",
+    "xs+ frequencies",
+    results="xs",
+    data=(-1,),
+)
 def _apply_rotary_emb(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Consecutive pairs (x[2i], x[2i+1]) as complex numbers, times ``freqs[position, i]``.
 
@@ -124,7 +138,13 @@ def _rotate(r: R, x: Any, frequencies: Any) -> Any:
     return r.reshape(turned, (b, s, h, d))
 
 
-@operator("embedding", "b s, v+ h -> b s h", attrs="padding_idx start stop", data=(0,))
+@operator(
+    "embedding",
+    "b s, v+ h -> b s h",
+    "ids table",
+    "padding_idx:integer? start:position? stop:position?",
+    data=(0,),
+)
 def _embedding(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Rows of a table whose row 0 is id ``start``; other ids give zero rows."""
     ids, table = inputs
@@ -139,7 +159,7 @@ def _embedding(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum(f"{axes}y,yz->{axes}z", r.onehot(ids, offset, rows), table)]
 
 
-@operator("pick", "b s v+, b s -> b s", attrs="start", data=(1,))
+@operator("pick", "b s v+, b s -> b s", "x ids", "start:position?", data=(1,))
 def _pick(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """``x[..., id - start]``, or 0 where the id is not in this part of the vocabulary."""
     x, ids = inputs
@@ -176,7 +196,13 @@ def _cross_entropy_backward(
     return [cross_entropy_gradient(r, e, total, inputs[1], gradients[0], Affine()), None]
 
 
-@operator("cross_entropy", "b s v!, b s -> b s", backward=_cross_entropy_backward, data=(1,))
+@operator(
+    "cross_entropy",
+    "b s v!, b s -> b s",
+    "logits ids",
+    backward=_cross_entropy_backward,
+    data=(1,),
+)
 def _cross_entropy(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Per-token loss: log sum exp(x - max) - (x[id] - max)."""
     shifted, _, total = _shifted_exponentials(r, inputs[0])
@@ -186,7 +212,13 @@ def _cross_entropy(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine([r.unary("log", total), picked], [ONE, -ONE], Fraction(0))]
 
 
-@operator("cross_entropy_grad", "b s v#, b s, b s, b s -> b s v#", attrs="start", data=(2,))
+@operator(
+    "cross_entropy_grad",
+    "b s v#, b s, b s, b s -> b s v#",
+    "exponentials total ids gradient",
+    "start:position?",
+    data=(2,),
+)
 def _cross_entropy_grad(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Gradient of the logits of a vocabulary shard, from exponentials e, their sum over the whole
     vocabulary, ids and the gradient of the per-token loss."""
@@ -195,7 +227,7 @@ def _cross_entropy_grad(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [cross_entropy_gradient(r, e, total, ids, gradient, offset)]
 
 
-@operator("rms_norm", "... k!, k! -> ... k!", attrs="eps")
+@operator("rms_norm", "... k!, k! -> ... k!", "x weight", "eps:number")
 def _rms_norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x * rsqrt(mean(x^2) + eps) * weight over the last dimension."""
     x = inputs[0]
@@ -207,7 +239,7 @@ def _rms_norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [multiply(r, y, expand_as(r, inputs[1], shape))]
 
 
-@operator("layernorm", "... k!, k!, k! -> ... k!", attrs="eps")
+@operator("layernorm", "... k!, k!, k! -> ... k!", "x weight bias?", "eps:number")
 def _layernorm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """(x - mean) * rsqrt(var + eps) * weight + bias over the last dimension."""
     x = inputs[0]

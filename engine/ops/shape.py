@@ -12,7 +12,7 @@ from engine.reading import Reading, expand_as, labels
 R = Reading[Any]
 
 
-@operator("repeat_interleave", "a k -> a (k r)", attrs="repeats dim")
+@operator("repeat_interleave", "a k -> a (k r)", "x", "repeats:integer dim:integer")
 def _repeat_interleave(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Every position of ``dim`` ``repeats`` times in a row: how grouped-query attention gives each
     group of query heads its key and value head."""
@@ -27,7 +27,7 @@ def _repeat_interleave(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.reshape(y, (*shape[:dim], shape[dim] * repeats, *shape[dim + 1 :]))]
 
 
-@operator("expand", "a b 1 d -> a b c d", attrs="size")
+@operator("expand", "a b 1 d -> a b c d", "x", "size:integers")
 def _expand(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Dimensions of size 1 repeated to ``size`` (-1 keeps a dimension): how all heads share one
     key."""
