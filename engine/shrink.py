@@ -101,7 +101,8 @@ class Sizes:
         """The attributes of a row at the small sizes; constants stay as they are."""
         inputs = [side.tensors[v] for v in row.inputs if v >= 0]
         changed: dict[str, Attr] = {}
-        if row.name == "view":
+        if row.name in ("view", "expand"):
+            # The result, or where the derivative is taken the gradient that has its shape.
             target = inputs[-1] if row.backward else side.tensors[row.outputs[0]]
             assert target is not None
             changed["size"] = tuple(self.small(dim) for dim in target.dims)

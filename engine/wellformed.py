@@ -1,8 +1,8 @@
 """What must hold of any plan before anything is made of it.
 
 Bodies are in SSA form, references are in range, shards lie inside their parameters, operators are
-called as they are declared, attributes speak of axes that exist.  What a plan *does* (messages, deadlock, reads before writes) is found
-later, by running it; a plan that fails here is no plan.
+called as they are declared, attributes speak of axes that exist.  What a plan *does* (messages,
+deadlock, reads before writes) is found later, by running it; a plan that fails here is no plan.
 """
 
 from __future__ import annotations

@@ -106,15 +106,16 @@ class Tracer:
             if any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True)):
                 continue
             try:
+                self.check_sizes(row, unrolled)
                 outputs = self.outputs(number, row, inputs, unrolled)
                 self.check_shapes(row, outputs, unrolled)
             except Unsupported as error:
                 trace.findings.append(self.finding(UNSUPPORTED, row, str(error)))
                 continue
-            except (IndexError, ValueError, ArithmeticError) as error:
-                message = f"it does not take these operands ({error})"
-                trace.findings.append(self.finding("shape", row, message))
-                continue
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                # A fault of ours, and no word about the plan.
+                error.add_note(self.finding("", row, "while this row was read").message)
+                raise
             except ShapeMismatch as error:
                 trace.findings.append(self.finding("shape", row, str(error)))
                 continue
@@ -156,6 +157,15 @@ class Tracer:
             ranks,
             (row.microbatch,) if row.microbatch >= 0 else (),
         )
+
+    @staticmethod
+    def check_sizes(row: Row, unrolled: Unrolled) -> None:
+        """Raise `Unsupported` for a tensor without entries: a sum over none is zero, a maximum has
+        no value, and lineages are views of entries."""
+        for value in (*row.inputs, *row.outputs):
+            if value >= 0 and 0 in unrolled.tensors[value].shape:
+                shape = list(unrolled.tensors[value].shape)
+                raise Unsupported(f"a tensor of shape {shape}, which has no entries")
 
     def check_shapes(self, row: Row, outputs: Sequence[Lineage], unrolled: Unrolled) -> None:
         """The declared true sizes must be those that the operator gives."""

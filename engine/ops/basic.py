@@ -7,9 +7,9 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from engine.affine import Affine, affine
+from engine.affine import Affine
 from engine.errors import ShapeMismatch, Unsupported
-from engine.ops.declare import Attrs, dimension, integer, integers, number, operator
+from engine.ops.declare import Attrs, dimension, integer, integers, number, operator, position
 from engine.reading import Reading, Selection, expand_as, labels, multiply, scale, sum_dims
 
 R = Reading[Any]
@@ -41,7 +41,12 @@ def _multiref_backward(
 
 
 @operator(
-    "multiref", "... -> ..., ...", "x", "times:integer", results="times", backward=_multiref_backward
+    "multiref",
+    "... -> ..., ...",
+    "x",
+    "times:integer",
+    results="times",
+    backward=_multiref_backward,
 )
 def _multiref(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [inputs[0]] * integer(attrs, "times")
@@ -139,9 +144,9 @@ def _transpose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 @operator("permute", "a b c -> c a b", "x", "dims:integers")
 def _permute(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     names = labels(len(r.shape(inputs[0])))
-    order = integers(attrs, "dims")
+    order = [dimension(d, len(names)) for d in integers(attrs, "dims")]
     if sorted(order) != list(range(len(names))):
-        raise ShapeMismatch(f"permutation {list(order)} of {len(names)} dimensions")
+        raise ShapeMismatch(f"permutation {order} of {len(names)} dimensions")
     return [r.einsum(names + "->" + "".join(names[i] for i in order), inputs[0])]
 
 
@@ -160,7 +165,13 @@ def view_shape(shape: tuple[int, ...], size: Sequence[int]) -> tuple[int, ...]:
 def _view_backward(
     r: R, inputs: Sequence[Any], gradients: Sequence[Any], attrs: Attrs
 ) -> list[Any]:
-    return [r.reshape(gradients[0], r.shape(inputs[0]))]
+    shape = r.shape(inputs[0])
+    target = view_shape(shape, integers(attrs, "size"))
+    if tuple(r.shape(gradients[0])) != target:
+        raise ShapeMismatch(
+            f"a view has shape {list(target)}, its gradient {list(r.shape(gradients[0]))}"
+        )
+    return [r.reshape(gradients[0], shape)]
 
 
 @operator("view", "b (h d) -> b h d", "x", "size:integers", backward=_view_backward)
@@ -175,6 +186,8 @@ def _reduced(r: R, x: Any, attrs: Attrs) -> tuple[tuple[int, ...], tuple[int, ..
     if attrs.get("dim") is None:
         return tuple(range(len(shape))), (1,)
     dims = tuple(dimension(d, len(shape)) for d in integers(attrs, "dim"))
+    if len(set(dims)) < len(dims):
+        raise ShapeMismatch(f"dimensions {list(dims)} are reduced, one of them twice")
     if attrs.get("keepdim"):
         return dims, tuple(1 if i in dims else n for i, n in enumerate(shape))
     return dims, tuple(n for i, n in enumerate(shape) if i not in dims)
@@ -194,6 +207,8 @@ def _mean(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
         if "count" in attrs
         else Fraction(prod(r.shape(inputs[0])[i] for i in dims))
     )
+    if count == 0:
+        raise ShapeMismatch(f"a mean of {list(r.shape(inputs[0]))} over no entries")
     return [scale(r, 1 / count, r.reshape(sum_dims(r, inputs[0], dims), after))]
 
 
@@ -234,9 +249,10 @@ def _amax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 def _slice(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     shape = r.shape(inputs[0])
     dim = dimension(integer(attrs, "dim"), len(shape))
-    start = attrs.get("start")
-    offset = start if isinstance(start, Affine) else affine(integer(attrs, "start"))
-    return [r.slice(inputs[0], dim, offset, integer(attrs, "size"))]
+    size = integer(attrs, "size")
+    if size < 0:
+        raise ShapeMismatch(f"a slice of {size} positions")
+    return [r.slice(inputs[0], dim, position(attrs, "start"), size)]
 
 
 @operator("concat", "a k#, a k# -> a k#", "xs+", "dim:integer")

@@ -77,6 +77,7 @@ class Operator:
 #: Attributes of backward operators, which are not the operator's own: which gradients it gives, and
 #: how many of its inputs are the forward ones.
 BACKWARD = (Attribute("wrt", "integers"), Attribute("arity", "integer"))
+_OWN = frozenset(x.name for x in BACKWARD)
 
 OPERATORS: dict[str, Operator] = {}
 
@@ -125,8 +126,9 @@ def lookup(name: str) -> Operator:
 
 
 def misfit(name: str, count: int, attrs: Attrs) -> str:
-    """What is wrong with a call of a declared operator with ``count`` operands, in words that follow
-    its name; empty if nothing is."""
+    """What is wrong with a call of a declared operator with ``count`` operands, in words that
+    follow its name; empty if nothing is.  (What an attribute means that is not declared is another
+    question: see `understood`.)"""
     declared = lookup(name)
     return wrong_operands(declared.operands, count, attrs) or wrong_attributes(
         declared.attributes, attrs
@@ -136,14 +138,12 @@ def misfit(name: str, count: int, attrs: Attrs) -> str:
 def backward_misfit(name: str, inputs: Sequence[int], outputs: int, attrs: Attrs) -> str:
     """As `misfit`, of the reverse derivative: ``inputs`` are the forward inputs, then a gradient
     for each forward output (-1: there is none); ``outputs``: how many it has."""
-    own = {key: value for key, value in attrs.items() if key not in ("wrt", "arity")}
-    wrong = wrong_attributes(BACKWARD, {k: v for k, v in attrs.items() if k not in own})
-    if wrong:
+    if wrong := wrong_attributes(BACKWARD, attrs):
         return wrong
     arity, wrt = integer(attrs, "arity"), integers(attrs, "wrt")
-    if (wrong := misfit(name, arity, own)) != "":
+    if wrong := misfit(name, arity, attrs):
         return wrong
-    expected = arity + lookup(name).outputs(arity, own)
+    expected = arity + lookup(name).outputs(arity, attrs)
     if len(inputs) != expected:
         return (
             f"takes {arity} forward operands and {expected - arity} gradients, "
@@ -156,20 +156,25 @@ def backward_misfit(name: str, inputs: Sequence[int], outputs: int, attrs: Attrs
     return ""
 
 
-def understood(name: str, count: int, attrs: Attrs) -> Operator:
-    """The declaration, if a call of it with ``count`` operands fits; raises `Unsupported` naming
-    what does not.  (No plan that is well formed has such a call.)"""
+def understood(name: str, count: int, attrs: Attrs, own: frozenset[str] = _OWN) -> Operator:
+    """The declaration, if it knows all attributes of a call with ``count`` operands; raises
+    `Unsupported` naming one that it does not know, or what else does not fit (no plan that is well
+    formed has that).  ``own``: attributes that are not the operator's but the derivative's."""
     declared = lookup(name)
-    own = {key: value for key, value in attrs.items() if key not in ("wrt", "arity")}
-    wrong = misfit(name, count, own)
+    known = declared.attrs
+    unknown = sorted(key for key in attrs if key not in known and key not in own)
+    if unknown:
+        has = f"it has {', '.join(sorted(known))}" if known else "it has none"
+        raise Unsupported(f"attribute {unknown[0]} of operator {name} is not declared ({has})")
+    wrong = misfit(name, count, attrs)
     if wrong:
-        raise Unsupported(f"operator {name} {wrong}")
+        raise Unsupported(f"operands that its declaration does not fit ({wrong})")
     return declared
 
 
 def apply_forward(r: Reading[Any], name: str, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """The outputs of operator ``name`` in reading ``r``."""
-    return list(understood(name, len(inputs), attrs).forward(r, inputs, attrs))
+    return list(understood(name, len(inputs), attrs, frozenset()).forward(r, inputs, attrs))
 
 
 def apply_backward(
@@ -267,3 +272,17 @@ def dimension(index: int, rank: int) -> int:
     if not -rank <= index < rank:
         raise ShapeMismatch(f"dimension {index} of a tensor of {rank} dimensions")
     return index % rank
+
+
+def sized(
+    r: Reading[Any], x: Any, least: int, what: str, most: int | None = None
+) -> tuple[int, ...]:
+    """The shape of an operand of ``least`` to ``most`` dimensions (None: or more); raises
+    `ShapeMismatch` for another."""
+    shape = r.shape(x)
+    if len(shape) < least or (most is not None and len(shape) > most):
+        span = f"{least}" if least == most else f"{least} or more" if most is None else ""
+        raise ShapeMismatch(
+            f"{what} of shape {list(shape)}, expected {span or f'{least} to {most}'} dimensions"
+        )
+    return shape

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from engine.affine import Affine
 from engine.errors import ShapeMismatch, Unsupported
 from engine.ops.basic import ONE
-from engine.ops.declare import Attrs, dimension, integer, number, operator, position
+from engine.ops.declare import Attrs, dimension, integer, number, operator, position, sized
 from engine.reading import Reading, expand_as, held_constant, labels, multiply, scale, sum_dims
 
 R = Reading[Any]
@@ -19,7 +19,7 @@ R = Reading[Any]
 def _linear(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x w^T + bias."""
     x, w = inputs[0], inputs[1]
-    rank = len(r.shape(x))
+    rank = len(sized(r, x, 1, "the operand of linear"))
     if len(r.shape(w)) != 2 or r.shape(x)[-1] != r.shape(w)[1]:
         raise ShapeMismatch(f"linear of {list(r.shape(x))} with weight {list(r.shape(w))}")
     lead = labels(rank - 1)
@@ -31,12 +31,36 @@ def _linear(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 @operator("matmul", "... m k+, ... k+ n -> ... m n", "x y")
 def _matmul(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """Products of matrices, as in PyTorch: what stands before their dimensions is broadcast, an
+    operand of one dimension is a row or a column that the result does not have."""
     x, y = inputs
-    a, b = r.shape(x), r.shape(y)
-    if len(a) < 2 or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
+    a, b = sized(r, x, 1, "a factor of matmul"), sized(r, y, 1, "a factor of matmul")
+    if a[-1] != b[max(len(b) - 2, 0)]:
         raise ShapeMismatch(f"matmul of {list(a)} and {list(b)}")
-    lead = labels(len(a) - 2)
-    return [r.einsum(f"{lead}xy,{lead}yz->{lead}xz", x, y)]
+    row, column = "x" if len(a) > 1 else "", "z" if len(b) > 1 else ""
+    axes = labels(max(len(a), len(b), 2) - 2)
+    shapes = a[:-2], b[:-2]
+    sizes: dict[str, int] = {}
+    for shape in shapes:
+        for label, size in zip(axes[len(axes) - len(shape) :], shape, strict=True):
+            if size != 1 and sizes.get(label, 1) != 1 and sizes[label] != size:
+                raise ShapeMismatch(f"matmul of {list(a)} and {list(b)}")
+            sizes[label] = sizes[label] if sizes.get(label, 1) != 1 else size
+    x, left = _without_repeated(r, x, shapes[0], axes, sizes)
+    y, right = _without_repeated(r, y, shapes[1], axes, sizes)
+    return [r.einsum(f"{left}{row}y,{right}y{column}->{axes}{row}{column}", x, y)]
+
+
+def _without_repeated(
+    r: R, x: Any, lead: tuple[int, ...], axes: str, sizes: Mapping[str, int]
+) -> tuple[Any, str]:
+    """A factor without those of its leading dimensions that are broadcast, and the labels of the
+    others."""
+    names = axes[len(axes) - len(lead) :]
+    kept = [i for i, name in enumerate(names) if lead[i] == sizes[name]]
+    if len(kept) < len(lead):
+        x = r.reshape(x, (*(lead[i] for i in kept), *r.shape(x)[len(lead) :]))
+    return x, "".join(names[i] for i in kept)
 
 
 @operator(
@@ -44,7 +68,7 @@ def _matmul(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 )
 def _create_mask(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """ids, h -> [1, 1, s, s]: minus infinity above the diagonal."""
-    length = r.shape(inputs[0])[1]
+    length = sized(r, inputs[0], 2, "ids of a mask", 2)[1]
     return [r.reshape(r.causal(length, length), (1, 1, length, length))]
 
 
@@ -127,7 +151,7 @@ def _apply_rotary_emb(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 
 def _rotate(r: R, x: Any, frequencies: Any) -> Any:
-    b, s, h, d = r.shape(x)
+    b, s, h, d = sized(r, x, 4, "rotary embedding", 4)
     if r.shape(frequencies) != (s, d // 2, 2) or d % 2:
         raise ShapeMismatch(
             f"rotary embedding of {[b, s, h, d]} by frequencies {list(r.shape(frequencies))}"
@@ -150,7 +174,7 @@ def _embedding(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     ids, table = inputs
     if attrs.get("padding_idx") is not None:
         raise Unsupported(f"embedding with padding_idx {attrs['padding_idx']!r}")
-    rows, _ = r.shape(table)
+    rows, _ = sized(r, table, 2, "the table of an embedding", 2)
     offset = position(attrs, "start")
     stop = attrs.get("stop")
     if stop is not None and position(attrs, "stop") != offset + rows:
@@ -165,13 +189,13 @@ def _pick(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     x, ids = inputs
     offset = position(attrs, "start")
     axes = labels(len(r.shape(ids)))
-    chosen = r.onehot(ids, offset, r.shape(x)[-1])
+    chosen = r.onehot(ids, offset, sized(r, x, 1, "what pick picks from")[-1])
     return [r.einsum(f"{axes}y,{axes}y->{axes}", x, chosen)]
 
 
 def _shifted_exponentials(r: R, logits: Any) -> tuple[Any, Any, Any]:
     """logits - max, their exponentials, the sum of those over the vocabulary."""
-    shape = r.shape(logits)
+    shape = sized(r, logits, 1, "logits")
     last = len(shape) - 1
     top = keep_dim(r, r.amax(logits, last), shape, last)
     shifted = r.combine([logits, top], [ONE, -ONE], Fraction(0))
@@ -181,7 +205,7 @@ def _shifted_exponentials(r: R, logits: Any) -> tuple[Any, Any, Any]:
 
 def cross_entropy_gradient(r: R, e: Any, total: Any, ids: Any, gradient: Any, start: Affine) -> Any:
     """(softmax - onehot) * g, from exponentials and their sum."""
-    shape = r.shape(e)
+    shape = sized(r, e, 1, "exponentials of logits")
     last = len(shape) - 1
     y = multiply(r, e, keep_dim(r, r.unary("inv", total), shape, last))
     g = keep_dim(r, gradient, shape, last)
@@ -227,11 +251,20 @@ def _cross_entropy_grad(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [cross_entropy_gradient(r, e, total, ids, gradient, offset)]
 
 
+def _normalised(r: R, inputs: Sequence[Any]) -> tuple[int, ...]:
+    """The shape of what is normalised over its last dimension, which weight and bias have alone."""
+    shape = sized(r, inputs[0], 1, "a norm")
+    for other in inputs[1:]:
+        if tuple(r.shape(other)) != shape[-1:] or not shape[-1]:
+            raise ShapeMismatch(f"a norm of {list(shape)} with a weight {list(r.shape(other))}")
+    return shape
+
+
 @operator("rms_norm", "... k!, k! -> ... k!", "x weight", "eps:number")
 def _rms_norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x * rsqrt(mean(x^2) + eps) * weight over the last dimension."""
     x = inputs[0]
-    shape = r.shape(x)
+    shape = _normalised(r, inputs)
     last = len(shape) - 1
     square = sum_dims(r, multiply(r, x, x), [last])
     variance = r.combine([square], [Fraction(1, shape[last])], number(attrs, "eps"))
@@ -243,7 +276,7 @@ def _rms_norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 def _layernorm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """(x - mean) * rsqrt(var + eps) * weight + bias over the last dimension."""
     x = inputs[0]
-    shape = r.shape(x)
+    shape = _normalised(r, inputs)
     last = len(shape) - 1
     count = Fraction(1, shape[last])
     mean = keep_dim(r, scale(r, count, sum_dims(r, x, [last])), shape, last)
