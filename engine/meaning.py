@@ -92,15 +92,16 @@ class SmallReading(TermReading):
         return self.table.mul(lead, self.table.add(*addends))
 
     def _maximum(self, row: Array) -> Term:
-        """A maximum commutes with a positive factor: the common one of all entries is taken out,
-        so that a scaled maximum is the maximum of scaled entries."""
+        """A maximum commutes with a positive factor: the size of the common one of all entries is
+        taken out, so that a scaled maximum is the maximum of scaled entries; its sign stays."""
         entries = [e for e in row if isinstance(e, Term)]
         factors = {_factor(e) for e in entries}
-        if len(factors) != 1 or (factor := factors.pop()) == 1 or factor <= 0:
+        if len(factors) != 1 or abs(factor := factors.pop()) in (0, 1):
             return super()._maximum(row)
+        sign = 1 if factor > 0 else -1
         inner = np.empty(len(entries), dtype=object)
-        inner[:] = [_core(e) for e in entries]
-        return self.table.mul(factor, super()._maximum(inner))
+        inner[:] = [self.table.mul(sign, _core(e)) for e in entries]
+        return self.table.mul(abs(factor), super()._maximum(inner))
 
 
 def _factor(term: Term) -> Fraction:

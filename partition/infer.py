@@ -31,7 +31,7 @@ from engine.lineage import (
     Term,
     Token,
 )
-from engine.reading import CONSTANTS, Selection, is_partial
+from engine.reading import CONSTANTS, Selection, is_partial, of_constant
 from engine.sums import collect, largest, merge_parts
 from partition.canonical import Draft, canonical
 from partition.masks import masked_once, unscaled
@@ -66,6 +66,7 @@ class LineageReading:
         self.table = table
         self.mesh = mesh or {}
         self.partial: list[tuple[str, Term]] = []
+        self.counts = False
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
@@ -95,6 +96,8 @@ class LineageReading:
     def fold(self, x: Lineage) -> Lineage:
         """Collect equal terms, join partial ones; a complete sum of several becomes a node."""
         terms = collect(unscaled(self.table, x.terms))
+        if any(t.factor < 0 and self.table.is_masked(t.node) for t in terms):
+            raise Unsupported("the negative of masked entries, which are minus infinity")
         if len(terms) > 1 and any(term.parts for term in terms):
             terms = collect(merge_parts(self.table, terms, self.mesh))
         if len(terms) < 2:
@@ -235,6 +238,7 @@ class LineageReading:
                 if joined.axis == BROADCAST:
                     if name not in output:
                         factor *= joined.size
+                        self.counts = True
                     dim.append(joined)
                     continue
                 label = len(extents)
@@ -327,6 +331,10 @@ class LineageReading:
 
     def unary(self, function: str, x: Lineage) -> Lineage:
         term = self._single(x)
+        if term.node == self.table.one:
+            value = of_constant(function, term.factor)
+            if value is not None:
+                return Lineage(x.shape, (term._replace(factor=value),))
         if is_partial(function):
             self.partial.append((function, term))
         operand = self.table[term.node]
@@ -479,6 +487,8 @@ class LineageReading:
         if not x.terms:
             return Lineage(x.shape, (Term(Fraction(0), self.table.one, constant_layout(x.shape)),))
         ranked = tuple(sorted(x.terms, key=repr))
+        # What does not vary along an axis may be counted behind this node.
+        self.counts |= any(a.axis == BROADCAST for t in ranked for d in t.layout.dims for a in d)
         node = self.local_node("piece", (ranked,), x.shape, ranked)
         return local_view(node, x.shape)
 

@@ -44,13 +44,14 @@ class Trace:
     """``lineages[v]``: of tensor v, None where an operator on its way is not supported;
     ``repeats[r]``: what row r repeats, where it does; ``partial``: functions that are undefined
     somewhere, and what they were taken of; ``guessed``: values were matched by what they multiply
-    out to."""
+    out to; ``counts``: what does not vary along an axis was summed over it."""
 
     lineages: list[Lineage | None]
     repeats: dict[int, Repeat] = field(default_factory=dict)
     partial: list[tuple[str, Term]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     guessed: bool = False
+    counts: bool = False
 
 
 def reference(program: Program, unrolled: Unrolled) -> Reference:
@@ -124,6 +125,7 @@ class Tracer:
         trace.repeats = self.repeats.rows
         trace.partial = self.reading.partial
         trace.guessed = self.reading.matcher is not None and self.reading.matcher.matched
+        trace.counts = self.reading.counts
         return trace
 
     def outputs(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from engine.arrays.base import Array, ArrayReading, aligned
 from engine.errors import Unsupported
-from engine.reading import Selection
+from engine.reading import Selection, of_constant
 from engine.terms import Term, TermTable
 
 
@@ -135,7 +135,8 @@ class TermReading(ArrayReading):
     def _unary(self, function: str, x: Array) -> Array:
         def apply(entry: Entry) -> Term:
             if isinstance(entry, Term):
-                return self.table.app(function, entry)
+                value = None if entry.value is None else of_constant(function, entry.value)
+                return self.table.app(function, entry) if value is None else self.table.const(value)
             if function == "exp":
                 return self.table.zero
             raise Unsupported(f"{function} of a masked entry")

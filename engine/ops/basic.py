@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 from engine.affine import Affine
 from engine.errors import ShapeMismatch, Unsupported
@@ -16,6 +16,8 @@ R = Reading[Any]
 ONE = Fraction(1)
 
 
+#: Powers that are functions with a name.
+NAMED_POWERS: Final = {Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt", Fraction(-1): "inv"}
 #: Types between which a cast is the identity over the reals.
 FLOATING = frozenset({"float16", "bfloat16", "float32", "float64", "half", "float", "double"})
 
@@ -108,7 +110,7 @@ def _pow(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     exponent = number(attrs, "exponent")
     if exponent.denominator == 1 and 1 <= exponent <= 8:
         return [multiply(r, *([inputs[0]] * int(exponent))) if exponent > 1 else inputs[0]]
-    return [r.unary(f"pow:{exponent}", inputs[0])]
+    return [r.unary(NAMED_POWERS.get(exponent, f"pow:{exponent}"), inputs[0])]
 
 
 def _elementwise(function: str) -> None:
@@ -257,5 +259,8 @@ def _slice(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 @operator("concat", "a k#, a k# -> a k#", "xs+", "dim:integer")
 def _concat(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
-    rank = len(r.shape(inputs[0]))
+    shapes = [tuple(r.shape(x)) for x in inputs]
+    rank = len(shapes[0])
+    if any(len(shape) != rank for shape in shapes):
+        raise ShapeMismatch(f"concatenation of {[list(shape) for shape in shapes]}")
     return [r.concat(list(inputs), dimension(integer(attrs, "dim"), rank))]
