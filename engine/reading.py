@@ -174,13 +174,6 @@ def is_partial(function: str) -> bool:
     return function in PARTIAL_FUNCTIONS
 
 
-def of_constant(function: str, value: Fraction) -> Fraction | None:
-    """The value of a function at a constant, where it is an exact number by a rule of ours."""
-    if function == "inv" and value:
-        return 1 / value
-    return None
-
-
 def known_function(function: str) -> bool:
     return function in FUNCTIONS or function == "normal_pdf" or function.startswith("pow:")
 

@@ -87,8 +87,8 @@ class Simulation:
     """``failure``: why it could not be run, or empty; ``impossible``: because the plan itself
     cannot run, not because something is not supported.  ``expanded``: the coordinates along which
     members were evaluated one by one; ``seed``: of the inputs; ``indexed``: see `shrink`;
-    ``of_losses``: only what the losses depend on was evaluated.  ``another``: what was run is a plan
-    with fewer positions of an indexed axis (classes, experts, positions under a mask)."""
+    ``of_losses``: only what the losses depend on was evaluated.  ``another``: what was run is a
+    plan with fewer positions of an indexed axis (classes, experts, positions under a mask)."""
 
     losses: tuple[Comparison, ...] = ()
     gradients: tuple[Comparison, ...] = ()
@@ -174,9 +174,8 @@ def confirmed(known: Simulation, plan: Plan, single: Unrolled, parallel: Unrolle
         sizes = shrink(plan, single, parallel, known.expanded, 1, whole=True)
         if sizes.entries > MOST_CONFIRMED:
             raise Unsupported(
-                "a difference was seen at fewer classes, experts or positions only, where positions "
-                "that are counted are not as many as the constants say; the plan itself is too "
-                "large to be run"
+                "a difference was seen at fewer classes, experts or positions only, and the plan "
+                "counts these; at their true number it is too large to be run"
             )
         return _run(plan, single, parallel, sizes, known.seed)
     except (Unsupported, ShapeMismatch, InvalidInput) as error:

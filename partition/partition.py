@@ -157,7 +157,7 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         faults=list(parallel.faults),
         findings=list(parallel.findings),
         more=more,
-        guessed=second.guessed,
+        guessed=first.guessed or second.guessed,
         counts=first.counts or second.counts,
         memo=memo or Memo(),
     )

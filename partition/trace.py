@@ -44,7 +44,8 @@ class Trace:
     """``lineages[v]``: of tensor v, None where an operator on its way is not supported;
     ``repeats[r]``: what row r repeats, where it does; ``partial``: functions that are undefined
     somewhere, and what they were taken of; ``guessed``: values were matched by what they multiply
-    out to; ``counts``: what does not vary along an axis was summed over it."""
+    out to, or written otherwise by a law; ``counts``: what does not vary along an axis was summed
+    over it."""
 
     lineages: list[Lineage | None]
     repeats: dict[int, Repeat] = field(default_factory=dict)
@@ -124,7 +125,8 @@ class Tracer:
                 trace.lineages[value] = lineage
         trace.repeats = self.repeats.rows
         trace.partial = self.reading.partial
-        trace.guessed = self.reading.matcher is not None and self.reading.matcher.matched
+        matcher = self.reading.matcher
+        trace.guessed = self.reading.rewrote or (matcher is not None and matcher.matched)
         trace.counts = self.reading.counts
         return trace
 

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from engine.arrays.base import Array, ArrayReading, aligned
 from engine.errors import Unsupported
-from engine.reading import Selection, of_constant
+from engine.laws import applied
+from engine.laws import product as multiplied
+from engine.reading import Selection
 from engine.terms import Term, TermTable
 
 
@@ -119,7 +121,7 @@ class TermReading(ArrayReading):
     def _product(self, factors: Sequence[Any]) -> Any:
         if any(factor is MASKED for factor in factors):
             return reduce(mul, factors)
-        return self.table.mul(*factors)
+        return multiplied(self.table, factors)
 
     def _combine(
         self, arrays: Sequence[Array], factors: Sequence[Fraction], constant: Fraction
@@ -135,8 +137,7 @@ class TermReading(ArrayReading):
     def _unary(self, function: str, x: Array) -> Array:
         def apply(entry: Entry) -> Term:
             if isinstance(entry, Term):
-                value = None if entry.value is None else of_constant(function, entry.value)
-                return self.table.app(function, entry) if value is None else self.table.const(value)
+                return applied(self.table, function, entry)
             if function == "exp":
                 return self.table.zero
             raise Unsupported(f"{function} of a masked entry")

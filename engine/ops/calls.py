@@ -1,4 +1,4 @@
-"""What a call of an operator looks like: its operands and attributes, by name, and whether one fits.
+"""What a call of an operator gives: its operands and attributes, by name; whether one fits.
 
 A declaration says both as text.  Operands: ``"x weight bias?"`` (``?``: may be left out),
 ``"xs+ frequencies"`` (``+``: one or more), ``"x y|other"`` (in the place of the operand ``y``, the

@@ -1,8 +1,9 @@
 """How an operator is declared, and the table of all of them.
 
 A declaration is the operator's name, its operands and attributes by name, its axis signature, its
-forward code over a `Reading` and, only where reverse differentiation of that code is not what the framework does, its own backward
-code.  Everything else (shapes, values, terms, reference values, gradients) is a reading of it.
+forward code over a `Reading` and, only where reverse differentiation of that code is not what the
+framework does, its own backward code.  Everything else (shapes, values, terms, reference values,
+gradients) is a reading of it.
 """
 
 from __future__ import annotations

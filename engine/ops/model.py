@@ -68,7 +68,7 @@ def _without_repeated(
 )
 def _create_mask(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """ids, h -> [1, 1, s, s]: minus infinity above the diagonal."""
-    length = sized(r, inputs[0], 2, "ids of a mask", 2)[1]
+    length = sized(r, inputs[0], 2, "what a mask is made for")[1]
     return [r.reshape(r.causal(length, length), (1, 1, length, length))]
 
 
