@@ -8,7 +8,6 @@ the other one, whatever program it is of; functions are uninterpreted otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 
 from engine.terms import Term, TermTable
@@ -31,9 +30,9 @@ def applied(table: TermTable, function: str, argument: Term) -> Term:
     return table.app(function, argument)
 
 
-def product(table: TermTable, factors: Sequence[Term | int | Fraction]) -> Term:
+def without_opposites(found: Term) -> Term:
     """A product, as it is unless exponentials in it cancel."""
-    found = table.mul(*factors)
+    table = found.table
     flat = _flat(found)
     exponents = {f.args[0] for f in flat if f.kind == "app" and f.name == "exp"}
     if not any(table.mul(-1, a) in exponents for a in exponents):
