@@ -171,7 +171,9 @@ def confirmed(known: Simulation, plan: Plan, single: Unrolled, parallel: Unrolle
     if known.of_losses:
         single, parallel = _of_losses(single), _of_losses(parallel)
     try:
-        sizes = shrink(plan, single, parallel, known.expanded, 1, whole=True)
+        sizes = shrink(plan, single, parallel, known.expanded, whole=True)
+        if sizes.entries > MOST_CONFIRMED:
+            sizes = shrink(plan, single, parallel, known.expanded, 1, whole=True)
         if sizes.entries > MOST_CONFIRMED:
             raise Unsupported(
                 "a difference was seen at fewer classes, experts or positions only, and the plan "
