@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -17,11 +18,13 @@ from click.testing import Result as Outcome
 from checker import check
 from engine import store
 from engine.affine import Affine, affine
-from engine.errors import InvalidInput, ShapeMismatch
-from engine.ir import Attr, Body, Op, Plan
+from engine.calling import check_call
+from engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from engine.ir import Attr, Body, Op, Plan, Source
 from engine.ops import apply_forward
 from engine.simulate import confirmed, simulate
 from engine.unroll import unroll
+from frontends.nnscaler.bodies import BodyWriter
 from frontends.zoo.builder import BodyBuilder, ProgramBuilder, along
 from frontends.zoo.shapes import ShapeReading
 from partition.partition import partition
@@ -143,6 +146,25 @@ def test_operators_are_listed_and_named_if_they_are_near() -> None:
     found = run("operators", "slu")
     assert found.exit_code == 3
     assert "near: silu" in found.stderr
+
+
+def test_a_call_of_pytorch_that_no_declaration_knows_is_none_of_that_operator() -> None:
+    """What the nnScaler reader meets may be legal; it is named, and has no meaning."""
+
+    def read(name: str, inputs: list[int], given: dict[str, Attr]) -> str:
+        held = SimpleNamespace(ops=[])
+        BodyWriter.emit(held, name, inputs, [9], given, Source())  # type: ignore[arg-type]
+        (op,) = held.ops
+        check_call(0, op)
+        return str(op.name)
+
+    assert read("cross_entropy", [0, 1], {}) == "cross_entropy"
+    weighted = read("cross_entropy", [0, 1, 2], {})
+    assert weighted == "cross_entropy (takes 2 operands (logits, ids), found 3)"
+    with pytest.raises(Unsupported, match="is not declared"):
+        apply_forward(ShapeReading(), weighted, [(2, 3, 4), (2, 3), (4,)], {})
+    # An attribute that is not declared is said where the operator is read.
+    assert read("softmax", [0], {"dim": 1, "beta": 2}) == "softmax"
 
 
 # -- what is joined again, experts -----------------------------------------------------------------
