@@ -45,6 +45,10 @@ __all__ = ["Claim", "Obligation", "boundaries", "build", "every", "mentioned", "
 MOST_PRODUCTS = 100_000
 
 
+#: Kinds of rows that give every member a piece of one dimension, by the attribute that names it.
+SCATTERS: Mapping[str, str] = {"reduce_scatter": "dim", "all_to_all": "split_dim"}
+
+
 class Obligation(NamedTuple):
     """Equalities that have to hold for all values of the symbols."""
 
@@ -211,10 +215,6 @@ def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     shown.append({axis: claim.extents[axis] - 1 for axis in kept})
     distinct = [here for i, here in enumerate(shown) if here not in shown[:i]]
     return [{**one, **other} for one in stated for other in distinct]
-
-
-#: Kinds of rows that give every member a piece of one dimension, by the attribute that names it.
-SCATTERS: Mapping[str, str] = {"reduce_scatter": "dim", "all_to_all": "split_dim"}
 
 
 def _scatters_evenly(nodes: NodeTable, claim: Claim, here: Cone) -> bool:
