@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from engine.affine import ZERO
 from engine.layout import Misaligned, adjoin, constant_atom, merge
