@@ -56,7 +56,8 @@ def _wrong(op: Op, given: Sequence[tuple[int, ...] | None], made: Shapes) -> str
             return ""
         if op.name not in OPERATORS:
             return ""  # whoever needs its value says so
-        understood(op.name, op.attrs)
+        arity = op.attrs.get("arity") if op.backward else len(given)
+        understood(op.name, arity if isinstance(arity, int) else len(given), op.attrs)
     except (Stuck, Unsupported) as error:
         return str(error)
     axes = Axes()
