@@ -46,6 +46,7 @@ PLAN_AND_OPERATORS = (
     "engine/errors.py",
     "engine/findings.py",
     "engine/ir.py",
+    "engine/laws.py",
     "engine/reading.py",
     "engine/terms.py",
     "engine/__init__.py",
