@@ -12,8 +12,8 @@ from engine.errors import Unsupported
 from engine.ir import Plan
 from engine.reference_runtime.lots import Lot, LotReading, exact
 from engine.reference_runtime.runtime import Crew, crews, execute, single_crew
+from engine.reference_runtime.table import Ended, differences
 from engine.reference_runtime.values import Values
-from engine.table_by_rank import Ended, differences
 
 #: Numbers that all ranks and microbatches together may write.
 MOST_NUMBERS: Final = 3_000_000
