@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from checker import eye
 from checker.assumptions import Assumptions, Inputs
 from checker.claims import Rebuilder, single_values
 from checker.definitions import DefinitionChecker
 from checker.ethos import Ethos
 from checker.ethos import find as find_ethos
 from checker.leftovers import check_leftovers
+from checker.operands import check_operands
 from checker.proofs import Alone, check_proofs
 from checker.result import CheckResult, Problems
 from checker.rounding import check_rounding
@@ -24,6 +26,7 @@ from checker.views import check_lineages
 from engine import store
 from engine.certificate import MOST_SHAPES, SHAPES
 from engine.conclusions import Conclusion, conclude
+from engine.demands import demands, roots
 from engine.derive import Derived, derive
 from engine.errors import InvalidInput, Unsupported
 from engine.ir import MICROBATCH, Plan
@@ -114,6 +117,8 @@ def check(
     told("argument", 0, 1)
     _check_argument(work)
     told("argument", 1, 1)
+    if not problems:
+        _look(work)
     if named:
         check_assumptions(run, problems)
     check_leftovers(run, problems)
@@ -125,6 +130,15 @@ def check(
     return CheckResult(
         ok, run.certificate.verdict, problems.all(), work.seconds, work.counts, tuple(work.notes)
     )
+
+
+def _look(work: _Check) -> None:
+    """What the argument does not rest on: operators that nothing depends on, and whether ranks that
+    are run one by one end with what was concluded."""
+    with work.timed("runtime"):
+        check_operands(work.run.plan, work.problems)
+        if work.part[0] == 0 and not work.problems:
+            work.notes += eye.look(work.run.plan, work.problems)
 
 
 def _silent(phase: str, done: int, total: int) -> None:
@@ -177,12 +191,13 @@ def _check_argument(work: _Check) -> None:
     with work.timed("unroll"):
         single = unroll([run.plan.single], 1)
         parallel = unroll(run.plan.programs, run.plan.microbatches)
-        for finding in (*single.faults, *parallel.faults):
-            problems.add("plan", finding.message)
+        for unrolled in (single, parallel):
+            for finding in (*unrolled.faults, *unrolled.unsupported):
+                problems.add("plan", finding.message)
         if problems:
             return
         try:
-            derived = derive(run.plan.single, single)
+            derived = derive(run.plan, single)
         except Unsupported as error:
             problems.add("unproved", f"the single-device program has no derivative: {error}")
             return
@@ -242,8 +257,7 @@ def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Si
     """Both sides, each with the rows that the conclusions depend on."""
     run = work.run
     single = derived.unrolled
-    roots = [derived.loss, *derived.gradients.values(), *(v for _, _, v in single.gradients)]
-    ends = [v for _, _, v in (*parallel.losses, *parallel.gradients)]
+    needed, ends = roots(run.plan, derived, parallel)
     return (
         Side(
             SINGLE,
@@ -252,7 +266,7 @@ def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Si
             single,
             run.single,
             1,
-            live_rows(single, roots),
+            live_rows(single, needed),
             _by_row(run, SINGLE, single),
         ),
         Side(
@@ -290,12 +304,16 @@ def _check_templates(work: _Check, sides: Sequence[Side]) -> None:
 def _check_conclusions(work: _Check, derived: Derived, parallel: Unrolled) -> None:
     run, problems = work.run, work.problems
     found = conclude(run.plan, run.nodes, derived, run.single, parallel, run.parallel)
-    maxima = {v for _, _, v in parallel.losses if _is_maximum(run, v)}
+    for demand in demands(run.plan, derived, parallel):
+        several = len(demand.held) > 1 or any(
+            len(held.tensors) > 1 or held.over or held.batched for held in demand.held
+        )
+        values = [v for held in demand.held for v in held.tensors]
+        if several and any(_is_maximum(run, v) for v in values):
+            problems.add("unproved", f"{demand.kind} {demand.name}: a sum of maxima")
     for conclusion in found:
         if not conclusion.holds:
             problems.add("unproved", conclusion.message)
-        elif conclusion.kind == "loss" and conclusion.value in maxima:
-            problems.add("unproved", f"{_name(conclusion)}: a sum of maxima over slices")
     stored = set(run.conclusions)
     for conclusion in found:
         if conclusion not in stored:
@@ -307,7 +325,7 @@ def _check_conclusions(work: _Check, derived: Derived, parallel: Unrolled) -> No
 
 
 def _is_maximum(run: Run, value: int) -> bool:
-    """Whether a loss is a maximum over a slice of the batch: it is no part of a sum."""
+    """Whether a value is a maximum over a part of an axis: it is no part of a sum."""
     lineage = run.parallel[value]
     terms = lineage.terms if lineage is not None else ()
     return any("max" in root_kinds(run.nodes, term.parts) for term in terms)

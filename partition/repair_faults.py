@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from engine.collectives import COLLECTIVES
 from engine.ir import Attr, Body, Call, Group, Op, Plan, Program
-from engine.rendezvous import COLLECTIVES
 from partition.edits import (
     Site,
     groups,
@@ -85,6 +85,7 @@ def missing_writes(plan: Plan) -> Iterator[Candidate]:
 
 def _unread(body: Body) -> set[int]:
     read = {v for op in body.ops for v in op.inputs} | set(body.outputs) | set(body.losses)
+    read |= set(body.results)
     read |= {v for v, _ in body.gradients} | {v for _, v, _ in body.reduced}
     return {v for op in body.ops for v in op.outputs} - read
 
