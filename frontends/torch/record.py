@@ -276,7 +276,7 @@ class Recorder(TorchDispatchMode):
         written = [
             x
             for argument, value in zip(func._schema.arguments, args)
-            if argument.is_write
+            if argument.alias_info is not None and argument.alias_info.is_write
             for x in _flat(value)
             if isinstance(x, torch.Tensor)
         ]
@@ -318,9 +318,29 @@ class Recorder(TorchDispatchMode):
             self._work += 1
             work = self._work
         self.append(
-            Event(name, tuple(given), named, outputs, source, module, backward, work)
+            Event(
+                name,
+                tuple(given),
+                named,
+                outputs,
+                source,
+                module,
+                backward,
+                work,
+                writes=self._written(func, args, kwargs),
+            )
         )
         return out
+
+    def _written(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+        """Tensors that the schema says are written, in its order."""
+        found = []
+        for i, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            found += [self.tensor(x).number for x in _flat(value) if isinstance(x, torch.Tensor)]
+        return tuple(found)
 
     def _scalar(self, x: torch.Tensor) -> Any:
         """``.item()``: what is known without any input; refused otherwise, by the user's line."""

@@ -83,7 +83,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``source``: index into `Trace.sources`; ``module``: the path of the module whose forward runs,
     or whose forward is differentiated; ``work``: the handle that a collective gave (0: none), which
-    a mark `WAIT` names.
+    a mark `WAIT` names; ``writes``: tensors that the operator's schema says it writes.
     """
 
     name: str
@@ -95,6 +95,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     backward: bool = False
     work: int = 0
     boxes: tuple[Box, ...] = ()
+    writes: tuple[int, ...] = ()
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -159,7 +160,7 @@ def check(trace: Trace) -> None:
             raise InvalidInput(f"tensor {number} has shape {list(held.shape)[:30]}")
     for number, event in enumerate(trace.events):
         named = tensors_of(*event.args, *event.kwargs.values(), *event.outputs)
-        if any(not 0 <= n < len(trace.tensors) for n in named):
+        if any(not 0 <= n < len(trace.tensors) for n in (*named, *event.writes)):
             raise InvalidInput(f"event {number} ({event.name[:60]}) names a tensor that is none")
         inside = 0 <= event.source < len(trace.sources) and 0 <= event.module < len(trace.modules)
         if not inside:
