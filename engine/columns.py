@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,7 +19,19 @@ from engine.affine import Affine
 from engine.attributes import Encoder, decode
 from engine.claims import Claimed, read_claim, read_claims
 from engine.errors import InvalidInput
-from engine.ir import Attr, Body, Call, Op, Plan, Program, Shard, Source, Value
+from engine.ir import (
+    Addend,
+    Attr,
+    Body,
+    Call,
+    Expectation,
+    Op,
+    Plan,
+    Program,
+    Shard,
+    Source,
+    Value,
+)
 
 T = TypeVar("T")
 
@@ -45,6 +58,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "dtype": "word",
         "trainable": "flag",
         "updated_as": "ref",
+        "kind": "word",
+        "domain": "numbers",
     },
     "bodies": {
         "name": "text",
@@ -64,6 +79,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "reduced_writes": "refs",
         "reduced_shards": "refs",
         "claims": "refs",
+        "results": "refs",
     },
     "claims": {
         "full": "number",
@@ -85,9 +101,44 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "attrs": {"keys": "words", "values": "refs"},
     "attributes": {"kind": "word", "text": "text", "items": "refs"},
     "sources": {"cell": "word", "module": "word", "location": "word"},
+    "expectations": {
+        "kind": "word",
+        "name": "text",
+        "single": "count",
+        "held": "count",
+        "offset": "refs",
+        "required": "flag",
+    },
+    "addends": {
+        "program": "ref",
+        "body": "ref",
+        "value": "ref",
+        "weight": "ref",
+        "axes": "words",
+        "ways": "words",
+    },
+}
+
+#: Tables and columns that version 2 of the format does not have.  A plan that has nothing in them
+#: is stored in that version, and has the digest that it had there.
+ADDED_TABLES = ("expectations", "addends")
+ADDED_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "shards": ("kind", "domain"),
+    "bodies": ("results",),
 }
 
 Table = dict[str, list[Any]]
+
+
+def declared_in(version: int) -> dict[str, dict[str, str]]:
+    """The tables of a version of the format (2 or 3), with their columns."""
+    if version > 2:
+        return {name: dict(columns) for name, columns in TABLES.items()}
+    return {
+        name: {c: kind for c, kind in columns.items() if c not in ADDED_COLUMNS.get(name, ())}
+        for name, columns in TABLES.items()
+        if name not in ADDED_TABLES
+    }
 
 
 class Columns:
@@ -96,6 +147,13 @@ class Columns:
     def __init__(self, header: dict[str, Any], tables: dict[str, Table]) -> None:
         self.header = header
         self.tables = tables
+
+    @property
+    def version(self) -> int:
+        """The first version of the format that can hold these contents."""
+        added = [c for name in ADDED_TABLES for c in self.tables[name].values()]
+        new = [self.tables[name][c] for name, names in ADDED_COLUMNS.items() for c in names]
+        return 3 if any(added) or any(any(cells) for cells in new) else 2
 
     def digest(self) -> str:
         """SHA-256 of the contents, whatever they are stored in.
@@ -106,7 +164,7 @@ class Columns:
         found = hashlib.sha256()
         try:
             found.update(encode(self.header))
-            for name, declared in TABLES.items():
+            for name, declared in declared_in(self.version).items():
                 found.update(encode([name, *(self.tables[name][column] for column in declared)]))
         except UnicodeEncodeError as error:
             raise InvalidInput(f"cannot be stored: {error}") from error
@@ -154,6 +212,8 @@ class _Writer:
                 shard.dtype,
                 shard.trainable,
                 shard.updated_as,
+                shard.kind,
+                shard.domain or (),
             )
         for body in program.bodies:
             self.body(body)
@@ -175,6 +235,7 @@ class _Writer:
             *_unzip(body.gradients, 2),
             *_unzip(body.reduced, 3),
             [-1 if x is None else self.claim(x) for x in body.claims],
+            body.results,
         )
         for value in body.values:
             self.row("values", value.name, value.shape, value.dtype)
@@ -188,6 +249,14 @@ class _Writer:
                 op.backward,
                 self.source(op.source),
             )
+
+    def expectation(self, row: Expectation) -> None:
+        offset = tuple(self.encoder.encode(x) for x in row.offset)
+        counts = len(row.single), len(row.held)
+        self.row("expectations", row.kind, row.name, *counts, offset, row.required)
+        for x in (*row.single, *row.held):
+            weight = self.encoder.encode(x.weight)
+            self.row("addends", x.program, x.body, x.value, weight, *_unzip(x.over, 2))
 
     def attrs_row(self, op: Op) -> int:
         number = self.attrs_by_id.get(id(op.attrs))
@@ -226,6 +295,8 @@ def to_columns(plan: Plan) -> Columns:
     writer = _Writer()
     for program in (plan.single, *plan.programs):
         writer.program(program)
+    for row in plan.expectations:
+        writer.expectation(row)
     for kind, text, items in writer.encoder.rows:
         writer.row("attributes", kind, text, items)
     header = {
@@ -277,20 +348,48 @@ class _Reader:
     def shards(self) -> list[Shard]:
         found = []
         for row, cells in enumerate(self.rows("shards")):
-            name, full, shape, offset, dtype, trainable, updated_as = cells
-            starts = [self.attributes[i] if 0 <= i < len(self.attributes) else None for i in offset]
-            if not len(full) == len(shape) == len(starts):
+            name, full, shape, offset, dtype, trainable, updated_as, kind, domain = cells
+            where = f"table shards, row {row}"
+            if not len(full) == len(shape) == len(offset):
                 raise InvalidInput(
-                    f"{name}: full shape {list(full)}, shape {list(shape)}, {len(starts)} offsets",
-                    f"table shards, row {row}",
+                    f"{name}: full shape {list(full)}, shape {list(shape)}, {len(offset)} offsets",
+                    where,
                 )
-            exact = tuple(x for x in starts if isinstance(x, Affine))
-            if len(exact) < len(starts):
-                raise InvalidInput(
-                    f"{name}: offsets {starts} are no positions", f"table shards, row {row}"
-                )
-            found.append(Shard(name, full, shape, exact, dtype, trainable, updated_as))
+            if len(domain) not in (0, 2):
+                raise InvalidInput(f"{name}: a domain of {len(domain)} numbers", where)
+            exact = self.positions(offset, name, where)
+            within = (domain[0], domain[1]) if domain else None
+            found.append(
+                Shard(name, full, shape, exact, dtype, trainable, updated_as, kind, within)
+            )
         return found
+
+    def positions(self, rows: Sequence[int], name: str, where: str) -> tuple[Affine, ...]:
+        starts = [self.attributes[i] if 0 <= i < len(self.attributes) else None for i in rows]
+        exact = tuple(x for x in starts if isinstance(x, Affine))
+        if len(exact) < len(starts):
+            raise InvalidInput(f"{name}: offsets {starts} are no positions", where)
+        return exact
+
+    def expectations(self) -> tuple[Expectation, ...]:
+        addends = [self.addend(n, cells) for n, cells in enumerate(self.rows("addends"))]
+        table = self.tables["expectations"]
+        both = [n for pair in zip(table["single"], table["held"], strict=True) for n in pair]
+        own = _divide(addends, both, "addends")
+        found = []
+        for row, cells in enumerate(self.rows("expectations")):
+            kind, name, _, _, offset, required = cells
+            place = self.positions(offset, name, f"table expectations, row {row}")
+            found.append(Expectation(kind, name, next(own), next(own), place, required))
+        return tuple(found)
+
+    def addend(self, row: int, cells: tuple[Any, ...]) -> Addend:
+        program, body, value, weight, axes, ways = cells
+        where = f"table addends, row {row}"
+        known = self.attributes[weight] if 0 <= weight < len(self.attributes) else None
+        if not isinstance(known, Fraction):
+            raise InvalidInput(f"weight {known} is no number", where)
+        return Addend(program, body, value, known, _zip(where, (axes, ways)))
 
     def bodies(self) -> list[Body]:
         values = [Value(shape, dtype, name) for name, shape, dtype in self.rows("values")]
@@ -324,6 +423,7 @@ class _Reader:
             _zip(where, cells[13:16]),
             losses,
             read_claims(where, cells[16], len(values), self.claims),
+            cells[17],
         )
 
     def programs(self) -> list[Program]:
@@ -378,7 +478,8 @@ def from_columns(columns: Columns) -> Plan:
 
     References between tables are in range; whether the plan makes sense is `wellformed`'s matter.
     """
-    programs = _Reader(columns).programs()
+    reader = _Reader(columns)
+    programs = reader.programs()
     if not programs:
         raise InvalidInput("no rows, expected the single-device program first", "table programs")
     fields: list[tuple[str, Callable[[Any], bool]]] = [
@@ -404,6 +505,7 @@ def from_columns(columns: Columns) -> Plan:
         tuple(header["notes"]),
         tuple(findings.unlisted(cells) for cells in header["recorded"]),
         tuple(rounding.unlisted(cells) for cells in header["rounded"]),
+        reader.expectations(),
     )
 
 
