@@ -129,6 +129,10 @@ class Memory:
         self.out.ops.append(Op(name, tuple(args), kwargs, (output,), self.event))
         return output
 
+    def emits(self, name: str, args: Sequence[Arg], outputs: Sequence[int]) -> None:
+        """Append an operator with the given outputs."""
+        self.out.ops.append(Op(name, tuple(args), {}, tuple(outputs), self.event))
+
     # -- moving -----------------------------------------------------------------------------
 
     def reshape(self, value: int, shape: Sequence[int]) -> int:
@@ -211,14 +215,33 @@ class Memory:
         return self._made(base.value, made)
 
     def _made(self, value: int, made: geometry.Recipe) -> int:
-        value = self.reshape(value, self._kept(value, made.factors))
+        value = self.reshape(value, made.factors)
         for dim, (start, size) in enumerate(made.slices):
             value = self.slice(value, dim, start, size)
         value = self.permute(self.reshape(value, made.merged), made.order)
         return self.expand(value, made.shape)
 
-    def _kept(self, value: int, factors: tuple[int, ...]) -> tuple[int, ...]:
-        return factors
+    def parts(self, held: Held) -> list[Held]:
+        """The tensor as the pieces of memory that it is made of, if it is exactly several of them
+        (a flat buffer); otherwise itself."""
+        storage = self.storages.get(held.storage)
+        if storage is None or geometry.contiguous(held.shape) != _normal(held):
+            return [held]
+        last = held.offset + prod(held.shape)
+        found = [p for p in storage.pieces if p.start < last and held.offset < p.stop]
+        at = held.offset
+        for piece in found:
+            if piece.start != at:
+                return [held]
+            at = piece.stop
+        if at != last or len(found) < 2:
+            return [held]
+        result = []
+        for piece in found:
+            shape = self.out.values[piece.value].shape
+            strides = geometry.contiguous(shape)
+            result.append(Held(held.storage, piece.start, shape, strides, held.dtype))
+        return result
 
     def _covering(self, storage: _Storage, first: int, last: int, dtype: str) -> _Piece:
         """One piece that has [first, last), joined of several if need be."""
@@ -318,6 +341,22 @@ def _ints(items: Sequence[int]) -> Items:
 Handler = Callable[["Replay", Event], bool]
 
 
+class Pending(NamedTuple):
+    """An asynchronous operator before its wait, with what it writes and reads."""
+
+    event: Event
+    written: list[Held]
+    read: list[Held]
+
+
+def _meet(a: Held, b: Held) -> bool:
+    """Whether two tensors may share memory: the intervals that they span do."""
+    if a.storage != b.storage or 0 in a.shape or 0 in b.shape:
+        return False
+    ends = [h.offset + geometry.extent(h.shape, h.strides) for h in (a, b)]
+    return a.offset < ends[1] and b.offset < ends[0]
+
+
 class Replay:
     """Replays the events of a trace over `Memory`."""
 
@@ -325,8 +364,8 @@ class Replay:
         self.trace = recorded
         self.out = Functional(recorded)
         self.memory = Memory(self.out)
-        self.full: dict[int, Box] = {}
         self.started = False
+        self.pending: dict[int, Pending] = {}
 
     def held(self, arg: Arg) -> Held:
         if not isinstance(arg, Tensor):
@@ -335,6 +374,50 @@ class Replay:
 
     def read(self, arg: Arg) -> int:
         return self.memory.read(self.held(arg))
+
+    # -- time -------------------------------------------------------------------------------
+
+    def issued(self, event: Event, written: Sequence[int], read: Sequence[int]) -> None:
+        """An asynchronous operator was issued: until its wait, what it writes must not be touched,
+        and what it reads must not be written."""
+        if event.work:
+            tensors = self.trace.tensors
+            self.pending[event.work] = Pending(
+                event, [tensors[n] for n in written], [tensors[n] for n in read]
+            )
+
+    def in_time(self, event: Event) -> None:
+        """Append a finding for what an event touches too early."""
+        if not self.pending:
+            return
+        touched = list(trace.tensors_of(*event.args, *event.kwargs.values()))
+        written = set(event.writes)
+        if event.name.startswith("c10d."):
+            written.update(touched)
+        for pending in list(self.pending.values()):
+            for number in touched:
+                held = self.trace.tensors[number]
+                early = any(_meet(held, other) for other in pending.written)
+                spoiled = number in written and any(_meet(held, o) for o in pending.read)
+                if (early or spoiled) and pending.event is not event:
+                    self.too_early(event, pending.event, early)
+                    return
+
+    def too_early(self, event: Event, pending: Event, early: bool) -> None:
+        sources = self.trace.sources
+        what = "reads or writes the result of" if early else "writes what is still read by"
+        issued = pending.name.split(".")[1].strip("_")
+        self.out.findings.append(
+            Finding(
+                "read before wait",
+                f"rank {self.trace.rank}: {event.name} at {sources[event.source]} {what} "
+                f"{issued}, issued at {sources[pending.source]}, before its wait",
+                operator=event.name,
+                layer=self.trace.modules[event.module],
+                source=sources[event.source],
+                ranks=(self.trace.rank,),
+            )
+        )
 
     def write(self, arg: Arg, value: int) -> None:
         self.memory.write(self.held(arg), value)
@@ -357,6 +440,11 @@ class Replay:
 
         for number, event in enumerate(self.trace.events):
             self.memory.event = number
+            if event.name == trace.WAIT:
+                work = event.kwargs.get("work")
+                self.pending.pop(work if isinstance(work, int) else 0, None)
+                continue
+            self.in_time(event)
             try:
                 if event.name.startswith("job."):
                     self.mark(event)
@@ -568,10 +656,8 @@ def alive(step: Functional) -> Functional:
     kept: list[Op] = []
     for op in reversed(step.ops):
         communicates = op.name.startswith("comm.") and op.event > start
-        if communicates or any(v in needed for v in op.outputs):
+        if communicates or op.name == INPUT or any(v in needed for v in op.outputs):
             kept.append(op)
             needed.update(trace.tensors_of(*op.args, *op.kwargs.values()))
     step.ops = kept[::-1]
-    made = {v for op in step.ops for v in op.outputs}
-    step.inputs = [i for i in step.inputs if i.value in made or i.kind == "parameter"]
     return step

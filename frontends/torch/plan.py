@@ -1,0 +1,221 @@
+"""Both sides of a recorded job as a plan, with its table of expectations.
+
+Rows come from the single side alone: its loss, every one of its parameters, its outputs.  What has
+no counterpart on the parallel side is a row that fails.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from engine.affine import affine
+from engine.errors import InvalidInput
+from engine.findings import Finding
+from engine.ir import Addend, Expectation, Plan
+from frontends.torch.functional import Functional, functional
+from frontends.torch.lower import Result, Side, lower
+from frontends.torch.trace import Box, Trace
+from frontends.zoo.shapes import Inference
+
+LOSS, GRADIENT, OUTPUT = "loss", "gradient", "output"
+#: How losses may combine: in words, and as the field of the result.
+COMBINATIONS = ("equal", "mean", "sum")
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Both sides, lowered: what `plan` makes a plan of."""
+
+    single: Side
+    single_step: Functional
+    ranks: tuple[Side, ...]
+    steps: tuple[Functional, ...]
+
+
+def sides(single: Trace, parallel: Sequence[Trace]) -> Sides:
+    """Lower the traces of both sides, every rank in isolation; raises `InvalidInput`."""
+    inference = Inference()
+    steps = []
+    if single.world_size != 1:
+        raise InvalidInput(f"the single side has a world size of {single.world_size}, expected 1")
+    numbers = [t.rank for t in parallel]
+    worlds = {t.world_size for t in parallel}
+    if len(worlds) != 1 or sorted(numbers) != list(range(max(worlds))):
+        raise InvalidInput(f"traces of ranks {numbers} of worlds of {sorted(worlds)} ranks")
+    for trace in (single, *sorted(parallel, key=lambda t: t.rank)):
+        try:
+            steps.append(functional(trace))
+        except InvalidInput as error:
+            where = "single side" if trace is single else f"rank {trace.rank}"
+            raise error.within(where) from error
+    lowered = [lower(step, inference) for step in steps]
+    return Sides(lowered[0], steps[0], tuple(lowered[1:]), tuple(steps[1:]))
+
+
+def plan(found: Sides, name: str = "torch", combine: str = "equal") -> Plan:
+    """The plan, with losses combined as ``combine`` says: every rank has all of the loss
+    ("equal"), or all terms of all ranks are added ("sum") or averaged ("mean")."""
+    builder = _Rows(found)
+    rows = (*builder.losses(combine), *builder.gradients(), *builder.outputs())
+    if not rows:
+        raise InvalidInput("the single side has no loss, no gradient and no output to compare")
+    recorded: list[Finding] = [f for step in found.steps for f in step.findings]
+    return Plan(
+        name,
+        found.single.program,
+        tuple(side.program for side in found.ranks),
+        microbatches=1,
+        notes=notes(found),
+        recorded=tuple(recorded),
+        expectations=rows,
+    )
+
+
+class _Rows:
+    """The rows of the table."""
+
+    def __init__(self, found: Sides) -> None:
+        self.found = found
+        self.single = found.single.results
+
+    def of(self, kind: str) -> list[Result]:
+        return [r for r in self.single if r.compared.kind == kind]
+
+    def held(self, kind: str, name: str) -> Iterator[tuple[int, Result]]:
+        """What ranks have for a tensor of the single side."""
+        for rank, side in enumerate(self.found.ranks):
+            for result in side.results:
+                c = result.compared
+                known = c.box.name if kind == GRADIENT and c.box is not None else c.name
+                if c.kind == kind and known == name:
+                    yield rank, result
+
+    # -- losses -----------------------------------------------------------------------------
+
+    def losses(self, combine: str) -> Iterator[Expectation]:
+        own = self.of(LOSS)
+        if not own:
+            return
+        single = tuple(Addend(0, 0, r.value) for r in own)
+        terms = [(rank, r) for rank, r in self.held(LOSS, LOSS)]
+        if not terms or any(r.value < 0 for _, r in terms):
+            yield Expectation(LOSS, LOSS, single, ())
+            return
+        if combine != "equal":
+            weight = Fraction(1, len(terms)) if combine == "mean" else Fraction(1)
+            held = tuple(self.addend(rank, r, weight) for rank, r in terms)
+            yield Expectation(LOSS, LOSS, single, held)
+            return
+        for rank in sorted({rank for rank, _ in terms}):
+            held = tuple(self.addend(n, r) for n, r in terms if n == rank)
+            yield Expectation(LOSS, LOSS, single, held)
+
+    @staticmethod
+    def addend(rank: int, result: Result, weight: Fraction = Fraction(1)) -> Addend:
+        return Addend(rank, 0, result.value, weight)
+
+    # -- tensors ----------------------------------------------------------------------------
+
+    def gradients(self) -> Iterator[Expectation]:
+        for result in self.of(GRADIENT):
+            if result.value >= 0:
+                yield from self.rows(GRADIENT, result.compared.name, result)
+                continue
+            for rank, other in self.held(GRADIENT, result.compared.name):
+                if other.value >= 0:
+                    raise InvalidInput(
+                        f"rank {rank} has a gradient of {result.compared.name}, the single side "
+                        "has none (.grad is None)"
+                    )
+
+    def outputs(self) -> Iterator[Expectation]:
+        for result in self.of(OUTPUT):
+            yield from self.rows(OUTPUT, result.compared.name, result)
+
+    def rows(self, kind: str, name: str, result: Result) -> Iterator[Expectation]:
+        """One row for every rank that has a part; ranks whose parts add up have one together."""
+        single = (Addend(0, 0, result.value),)
+        found = list(self.held(kind, name))
+        if not found:
+            yield Expectation(kind, name, single, ())
+        done: set[int] = set()
+        for rank, other in found:
+            if rank in done:
+                continue
+            if other.value < 0:
+                yield Expectation(kind, name, single, ())
+                continue
+            box = other.compared.box
+            group = partial(box)
+            together = [(n, r) for n, r in found if n in group] if group else [(rank, other)]
+            done.update(n for n, _ in together)
+            held = tuple(self.addend(n, r, factor(box)) for n, r in together if r.value >= 0)
+            offset = () if box is None else tuple(affine(n) for n in box.offset)
+            yield Expectation(kind, name, single, held, offset)
+
+
+def partial(box: Box | None) -> tuple[int, ...]:
+    """Ranks whose local tensors have to be added up, by the framework's own metadata."""
+    if box is None or not box.partial:
+        return ()
+    if len(box.partial) > 1:
+        raise InvalidInput(f"{box.name} is partial along {len(box.partial)} mesh dimensions")
+    ((_, ranks),) = box.partial
+    return ranks
+
+
+def factor(box: Box | None) -> Fraction:
+    if box is None or not box.partial:
+        return Fraction(1)
+    ((op, ranks),) = box.partial
+    if op not in ("sum", "avg"):
+        raise InvalidInput(f"{box.name} is partial by {op}")
+    return Fraction(1, len(ranks)) if op == "avg" else Fraction(1)
+
+
+def check_names(found: Sides) -> None:
+    """Parameters of the parallel side are boxes of parameters of the single side; raises
+    `InvalidInput` for one that is not, by name."""
+    full = {i.name: found.single_step.values[i.value].shape for i in found.single_step.inputs}
+    for step in found.steps:
+        for local, box in step.boxes.items():
+            where = f"rank {step.trace.rank}"
+            if box.name not in full:
+                raise InvalidInput(f"nothing says what parameter {local} is a part of", where)
+            if box.full_shape != full[box.name]:
+                raise InvalidInput(
+                    f"parameter {local} has full shape {list(box.full_shape)} by {box.said}, the "
+                    f"single side has {list(full[box.name])}",
+                    where,
+                )
+
+
+_SAID = {
+    "DTensor": "as its DTensor spec says",
+    "stated": "as stated in job.start",
+    "same name": "all of the parameter of the same name",
+    "computed": "computed from the full one",
+}
+
+
+def notes(found: Sides) -> tuple[str, ...]:
+    """What is assumed of inputs, by source, with counts; what the recorder had to assume."""
+    counts = Counter(box.said for step in found.steps for box in step.boxes.values())
+    lines = [
+        f"parameters of ranks are {_SAID.get(said, said)} ({count} of {counts.total()})"
+        for said, count in sorted(counts.items())
+    ]
+    if not any(r.value >= 0 and r.compared.kind == GRADIENT for r in found.single.results):
+        lines.append("no gradients compared: the single side has none")
+    lines += [note for step in (found.single_step, *found.steps) for note in step.trace.notes]
+    return tuple(dict.fromkeys(lines))
+
+
+def with_combination(made: Plan, found: Sides, combine: str) -> Plan:
+    """The plan with its losses combined in another way."""
+    rows = tuple(_Rows(found).losses(combine))
+    rest = tuple(r for r in made.expectations if r.kind != LOSS)
+    return replace(made, expectations=(*rows, *rest))
