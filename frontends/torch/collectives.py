@@ -124,8 +124,27 @@ def _allgather_base(replay: Replay, event: Event) -> None:
 
 
 def _gather_into(replay: Replay, target: Arg, source: Arg, group: Ranks) -> None:
-    found = gathered(replay, replay.read(source), group)
-    replay.write(target, replay.memory.reshape(found, replay.held(target).shape))
+    """What was copied into one flat message is gathered piece by piece."""
+    into, own = replay.held(target), replay.held(source)
+    count = len(group.ranks)
+    parts = replay.memory.parts(own)
+    if prod(into.shape) != prod(own.shape) * count:
+        raise InvalidInput(f"an all-gather of {list(own.shape)} into {list(into.shape)}")
+    if len(parts) < 2 or geometry.contiguous(into.shape) != into.strides:
+        found = gathered(replay, replay.read(source), group)
+        replay.write(target, replay.memory.reshape(found, into.shape))
+        return
+    values = [replay.memory.read(part) for part in parts]
+    at = 0
+    for part, value in zip(parts, values, strict=True):
+        rows = _rows(part.shape)
+        found = gathered(replay, value, group)
+        for i in range(count):
+            piece = replay.memory.slice(found, 0, i * rows[0], rows[0])
+            start = into.offset + i * prod(own.shape) + at
+            strides = geometry.contiguous(rows)
+            replay.memory.write(Held(into.storage, start, rows, strides, into.dtype), piece)
+        at += prod(part.shape)
 
 
 @handles("c10d.allgather_into_tensor_coalesced_.default")
@@ -162,10 +181,63 @@ def _reduce_scatter_coalesced(replay: Replay, event: Event) -> None:
 
 
 def _scatter_into(replay: Replay, event: Event, target: Arg, source: Arg) -> None:
-    group, shape = group_of(event), replay.held(target).shape
-    whole = _divided(replay, replay.read(source), shape, len(group.ranks))
-    found = scattered(replay, whole, group, reduction(event))
-    replay.write(target, replay.memory.reshape(found, shape))
+    """What was copied into one flat message is reduced piece by piece."""
+    group, into, own = group_of(event), replay.held(target), replay.held(source)
+    count = len(group.ranks)
+    pieces = replay.memory.blocks(own, count)
+    if len(pieces) < 2 or geometry.contiguous(into.shape) != into.strides:
+        whole = _divided(replay, replay.read(source), into.shape, count)
+        found = scattered(replay, whole, group, reduction(event))
+        replay.write(target, replay.memory.reshape(found, into.shape))
+        return
+    wholes = [replay.memory.concat([_row(replay, p) for p in column], 0) for column in pieces]
+    at = into.offset
+    for column, whole in zip(pieces, wholes, strict=True):
+        found = scattered(replay, whole, group, reduction(event))
+        shape = _rows(column[0].shape)
+        strides = geometry.contiguous(shape)
+        replay.memory.write(Held(into.storage, at, shape, strides, into.dtype), found)
+        at += prod(shape)
+
+
+def _row(replay: Replay, held: Held) -> int:
+    return replay.memory.reshape(replay.memory.read(held), _rows(held.shape))
+
+
+def unknown(replay: Replay, event: Event) -> None:
+    """A collective without a rule: what it may write has no meaning from here on."""
+    for number in tensors_of(*event.args):
+        held = replay.trace.tensors[number]
+        name = event.name.replace("c10d", "comm", 1)
+        replay.memory.write(held, replay.memory.emit(name, (), held.shape, held.dtype))
+    for number in tensors_of(*event.outputs):
+        held = replay.trace.tensors[number]
+        replay.memory.write(held, replay.memory.emit(event.name, (), held.shape, held.dtype))
+
+
+@handles("c10d.scatter_.default")
+def _scatter(replay: Replay, event: Event) -> None:
+    """The root's tensors, one for each rank: its list is broadcast, and each takes its own."""
+    group = group_of(event)
+    numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
+    root = numbers[0] if numbers else 0
+    if not 0 <= root < len(group.ranks) or replay.trace.rank not in group.ranks:
+        raise InvalidInput(f"a scatter from member {root} of {len(group.ranks)}")
+    own = group.ranks[root] == replay.trace.rank
+    (target,) = listed(event.args[0])
+    held = replay.held(target)
+    rows = _rows(held.shape)
+    full = (rows[0] * len(group.ranks), *rows[1:])
+    whole: Arg = None
+    if own:
+        (sources,) = listed(event.args[1])
+        parts = [replay.memory.reshape(replay.read(s), rows) for s in listed(sources)]
+        whole = Tensor(replay.memory.concat(parts, 0))
+    found = replay.memory.emit("comm.broadcast", (whole, group, own), full, held.dtype)
+    place = group.ranks.index(replay.trace.rank)
+    part = replay.memory.slice(found, 0, place * rows[0], rows[0])
+    replay.write(target, replay.memory.reshape(part, held.shape))
+    replay.issued(event, [*tensors_of(event.args[0])], [])
 
 
 @handles("c10d.reduce_scatter_.default")

@@ -41,6 +41,17 @@ COPIES = frozenset(
         "_c10d_functional.wait_tensor.default",
     }
 )
+#: Operators that change every element of their first operand alike.
+SCALED = frozenset(
+    {
+        "aten.div_.Scalar",
+        "aten.mul_.Scalar",
+        "aten.div_.Tensor",
+        "aten.mul_.Tensor",
+        "aten.zero_.default",
+        "aten.fill_.Scalar",
+    }
+)
 #: Operators that allocate and write nothing.
 ALLOCATES = ("aten.empty", "aten.new_empty")
 
@@ -96,6 +107,10 @@ class Functional:
     findings: list[Finding] = field(default_factory=list)
 
 
+#: Rows of a tensor over several pieces of memory that are read one by one.
+MOST_ROWS = 4096
+
+
 class _Piece(NamedTuple):
     """``value`` fills [start, stop) of a storage, its elements in order."""
 
@@ -116,6 +131,7 @@ class Memory:
     def __init__(self, out: Functional) -> None:
         self.out = out
         self.storages: dict[int, _Storage] = {}
+        self.made: dict[int, Op] = {}
         self.event = -1
 
     def value(self, shape: Sequence[int], dtype: str) -> int:
@@ -126,7 +142,9 @@ class Memory:
         self, name: str, args: Sequence[Arg], shape: Sequence[int], dtype: str, **kwargs: Arg
     ) -> int:
         output = self.value(shape, dtype)
-        self.out.ops.append(Op(name, tuple(args), kwargs, (output,), self.event))
+        op = Op(name, tuple(args), kwargs, (output,), self.event)
+        self.out.ops.append(op)
+        self.made[output] = op
         return output
 
     def emits(self, name: str, args: Sequence[Arg], outputs: Sequence[int]) -> None:
@@ -167,10 +185,41 @@ class Memory:
         if len(values) == 1:
             return values[0]
         held = [self.out.values[v] for v in values]
+        if prod(held[0].shape[:dim]) == 1:
+            whole = self._rejoined(values, dim)
+            if whole >= 0:
+                return whole
         shape = list(held[0].shape)
         shape[dim] = sum(h.shape[dim] for h in held)
         items = Items(tuple(Tensor(v) for v in values))
         return self.emit(CONCAT, (items, dim), shape, held[0].dtype)
+
+    def _rejoined(self, values: Sequence[int], dim: int) -> int:
+        """Rows of one value that follow each other, however they were reshaped, are a slice of it
+        (-1: they are none)."""
+        first = self._rows_of(values[0])
+        if first is None:
+            return -1
+        source, start, stop = first
+        for value in values[1:]:
+            found = self._rows_of(value)
+            if found is None or found[0] != source or found[1] != stop:
+                return -1
+            stop = found[2]
+        shape = list(self.out.values[values[0]].shape)
+        shape[dim] = sum(self.out.values[v].shape[dim] for v in values)
+        return self.reshape(self.slice(source, 0, start, stop - start), shape)
+
+    def _rows_of(self, value: int) -> tuple[int, int, int] | None:
+        """(source, start, stop) if a value is rows [start, stop) of another one, reshaped."""
+        op = self.made.get(value)
+        while op is not None and op.name == RESHAPE:
+            op = self.made.get(next(trace.tensors_of(*op.args)))
+        if op is None or op.name != SLICE or op.args[1] != 0:
+            return None
+        _, _, start, size = op.args
+        assert isinstance(start, int) and isinstance(size, int)
+        return next(trace.tensors_of(*op.args)), start, start + size
 
     def cast(self, value: int, dtype: str) -> int:
         held = self.out.values[value]
@@ -200,6 +249,10 @@ class Memory:
             return self.emit(UNDEFINED, (), held.shape, held.dtype)
         first = held.offset
         last = first + geometry.extent(held.shape, held.strides)
+        if not self._inside(storage, first, last):
+            rows = self._by_rows(held)
+            if rows is not None:
+                return rows
         base = self._covering(storage, first, last, held.dtype)
         made = geometry.recipe(base.stop - base.start, first - base.start, held.shape, held.strides)
         if made is None:
@@ -214,12 +267,62 @@ class Memory:
                 return base.value
         return self._made(base.value, made)
 
+    @staticmethod
+    def _inside(storage: _Storage, first: int, last: int) -> bool:
+        """Whether one piece has all of [first, last)."""
+        return any(p.start <= first and last <= p.stop for p in storage.pieces)
+
+    def _by_rows(self, held: Held) -> int | None:
+        """A tensor over several pieces, row by row, if its rows are apart in memory."""
+        dims = [i for i, n in enumerate(held.shape) if n > 1]
+        if len(dims) < 2 or held.shape[dims[0]] > MOST_ROWS:
+            return None
+        outer = dims[0]
+        row = Held(
+            held.storage,
+            held.offset,
+            (*held.shape[:outer], 1, *held.shape[outer + 1 :]),
+            held.strides,
+            held.dtype,
+        )
+        if geometry.extent(row.shape, row.strides) >= held.strides[outer]:
+            return None
+        rows = [
+            self.read(
+                Held(
+                    row.storage,
+                    row.offset + i * held.strides[outer],
+                    row.shape,
+                    row.strides,
+                    row.dtype,
+                )
+            )
+            for i in range(held.shape[outer])
+        ]
+        return self.concat(rows, outer)
+
     def _made(self, value: int, made: geometry.Recipe) -> int:
         value = self.reshape(value, made.factors)
         for dim, (start, size) in enumerate(made.slices):
             value = self.slice(value, dim, start, size)
         value = self.permute(self.reshape(value, made.merged), made.order)
         return self.expand(value, made.shape)
+
+    def blocks(self, held: Held, count: int) -> list[list[Held]]:
+        """A contiguous tensor as ``count`` equal blocks, each as the same pieces: for each piece,
+        where it is in every block.  One piece if memory is not divided so."""
+        size = prod(held.shape) // count
+        step = [
+            Held(held.storage, held.offset + i * size, (size,), (1,), held.dtype)
+            for i in range(count)
+        ]
+        if geometry.contiguous(held.shape) != _normal(held):
+            return [step]
+        parts = [self.parts(block) for block in step]
+        shapes = [[p.shape for p in block] for block in parts]
+        if any(s != shapes[0] for s in shapes):
+            return [step]
+        return [list(column) for column in zip(*parts, strict=True)]
 
     def parts(self, held: Held) -> list[Held]:
         """The tensor as the pieces of memory that it is made of, if it is exactly several of them
@@ -234,7 +337,7 @@ class Memory:
             if piece.start != at:
                 return [held]
             at = piece.stop
-        if at != last or len(found) < 2:
+        if at != last or not found:
             return [held]
         result = []
         for piece in found:
@@ -388,7 +491,7 @@ class Replay:
 
     def in_time(self, event: Event) -> None:
         """Append a finding for what an event touches too early."""
-        if not self.pending:
+        if not self.pending or self.looks(event):
             return
         touched = list(trace.tensors_of(*event.args, *event.kwargs.values()))
         written = set(event.writes)
@@ -402,6 +505,14 @@ class Replay:
                 if (early or spoiled) and pending.event is not event:
                     self.too_early(event, pending.event, early)
                     return
+
+    def looks(self, event: Event) -> bool:
+        """Whether an event makes views only."""
+        if event.writes or event.name.startswith(("c10d.", "job.", "fsdp.")):
+            return False
+        read = {self.trace.tensors[n].storage for n in trace.tensors_of(*event.args)}
+        made = [self.trace.tensors[n].storage for n in trace.tensors_of(*event.outputs)]
+        return bool(made) and all(storage in read for storage in made)
 
     def too_early(self, event: Event, pending: Event, early: bool) -> None:
         sources = self.trace.sources
@@ -436,7 +547,9 @@ class Replay:
     # -- events -----------------------------------------------------------------------------
 
     def run(self) -> Functional:
+        from frontends.torch import fsdp  # noqa: F401 - fills the table of handlers
         from frontends.torch.collectives import HANDLERS as COLLECTIVES
+        from frontends.torch.collectives import unknown
 
         for number, event in enumerate(self.trace.events):
             self.memory.event = number
@@ -453,7 +566,7 @@ class Replay:
                 elif event.name.startswith(("c10d.", "_c10d_functional.")) and (
                     event.name not in COPIES
                 ):
-                    raise InvalidInput(f"the collective {event.name} is not supported")
+                    unknown(self, event)
                 else:
                     self.operator(event)
             except InvalidInput as error:
@@ -477,6 +590,8 @@ class Replay:
             if self.held(event.args[0]).storage != target.storage:
                 self.memory.write(target, self.memory.cast(source, target.dtype))
             return
+        if event.name in SCALED and self.scaled(event):
+            return
         read = {
             self.held(Tensor(n)).storage for n in trace.tensors_of(*event.args, *event.kwargs.values())
         }
@@ -498,6 +613,20 @@ class Replay:
         self.out.ops.append(Op(event.name, args, kwargs, named, self.memory.event))
         for target, value in zip(targets, outputs, strict=True):
             self.write(target, value)
+
+    def scaled(self, event: Event) -> bool:
+        """An operator with a number, in place on a flat buffer: piece by piece."""
+        parts = self.memory.parts(self.held(event.args[0]))
+        numbers = event.args[1:]
+        if len(parts) < 2 or any(isinstance(a, (Tensor, Items)) for a in numbers):
+            return False
+        for part in parts:
+            value = self.memory.read(part)
+            new = self.memory.emit(
+                event.name, (Tensor(value), *numbers), part.shape, part.dtype, **event.kwargs
+            )
+            self.memory.write(part, new)
+        return True
 
     def copy(self, event: Event) -> None:
         target = self.held(event.args[0])

@@ -8,21 +8,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from engine.affine import affine
 from engine.errors import InvalidInput
 from engine.findings import Finding
 from engine.ir import Addend, Expectation, Plan
-from frontends.torch.functional import Functional, functional
+from frontends.torch.functional import SLICE, Functional, functional
 from frontends.torch.lower import Result, Side, lower
-from frontends.torch.trace import Box, Trace
+from frontends.torch.trace import Box, Trace, tensors_of
 from frontends.zoo.shapes import Inference
 
 LOSS, GRADIENT, OUTPUT = "loss", "gradient", "output"
-#: How losses may combine: in words, and as the field of the result.
-COMBINATIONS = ("equal", "mean", "sum")
+#: The kind of rows that ask how losses combine, before it is known.
+CANDIDATE = "loss combination"
+
+
+class Combination(NamedTuple):
+    """How the losses of ranks are the single side's: those of every group of ranks together, and
+    all terms of a rank, by ``how`` ("sum" or "mean")."""
+
+    how: str
+    groups: tuple[tuple[int, ...], ...]
+
+    def text(self) -> str:
+        """In words, for the verdict."""
+        if all(len(g) == 1 for g in self.groups):
+            return "every rank's loss is the single-device loss"
+        shown = ", ".join(str(list(g)) for g in self.groups[:4])
+        more = f" and {len(self.groups) - 4} more groups" if len(self.groups) > 4 else ""
+        return f"the {self.how} of the losses over ranks {shown}{more} is the single-device loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +72,20 @@ def sides(single: Trace, parallel: Sequence[Trace]) -> Sides:
     return Sides(lowered[0], steps[0], tuple(lowered[1:]), tuple(steps[1:]))
 
 
-def plan(found: Sides, name: str = "torch", combine: str = "equal") -> Plan:
-    """The plan, with losses combined as ``combine`` says: every rank has all of the loss
-    ("equal"), or all terms of all ranks are added ("sum") or averaged ("mean")."""
+def plan(found: Sides, name: str = "torch", combination: Combination | None = None) -> Plan:
+    """The plan, with losses combined in one way; with None, rows that are not required ask for
+    every way there is."""
     builder = _Rows(found)
-    rows = (*builder.losses(combine), *builder.gradients(), *builder.outputs())
+    losses = (
+        list(builder.losses(combination))
+        if combination is not None
+        else [
+            row
+            for number, way in enumerate(combinations(found))
+            for row in builder.losses(way, f"{CANDIDATE} {number}")
+        ]
+    )
+    rows = (*losses, *builder.gradients(), *builder.outputs())
     if not rows:
         raise InvalidInput("the single side has no loss, no gradient and no output to compare")
     recorded: list[Finding] = [f for step in found.steps for f in step.findings]
@@ -68,7 +94,7 @@ def plan(found: Sides, name: str = "torch", combine: str = "equal") -> Plan:
         found.single.program,
         tuple(side.program for side in found.ranks),
         microbatches=1,
-        notes=notes(found),
+        notes=(*notes(found), *(() if combination is None else (combination.text(),))),
         recorded=tuple(recorded),
         expectations=rows,
     )
@@ -95,7 +121,7 @@ class _Rows:
 
     # -- losses -----------------------------------------------------------------------------
 
-    def losses(self, combine: str) -> Iterator[Expectation]:
+    def losses(self, way: Combination, kind: str = LOSS) -> Iterator[Expectation]:
         own = self.of(LOSS)
         if not own:
             return
@@ -104,14 +130,11 @@ class _Rows:
         if not terms or any(r.value < 0 for _, r in terms):
             yield Expectation(LOSS, LOSS, single, ())
             return
-        if combine != "equal":
-            weight = Fraction(1, len(terms)) if combine == "mean" else Fraction(1)
-            held = tuple(self.addend(rank, r, weight) for rank, r in terms)
-            yield Expectation(LOSS, LOSS, single, held)
-            return
-        for rank in sorted({rank for rank, _ in terms}):
-            held = tuple(self.addend(n, r) for n, r in terms if n == rank)
-            yield Expectation(LOSS, LOSS, single, held)
+        for group in way.groups:
+            held = [(n, r) for n, r in terms if n in group]
+            weight = Fraction(1, len(held)) if way.how == "mean" else Fraction(1)
+            addends = tuple(self.addend(n, r, weight) for n, r in held)
+            yield Expectation(kind, LOSS, single, addends, required=kind == LOSS)
 
     @staticmethod
     def addend(rank: int, result: Result, weight: Fraction = Fraction(1)) -> Addend:
@@ -214,8 +237,42 @@ def notes(found: Sides) -> tuple[str, ...]:
     return tuple(dict.fromkeys(lines))
 
 
-def with_combination(made: Plan, found: Sides, combine: str) -> Plan:
-    """The plan with its losses combined in another way."""
-    rows = tuple(_Rows(found).losses(combine))
-    rest = tuple(r for r in made.expectations if r.kind != LOSS)
-    return replace(made, expectations=(*rows, *rest))
+def combinations(found: Sides) -> list[Combination]:
+    """Every way in which losses may combine, simple ones first: every rank by itself, then ranks
+    at equal distances, as the axes of a mesh lie."""
+    ranks = [
+        n
+        for n, side in enumerate(found.ranks)
+        if any(r.compared.kind == LOSS for r in side.results)
+    ]
+    terms = max(
+        (sum(r.compared.kind == LOSS for r in side.results) for side in found.ranks), default=0
+    )
+    count = len(ranks)
+    result = []
+    for size in (n for n in range(1, count + 1) if count % n == 0):
+        for stride in (s for s in range(1, count + 1) if count % (s * size) == 0):
+            if size == 1 and stride > 1:
+                continue
+            groups = tuple(
+                tuple(ranks[block + at + i * stride] for i in range(size))
+                for block in range(0, count, size * stride)
+                for at in range(stride)
+            )
+            hows = ("sum",) if size == 1 and terms == 1 else ("mean", "sum")
+            result += [Combination(how, groups) for how in hows]
+    return result
+
+
+def divided(found: Sides) -> bool:
+    """Whether any rank cuts its batch, or has several losses: then how losses combine is open."""
+    for side, step in zip(found.ranks, found.steps, strict=True):
+        if sum(r.compared.kind == LOSS for r in side.results) > 1:
+            return True
+        batch = {i.value for i in step.inputs if i.kind == "batch"}
+        for op in step.ops:
+            if op.name == SLICE and any(v in batch for v in tensors_of(*op.args)):
+                return True
+    return any(
+        not any(r.compared.kind == LOSS for r in side.results) for side in found.ranks
+    )

@@ -18,7 +18,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from engine.errors import InvalidInput
@@ -299,7 +304,10 @@ class Recorder(TorchDispatchMode):
             self.tensor(args[0])
         name = str(func)
         given = None if name in QUESTIONS else self._group_names(func, args)
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            return self._real(func, args, kwargs)
         if given is None:
             return out
         if func.namespace not in ("c10d", "_c10d_functional", "prim", "prims"):
@@ -341,6 +349,17 @@ class Recorder(TorchDispatchMode):
             value = args[i] if i < len(args) else kwargs.get(argument.name)
             found += [self.tensor(x).number for x in _flat(value) if isinstance(x, torch.Tensor)]
         return tuple(found)
+
+    def _real(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """What has no shape without values: a constant, if it depends on no input."""
+        try:
+            with _disable_current_modes(), torch.no_grad():
+                return func(*self._shadow(args), **{k: self._shadow(v) for k, v in kwargs.items()})
+        except KeyError:
+            where, _ = place(sys._getframe(1))
+            raise InvalidInput(
+                f"the shape of a tensor depends on the inputs of the step ({func} at {where})"
+            ) from None
 
     def _scalar(self, x: torch.Tensor) -> Any:
         """``.item()``: what is known without any input; refused otherwise, by the user's line."""
@@ -407,15 +426,6 @@ def _flat(x: Any) -> Iterable[Any]:
         yield x
 
 
-#: Methods of a process group that give a handle.
-_ISSUING = (
-    "allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_base",
-    "allgather_into_tensor_coalesced", "allgather_coalesced", "gather", "scatter",
-    "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
-    "alltoall_base", "alltoall", "send", "recv", "recv_anysource", "broadcast", "barrier",
-)  # fmt: skip
-
-
 def watch_handles(recorder: Recorder) -> None:
     """Make waits for asynchronous operations visible, in this process, for good."""
 
@@ -428,9 +438,9 @@ def watch_handles(recorder: Recorder) -> None:
 
         return call
 
-    for name in _ISSUING:
-        if hasattr(ProcessGroup, name):
-            setattr(ProcessGroup, name, issuing(getattr(ProcessGroup, name)))
+    for name, method in list(vars(ProcessGroup).items()):
+        if not name.startswith("__") and callable(method) and "Work" in (method.__doc__ or ""):
+            setattr(ProcessGroup, name, issuing(method))
     for owner in (Work, FakeWork):
         if "wait" in owner.__dict__:
             original = owner.__dict__["wait"]
@@ -441,8 +451,3 @@ def watch_handles(recorder: Recorder) -> None:
 
             owner.wait = wait  # type: ignore[method-assign,assignment]
 
-
-def unfaked(values: torch.Tensor) -> torch.Tensor:
-    """A real tensor, whatever mode is on."""
-    with unset_fake_temporarily():
-        return values.clone()
