@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.errors import InvalidInput
-from frontends.torch import trace
+from frontends.torch import standins, trace
 from frontends.torch.job import Job
 from frontends.torch.record import Recorder, _machinery, watch_handles
 from frontends.torch.stated import TensorSpec
@@ -156,6 +156,7 @@ def record(
     recorder = Recorder(rank, world_size, fake)
     watch_handles(recorder)
     _refuse_compile()
+    standins.install(lambda text: recorder.notes.setdefault(text))
     torch.nn.modules.module.register_module_forward_pre_hook(recorder.entered)
     torch.nn.modules.module.register_module_forward_hook(recorder.left, always_call=True)
     with fake, recorder:

@@ -171,7 +171,8 @@ class Memory:
         if tuple(order) == tuple(range(len(order))):
             return value
         shape = tuple(held.shape[i] for i in order)
-        if all(n == 1 or i == order[i] for i, n in enumerate(shape)):
+        real = [i for i in order if held.shape[i] != 1]
+        if real == sorted(real):
             return self.reshape(value, shape)
         return self.emit(PERMUTE, (Tensor(value), _ints(order)), shape, held.dtype)
 

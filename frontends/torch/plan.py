@@ -73,8 +73,8 @@ def sides(single: Trace, parallel: Sequence[Trace]) -> Sides:
 
 
 def plan(found: Sides, name: str = "torch", combination: Combination | None = None) -> Plan:
-    """The plan, with losses combined in one way; with None, rows that are not required ask for
-    every way there is."""
+    """The plan, with losses combined in one way; with None, there is a row for every way there is
+    (to find out which holds: such a plan is no question for a verdict)."""
     builder = _Rows(found)
     losses = (
         list(builder.losses(combination))
@@ -134,7 +134,7 @@ class _Rows:
             held = [(n, r) for n, r in terms if n in group]
             weight = Fraction(1, len(held)) if way.how == "mean" else Fraction(1)
             addends = tuple(self.addend(n, r, weight) for n, r in held)
-            yield Expectation(kind, LOSS, single, addends, required=kind == LOSS)
+            yield Expectation(kind, LOSS, single, addends)
 
     @staticmethod
     def addend(rank: int, result: Result, weight: Fraction = Fraction(1)) -> Addend:
