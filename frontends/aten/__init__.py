@@ -4,7 +4,7 @@
 or of any other graph of ATen operators, calls `lower`.
 """
 
-from frontends.aten import communication, pointwise, rows
+from frontends.aten import attention, communication, losses, pointwise, positions, rows
 from frontends.aten.lowering import TABLE, Const, Lowered, Lowering, Real, Undefined, rule_of
 
 __all__ = [
@@ -14,8 +14,11 @@ __all__ = [
     "Lowering",
     "Real",
     "Undefined",
+    "attention",
     "communication",
+    "losses",
     "pointwise",
+    "positions",
     "rows",
     "rule_of",
 ]

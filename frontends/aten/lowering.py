@@ -7,10 +7,10 @@ value only where an operator needs one, or memory that nothing has written (`Und
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isfinite, prod
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 from engine.errors import ShapeMismatch, Unsupported
 from engine.ir import Attr, Op, Shard, Source, Value
@@ -21,11 +21,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """Value ``number`` of the body."""
+    """Value ``number`` of the body; ``domain``: of integers, [low, high) if it is known."""
 
     number: int
     shape: Shape
     dtype: str
+    domain: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +40,40 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Undefined:
-    """Memory that nothing has written."""
+    """What has no value here: memory that nothing has written, or as ``why`` says."""
 
     shape: Shape
     dtype: str
+    why: str = "memory that nothing has written"
 
 
-Lowered: TypeAlias = "Real | Const | Undefined"
+class Symbolic(Protocol):
+    """A tensor that is no value yet, and can be moved without becoming one."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    def reshape(self, shape: Shape) -> Symbolic: ...
+
+    def expand(self, shape: Shape) -> Symbolic: ...
+
+    def permute(self, order: Sequence[int]) -> Symbolic: ...
+
+    def slice(self, dim: int, start: int, size: int) -> Symbolic: ...
+
+    def real(self, lo: Lowering) -> Real: ...
+
+
+Lowered: TypeAlias = "Real | Const | Undefined | Symbolic"
 #: A tensor or a number of Python.
 Operand: TypeAlias = "Lowered | int | float | bool"
+
+
+def is_symbolic(x: object) -> TypeGuard[Symbolic]:
+    return not isinstance(x, (Real, Const, Undefined, int, float))
 
 
 def fraction(number: float | int | Fraction) -> Fraction:
@@ -91,6 +117,9 @@ class Lowering:
         self.bound: list[tuple[int, int]] = []
         self.source = Source()
         self.expected: Sequence[tuple[Shape, str]] = ()
+        #: Of every log-softmax: the shifted operand, its exponentials, and their sum.
+        self.exponentials: dict[int, tuple[Real, Real, Real]] = {}
+        self.tables: dict[str, Real] = {}
         self._constants: dict[Fraction, Real] = {}
 
     # -- values -----------------------------------------------------------------------------
@@ -104,17 +133,19 @@ class Lowering:
         self.shards.append(shard)
         value = self.value(shard.shape, shard.dtype, shard.name)
         self.bound.append((value.number, len(self.shards) - 1))
-        return value
+        return replace(value, domain=shard.domain)
 
     def real(self, x: Operand) -> Real:
         """A tensor as a value; raises `Unsupported` for what has none."""
         if isinstance(x, Real):
             return x
         if isinstance(x, Undefined):
-            raise Unsupported("it reads memory that nothing has written")
+            raise Unsupported(f"it reads {x.why}")
         if isinstance(x, Const):
             return self._filled(x)
-        return self._filled(Const(fraction(x), (), "float32"))
+        if isinstance(x, (int, float)):
+            return self._filled(Const(fraction(x), (), "float32"))
+        return x.real(self)
 
     def _filled(self, x: Const) -> Real:
         """A constant tensor: some input times zero, plus the constant."""
@@ -148,11 +179,13 @@ class Lowering:
         (output,) = self.emits(name, inputs, attrs)
         return output
 
-    def derivative(self, name: str, inputs: Sequence[Real], gradient: Real, **attrs: Attr) -> Real:
-        """Append the reverse derivative of a declared operator for its first input."""
-        full = {**attrs, "wrt": (0,), "arity": len(inputs)}
+    def derivative(
+        self, name: str, inputs: Sequence[Real], gradient: Real, wrt: int = 0, **attrs: Attr
+    ) -> Real:
+        """Append the reverse derivative of a declared operator for its input ``wrt``."""
+        full = {**attrs, "wrt": (wrt,), "arity": len(inputs)}
         (shape,) = self.inference.backward(
-            name, [x.shape for x in inputs], [gradient.shape], attrs, (0,)
+            name, [x.shape for x in inputs], [gradient.shape], attrs, (wrt,)
         )
         output = self.value(shape, gradient.dtype, f"gradient of {name}")
         read = [*(x.number for x in inputs), gradient.number]
@@ -172,6 +205,11 @@ class Lowering:
 
     # -- movement ---------------------------------------------------------------------------
 
+    def _moved(self, name: str, x: Lowered, **attrs: Attr) -> Real:
+        """Append an operator whose entries are those of ``x``, elsewhere."""
+        held = self.real(x)
+        return replace(self.emit(name, held, **attrs), domain=held.domain)
+
     def reshape(self, x: Lowered, shape: Shape) -> Any:
         if x.shape == shape:
             return x
@@ -179,7 +217,9 @@ class Lowering:
             raise ShapeMismatch(f"view of {list(x.shape)} as {list(shape)}")
         if isinstance(x, Const):
             return Const(x.value, shape, x.dtype)
-        return self.emit("view", self.real(x), size=shape)
+        if is_symbolic(x):
+            return x.reshape(shape)
+        return self._moved("view", x, size=shape)
 
     def expand(self, x: Lowered, shape: Shape) -> Any:
         if x.shape == shape:
@@ -187,15 +227,19 @@ class Lowering:
         if isinstance(x, Const):
             broadcast(x.shape, shape)
             return Const(x.value, shape, x.dtype)
+        if is_symbolic(x):
+            return x.expand(shape)
         lead = (1,) * (len(shape) - len(x.shape))
-        return self.emit("expand", self.reshape(self.real(x), (*lead, *x.shape)), size=shape)
+        return self._moved("expand", self.reshape(x, (*lead, *x.shape)), size=shape)
 
     def permute(self, x: Lowered, order: Sequence[int]) -> Any:
         if isinstance(x, Const):
             return Const(x.value, tuple(x.shape[i] for i in order), x.dtype)
         if tuple(order) == tuple(range(len(order))):
             return x
-        return self.emit("permute", self.real(x), dims=tuple(order))
+        if is_symbolic(x):
+            return x.permute(order)
+        return self._moved("permute", x, dims=tuple(order))
 
     def transpose(self, x: Lowered, i: int, j: int) -> Any:
         order = list(range(len(x.shape)))
@@ -208,7 +252,9 @@ class Lowering:
             return x
         if isinstance(x, Const):
             return Const(x.value, shape, x.dtype)
-        return self.emit("slice", self.real(x), dim=dim, start=start, size=size)
+        if is_symbolic(x):
+            return x.slice(dim, start, size)
+        return self._moved("slice", x, dim=dim, start=start, size=size)
 
     def concat(self, xs: Sequence[Lowered], dim: int) -> Any:
         xs = [x for x in xs if 0 not in x.shape] or list(xs[:1])

@@ -18,6 +18,7 @@ from frontends.aten.lowering import (
     fraction,
     lowers,
 )
+from frontends.aten.positions import added
 
 # -- movement ----------------------------------------------------------------------------------
 
@@ -117,17 +118,17 @@ def _undefined(lo: Lowering) -> Any:
 
 @lowers("aten.add.Tensor", "aten.add.Scalar")
 def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
-    return lo.add(x, y, fraction(alpha))
+    return added(x, y, fraction(alpha)) or lo.add(x, y, fraction(alpha))
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
 def _sub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
-    return lo.add(x, y, -fraction(alpha))
+    return added(x, y, -fraction(alpha)) or lo.add(x, y, -fraction(alpha))
 
 
 @lowers("aten.rsub.Tensor", "aten.rsub.Scalar")
 def _rsub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
-    return lo.add(y, x, -fraction(alpha))
+    return added(y, x, -fraction(alpha)) or lo.add(y, x, -fraction(alpha))
 
 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from frontends.aten.losses import Picked
 from frontends.aten.lowering import Lowered, Lowering, dimensions, fraction, lowers
 
 ONE = Fraction(1)
@@ -30,9 +31,13 @@ def _softmax_backward(
 def _log_softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     at = dimensions(x.shape, dim)
     held = lo.real(x)
-    shifted = lo.sub(held, lo.emit("amax", held, dim=at, keepdim=True))
-    total = lo.sum(lo.unary("exp", shifted), at, True)
-    return lo.sub(shifted, lo.unary("log", total))
+    shifted = lo.real(lo.sub(held, lo.emit("amax", held, dim=at, keepdim=True)))
+    e = lo.unary("exp", shifted)
+    total = lo.real(lo.sum(e, at, True))
+    y = lo.sub(shifted, lo.unary("log", total))
+    if at == (len(x.shape) - 1,):
+        lo.exponentials[y.number] = (shifted, e, lo.reshape(total, x.shape[:-1]))
+    return y
 
 
 @lowers("aten._log_softmax_backward_data.default")
@@ -40,6 +45,8 @@ def _log_softmax_backward(
     lo: Lowering, gradient: Lowered, y: Lowered, dim: int, dtype: str = ""
 ) -> Any:
     at = dimensions(y.shape, dim)
+    if isinstance(gradient, Picked):
+        return gradient.through_log_softmax(lo, y)
     return lo.sub(gradient, lo.mul(lo.unary("exp", y), lo.sum(gradient, at, True)))
 
 
