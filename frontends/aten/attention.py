@@ -43,7 +43,7 @@ def causal(lo: Lowering, scores: Real) -> Real:
     return lo.reshape(lo.emit("apply_mask", four, mask), scores.shape)  # type: ignore[no-any-return]
 
 
-@lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+@lowers("aten.masked_fill.Scalar")
 def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     if isinstance(mask, Const):
         if mask.value == 0:
@@ -59,7 +59,10 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
 
 
 def _scale(q: Lowered, scale: float | None) -> Fraction:
-    return fraction(1 / sqrt(q.shape[-1]) if scale is None else scale)
+    factor = fraction(1 / sqrt(q.shape[-1]) if scale is None else scale)
+    if factor <= 0:
+        raise Unsupported(f"attention with a scale of {scale}: its kernels give no numbers")
+    return factor
 
 
 def _scores(

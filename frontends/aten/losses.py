@@ -57,7 +57,7 @@ def _valid(lo: Lowering, ids: Real, ignored: int) -> Lowered:
     return lo.shift(lo.scale(chosen, Fraction(-1)), Fraction(1))
 
 
-@lowers("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
+@lowers("aten.nll_loss_forward.default")
 def _nll_loss(
     lo: Lowering,
     logs: Lowered,

@@ -98,8 +98,13 @@ def _zeros(lo: Lowering, *_: Any, **__: Any) -> Any:
     return _full(lo, 0)
 
 
-@lowers("aten.full.default", "aten.full_like.default", "aten.fill.Scalar", "aten.new_full.default")
+@lowers("aten.full.default", "aten.full_like.default", "aten.fill.Scalar")
 def _filled(lo: Lowering, _: Any, number: float, *__: Any, **___: Any) -> Any:
+    return _full(lo, number)
+
+
+@lowers("aten.new_full.default")
+def _new_full(lo: Lowering, _: Any, shape: Sequence[int], number: float, **__: Any) -> Any:
     return _full(lo, number)
 
 

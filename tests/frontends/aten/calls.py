@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from frontends.aten.lowering import Const
+from frontends.aten.positions import Compared, Positions
+
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 CALLS: dict[str, list[Callable[[Draw], Call]]] = {}
+
+
+class Both(NamedTuple):
+    """An operand that is symbolic, and what it is."""
+
+    lowered: Any
+    tensor: torch.Tensor
 
 
 class Draw:
@@ -312,6 +323,123 @@ def _(d: Draw) -> Call:
     x = d.real(*shape)
     _, scale = torch.ops.aten._fused_rms_norm(x, last, weight, 1e-2)
     return (d.real(*shape), x, last, scale, weight, [True, weight is not None]), {}
+
+
+# -- ids and positions ------------------------------------------------------------------------
+
+
+@call("aten.embedding.default")
+def _(d: Draw) -> Call:
+    rows, width = d.sizes(2)
+    return (d.real(rows, width), d.ids(rows, *d.sizes(2))), {}
+
+
+@call("aten.embedding_dense_backward.default")
+def _(d: Draw) -> Call:
+    rows, width, *shape = d.sizes(4)
+    return (d.real(*shape, width), d.ids(rows, *shape), rows, -1, False), {}
+
+
+def _labels(d: Draw) -> tuple[torch.Tensor, torch.Tensor]:
+    n, classes = d.sizes(2)
+    labels = d.ids(classes, n)
+    labels[d.below(n) :: 2] = -100
+    labels[0] = 0
+    return d.real(n, classes).log_softmax(1), labels
+
+
+@call("aten.nll_loss_forward.default")
+def _(d: Draw) -> Call:
+    logs, labels = _labels(d)
+    return (logs, labels, None, d.below(3), -100), {}
+
+
+@call("aten.nll_loss_backward.default")
+def _(d: Draw) -> Call:
+    logs, labels = _labels(d)
+    reduction = d.below(3)
+    _, count = torch.ops.aten.nll_loss_forward(logs, labels, None, reduction, -100)
+    gradient = d.real(*(labels.shape if reduction == 0 else ()))
+    return (gradient, logs, labels, None, reduction, -100, count.double()), {}
+
+
+@call("aten.arange.default")
+def _(d: Draw) -> Call:
+    return (d.below(5) + 1,), {}
+
+
+@call("aten.arange.start")
+def _(d: Draw) -> Call:
+    return (d.below(3), 4 + d.below(3)), {}
+
+
+@call("aten.arange.start_step")
+def _(d: Draw) -> Call:
+    return (d.below(3), 5 + d.below(5), 1 + d.below(3)), {}
+
+
+def positions(d: Draw, shape: tuple[int, ...]) -> Both:
+    """Random positions."""
+    const, steps = d.below(5) - 2, tuple(d.below(5) - 2 for _ in shape)
+    tensor = torch.full(shape, const)
+    for dim, step in enumerate(steps):
+        index = torch.arange(shape[dim]) * step
+        tensor = tensor + index.view(*(-1 if i == dim else 1 for i in range(len(shape))))
+    return Both(Positions(const, steps, shape, "int64"), tensor)
+
+
+@call(*(f"aten.{name}.Tensor" for name in ("lt", "le", "gt", "ge", "add", "sub", "rsub")))
+def _(d: Draw) -> Call:
+    a, b = d.sizes(2)
+    return (positions(d, (a, b)), positions(d, (1, b))), {}
+
+
+@call(*(f"aten.{name}.Scalar" for name in ("lt", "le", "gt", "ge", "add", "sub", "rsub")))
+def _(d: Draw) -> Call:
+    return (positions(d, d.sizes(2)), d.below(5) - 2), {}
+
+
+@call("aten.tril.default", "aten.triu.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(2)
+    mask = Both(Const(Fraction(1), shape, "bool"), torch.ones(shape, dtype=torch.bool))
+    return (mask, d.below(5) - 2), {}
+
+
+@call("aten.logical_not.default", "aten.bitwise_not.default")
+def _(d: Draw) -> Call:
+    given = positions(d, d.sizes(2))
+    return (Both(Compared(given.lowered), given.tensor >= 0),), {}
+
+
+@call("aten.masked_fill.Scalar")
+def _(d: Draw) -> Call:
+    *lead, n = d.sizes(3)
+    later = Positions(-1, (-1, 1), (n, n), "int64")
+    mask = torch.ones(n, n, dtype=torch.bool).triu(1)
+    return (d.real(*lead, n, n), Both(Compared(later), mask), float("-inf")), {}
+
+
+@call("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def _(d: Draw) -> Call:
+    q, k, v, options = _attention(d)
+    return (q, k, v, 0.0, options["is_causal"]), {"scale": options["scale"]}
+
+
+@call("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
+def _(d: Draw) -> Call:
+    q, k, v, options = _attention(d)
+    out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, **options)
+    gradient = d.real(*out.shape)
+    return (gradient, q, k, v, out, sums, 0.0, options["is_causal"]), {"scale": options["scale"]}
+
+
+def _attention(d: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+    b, h, s, e = d.sizes(4)
+    causal = bool(d.below(2))
+    t = s if causal else d.sizes(1)[0]
+    options = {"is_causal": causal, "scale": abs(d.number()) or None if d.below(2) else None}
+    return d.real(b, h, s, e), d.real(b, h, t, e), d.real(b, h, t, e), options
 
 
 def _rms_backward(
