@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 from operator import itemgetter
 
+from engine.demands import Demand
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.factors import Axes, Factors, extent
 from engine.ir import MICROBATCH, Plan, Program, Shard
@@ -163,6 +164,25 @@ class Recorder:
             self.reading.unify(self.shard(programs[program].shards[shard]), gradient)
         return side
 
+    def expect(self, demand: Demand, single: Recording, parallel: Recording) -> None:
+        """What a demand is about is a box of the single-device value; raises `ShapeMismatch`."""
+        held = [parallel.tensors[v] for part in demand.held for v in part.tensors]
+        if demand.problem or demand.expected < 0:
+            return
+        if demand.shard >= 0 and not held:
+            held = [self.shard(self.plan.programs[demand.program].shards[demand.shard])]
+        want = single.tensors[demand.expected]
+        for have in held:
+            if want is None or have is None or not (want.dims and have.dims):
+                continue
+            if prod(want.shape) == prod(have.shape) == 1:
+                continue
+            if not demand.offset:
+                self.reading.unify(want, have)
+                continue
+            for i, (dim, part) in enumerate(zip(want.dims, have.dims, strict=True)):
+                self.axes.relate(dim, part, step_of(demand.relative[i]))
+
     def read(
         self,
         row: Row,
@@ -285,6 +305,8 @@ def _loaded(unrolled: Unrolled, who: str) -> list[tuple[int, ...]]:
         for row in unrolled.rows
         if row.kind == "load"
     }
-    if len(found) != 1:
+    if not found:
+        return []
+    if len(found) > 1:
         raise InvalidInput(f"the {who} load batches of {len(found)} different shapes")
     return list(found.pop())

@@ -11,13 +11,14 @@ what a mean divides by, stay those of the true size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isqrt, prod
 
 from engine.affine import Affine
 from engine.arrays import Dim
 from engine.arrays.dims import count, normal
+from engine.demands import Demand
 from engine.errors import Unsupported
 from engine.factors import AxisClass, Factors, extent
 from engine.ir import Attr, Plan
@@ -168,15 +169,19 @@ def shrink(
     expanded: frozenset[str] = frozenset(),
     per_shard: int = 2,
     indexed: int = 0,
+    found: Sequence[Demand] = (),
 ) -> Sizes:
     """Sizes for both sides.
 
     ``expanded``: coordinates of the batch's slices along which data is to be distinct.
     ``per_shard``: positions that the smallest part of each axis keeps, if possible; ``indexed``:
-    that of an indexed axis, where it is more (few classes make few distinct slices).  Raises
+    that of an indexed axis, where it is more (few classes make few distinct slices).  ``found``:
+    the plan's demands, which relate values of one side to those of the other.  Raises
     `Unsupported`, `ShapeMismatch` or `InvalidInput` where operators do not fit their tensors.
     """
     recorder = Recorder(plan, single, parallel)
     first = recorder.run([plan.single], single)
     second = recorder.run(plan.programs, parallel)
+    for demand in found:
+        recorder.expect(demand, first, second)
     return Sizes(plan, recorder, first, second, expanded, per_shard, indexed)

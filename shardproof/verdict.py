@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from engine.conclusions import told
+from engine.expectations import LOSS
 from engine.findings import Finding
 from engine.simulate import Comparison, Simulation
 from partition.partition import Partition, Stage
@@ -13,6 +15,10 @@ from shardproof.solve import Answers
 
 #: Findings that are listed one by one; more of a kind are counted.
 MOST = 20
+
+
+#: Why no run of both programs says anything.
+UNDEFINED = "the single-device program is undefined on all inputs that were tried"
 
 
 class Decision(NamedTuple):
@@ -111,6 +117,8 @@ def why(
     failed = [c for c in result.conclusions if not c.holds]
     if failed:
         found = failed[0].message
+        if simulation is not None and simulation.undefined:
+            return f"{UNDEFINED}, and this is not concluded: {found}"
         if simulation is not None and simulation.failure:
             return f"local mismatch that could not be confirmed ({simulation.failure}): {found}"
         return f"local mismatch that no conclusion confirms: {found}"
@@ -128,13 +136,14 @@ def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:
 
 
 def _conclusion(result: Partition, found: Comparison) -> Finding:
-    name = "loss" if found.shard < 0 else f"gradient of {found.name}"
+    name = "loss" if found.demand.kind == LOSS else told(found.demand.kind, found.name)
     ranks = (result.plan.programs[found.program].base,) if found.program >= 0 else ()
     where = f"rank {ranks[0]}" if ranks else "every rank"
     messages = [
         c.message
         for c in result.conclusions
-        if not c.holds and c.program == found.program and c.name == found.name
+        if not c.holds
+        and (c.kind, c.program, c.name) == (found.demand.kind, found.program, found.name)
     ]
     return Finding(
         "conclusion",

@@ -85,13 +85,16 @@ class Table:
         required: bool = True,
     ) -> None:
         """One row: ``held`` is ``single``, or its box at ``offset``; or the box that a tensor
-        divided by ``split`` (as parameters are) has on a rank."""
+        divided by ``split`` (as parameters are) has on a rank; an accumulated gradient's is that of
+        its shard."""
         alone = (single,) if isinstance(single, Term) else tuple(single)
         if split:
             if offset or not held or not alone:
                 raise InvalidInput("a box of what has no counterpart, or two boxes", name)
             full = self._shape(alone[0])
             _, offset = held[0].program.cut(name, full, split)
+        elif held and held[0].body == ACCUMULATED and not offset:
+            offset = held[0].program.shards[held[0].value].offset
         self.rows.append(
             Expectation(
                 kind,

@@ -92,7 +92,8 @@ class Rank:
     slots: dict[int, Array] = field(default_factory=dict)
     contexts: dict[int, list[dict[int, Array]]] = field(default_factory=dict)
     gradients: dict[int, Array] = field(default_factory=dict)
-    losses: list[tuple[str, float]] = field(default_factory=list)
+    losses: list[Array] = field(default_factory=list)
+    passed_on: list[Array | None] = field(default_factory=list)
     issues: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -119,8 +120,7 @@ class Rank:
         for _, value, shard in body.reduced:
             self.gradients[shard] = self.value(values, value)
         for value in body.losses:
-            which = f"{body.name}: {body.values[value].name}"
-            self.losses.append((which, float(self.value(values, value).sum())))
+            self.losses.append(self.value(values, value))
         self.contexts.setdefault(call.body, []).append(values)
 
     def bound(self, call: Call, body: Body) -> dict[int, Array]:
@@ -158,6 +158,12 @@ class Rank:
     def seed(self) -> float:
         share = self.slices() if self.plan.loss == "mean" and not self.whole else 1
         return self.given.gradient / share
+
+    def loss(self) -> float:
+        """The sum of the losses of all calls, but for those that communication on this rank turned
+        into another loss."""
+        before = {id(x) for x in self.passed_on}
+        return float(sum(x.sum() for x in self.losses if id(x) not in before))
 
     def slices(self) -> int:
         axes = [self.program.extents.get(axis, 1) for axis in self.plan.replica_axes]
@@ -206,6 +212,9 @@ class Rank:
         else:
             outputs = self.local(op, inputs)
         self.same([len(outputs)], [len(op.outputs)])
+        moves = op.name in COLLECTIVES or op.name in ("recv", "identity")
+        if moves and not set(body.losses).isdisjoint(op.outputs):
+            self.passed_on += inputs
         for number, output in zip(op.outputs, outputs, strict=True):
             self.same(output.shape, body.values[number].shape)
             values[number] = output
@@ -456,15 +465,15 @@ def _error(actual: Any, expected: Any, scale: float) -> float:
 
 
 def _losses(plan: Plan, single: Rank, many: Sequence[Rank]) -> list[tuple[float, str]]:
-    """Losses of one name, over the ranks of one program that differ in their replica only."""
-    expected = sum(value for _, value in single.losses)
+    """The losses of the ranks of one program that differ in their replica only."""
+    expected = single.loss()
     totals: dict[object, float] = {}
     for rank in many:
         others = tuple((a, i) for a, i in rank.at.items() if a not in plan.replica_axes)
         share = rank.slices() if plan.loss == "mean" else 1
-        for which, value in rank.losses:
-            key = (rank.program.base, others, which)
-            totals[key] = totals.get(key, 0.0) + value / share
+        if rank.losses:
+            key = (rank.program.base, others)
+            totals[key] = totals.get(key, 0.0) + rank.loss() / share
     if not totals:
         return [(np.inf, "no rank computes a loss")]
     return [(_error(x, expected, abs(expected)), f"loss {key}") for key, x in totals.items()]
