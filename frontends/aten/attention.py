@@ -24,8 +24,10 @@ def is_causal(mask: Compared, shape: tuple[int, ...]) -> bool:
     """Whether a mask is true exactly where the key (the last dimension) comes after the query."""
     of = mask.expand(shape).of
     lead = (0,) * (len(shape) - 2)
-    return len(shape) >= 2 and shape[-1] == shape[-2] and (
-        of.const == -1 and of.steps == (*lead, -1, 1)
+    return (
+        len(shape) >= 2
+        and shape[-1] == shape[-2]
+        and (of.const == -1 and of.steps == (*lead, -1, 1))
     )
 
 

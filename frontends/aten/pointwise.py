@@ -12,7 +12,6 @@ from frontends.aten.lowering import (
     Lowered,
     Lowering,
     Operand,
-    Real,
     Undefined,
     dimensions,
     fraction,
@@ -212,9 +211,7 @@ def _gelu_tanh(lo: Lowering, x: Lowered) -> Any:
 
 
 @lowers("aten.gelu_backward.default")
-def _gelu_backward(
-    lo: Lowering, gradient: Lowered, x: Lowered, approximate: str = "none"
-) -> Any:
+def _gelu_backward(lo: Lowering, gradient: Lowered, x: Lowered, approximate: str = "none") -> Any:
     if approximate == "none":
         return lo.derivative("gelu", [lo.real(x)], lo.real(gradient))
     y = _gelu_tanh(lo, x)
@@ -303,5 +300,3 @@ def _mv(lo: Lowering, x: Lowered, y: Lowered) -> Any:
     (columns,) = y.shape
     product = lo.emit("matmul", lo.real(x), lo.reshape(lo.real(y), (columns, 1)))
     return lo.reshape(product, (x.shape[0],))
-
-

@@ -110,9 +110,7 @@ class Compared:
     def inverse(self) -> Compared:
         """True where this is not: minus the positions, minus 1, is not negative."""
         of = self.of
-        return Compared(
-            Positions(-of.const - 1, tuple(-s for s in of.steps), of.shape, of.dtype)
-        )
+        return Compared(Positions(-of.const - 1, tuple(-s for s in of.steps), of.shape, of.dtype))
 
 
 def whole(x: Operand) -> Positions | None:
@@ -184,9 +182,7 @@ def _triangle(name: str, keeps_below: bool) -> None:
             raise Unsupported(f"{name} of anything but a mask of ones")
         lead = (0,) * (len(x.shape) - 2)
         steps = (*lead, 1, -1) if keeps_below else (*lead, -1, 1)
-        return Compared(
-            Positions(diagonal if keeps_below else -diagonal, steps, x.shape, "int64")
-        )
+        return Compared(Positions(diagonal if keeps_below else -diagonal, steps, x.shape, "int64"))
 
 
 _triangle("tril", True)

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def capture(
     """The traces of ``ranks``, in order; raises `InvalidInput` with the user's line where the step
     fails, is no step, or takes more than ``limits``."""
     limits = limits or Limits()
+    _import_once()
     most = workers or os.cpu_count() or 1
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory(prefix="shardproof-capture-") as folder:
@@ -78,9 +80,16 @@ def capture(
         return [trace.read(Path(folder) / f"{rank}.trace") for rank in ranks]
 
 
-def _collect(
-    running: dict[int, tuple[BaseProcess, float]], folder: Path, limits: Limits
-) -> None:
+@cache
+def _import_once() -> None:
+    """What torch imports when it is first used, so that children find it there."""
+    import torch.testing._internal.distributed.fake_pg
+
+    with FakeTensorMode(), torch.no_grad():
+        torch.nn.functional.linear(torch.empty(2, 2), torch.empty(2, 2)).sum()
+
+
+def _collect(running: dict[int, tuple[BaseProcess, float]], folder: Path, limits: Limits) -> None:
     """Wait a little for children; raises `InvalidInput` for one that failed."""
     first = next(iter(running.values()))[0]
     first.join(0.01)
@@ -96,7 +105,8 @@ def _collect(
             raise InvalidInput(failure.read_text(encoding="utf-8")[:8000], f"rank {rank}")
         if not (folder / f"{rank}.trace").exists():
             raise InvalidInput(
-                f"the capturing process ended with code {child.exitcode} and no trace", f"rank {rank}"
+                f"the capturing process ended with code {child.exitcode} and no trace",
+                f"rank {rank}",
             )
 
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 from engine.errors import InvalidInput
 from frontends.torch import geometry
+from frontends.torch.state import State
 from frontends.torch.trace import Arg, Event, Held, Items, Named, Ranks, Tensor, tensors_of
 
-if TYPE_CHECKING:
-    from frontends.torch.functional import Replay
-
-Handler = Callable[["Replay", Event], None]
+Handler = Callable[["State", Event], None]
 
 HANDLERS: dict[str, Handler] = {}
 
@@ -68,12 +65,12 @@ def _rows(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(shape) or (1,)
 
 
-def _reduced(replay: Replay, value: int, group: Ranks, op: str) -> int:
+def _reduced(replay: State, value: int, group: Ranks, op: str) -> int:
     held = replay.out.values[value]
     return replay.memory.emit("comm.all_reduce", (Tensor(value), group, op), held.shape, held.dtype)
 
 
-def gathered(replay: Replay, value: int, group: Ranks) -> int:
+def gathered(replay: State, value: int, group: Ranks) -> int:
     """All ranks' values, one after the other along the first dimension."""
     held = replay.out.values[value]
     shape = _rows(held.shape)
@@ -82,19 +79,17 @@ def gathered(replay: Replay, value: int, group: Ranks) -> int:
     return replay.memory.emit("comm.all_gather", (Tensor(value), group, 0), full, held.dtype)
 
 
-def scattered(replay: Replay, value: int, group: Ranks, op: str) -> int:
+def scattered(replay: State, value: int, group: Ranks, op: str) -> int:
     """This rank's part of the sum along the first dimension."""
     held = replay.out.values[value]
     if not held.shape or held.shape[0] % len(group.ranks):
-        raise InvalidInput(
-            f"a reduce-scatter of {list(held.shape)} over {len(group.ranks)} ranks"
-        )
+        raise InvalidInput(f"a reduce-scatter of {list(held.shape)} over {len(group.ranks)} ranks")
     part = (held.shape[0] // len(group.ranks), *held.shape[1:])
     args = (Tensor(value), group, op, 0)
     return replay.memory.emit("comm.reduce_scatter", args, part, held.dtype)
 
 
-def _divided(replay: Replay, value: int, part: Sequence[int], count: int) -> int:
+def _divided(replay: State, value: int, part: Sequence[int], count: int) -> int:
     """A value of ``count`` parts of shape ``part``, one after the other along the first."""
     rows = _rows(part)
     full = (rows[0] * count, *rows[1:])
@@ -109,7 +104,7 @@ def _divided(replay: Replay, value: int, part: Sequence[int], count: int) -> int
 
 
 @handles("c10d.allreduce_.default", "c10d.allreduce_coalesced_.default")
-def _allreduce(replay: Replay, event: Event) -> None:
+def _allreduce(replay: State, event: Event) -> None:
     group, op = group_of(event), reduction(event)
     for tensor in listed(event.args[0]):
         for part in replay.memory.parts(replay.held(tensor)):
@@ -118,12 +113,12 @@ def _allreduce(replay: Replay, event: Event) -> None:
 
 
 @handles("c10d._allgather_base_.default")
-def _allgather_base(replay: Replay, event: Event) -> None:
+def _allgather_base(replay: State, event: Event) -> None:
     _gather_into(replay, event.args[0], event.args[1], group_of(event))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 
 
-def _gather_into(replay: Replay, target: Arg, source: Arg, group: Ranks) -> None:
+def _gather_into(replay: State, target: Arg, source: Arg, group: Ranks) -> None:
     """What was copied into one flat message is gathered piece by piece."""
     into, own = replay.held(target), replay.held(source)
     count = len(group.ranks)
@@ -148,14 +143,14 @@ def _gather_into(replay: Replay, target: Arg, source: Arg, group: Ranks) -> None
 
 
 @handles("c10d.allgather_into_tensor_coalesced_.default")
-def _allgather_coalesced(replay: Replay, event: Event) -> None:
+def _allgather_coalesced(replay: State, event: Event) -> None:
     for target, source in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
         _gather_into(replay, target, source, group_of(event))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 
 
 @handles("c10d.allgather_.default")
-def _allgather(replay: Replay, event: Event) -> None:
+def _allgather(replay: State, event: Event) -> None:
     group = group_of(event)
     for targets, source in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
         value = replay.read(source)
@@ -168,19 +163,19 @@ def _allgather(replay: Replay, event: Event) -> None:
 
 
 @handles("c10d._reduce_scatter_base_.default")
-def _reduce_scatter_base(replay: Replay, event: Event) -> None:
+def _reduce_scatter_base(replay: State, event: Event) -> None:
     _scatter_into(replay, event, event.args[0], event.args[1])
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 
 
 @handles("c10d.reduce_scatter_tensor_coalesced_.default")
-def _reduce_scatter_coalesced(replay: Replay, event: Event) -> None:
+def _reduce_scatter_coalesced(replay: State, event: Event) -> None:
     for target, source in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
         _scatter_into(replay, event, target, source)
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 
 
-def _scatter_into(replay: Replay, event: Event, target: Arg, source: Arg) -> None:
+def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None:
     """What was copied into one flat message is reduced piece by piece."""
     group, into, own = group_of(event), replay.held(target), replay.held(source)
     count = len(group.ranks)
@@ -200,11 +195,11 @@ def _scatter_into(replay: Replay, event: Event, target: Arg, source: Arg) -> Non
         at += prod(shape)
 
 
-def _row(replay: Replay, held: Held) -> int:
+def _row(replay: State, held: Held) -> int:
     return replay.memory.reshape(replay.memory.read(held), _rows(held.shape))
 
 
-def unknown(replay: Replay, event: Event) -> None:
+def unknown(replay: State, event: Event) -> None:
     """A collective without a rule: what it may write has no meaning from here on."""
     for number in tensors_of(*event.args):
         held = replay.trace.tensors[number]
@@ -216,7 +211,7 @@ def unknown(replay: Replay, event: Event) -> None:
 
 
 @handles("c10d.scatter_.default")
-def _scatter(replay: Replay, event: Event) -> None:
+def _scatter(replay: State, event: Event) -> None:
     """The root's tensors, one for each rank: its list is broadcast, and each takes its own."""
     group = group_of(event)
     numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
@@ -241,7 +236,7 @@ def _scatter(replay: Replay, event: Event) -> None:
 
 
 @handles("c10d.reduce_scatter_.default")
-def _reduce_scatter(replay: Replay, event: Event) -> None:
+def _reduce_scatter(replay: State, event: Event) -> None:
     group = group_of(event)
     for target, sources in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
         shape = replay.held(target).shape
@@ -253,7 +248,7 @@ def _reduce_scatter(replay: Replay, event: Event) -> None:
 
 
 @handles("c10d.alltoall_base_.default")
-def _alltoall_base(replay: Replay, event: Event) -> None:
+def _alltoall_base(replay: State, event: Event) -> None:
     group = group_of(event)
     splits = [a for a in event.args[2:] if isinstance(a, Items)]
     if any(len(set(s.items)) > 1 for s in splits):
@@ -264,17 +259,15 @@ def _alltoall_base(replay: Replay, event: Event) -> None:
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 
 
-def exchanged(replay: Replay, value: int, group: Ranks) -> int:
+def exchanged(replay: State, value: int, group: Ranks) -> int:
     held = replay.out.values[value]
     if not held.shape or held.shape[0] % len(group.ranks):
         raise InvalidInput(f"an all-to-all of {list(held.shape)} over {len(group.ranks)} ranks")
-    return replay.memory.emit(
-        "comm.all_to_all", (Tensor(value), group), held.shape, held.dtype
-    )
+    return replay.memory.emit("comm.all_to_all", (Tensor(value), group), held.shape, held.dtype)
 
 
 @handles("c10d.broadcast_.default")
-def _broadcast(replay: Replay, event: Event) -> None:
+def _broadcast(replay: State, event: Event) -> None:
     group = group_of(event)
     numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
     root = numbers[0] if numbers else 0
@@ -297,7 +290,7 @@ def _peer(event: Event, group: Ranks) -> int:
 
 
 @handles("c10d.send.default")
-def _send(replay: Replay, event: Event) -> None:
+def _send(replay: State, event: Event) -> None:
     peer = _peer(event, group_of(event))
     for tensor in listed(event.args[0]):
         value = replay.read(tensor)
@@ -306,7 +299,7 @@ def _send(replay: Replay, event: Event) -> None:
 
 
 @handles("c10d.recv_.default")
-def _recv(replay: Replay, event: Event) -> None:
+def _recv(replay: State, event: Event) -> None:
     peer = _peer(event, group_of(event))
     for tensor in listed(event.args[0]):
         held = replay.held(tensor)
@@ -316,14 +309,14 @@ def _recv(replay: Replay, event: Event) -> None:
 
 
 @handles("c10d.barrier.default")
-def _barrier(replay: Replay, event: Event) -> None:
+def _barrier(replay: State, event: Event) -> None:
     """Moves no values."""
 
 
 # -- functional collectives ---------------------------------------------------------------------
 
 
-def _results(replay: Replay, event: Event, found: Sequence[int]) -> None:
+def _results(replay: State, event: Event, found: Sequence[int]) -> None:
     """Write new tensors; an in-place form writes its operands."""
     targets = [Tensor(n) for n in tensors_of(*event.outputs)]
     if len(targets) != len(found):
@@ -341,7 +334,7 @@ def _results(replay: Replay, event: Event, found: Sequence[int]) -> None:
     "_c10d_functional.all_reduce_coalesced.default",
     "_c10d_functional.all_reduce_coalesced_.default",
 )
-def _f_all_reduce(replay: Replay, event: Event) -> None:
+def _f_all_reduce(replay: State, event: Event) -> None:
     group, op = group_of(event), reduction(event)
     values = [replay.read(t) for t in listed(event.args[0])]
     _results(replay, event, [_reduced(replay, v, group, op) for v in values])
@@ -351,7 +344,7 @@ def _f_all_reduce(replay: Replay, event: Event) -> None:
     "_c10d_functional.all_gather_into_tensor.default",
     "_c10d_functional.all_gather_into_tensor_coalesced.default",
 )
-def _f_all_gather(replay: Replay, event: Event) -> None:
+def _f_all_gather(replay: State, event: Event) -> None:
     group = group_of(event)
     values = [replay.read(t) for t in listed(event.args[0])]
     _results(replay, event, [gathered(replay, v, group) for v in values])
@@ -361,14 +354,14 @@ def _f_all_gather(replay: Replay, event: Event) -> None:
     "_c10d_functional.reduce_scatter_tensor.default",
     "_c10d_functional.reduce_scatter_tensor_coalesced.default",
 )
-def _f_reduce_scatter(replay: Replay, event: Event) -> None:
+def _f_reduce_scatter(replay: State, event: Event) -> None:
     group, op = group_of(event), reduction(event)
     values = [replay.read(t) for t in listed(event.args[0])]
     _results(replay, event, [scattered(replay, v, group, op) for v in values])
 
 
 @handles("_c10d_functional.all_to_all_single.default")
-def _f_all_to_all(replay: Replay, event: Event) -> None:
+def _f_all_to_all(replay: State, event: Event) -> None:
     splits = [a for a in event.args[1:] if isinstance(a, Items)]
     if any(len(set(s.items)) > 1 for s in splits):
         raise InvalidInput("an all-to-all of parts of different sizes is not supported")
@@ -376,7 +369,7 @@ def _f_all_to_all(replay: Replay, event: Event) -> None:
 
 
 @handles("_c10d_functional.broadcast.default", "_c10d_functional.broadcast_.default")
-def _f_broadcast(replay: Replay, event: Event) -> None:
+def _f_broadcast(replay: State, event: Event) -> None:
     group = group_of(event)
     numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
     root = numbers[0] if numbers else 0

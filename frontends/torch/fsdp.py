@@ -6,21 +6,13 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 from engine.errors import InvalidInput
-from frontends.torch.collectives import handles, listed
+from frontends.torch.collectives import HANDLERS, handles, listed
 from frontends.torch.geometry import contiguous
-from frontends.torch.trace import Arg, Event, Held, Tensor, tensors_of
-
-if TYPE_CHECKING:
-    from frontends.torch.functional import Replay
-
-
-def _number(arg: Arg) -> int:
-    if isinstance(arg, bool) or not isinstance(arg, int):
-        raise InvalidInput(f"expected a number, found {arg!r}"[:200])
-    return arg
+from frontends.torch.memory import number
+from frontends.torch.state import State
+from frontends.torch.trace import Event, Held, Tensor, tensors_of
 
 
 def _flat(like: Held, offset: int, count: int) -> Held:
@@ -28,10 +20,10 @@ def _flat(like: Held, offset: int, count: int) -> Held:
 
 
 @handles("fsdp.all_gather_copy_in.default")
-def _copy_in(replay: Replay, event: Event) -> None:
+def _copy_in(replay: State, event: Event) -> None:
     """Inputs, flat, one after the other, at this rank's place in the output."""
     output = replay.held(event.args[1])
-    count, rank = _number(event.args[3]), _number(event.args[4])
+    count, rank = number(event.args[3]), number(event.args[4])
     if len(output.shape) != 1 or output.strides != (1,):
         raise InvalidInput(f"an all-gather into {list(output.shape)}")
     at = rank * count
@@ -46,11 +38,11 @@ def _copy_in(replay: Replay, event: Event) -> None:
 
 
 @handles("fsdp.split_with_sizes_copy.default")
-def _split_copy(replay: Replay, event: Event) -> None:
+def _split_copy(replay: State, event: Event) -> None:
     """Parts of a dimension of the first operand, each copied into an output."""
     source = replay.held(event.args[0])
-    dim = _number(event.args[2] if len(event.args) > 2 else event.kwargs.get("dim", 0))
-    sizes = [_number(n) for n in listed(event.args[1])]
+    dim = number(event.args[2] if len(event.args) > 2 else event.kwargs.get("dim", 0))
+    sizes = [number(n) for n in listed(event.args[1])]
     start = 0
     for size, target in zip(sizes, listed(event.kwargs["out"]), strict=True):
         shape = (*source.shape[:dim], size, *source.shape[dim + 1 :])
@@ -68,11 +60,11 @@ def _split_copy(replay: Replay, event: Event) -> None:
 
 
 @handles("fsdp.chunk_cat.default")
-def _chunk_cat(replay: Replay, event: Event) -> None:
+def _chunk_cat(replay: State, event: Event) -> None:
     """Chunk i of every tensor, flat, one after the other, in row i of the output."""
-    dim, count = _number(event.args[1]), _number(event.args[2])
-    (number,) = tensors_of(event.kwargs["out"])
-    output = replay.held(Tensor(number))
+    dim, count = number(event.args[1]), number(event.args[2])
+    (target,) = tensors_of(event.kwargs["out"])
+    output = replay.held(Tensor(target))
     if dim != 0 or len(output.shape) != 2 or output.shape[0] != count:
         raise InvalidInput(f"a chunk_cat of dimension {dim} into {list(output.shape)}")
     if output.strides != contiguous(output.shape):
@@ -95,3 +87,4 @@ def _chunk_cat(replay: Replay, event: Event) -> None:
         raise InvalidInput(f"a chunk_cat of {at} columns into {list(output.shape)}")
 
 
+__all__ = ["HANDLERS"]

@@ -200,4 +200,3 @@ def clean(name: str) -> str:
                 else name.replace(f".{wrapper}", ".")
             )
     return name
-

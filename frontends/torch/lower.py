@@ -10,8 +10,8 @@ from engine.affine import affine
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.ir import Body, Call, Program, Shard, Source
 from frontends.aten import Const, Lowered, Lowering, Real, Undefined, rule_of
-from frontends.torch.functional import INPUT, Compared, Functional, Input, Op
-from frontends.torch.trace import Arg, Items, Named, Ranks, Tensor
+from frontends.torch.memory import INPUT, Compared, Functional, Input, Op
+from frontends.torch.trace import Arg, Items, Named, Ranks, Tensor, tensors_of
 from frontends.zoo.shapes import Inference
 
 
@@ -77,7 +77,9 @@ class _Rank:
         name = given.name if box is None else box.name
         full = held.shape if box is None else box.full_shape
         offset = (0,) * len(held.shape) if box is None else box.offset
-        domain = (given.low, given.high) if given.low is not None and given.high is not None else None
+        domain = (
+            (given.low, given.high) if given.low is not None and given.high is not None else None
+        )
         self.known[value] = self.lo.hold(
             Shard(
                 f"batch {name}" if given.kind == "batch" else name,
@@ -149,8 +151,6 @@ class _Rank:
 
 
 def _numbers(op: Op) -> list[int]:
-    from frontends.torch.trace import tensors_of
-
     return list(tensors_of(*op.args, *op.kwargs.values()))
 
 

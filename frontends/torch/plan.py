@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from engine.affine import affine
 from engine.errors import InvalidInput
-from engine.findings import Finding
 from engine.ir import Addend, Expectation, Plan
-from frontends.torch.functional import SLICE, Functional, functional
+from frontends.torch.functional import functional
 from frontends.torch.lower import Result, Side, lower
+from frontends.torch.memory import SLICE, Functional
 from frontends.torch.trace import Box, Trace, tensors_of
 from frontends.zoo.shapes import Inference
 
@@ -88,14 +88,12 @@ def plan(found: Sides, name: str = "torch", combination: Combination | None = No
     rows = (*losses, *builder.gradients(), *builder.outputs())
     if not rows:
         raise InvalidInput("the single side has no loss, no gradient and no output to compare")
-    recorded: list[Finding] = [f for step in found.steps for f in step.findings]
     return Plan(
         name,
         found.single.program,
         tuple(side.program for side in found.ranks),
         microbatches=1,
         notes=(*notes(found), *(() if combination is None else (combination.text(),))),
-        recorded=tuple(recorded),
         expectations=rows,
     )
 
@@ -273,6 +271,4 @@ def divided(found: Sides) -> bool:
         for op in step.ops:
             if op.name == SLICE and any(v in batch for v in tensors_of(*op.args)):
                 return True
-    return any(
-        not any(r.compared.kind == LOSS for r in side.results) for side in found.ranks
-    )
+    return any(not any(r.compared.kind == LOSS for r in side.results) for side in found.ranks)

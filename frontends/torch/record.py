@@ -62,9 +62,8 @@ _ENGINE = "torch/autograd/graph.py"
 
 
 def _machinery(path: str) -> bool:
-    return (
-        path.startswith((_TORCH, *_OURS, "<"))
-        or (path.startswith(_LIBRARIES) and not path.startswith(_PACKAGES))
+    return path.startswith((_TORCH, *_OURS, "<")) or (
+        path.startswith(_LIBRARIES) and not path.startswith(_PACKAGES)
     )
 
 
@@ -147,9 +146,7 @@ class Recorder(TorchDispatchMode):
             values = flat.clone()
             raw = bytes(values.view(torch.uint8).numpy().tobytes()) if values.numel() else b""
             count = values.numel()
-        whole = Held(
-            self._storages[key][0], 0, (count,), (1,), str(x.dtype).removeprefix("torch.")
-        )
+        whole = Held(self._storages[key][0], 0, (count,), (1,), str(x.dtype).removeprefix("torch."))
         number = self._numbers.setdefault(whole, len(self.tensors))
         if number == len(self.tensors):
             self.tensors.append(whole)
@@ -272,7 +269,7 @@ class Recorder(TorchDispatchMode):
         except KeyError:
             self._forget(func, args, results)
             return None
-        for x, y in zip(results, (r for r in _flat(real) if isinstance(r, torch.Tensor))):
+        for x, y in zip(results, _tensors(real), strict=False):
             self._shadows[x.untyped_storage()._cdata] = y.untyped_storage()
         return real
 
@@ -280,7 +277,7 @@ class Recorder(TorchDispatchMode):
         """What an operator without shadows writes has none any more."""
         written = [
             x
-            for argument, value in zip(func._schema.arguments, args)
+            for argument, value in zip(func._schema.arguments, args, strict=False)
             if argument.alias_info is not None and argument.alias_info.is_write
             for x in _flat(value)
             if isinstance(x, torch.Tensor)
@@ -292,9 +289,7 @@ class Recorder(TorchDispatchMode):
 
     # -- dispatch ---------------------------------------------------------------------------
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(t not in _PLAIN and not issubclass(t, _SUBCLASSED) for t in types):
             return NotImplemented
@@ -418,6 +413,10 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor, torch.nn.Buffer)
 _SUBCLASSED = (torch.nn.Parameter,)
 
 
+def _tensors(x: Any) -> list[torch.Tensor]:
+    return [item for item in _flat(x) if isinstance(item, torch.Tensor)]
+
+
 def _flat(x: Any) -> Iterable[Any]:
     if isinstance(x, (list, tuple)):
         for item in x:
@@ -450,4 +449,3 @@ def watch_handles(recorder: Recorder) -> None:
                 return _wait(work, *args, **kwargs)
 
             owner.wait = wait  # type: ignore[method-assign,assignment]
-

@@ -61,7 +61,9 @@ class Rank:
         recorded: Trace,
         world: World,
         inputs: Callable[[str, str, Sequence[int], str], torch.Tensor],
+        computed: frozenset[str] = frozenset(),
     ) -> None:
+        self.computed = computed
         self.trace, self.world, self.inputs = recorded, world, inputs
         sizes: dict[int, tuple[int, str]] = {}
         for held in recorded.tensors:
@@ -162,7 +164,7 @@ class Rank:
             if raw:
                 values = torch.frombuffer(raw, dtype=getattr(torch, held.dtype))
                 self.view(Tensor(number)).copy_(values)
-        elif event.name == trace.PARAMETER:
+        elif event.name == trace.PARAMETER and name not in self.computed:
             box = event.boxes[0]
             target = self.view(event.outputs[0])
             full = self.inputs("parameter", box.name, box.full_shape, "float32")
@@ -220,9 +222,7 @@ class Rank:
 
     def message(self, event: Event, name: str) -> Generator[None, None, None]:
         ranks = group_of(event).ranks
-        (peer,) = [
-            a for a in event.args[:3] if isinstance(a, int) and not isinstance(a, bool)
-        ][:1]
+        (peer,) = [a for a in event.args[:3] if isinstance(a, int) and not isinstance(a, bool)][:1]
         other = ranks[peer]
         for number in trace.tensors_of(event.args[0]):
             tensor = self.view(Tensor(number))
@@ -310,16 +310,21 @@ def _reduced(members: Sequence[torch.Tensor], op: str) -> torch.Tensor:
     raise TooLarge(f"a reduction by {op} is not replayed")
 
 
-def replay(traces: Sequence[Trace], values: Mapping[str, torch.Tensor]) -> list[Found]:
+def replay(
+    traces: Sequence[Trace],
+    values: Mapping[str, torch.Tensor],
+    computed: Sequence[frozenset[str]],
+) -> list[Found]:
     """What every rank compares, computed by PyTorch from ``values``: full parameters by name, and
-    batch tensors as ``batch NAME``.  Raises `TooLarge` for what cannot be replayed, and
+    batch tensors as ``batch NAME``; ``computed``: for each rank, parameters that the step makes
+    itself.  Raises `TooLarge` for what cannot be replayed, and
     `InvalidInput` where ranks wait for each other for ever."""
 
     def inputs(kind: str, name: str, shape: Sequence[int], dtype: str) -> torch.Tensor:
         return values[f"batch {name}" if kind == "batch" else name]
 
     world = World()
-    ranks = [Rank(t, world, inputs) for t in traces]
+    ranks = [Rank(t, world, inputs, own) for t, own in zip(traces, computed, strict=True)]
     running: dict[int, Iterator[None]] = {i: r.run() for i, r in enumerate(ranks)}
     with torch.no_grad():
         while running:
@@ -331,5 +336,3 @@ def replay(traces: Sequence[Trace], values: Mapping[str, torch.Tensor]) -> list[
             if not world.moved:
                 raise InvalidInput(f"ranks {sorted(running)} wait for each other")
     return [r.found for r in ranks]
-
-

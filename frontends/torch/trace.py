@@ -59,7 +59,7 @@ class Ranks(msgspec.Struct, frozen=True, array_like=True, tag="g"):
     ranks: tuple[int, ...]
 
 
-Arg: TypeAlias = "int | float | bool | str | None | Tensor | Items | Named | Ranks"
+Arg: TypeAlias = "int | float | bool | str | Tensor | Items | Named | Ranks | None"
 
 
 class Box(msgspec.Struct, frozen=True):

@@ -88,6 +88,7 @@ def verify(
     world_size: int,
     batch: Mapping[str, TensorSpec],
     combine: Literal["mean", "sum"] | None = None,
+    validate: bool = False,
     capture_timeout: float = 600.0,
     capture_memory: int = 8 << 30,
     out: str | os.PathLike[str] | None = None,
@@ -110,8 +111,9 @@ def verify(
     """Whether ``parallel``, run by ``world_size`` ranks, computes what ``single`` computes.
 
     ``batch``: the full batch, by name.  ``combine``: how the losses of ranks have to combine
-    (None: which way holds is found, and printed with the verdict).  ``capture_timeout`` in seconds
-    and ``capture_memory`` in bytes bound the capture of one rank.  The other options are those of
+    (None: which way holds is found, and printed with the verdict).  ``validate``: replay what was
+    recorded in PyTorch, on random values, and compare.  ``capture_timeout`` in seconds and
+    ``capture_memory`` in bytes bound the capture of one rank.  The other options are those of
     `shardproof.verify`.
     """
     options = api.Options(
@@ -137,7 +139,15 @@ def verify(
         raise ValueError(f"combine is {combine!r}, expected 'mean', 'sum' or None")
     limits = Limits(capture_timeout, capture_memory)
     return run.verify(
-        single, parallel, world_size, batch, combine, limits, options, progress or Progress()
+        single,
+        parallel,
+        world_size,
+        batch,
+        combine,
+        validate,
+        limits,
+        options,
+        progress or Progress(),
     )
 
 

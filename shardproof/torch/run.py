@@ -10,13 +10,22 @@ from typing import Any, Literal, TypeAlias
 
 from engine import store
 from engine.errors import InvalidInput
+from engine.findings import Finding
 from engine.ir import Plan
 from engine.records import PLAN
 from engine.wellformed import check as check_plan
 from frontends.torch.capture import Limits, capture
 from frontends.torch.job import Job
-from frontends.torch.plan import CANDIDATE, Combination, Sides, check_names, combinations
-from frontends.torch.plan import divided, sides
+from frontends.torch.plan import (
+    CANDIDATE,
+    Combination,
+    Sides,
+    check_names,
+    combinations,
+    divided,
+    notes,
+    sides,
+)
 from frontends.torch.plan import plan as make_plan
 from frontends.torch.stated import TensorSpec
 from frontends.torch.trace import PARAMETER, Trace
@@ -25,6 +34,7 @@ from shardproof import api, asked, rundir
 from shardproof.assume import Assumptions, read
 from shardproof.progress import Progress
 from shardproof.result import Result
+from shardproof.torch.validate import validate
 
 Step: TypeAlias = Callable[[Job], Any]
 Combine: TypeAlias = Literal["mean", "sum"] | None
@@ -36,6 +46,7 @@ def verify(
     world_size: int,
     batch: Mapping[str, TensorSpec],
     combine: Combine,
+    validated: bool,
     limits: Limits,
     options: api.Options,
     progress: Progress,
@@ -49,24 +60,72 @@ def verify(
         if options.out is not None:
             rundir.refuse_used(options.out)
         one, many = captured(single, parallel, world_size, batch, limits)
-        made = planned(one, many, combine)
-        return prove(made, options, progress, time.perf_counter() - start)
+        return answered(one, many, combine, validated, options, progress, start)
 
     return api.measured(settings, progress, work)
 
 
 def decide(
-    single: Trace, parallel: Sequence[Trace], combine: Combine, options: api.Options,
+    single: Trace,
+    parallel: Sequence[Trace],
+    combine: Combine,
+    validated: bool,
+    options: api.Options,
     progress: Progress,
 ) -> Result:
     """The verdict on traces that were captured before."""
+    start = time.perf_counter()
+    return api.measured(
+        options.settings(),
+        progress,
+        lambda: answered(single, parallel, combine, validated, options, progress, start),
+    )
 
-    def work() -> Result:
-        start = time.perf_counter()
-        made = planned(single, parallel, combine)
+
+def answered(
+    single: Trace,
+    parallel: Sequence[Trace],
+    combine: Combine,
+    validated: bool,
+    options: api.Options,
+    progress: Progress,
+    start: float,
+) -> Result:
+    """The verdict, with what is to be said of the translation."""
+    found = sides(single, parallel)
+    check_names(found)
+    too_early = [f for step in found.steps for f in step.findings]
+    if too_early:
+        return Result("refuted", findings=distinct(too_early), assumptions=notes(found))
+    made = make_plan(found, combination=combination(found, combine))
+    check_plan(made)
+    if not validated:
         return prove(made, options, progress, time.perf_counter() - start)
+    ranks = sorted(parallel, key=lambda t: t.rank)
+    checked = validate(found, made, [single, *ranks])
+    if not checked.agrees:
+        reason = f"the translation is not what PyTorch computes: {checked.message}"
+        return Result("inconclusive", reason=reason)
+    note = (
+        f"the translation was replayed: {checked.compared} tensors agree with PyTorch's"
+        if checked.replayed
+        else f"translation not replayed: {checked.message}"
+    )
+    made = replace(made, notes=(*made.notes, note))
+    return prove(made, options, progress, time.perf_counter() - start)
 
-    return api.measured(options.settings(), progress, work)
+
+def distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """One finding for all ranks at which the same operators meet, in order."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for finding in findings:
+        ranks.setdefault((finding.operator, finding.source), []).extend(finding.ranks)
+    known: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        place = (finding.operator, finding.source)
+        own = tuple(sorted(set(ranks[place])))
+        known.setdefault(place, finding._replace(ranks=own, group=1))
+    return tuple(known.values())
 
 
 def captured(
@@ -97,15 +156,6 @@ def full_parameters(single: Trace) -> dict[str, TensorSpec]:
             held = single.tensors[event.outputs[0].number]  # type: ignore[union-attr]
             found[str(event.kwargs["name"])] = TensorSpec(held.shape, held.dtype)
     return found
-
-
-def planned(single: Trace, parallel: Sequence[Trace], combine: Combine) -> Plan:
-    """The plan of both sides; how losses combine is found where the program leaves it open."""
-    found = sides(single, parallel)
-    check_names(found)
-    made = make_plan(found, combination=combination(found, combine))
-    check_plan(made)
-    return made
 
 
 def combination(found: Sides, combine: Combine) -> Combination:
@@ -150,5 +200,4 @@ def prove(made: Plan, options: api.Options, progress: Progress, seconds: float) 
         proofs=options.proofs,
     )
     asked.write(out, question)
-    result = api.prove(made, out, question, options.settings(), progress, seconds)
-    return replace(result)
+    return api.prove(made, out, question, options.settings(), progress, seconds)

@@ -40,7 +40,14 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
         for name, x in values.items()
     }
     try:
-        expected = [*replay(traces[:1], tensors), *replay(traces[1:], tensors)]
+        own = [
+            frozenset(n for n, box in step.boxes.items() if box.said == "computed")
+            for step in (found.single_step, *found.steps)
+        ]
+        expected = [
+            *replay(traces[:1], tensors, own[:1]),
+            *replay(traces[1:], tensors, own[1:]),
+        ]
     except TooLarge as error:
         return Validation(False, True, 0, str(error))
     held = {name: x.astype(float) for name, x in values.items()}
@@ -101,5 +108,3 @@ def difference(actual: NDArray[np.float64], expected: NDArray[np.float64]) -> fl
     off = np.abs(actual - expected)
     scale = float(np.abs(expected).max(initial=0.0)) or 1.0
     return float(np.where(np.isnan(off), np.inf, off).max(initial=0.0)) / scale
-
-

@@ -45,9 +45,7 @@ def test_overload_is_what_pytorch_says(name: str) -> None:
 
 def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: silu's derivative for gelu's."""
-    monkeypatch.setitem(
-        TABLE, "aten.gelu_backward.default", rule_of("aten.silu_backward.default")
-    )
+    monkeypatch.setitem(TABLE, "aten.gelu_backward.default", rule_of("aten.silu_backward.default"))
     with pytest.raises((AssertionError, TypeError)):
         test_overload_is_what_pytorch_says("aten.gelu_backward.default")
 
@@ -149,9 +147,7 @@ def lowered(name: str, args: Any, kwargs: Any, expected: Any) -> list[Any]:
     found = rule(lo, *inputs, **{k: operand(v) for k, v in kwargs.items() if k != "out"})
     if isinstance(found, (Positions, Compared)):
         return [entries(found.of) >= 0 if isinstance(found, Compared) else entries(found)]
-    results = [
-        x if x is None or isinstance(x, Undefined) else lo.real(x) for x in flat(found)
-    ]
+    results = [x if x is None or isinstance(x, Undefined) else lo.real(x) for x in flat(found)]
     values = {value: given[shard] for value, shard in lo.bound}
     reading = FloatReading(coordinates={})
     for op in lo.ops:
