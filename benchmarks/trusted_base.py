@@ -47,7 +47,12 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/meaning.py",
         "engine/obligation.py",
     ),
-    "derivative and conclusions": ("engine/derive.py", "engine/conclusions.py"),
+    "expectations, derivative and conclusions": (
+        "engine/expectations.py",
+        "engine/demands.py",
+        "engine/derive.py",
+        "engine/conclusions.py",
+    ),
     "what is stored, read strictly": (
         "engine/assumed.py",
         "engine/attributes.py",

@@ -8,7 +8,7 @@ alone.  Whether a lineage is the expected one is exact comparison at true size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import permutations
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from engine.derive import Derived
 from engine.expectations import COVERAGE, GRADIENT, LOSS
 from engine.ir import MICROBATCH, Plan, Program
 from engine.layout import Misaligned, narrow
-from engine.lineage import Dim, Lineage, NodeTable
+from engine.lineage import Dim, Lineage, NodeTable, Term
 from engine.rows import Unrolled
 from engine.sums import collect, family_sum, merge_parts
 from engine.tiling import TooMany, boxes, covers
@@ -110,11 +110,11 @@ def beside(
     single: Lineages,
     parallel: Unrolled,
     lineages: Lineages,
-) -> list[Conclusion]:
+) -> list[tuple[Demand, Conclusion]]:
     """What no proof needs: whether the rows hold that are not required."""
     wants = Wants(plan, nodes, single, parallel, lineages)
     return [
-        wants.conclusion(demand)
+        (demand, wants.conclusion(demand))
         for demand in demands(plan, derived, parallel)
         if not demand.required
     ]
@@ -207,9 +207,12 @@ class Wants:
             )
         want = self.single[demand.expected]
         if demand.kind == LOSS:
-            return "" if _same_number(have, want) else f"{rank}: {self.loss(demand)}"
+            same = _same_number(self.nodes, have, want)
+            return "" if same else f"{rank}: {self.loss(demand)}"
         if have is None or want is None:
             return f"{where} {self.unknown(demand)}"
+        if _same_number(self.nodes, have, want):
+            return ""
         return _difference(demand, where, have, want, self.extents(demand))
 
     def extents(self, demand: Demand) -> dict[str, int]:
@@ -266,18 +269,31 @@ def told(kind: str, name: str) -> str:
     return f"{kind} of {name}" if kind == GRADIENT else f"{kind} {name}"
 
 
-def _same_number(have: Lineage | None, want: Lineage | None) -> bool:
-    """Whether two lineages of one element are equal, however its dimensions are written."""
-    if have is None or want is None:
+def _same_number(nodes: NodeTable, have: Lineage | None, want: Lineage | None) -> bool:
+    """Whether two lineages of one element are equal, however its dimensions are written, and
+    whether a sum is a node or its terms."""
+    if have is None or want is None or any(n != 1 for n in (*have.shape, *want.shape)):
         return False
-    return _scalar(have) == _scalar(want)
+    left, right = (collect(_addends(nodes, x.terms)) for x in (have, want))
+    return set(left) == set(right)
 
 
-def _scalar(x: Lineage) -> Lineage:
-    """One element without dimensions, where these say nothing."""
-    if any(n != 1 for n in x.shape) or any(dim for t in x.terms for dim in t.layout.dims):
-        return x
-    return Lineage((), tuple(t._replace(layout=t.layout._replace(dims=())) for t in x.terms))
+def _addends(nodes: NodeTable, terms: Iterable[Term]) -> Iterator[Term]:
+    """Terms of one element without dimensions that say nothing; sums of numbers by their
+    definition, which is what such a node is."""
+    for term in terms:
+        if any(term.layout.dims):
+            yield term
+            continue
+        node = nodes[term.node]
+        if node.kind == "combine" and not (node.extents or node.coordinates or term.parts):
+            factors, operands, _ = node.payload
+            if not any(operand.atoms or operand.fixed for operand in operands):
+                parts = zip(factors, operands, strict=True)
+                inner = [Term(term.factor * f, x.node, term.layout) for f, x in parts]
+                yield from _addends(nodes, inner)
+                continue
+        yield term._replace(layout=term.layout._replace(dims=()))
 
 
 def _total(
@@ -301,8 +317,6 @@ def _difference(
 ) -> str:
     """Why a value is not the expected box ("" if it is)."""
     if not demand.offset and have.shape != want.shape:
-        if _same_number(have, want):
-            return ""
         return f"{where} has shape {list(have.shape)}, the single-device one {list(want.shape)}"
     try:
         expected = box_of(want, demand.relative, demand.shape, extents)

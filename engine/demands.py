@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from engine.affine import ZERO, Affine
-from engine.expectations import GRADIENT, LOSS, reach, shape_of, table
-from engine.ir import ACCUMULATED, MICROBATCH, Addend, Expectation, Plan, Program, Shard
+from engine.derive import Derived
+from engine.expectations import GRADIENT, LOSS, Given, reach, shape_of, table
+from engine.ir import ACCUMULATED, MICROBATCH, Expectation, Plan, Program, Shard
 from engine.rows import Unrolled
-
-if TYPE_CHECKING:
-    from engine.derive import Derived
 
 Shape = tuple[int, ...]
 
@@ -67,39 +65,6 @@ class Demand:
         """Where the box begins in the single-device value."""
         place = self.offset or (ZERO,) * len(self.full)
         return tuple(o - n for o, n in zip(place, self.origin or (0,) * len(place), strict=True))
-
-
-class Given:
-    """The tensors of one side that addends are about.  In a plan without a table of its own, a loss
-    that is only on its way to another one is none."""
-
-    def __init__(self, plan: Plan, side: Unrolled) -> None:
-        before = () if plan.expectations else _passed_on(side)
-        self.gradients = {(p, shard): v for p, shard, v in side.gradients}
-        self.results: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
-        for r in side.results:
-            if r.tensor not in before:
-                place = (r.program, r.body, r.value)
-                self.results.setdefault(place, []).append((r.tensor, r.microbatch))
-
-    def of(self, addend: Addend) -> list[tuple[int, int]]:
-        """Its tensors, each with its microbatch (-1: of all, or of none)."""
-        if addend.body == ACCUMULATED:
-            value = self.gradients.get((addend.program, addend.value))
-            return [] if value is None else [(value, -1)]
-        return self.results.get((addend.program, addend.body, addend.value), [])
-
-
-def _passed_on(side: Unrolled) -> set[int]:
-    """Losses that communication on the same rank turns into another loss: what was sent on, or an
-    addend before its all-reduce."""
-    found = {value: program for program, _, value in side.losses}
-    before: set[int] = set()
-    for row in side.rows:
-        if row.kind != "op" or row.name == "identity":
-            held = {found[v] for v in row.outputs if v in found}
-            before.update(v for v in row.inputs if v in found and found[v] in held)
-    return before
 
 
 def demands(plan: Plan, derived: Derived, parallel: Unrolled) -> list[Demand]:
@@ -184,7 +149,7 @@ def _held_against(plan: Plan, derived: Derived, row: Expectation, demand: Demand
             origin = tuple(start.const for start in shard.offset)
             return replace(demand, expected=value, origin=origin)
     if parts:
-        problem = f"{row.name} is held across boxes that the single-device program holds apart"
+        problem = "is held across boxes that the single-device program holds apart"
         return replace(demand, problem=problem)
     return demand
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from engine.demands import Given
 from engine.errors import InvalidInput, Unsupported
-from engine.expectations import GRADIENT, LOSS, table
+from engine.expectations import GRADIENT, LOSS, Given, table
 from engine.ir import Addend, Attr, Expectation, Plan, Program, Source
 from engine.ops import lookup
 from engine.rows import Row, Tensor, Unrolled
@@ -115,7 +114,8 @@ def derive(plan: Plan, single: Unrolled) -> Derived:
     rows = table(plan)
     work, values = _values(plan, single, rows)
     loss = next((values.get((r.kind, r.name), -1) for r in rows if r.kind == LOSS), -1)
-    gradients, seed = {}, -1
+    gradients: dict[int, int] = {}
+    seed = -1
     if any(row.kind == GRADIENT and not row.single for row in rows) or not plan.expectations:
         if loss < 0:
             raise Unsupported("a single-device program with 0 losses, expected one")

@@ -1,14 +1,15 @@
 """What must hold of a plan: one table, from the plan to the tensors of both sides.
 
 `table` gives the rows of a plan: its own, or what the losses and gradients of its bodies say.
-`check` says what must hold of rows before anything is made of them.  `demands` finds the tensors
-that rows are about.  Conclusions, coverage, simulation and checker read demands and nothing else.
+`Given` finds the tensors of a side that addends are about.  `check` says what must hold of rows
+before anything is made of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import prod
 
 from engine.affine import Affine
 from engine.errors import InvalidInput
@@ -21,6 +22,7 @@ from engine.ir import (
     Plan,
     Program,
 )
+from engine.rows import Unrolled
 
 LOSS, GRADIENT, COVERAGE = "loss", "gradient", "coverage"
 #: Kinds of conclusions that are no kinds of rows.
@@ -75,6 +77,42 @@ def _gradients(plan: Plan) -> Iterator[Expectation]:
                 yield Expectation(GRADIENT, shard.name, (), held, shard.offset)
 
 
+# -- the tensors of a side -------------------------------------------------------------------------
+
+
+class Given:
+    """The tensors of one side that addends are about.  In a plan without a table of its own, a loss
+    that is only on its way to another one is none."""
+
+    def __init__(self, plan: Plan, side: Unrolled) -> None:
+        before = () if plan.expectations else _passed_on(side)
+        self.gradients = {(p, shard): v for p, shard, v in side.gradients}
+        self.results: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        for r in side.results:
+            if r.tensor not in before:
+                place = (r.program, r.body, r.value)
+                self.results.setdefault(place, []).append((r.tensor, r.microbatch))
+
+    def of(self, addend: Addend) -> list[tuple[int, int]]:
+        """Its tensors, each with its microbatch (-1: of all, or of none)."""
+        if addend.body == ACCUMULATED:
+            value = self.gradients.get((addend.program, addend.value))
+            return [] if value is None else [(value, -1)]
+        return self.results.get((addend.program, addend.body, addend.value), [])
+
+
+def _passed_on(side: Unrolled) -> set[int]:
+    """Losses that communication on the same rank turns into another loss: what was sent on, or an
+    addend before its all-reduce."""
+    found = {value: program for program, _, value in side.losses}
+    before: set[int] = set()
+    for row in side.rows:
+        if row.kind != "op" or row.name == "identity":
+            held = {found[v] for v in row.outputs if v in found}
+            before.update(v for v in row.inputs if v in found and found[v] in held)
+    return before
+
+
 # -- well-formedness -------------------------------------------------------------------------------
 
 
@@ -103,16 +141,18 @@ def check(plan: Plan) -> None:
 
 
 def _all_told(plan: Plan, rows: Sequence[Expectation]) -> None:
-    """Every result of the single-device program is some row's: none is held against nothing."""
-    told = {(a.body, a.value) for row in rows for a in row.single}
-    for number, body in enumerate(plan.single.bodies):
-        for value in body.results:
-            if (number, value) not in told:
-                raise InvalidInput(
-                    f"result {body.values[value].name} of the single-device program is in no "
-                    "expectation",
-                    plan.name,
-                )
+    """Every result of every program is some row's: none is held against nothing."""
+    single = {(a.body, a.value) for row in rows for a in row.single}
+    held = {(a.program, a.body, a.value) for row in rows for a in row.held}
+    told = [(plan.single, single)]
+    for p, program in enumerate(plan.programs):
+        told.append((program, {(body, value) for q, body, value in held if q == p}))
+    for program, known in told:
+        for number, body in enumerate(program.bodies):
+            for value in body.results:
+                if (number, value) not in known:
+                    name = body.values[value].name or value
+                    raise InvalidInput(f"result {name} is in no expectation", program.name)
 
 
 def _row(plan: Plan, row: Expectation) -> None:
@@ -165,7 +205,11 @@ def shape_of(program: Program, addend: Addend) -> Shape:
 def _box(plan: Plan, row: Expectation, shape: Shape) -> None:
     """The box lies in the single-device value at all coordinates along which it is not summed."""
     full = _full(plan, row)
-    if full is None or not row.offset:
+    if full is None:
+        return
+    if not row.offset:
+        if shape != full and (prod(shape), prod(full)) != (1, 1):
+            raise InvalidInput(f"shape {list(shape)} is all of {list(full)}")
         return
     if not len(full) == len(shape) == len(row.offset):
         raise InvalidInput(f"a box of {len(shape)} dimensions in {list(full)}")

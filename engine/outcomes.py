@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from engine.demands import Demand, Sum
-from engine.errors import ShapeMismatch
+from engine.errors import ShapeMismatch, Unsupported
 from engine.expectations import LOSS
 from engine.ir import MICROBATCH
 from engine.replay import Coordinates, Replay
@@ -104,6 +104,11 @@ def _box(demand: Demand, one: Replay, many: Replay, at: Mapping[str, int]) -> Ar
     full = one.get(demand.expected, {})
     if not demand.offset:
         return full.data
+    missing = {axis for start in demand.offset for axis in start.axes} - set(at)
+    if missing:
+        raise Unsupported(
+            f"{demand.kind} {demand.name} is one value along {sorted(missing)}, where its box moves"
+        )
     whole = one.recording.tensors[demand.expected]
     kept = many.held_dims(demand)
     assert whole is not None

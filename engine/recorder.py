@@ -61,13 +61,16 @@ def attribute_dim(row: Row, key: str, rank: int) -> int:
 
 
 class Recorder:
-    """Reads the rows of both sides; see `engine.shrink`."""
+    """Reads the rows of both sides; see `engine.shrink`.  ``integers``: named inputs that hold
+    integers, each with what it indexes; ``others``: those that are no parameters or buffers."""
 
     def __init__(self, plan: Plan, single: Unrolled, parallel: Unrolled) -> None:
         self.plan = plan
         self.axes = Axes()
         self.reading = RecordingReading(self.axes)
         self.parameters: dict[str, tuple[Factors, ...]] = {}
+        self.integers: dict[str, tuple[Shard, int]] = {}
+        self.others: set[str] = set()
         self.boxes: dict[Shard, Recorded] = {}
         self.slices = {
             axis: self.axes.factor(self.axes.new(slices=axis), n) for axis, n in slice_axes(plan)
@@ -110,6 +113,10 @@ class Recorder:
             return self.boxes[held]
         if held.name not in self.parameters:
             self.parameters[held.name] = tuple(self.axes.fresh(n) for n in held.full_shape)
+            if held.kind:
+                self.others.add(held.name)
+            if held.integer:
+                self.integers[held.name] = held, self.axes.new()
         full = self.parameters[held.name]
         shape = tuple(map(extent, full))
         if shape != held.full_shape:
@@ -127,7 +134,8 @@ class Recorder:
             tuple(
                 dim if n == extent(dim) else self.reading.interval(dim, n, step_of(offset))
                 for dim, n, offset in zip(full, held.shape, held.offset, strict=True)
-            )
+            ),
+            self.integers[held.name][1] if held.name in self.integers else None,
         )
         return self.boxes[held]
 

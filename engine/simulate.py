@@ -242,6 +242,7 @@ def _run(
         tables=read_by("embedding", 1, single),
         random=np.random.default_rng(seed),
         scale=SMALL if seed % 2 else 1.0,
+        positive=seed % 4 >= 2,
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)
     many = Replay(plan.programs, parallel, sizes, sizes.parallel, inputs)

@@ -245,14 +245,14 @@ class Examples:
         return simulate_again(known, state.plan, single, parallel, self.result.more)
 
 
-def simulated(result: Partition, seeds: int) -> Simulation:
-    """Both programs run with the true functions, on as many inputs as it takes to see them differ,
-    ``seeds`` at most."""
+def simulated(result: Partition, seeds: int, *, until_defined: bool = False) -> Simulation:
+    """Both programs run with the true functions, on as many inputs as it takes to see them differ
+    (``until_defined``: or to see the single-device program defined), ``seeds`` at most."""
     first: Simulation | None = None
     for seed in range(seeds):
         parallel = result.parallel.unrolled
         found = simulate(result.plan, result.derived, parallel, seed, more=result.more)
-        if found.differs or found.failure:
+        if found.differs or found.failure or (until_defined and not found.undefined):
             return found
         if first is None or first.undefined:
             first = found

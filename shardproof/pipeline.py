@@ -14,6 +14,7 @@ from cluster.ledger import Ledger
 from cluster.settings import Settings
 from engine import rounding
 from engine.assumed import stated_orders
+from engine.definedness import doubtful
 from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
@@ -28,6 +29,7 @@ from shardproof import certificate
 from shardproof.assume import Assumptions
 from shardproof.counterexample import simulated
 from shardproof.diagnosis import diagnosed
+from shardproof.optional import optional
 from shardproof.options import Options, path
 from shardproof.progress import Progress
 from shardproof.proofs import Proof, produce
@@ -100,6 +102,7 @@ def run(
     solved = time.perf_counter()
     progress.phase("compose")
     decision = _decide(result, answers, otherwise)
+    beside = [] if result.faults else optional(result, answers)
     composed = time.perf_counter()
     found = counts(result, answers)
     proofs: list[Proof] = []
@@ -126,7 +129,7 @@ def run(
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
         ),
-        findings=(*decision.findings, *_of_cache(cache)),
+        findings=(*decision.findings, *beside, *_of_cache(cache)),
         run_dir=str(out),
     )
 
@@ -155,6 +158,8 @@ def _decide(
             simulation = simulated(
                 result, SEEDS if any(not c.holds for c in result.conclusions) else 1
             )
+    elif doubtful(result.nodes, result.reference_size):
+        simulation = simulated(result, SEEDS, until_defined=True)
         if result.faults or (simulation is not None and simulation.differs):
             found = diagnosed(result, simulation, otherwise)
     return decide(result, open_stages, found, simulation)

@@ -78,6 +78,8 @@ def decide(
     told = {(f.kind, f.message) for f in diagnosis}
     notes = listed([f for f in result.findings if (f.kind, f.message) not in told])
     if is_proved(result, open_stages):
+        if simulation is not None and simulation.undefined:
+            return Decision("inconclusive", UNDEFINED, notes)
         return Decision("proved", "", notes)
     if result.faults:
         return Decision("refuted", "", (*listed(diagnosis or result.faults), *notes))

@@ -65,6 +65,9 @@ class FieldInputs(Inputs):
     def _values(self, name: str, dims: Any) -> Array:
         return self.random.integers(1, PRIME, [len(_positions(dim)) for dim in dims])
 
+    def _integers(self, held: Shard, axis: int, dims: Any) -> Array:
+        return super()._integers(held, axis, dims).astype(np.int64)
+
     def _drawn(self, number: int) -> Array:
         if number not in self._batch:
             drawn: Array = super()._drawn(number)
