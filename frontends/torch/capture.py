@@ -80,6 +80,11 @@ def capture(
         return [trace.read(Path(folder) / f"{rank}.trace") for rank in ranks]
 
 
+def is_dtype(name: str) -> bool:
+    """Whether torch has an element type of this name."""
+    return isinstance(getattr(torch, name, None), torch.dtype)
+
+
 @cache
 def _import_once() -> None:
     """What torch imports when it is first used, so that children find it there."""

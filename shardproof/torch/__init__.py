@@ -26,9 +26,7 @@ computed, nothing communicates.  See docs/pytorch.md.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -37,7 +35,7 @@ from engine.errors import InvalidInput
 from frontends.torch.capture import Limits
 from frontends.torch.job import Job
 from frontends.torch.stated import Piece, Same, TensorSpec, piece, same
-from shardproof import api
+from shardproof.options import Options
 from shardproof.progress import Progress
 from shardproof.result import Result
 from shardproof.torch import run
@@ -91,22 +89,8 @@ def verify(
     validate: bool = False,
     capture_timeout: float = 600.0,
     capture_memory: int = 8 << 30,
-    out: str | os.PathLike[str] | None = None,
-    executor: str = "auto",
-    address: str | None = None,
-    workers: int | None = None,
-    solver: str = "portfolio",
-    timeout: float = 30.0,
-    memory_limit: int | str | None = None,
-    memory_budget: int | str | None = None,
-    exhaustive: bool = False,
-    cache: bool = True,
-    cache_dir: str | os.PathLike[str] | None = None,
-    seed: int = 1,
-    assume: str | os.PathLike[str] | None = None,
-    shapes: int = 0,
-    proofs: bool = False,
     progress: Progress | None = None,
+    **options: Any,
 ) -> Result:
     """Whether ``parallel``, run by ``world_size`` ranks, computes what ``single`` computes.
 
@@ -116,23 +100,6 @@ def verify(
     ``capture_memory`` in bytes bound the capture of one rank.  The other options are those of
     `shardproof.verify`.
     """
-    options = api.Options(
-        out=None if out is None else Path(out),
-        executor=executor,
-        address=address,
-        workers=workers,
-        solver=solver,
-        timeout=timeout,
-        memory_limit=memory_limit,
-        memory_budget=memory_budget,
-        exhaustive=exhaustive,
-        cache=cache,
-        cache_dir=None if cache_dir is None else Path(cache_dir),
-        seed=seed,
-        assume=None if assume is None else Path(assume),
-        shapes=shapes,
-        proofs=proofs,
-    )
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
         raise ValueError(f"a world of {world_size} ranks")
     if combine not in (None, "mean", "sum"):
@@ -146,7 +113,7 @@ def verify(
         combine,
         validate,
         limits,
-        options,
+        Options(**options),
         progress or Progress(),
     )
 

@@ -29,6 +29,12 @@ class Validation(NamedTuple):
     compared: int
     message: str = ""
 
+    def text(self) -> str:
+        """What a verdict says of it."""
+        if self.replayed:
+            return f"the translation was replayed: {self.compared} tensors agree with PyTorch's"
+        return f"translation not replayed: {self.message}"
+
 
 def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -> Validation:
     """Replay the traces (the single side's first) and run the plan, on the same random values."""
