@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from engine.errors import Unsupported
@@ -16,6 +17,25 @@ from frontends.aten.lowering import Const, Lowered, Lowering, Real, lowers
 
 #: How `nll_loss` reduces, as ATen numbers it.
 NONE, MEAN, SUM = 0, 1, 2
+
+
+@lowers("aten.mse_loss.default")
+def _mse_loss(lo: Lowering, x: Lowered, y: Lowered, reduction: int = MEAN) -> Any:
+    gap = lo.sub(x, y)
+    square = lo.mul(gap, gap)
+    if reduction == NONE:
+        return square
+    every = tuple(range(len(square.shape)))
+    return lo.mean(square, every) if reduction == MEAN else lo.sum(square, every)
+
+
+@lowers("aten.mse_loss_backward.default")
+def _mse_loss_backward(
+    lo: Lowering, gradient: Lowered, x: Lowered, y: Lowered, reduction: int
+) -> Any:
+    gap = lo.sub(x, y)
+    count = prod(gap.shape) if reduction == MEAN else 1
+    return lo.mul(lo.scale(gap, Fraction(2, count)), gradient)
 
 
 @lowers("aten.embedding.default")

@@ -36,7 +36,8 @@ class Combination(NamedTuple):
     def text(self) -> str:
         """In words, for the verdict."""
         if all(len(g) == 1 for g in self.groups):
-            return "every rank's loss is the single-device loss"
+            own = "mean of every rank's losses" if self.how == "mean" else "loss of every rank"
+            return f"the {own} is the single-device loss"
         shown = ", ".join(str(list(g)) for g in self.groups[:4])
         more = f" and {len(self.groups) - 4} more groups" if len(self.groups) > 4 else ""
         return f"the {self.how} of the losses over ranks {shown}{more} is the single-device loss"

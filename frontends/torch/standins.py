@@ -22,6 +22,26 @@ def install(note: Callable[[str], None]) -> None:
     _replace(ddp, "_verify_param_shape_across_processes", _nothing)
     _replace(ddp, "_sync_module_states", _nothing)
     _data_parallel(note)
+    _pipelining(note)
+
+
+def _pipelining(note: Callable[[str], None]) -> None:
+    """Stages of a pipeline vote on whether shapes are sent ahead of values; ranks that are captured
+    one by one cannot, so shapes have to be given when a stage is made."""
+    from torch.distributed.pipelining import schedules
+    from torch.distributed.pipelining._utils import InferenceMode
+
+    def agreed(self: Any, stages: Any, has_backward: bool, p2p_done: bool) -> None:
+        for stage in stages:
+            if InferenceMode.needs_dynamic(stage._user_meta, has_backward):
+                raise InvalidInput(
+                    "a PipelineStage without input_args and output_args: shapes that stages send "
+                    "each other while they run cannot be recorded"
+                )
+            stage._inference_mode = InferenceMode.STATIC
+        note("stand-in: stages of the pipeline agree that shapes are given when they are made")
+
+    _replace(schedules._PipelineSchedule, "_warmup_p2p", agreed)
 
 
 def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:

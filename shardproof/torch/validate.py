@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.errors import ShapeMismatch, Unsupported
 from engine.ir import Plan, Program, Shard
 from frontends.torch.plan import Sides
 from frontends.torch.replay import TooLarge, replay
 from frontends.torch.trace import Trace
-from shardproof.mutation.runtime import Given, Rank, World, execute, fits
+from shardproof.mutation.runtime import Given, Rank, Stuck, World, execute, fits
 
 #: A relative difference that rounding in float64 does not make.
 TOLERANCE = 1e-7
@@ -57,7 +58,10 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
     except TooLarge as error:
         return Validation(False, True, 0, str(error))
     held = {name: x.astype(float) for name, x in values.items()}
-    actual = [*run(plan, (plan.single,), held), *run(plan, plan.programs, held)]
+    try:
+        actual = [*run(plan, (plan.single,), held), *run(plan, plan.programs, held)]
+    except (Unsupported, ShapeMismatch, Stuck) as error:
+        return Validation(False, True, 0, str(error))
     count = 0
     for side, known, rank in zip((found.single, *found.ranks), expected, actual, strict=True):
         remaining = {key: list(items) for key, items in known.items()}

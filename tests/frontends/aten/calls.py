@@ -363,6 +363,20 @@ def _(d: Draw) -> Call:
     return (gradient, logs, labels, None, reduction, -100, count.double()), {}
 
 
+@call("aten.mse_loss.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape), d.real(*shape), d.below(3)), {}
+
+
+@call("aten.mse_loss_backward.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    reduction = d.below(3)
+    gradient = d.real(*(shape if reduction == 0 else ()))
+    return (gradient, d.real(*shape), d.real(*shape), reduction), {}
+
+
 @call("aten.arange.default")
 def _(d: Draw) -> Call:
     return (d.below(5) + 1,), {}
