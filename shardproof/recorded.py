@@ -34,6 +34,7 @@ from frontends.torch.trace import Trace
 from partition.partition import partition
 from shardproof import api, asked, rundir
 from shardproof.assume import Assumptions, read
+from shardproof.counterexample import simulated
 from shardproof.options import Options, path
 from shardproof.progress import Progress
 from shardproof.result import Result
@@ -44,6 +45,8 @@ Combine: TypeAlias = Literal["mean", "sum"] | None
 SUFFIX: Final = ".trace"
 #: Ranks whose traces are read.
 MOST_RANKS: Final = 4096
+#: Inputs that ways to combine losses are tried on.
+SEEDS: Final = 2
 
 
 # -- folders of traces -----------------------------------------------------------------------------
@@ -146,17 +149,26 @@ def combination(found: Sides, combine: Combine) -> Combination:
         return Combination("sum", ())
     if not divided(found):
         return ways[0]
+    allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.how == combine]
+    if not allowed:
+        return ways[0]
     probe = make_plan(found)
     check_plan(probe)
+    result = partition(probe)
     held: dict[str, list[bool]] = {}
-    for conclusion in partition(probe).conclusions:
+    for conclusion in result.conclusions:
         held.setdefault(conclusion.kind, []).append(conclusion.holds)
-    allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.how == combine]
     for number, way in allowed:
         rows = held.get(f"{CANDIDATE} {number}", [])
         if rows and all(rows):
             return way
-    return allowed[-1][1] if allowed and combine is not None else ways[0]
+    # None is proved: a way that differs on numbers must not be what a refutation is about.
+    differs = {
+        comparison.demand.kind
+        for comparison in simulated(result, SEEDS).comparisons
+        if comparison.differs
+    }
+    return next((way for n, way in allowed if f"{CANDIDATE} {n}" not in differs), allowed[0][1])
 
 
 def prove(made: Plan, options: Options, progress: Progress, seconds: float) -> Result:
