@@ -129,10 +129,10 @@ def _gather_into(replay: State, target: Arg, source: Arg, group: Ranks) -> None:
         found = gathered(replay, replay.read(source), group)
         replay.write(target, replay.memory.reshape(found, into.shape))
         return
-    values = [replay.memory.read(part) for part in parts]
+    values = [replay.memory.structured(replay.memory.read(part)) for part in parts]
     at = 0
     for part, value in zip(parts, values, strict=True):
-        rows = _rows(part.shape)
+        rows = _rows(replay.out.values[value].shape)
         found = gathered(replay, value, group)
         for i in range(count):
             piece = replay.memory.slice(found, 0, i * rows[0], rows[0])
@@ -188,11 +188,14 @@ def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None
     wholes = [replay.memory.concat([_row(replay, p) for p in column], 0) for column in pieces]
     at = into.offset
     for column, whole in zip(pieces, wholes, strict=True):
-        found = scattered(replay, whole, group, reduction(event))
-        shape = _rows(column[0].shape)
+        value = replay.memory.structured(whole)
+        if replay.out.values[value].shape[0] % count:
+            value = whole
+        found = scattered(replay, value, group, reduction(event))
+        shape = replay.out.values[found].shape
         strides = geometry.contiguous(shape)
         replay.memory.write(Held(into.storage, at, shape, strides, into.dtype), found)
-        at += prod(shape)
+        at += prod(column[0].shape)
 
 
 def _row(replay: State, held: Held) -> int:

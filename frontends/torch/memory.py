@@ -185,6 +185,17 @@ class Memory:
         shape[dim] = sum(self.out.values[v].shape[dim] for v in values)
         return self.reshape(self.slice(source, 0, start, stop - start), shape)
 
+    def structured(self, value: int) -> int:
+        """A value before it was flattened: what its rows are is then still seen."""
+        op = self.made.get(value)
+        while op is not None and op.name == RESHAPE and len(self.out.values[value].shape) <= 1:
+            source = next(trace.tensors_of(*op.args))
+            if not self.out.values[source].shape:
+                break
+            value = source
+            op = self.made.get(value)
+        return value
+
     def _rows_of(self, value: int) -> tuple[int, int, int] | None:
         """(source, start, stop) if a value is rows [start, stop) of another one, reshaped."""
         op = self.made.get(value)
