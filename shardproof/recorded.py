@@ -25,7 +25,6 @@ from frontends.torch.plan import (
     Sides,
     check_names,
     combinations,
-    divided,
     notes,
     sides,
 )
@@ -147,7 +146,7 @@ def combination(found: Sides, combine: Combine) -> Combination:
     ways = combinations(found)
     if not ways:
         return Combination("sum", ())
-    if not divided(found):
+    if len(ways) == 1:
         return ways[0]
     allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.how == combine]
     if not allowed:

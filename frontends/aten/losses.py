@@ -74,7 +74,7 @@ def _valid(lo: Lowering, ids: Real, ignored: int) -> Lowered:
         return Const(Fraction(1), ids.shape, "float32")
     ones = lo.real(Const(Fraction(1), (*ids.shape, 1), "float32"))
     chosen = lo.emit("pick", ones, ids, start=ignored)
-    return lo.shift(lo.scale(chosen, Fraction(-1)), Fraction(1))
+    return lo.real(lo.shift(lo.scale(chosen, Fraction(-1)), Fraction(1)))
 
 
 @lowers("aten.nll_loss_forward.default")

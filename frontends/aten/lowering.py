@@ -161,7 +161,7 @@ class Lowering:
                     held = self.emit("slice", held, dim=dim, start=0, size=1)
             zero = self.emit("mul", self.reshape(held, ()), other=Fraction(0))
             self._constants[x.value] = self.emit("add", zero, other=x.value)
-        return self.expand(self._constants[x.value], x.shape)
+        return self.real(self.expand(self._constants[x.value], x.shape))
 
     # -- operators --------------------------------------------------------------------------
 

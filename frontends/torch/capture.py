@@ -64,7 +64,7 @@ def capture(
             while waiting or running:
                 while waiting and len(running) < most:
                     rank = waiting.pop(0)
-                    child = context.Process(
+                    child: BaseProcess = context.Process(
                         target=_child,
                         args=(step, rank, world_size, batch, full, limits, Path(folder)),
                         name=f"capture of rank {rank}",
@@ -74,9 +74,9 @@ def capture(
                     running[rank] = (child, time.monotonic())
                 _collect(running, Path(folder), limits)
         finally:
-            for child, _ in running.values():
-                child.kill()
-                child.join()
+            for left, _ in running.values():
+                left.kill()
+                left.join()
         return [trace.read(Path(folder) / f"{rank}.trace") for rank in ranks]
 
 
@@ -208,8 +208,8 @@ def _join(rank: int, world_size: int) -> None:
         kwargs["backend"] = "fake"
         return made(ranks, *args[:1], **kwargs)
 
-    dist.init_process_group = again  # type: ignore[assignment]
-    dist.new_group = new_group  # type: ignore[assignment]
+    dist.init_process_group = again
+    dist.new_group = new_group
 
 
 def _refuse_compile() -> None:

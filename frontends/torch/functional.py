@@ -129,8 +129,8 @@ class Replay(State):
                 by_number.get(x.number, -1) if isinstance(x, Tensor) else -1 for x in flat
             )
         self.out.ops.append(Op(event.name, args, kwargs, named, self.memory.event))
-        for target, value in zip(targets, outputs, strict=True):
-            self.write(target, value)
+        for written_to, value in zip(targets, outputs, strict=True):
+            self.write(written_to, value)
 
     def scaled(self, event: Event) -> bool:
         """An operator with a number, in place on a flat buffer: piece by piece."""

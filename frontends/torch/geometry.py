@@ -55,13 +55,19 @@ def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
-def recipe(count: int, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Recipe | None:
-    """How the view at ``offset`` is made of ``count`` consecutive elements."""
+def recipe(
+    base: Sequence[int], offset: int, shape: Sequence[int], strides: Sequence[int]
+) -> Recipe | None:
+    """How the view at ``offset`` is made of a contiguous tensor of shape ``base``."""
+    count = prod(base)
     real = [i for i in range(len(shape)) if shape[i] != 1 and strides[i] != 0]
     real.sort(key=lambda i: (-strides[i], i))
     plain = [(shape[i], strides[i]) for i in real]
-    for dims in (plain, _joined(plain)):
-        cut = _factored(count, offset, dims)
+    for cut in (
+        _sliced(base, offset, plain),
+        _factored(count, offset, plain),
+        _factored(count, offset, _joined(plain)),
+    ):
         if cut is not None:
             factors, slices = cut
             expanded = [i for i in range(len(shape)) if i not in real]
@@ -70,6 +76,25 @@ def recipe(count: int, offset: int, shape: Sequence[int], strides: Sequence[int]
             order = tuple(place[i] for i in range(len(shape)))
             return Recipe(factors, slices, merged, order, tuple(shape))
     return None
+
+
+def _sliced(
+    base: Sequence[int], offset: int, dims: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]] | None:
+    """The view as a slice of every dimension of the tensor, where it is one."""
+    wanted = {stride: size for size, stride in dims}
+    if len(wanted) < len(dims):
+        return None
+    slices: list[tuple[int, int]] = []
+    rest = offset
+    for length, stride in zip(base, contiguous(base), strict=True):
+        start = rest // stride if length > 1 else 0
+        rest -= start * stride
+        size = wanted.pop(stride, 1) if length > 1 else 1
+        if start + size > length:
+            return None
+        slices.append((start, size))
+    return None if wanted or rest else (tuple(base), tuple(slices))
 
 
 def _joined(dims: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -9,8 +9,8 @@ from typing import Any
 from engine.affine import affine
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.ir import Body, Call, Program, Shard, Source
-from frontends.aten import Const, Lowered, Lowering, Real, Undefined, rule_of
-from frontends.torch.memory import INPUT, Compared, Functional, Input, Op
+from frontends.aten import Lowered, Lowering, Real, rule_of
+from frontends.torch.memory import INPUT, Compared, Functional, Input, Op, Value
 from frontends.torch.trace import Arg, Items, Named, Ranks, Tensor, tensors_of
 from frontends.zoo.shapes import Inference
 
@@ -32,6 +32,10 @@ class Side:
     gaps: dict[str, str] = field(default_factory=dict)
 
 
+#: What a rule raises for arguments that are not those of its operator.
+_MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
+
+
 class _Rank:
     """Lowers the operators of one rank, in isolation from others."""
 
@@ -45,15 +49,14 @@ class _Rank:
     def run(self) -> None:
         for op in self.step.ops:
             self.lo.source = self.source(op)
-            self.lo.expected = [
-                tuple(self.step.values[v]) if v >= 0 else ((), "") for v in op.outputs
-            ]
+            made = [self.step.values[v] if v >= 0 else Value((), "") for v in op.outputs]
+            self.lo.expected = [(v.shape, v.dtype) for v in made]
             if op.name == INPUT:
                 self.hold(op)
                 continue
             try:
                 found = self.lowered(op)
-            except (Unsupported, ShapeMismatch, TypeError) as error:
+            except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
                 self.gap(op, str(error) or type(error).__name__)
                 continue
             for value, result in zip(op.outputs, found, strict=False):
@@ -77,9 +80,9 @@ class _Rank:
         name = given.name if box is None else box.name
         full = held.shape if box is None else box.full_shape
         offset = (0,) * len(held.shape) if box is None else box.offset
-        domain = (
-            (given.low, given.high) if given.low is not None and given.high is not None else None
-        )
+        domain = None
+        if given.low is not None and given.high is not None:
+            domain = (given.low, given.high)
         self.known[value] = self.lo.hold(
             Shard(
                 f"batch {name}" if given.kind == "batch" else name,
@@ -89,7 +92,7 @@ class _Rank:
                 held.dtype,
                 trainable=given.trainable,
                 kind="batch" if given.kind == "batch" else "",
-                domain=domain,  # type: ignore[arg-type]  # both are there
+                domain=domain,
             )
         )
 
@@ -141,13 +144,15 @@ class _Rank:
         """The number of a value that is compared."""
         if value < 0:
             return -1
-        x = self.known.get(value)
-        if x is None or isinstance(x, Undefined):
-            return -1
-        if isinstance(x, Const):
-            self.lo.source = Source()
-            x = self.lo.real(x)
-        return x.number
+        self.lo.source = Source()
+        try:
+            return self.lo.real(self.known[value]).number
+        except (Unsupported, ShapeMismatch) as error:
+            name = "a compared value"
+            self.gaps.setdefault(name, str(error))
+            made = self.lo.value(*self.step.values[value], name)
+            self.lo.append(name, [], [made.number], {})
+            return made.number
 
 
 def _numbers(op: Op) -> list[int]:

@@ -240,7 +240,8 @@ class Memory:
             if rows is not None:
                 return rows
         base = self._covering(storage, first, last, held.dtype)
-        made = geometry.recipe(base.stop - base.start, first - base.start, held.shape, held.strides)
+        shape = self.out.values[base.value].shape
+        made = geometry.recipe(shape, first - base.start, held.shape, held.strides)
         if made is None:
             raise InvalidInput(
                 f"a tensor of shape {list(held.shape)} and strides {list(held.strides)} overlaps "
@@ -364,9 +365,8 @@ class Memory:
             self._replace(storage, first, last, self.permute(value, order), held.dtype)
         else:
             base = self._covering(storage, first, last, held.dtype)
-            made = geometry.recipe(
-                base.stop - base.start, first - base.start, held.shape, held.strides
-            )
+            shape = self.out.values[base.value].shape
+            made = geometry.recipe(shape, first - base.start, held.shape, held.strides)
             if made is None or 0 in held.strides:
                 raise InvalidInput(
                     f"a write to shape {list(held.shape)} with strides {list(held.strides)}, "

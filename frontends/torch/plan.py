@@ -17,8 +17,8 @@ from engine.errors import InvalidInput
 from engine.ir import Addend, Expectation, Plan
 from frontends.torch.functional import functional
 from frontends.torch.lower import Result, Side, lower
-from frontends.torch.memory import SLICE, Functional
-from frontends.torch.trace import Box, Trace, tensors_of
+from frontends.torch.memory import Functional
+from frontends.torch.trace import Box, Trace
 from frontends.zoo.shapes import Inference
 
 LOSS, GRADIENT, OUTPUT = "loss", "gradient", "output"
@@ -261,15 +261,3 @@ def combinations(found: Sides) -> list[Combination]:
             hows = ("sum",) if size == 1 and terms == 1 else ("mean", "sum")
             result += [Combination(how, groups) for how in hows]
     return result
-
-
-def divided(found: Sides) -> bool:
-    """Whether any rank cuts its batch, or has several losses: then how losses combine is open."""
-    for side, step in zip(found.ranks, found.steps, strict=True):
-        if sum(r.compared.kind == LOSS for r in side.results) > 1:
-            return True
-        batch = {i.value for i in step.inputs if i.kind == "batch"}
-        for op in step.ops:
-            if op.name == SLICE and any(v in batch for v in tensors_of(*op.args)):
-                return True
-    return any(not any(r.compared.kind == LOSS for r in side.results) for side in found.ranks)

@@ -17,7 +17,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
+from torch._C._distributed_c10d import (
+    FakeWork,
+    ProcessGroup,
+    Work,
+    _resolve_process_group,
+)
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -88,14 +93,14 @@ def place(frame: FrameType | None) -> tuple[str, bool]:
     return user or library, engine
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what is dispatched while it is entered, for one rank.
 
     The tables grow as events arrive; `finish` gives them as a `Trace`.
     """
 
     def __init__(self, rank: int, world_size: int, fake: FakeTensorMode) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.rank, self.world_size, self.fake = rank, world_size, fake
         self.tensors: list[Held] = []
         self.events: list[Event] = []
@@ -185,7 +190,7 @@ class Recorder(TorchDispatchMode):
         if func.namespace == "_c10d_functional":
             for i, argument in enumerate(func._schema.arguments[: len(args)]):
                 if argument.name == "group_name" and isinstance(args[i], str):
-                    group = dist.distributed_c10d._resolve_process_group(args[i])
+                    group = _resolve_process_group(args[i])
                     found[i] = Ranks(tuple(dist.get_process_group_ranks(group)))
         return found
 

@@ -50,7 +50,10 @@ class World:
 
 def real(dtype: str) -> torch.dtype:
     """Floating types as float64: rounding is no matter here."""
-    return torch.float64 if "float" in dtype else getattr(torch, dtype)  # type: ignore[no-any-return]
+    found = torch.float64 if "float" in dtype else getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype):
+        raise TooLarge(f"{dtype[:40]} is no element type")
+    return found
 
 
 class Rank:
@@ -129,7 +132,7 @@ class Rank:
             self.spoil(targets)
             return
         self.spoiled -= {self.trace.tensors[t.number].storage for t in targets}
-        overload = torch.ops
+        overload: Any = torch.ops
         for part in event.name.split("."):
             overload = getattr(overload, part)
         kwargs = {k: self.value(v) for k, v in event.kwargs.items()}

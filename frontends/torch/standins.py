@@ -75,7 +75,7 @@ def _data_parallel(note: Callable[[str], None]) -> None:
                 "stand-in: DistributedDataParallel's reduction is a division by the number of "
                 "ranks and an all-reduce of every bucket"
             )
-        return before(self, *args, **kwargs)
+        return before(self, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     # DDP compares the annotations themselves, which are text in this file: there are none.
     def average(group, bucket):  # type: ignore[no-untyped-def]

@@ -166,4 +166,7 @@ def test_dense_orders() -> None:
     assert geometry.dense_order((2, 3), (3, 1)) == (0, 1)
     assert geometry.dense_order((3, 2), (1, 3)) == (1, 0)
     assert geometry.dense_order((2, 3), (4, 1)) is None
-    assert geometry.recipe(10, 8, (4,), (1,)) is None
+    assert geometry.recipe((10,), 8, (4,), (1,)) is None
+    cut = geometry.recipe((4, 6), 12, (1, 6), (6, 1))
+    assert cut is not None
+    assert cut.slices == ((2, 1), (0, 6))
