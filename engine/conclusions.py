@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import permutations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engine.affine import ZERO, Affine, affine
 from engine.demands import Demand, Sum, demands
@@ -19,7 +19,7 @@ from engine.derive import Derived
 from engine.expectations import COVERAGE, GRADIENT, LOSS
 from engine.ir import MICROBATCH, Plan, Program
 from engine.layout import Misaligned, narrow
-from engine.lineage import Dim, Lineage, NodeTable, Term
+from engine.lineage import BROADCAST, Atom, Dim, Layout, Lineage, Node, NodeTable, Term
 from engine.rows import Unrolled
 from engine.sums import collect, family_sum, merge_parts
 from engine.tiling import TooMany, boxes, covers
@@ -213,7 +213,23 @@ class Wants:
             return f"{where} {self.unknown(demand)}"
         if _same_number(self.nodes, have, want):
             return ""
-        return _difference(demand, where, have, want, self.extents(demand))
+        message = _difference(self.nodes, demand, where, have, want, self.extents(demand))
+        return message and message + self.partial(demand, have, want)
+
+    def partial(self, demand: Demand, have: Lineage, want: Lineage) -> str:
+        """Along which axis of the ranks a value would have to be added up, if that is all that is
+        missing: in a table, somebody may have meant it."""
+        if not self.plan.expectations or not any(term.parts for term in have.terms):
+            return ""
+        extents = self.extents(demand)
+        for axis, extent in self.plan.programs[demand.program].extents.items():
+            try:
+                total = family_sum(self.nodes, have, ((axis, extent),), extents)
+            except Misaligned:
+                continue
+            if not _difference(self.nodes, demand, "", total, want, extents):
+                return f"; summed along {axis} it is the single-device {demand.kind}"
+        return ""
 
     def extents(self, demand: Demand) -> dict[str, int]:
         extents = self.plan.programs[demand.program].extents
@@ -270,30 +286,62 @@ def told(kind: str, name: str) -> str:
 
 
 def _same_number(nodes: NodeTable, have: Lineage | None, want: Lineage | None) -> bool:
-    """Whether two lineages of one element are equal, however its dimensions are written, and
-    whether a sum is a node or its terms."""
+    """Whether two lineages of one element are equal, however its dimensions are written."""
     if have is None or want is None or any(n != 1 for n in (*have.shape, *want.shape)):
         return False
-    left, right = (collect(_addends(nodes, x.terms)) for x in (have, want))
-    return set(left) == set(right)
+    return _same_terms(nodes, _scalar(have), _scalar(want))
 
 
-def _addends(nodes: NodeTable, terms: Iterable[Term]) -> Iterator[Term]:
-    """Terms of one element without dimensions that say nothing; sums of numbers by their
-    definition, which is what such a node is."""
+def _scalar(x: Lineage) -> Lineage:
+    """One element without dimensions, where these say nothing."""
+    if any(dim for term in x.terms for dim in term.layout.dims):
+        return x
+    return Lineage((), tuple(t._replace(layout=t.layout._replace(dims=())) for t in x.terms))
+
+
+def _same_terms(nodes: NodeTable, have: Lineage, want: Lineage) -> bool:
+    """Whether two lineages are one, whether a sum is a node or its terms."""
+    left, right = (collect(list(_unfolded(nodes, x.terms))) for x in (have, want))
+    return have.shape == want.shape and set(left) == set(right)
+
+
+def _unfolded(nodes: NodeTable, terms: Iterable[Term]) -> Iterator[Term]:
+    """Terms with sums in place of the nodes that are defined as these."""
     for term in terms:
-        if any(term.layout.dims):
+        inner = _operands(nodes[term.node], term)
+        if inner:
+            yield from _unfolded(nodes, inner)
+        else:
             yield term
-            continue
-        node = nodes[term.node]
-        if node.kind == "combine" and not (node.extents or node.coordinates or term.parts):
-            factors, operands, _ = node.payload
-            if not any(operand.atoms or operand.fixed for operand in operands):
-                parts = zip(factors, operands, strict=True)
-                inner = [Term(term.factor * f, x.node, term.layout) for f, x in parts]
-                yield from _addends(nodes, inner)
-                continue
-        yield term._replace(layout=term.layout._replace(dims=()))
+
+
+def _operands(node: Node, term: Term) -> list[Term]:
+    """A view of a sum as the views of its operands (none: it is no sum, or one whose operands do
+    not have its axes as they are)."""
+    if node.kind != "combine" or node.coordinates or term.parts:
+        return []
+    payload: tuple[Any, ...] = node.payload
+    factors, operands, labels = payload
+    found = []
+    for factor, operand in zip(factors, operands, strict=True):
+        axes = {label: axis for axis, _, _, label in operand.atoms}
+        plain = [
+            (stride, extent) == (1, node.extents[labels.index(label)])
+            for _, stride, extent, label in operand.atoms
+        ]
+        own = {axis for axis, _, _, _ in operand.atoms}
+        if operand.fixed or not all(plain) or not len(own) == len(axes) == len(labels):
+            return []
+        layout = term.layout
+
+        def moved(atoms: Iterable[Atom], axes: Mapping[int, int] = axes) -> tuple[Atom, ...]:
+            return tuple(
+                a if a.axis == BROADCAST else a._replace(axis=axes[labels[a.axis]]) for a in atoms
+            )
+
+        view = Layout(tuple(moved(dim) for dim in layout.dims), moved(layout.fixed))
+        found.append(Term(term.factor * factor, operand.node, view))
+    return found
 
 
 def _total(
@@ -313,7 +361,12 @@ def _total(
 
 
 def _difference(
-    demand: Demand, where: str, have: Lineage, want: Lineage, extents: Mapping[str, int]
+    nodes: NodeTable,
+    demand: Demand,
+    where: str,
+    have: Lineage,
+    want: Lineage,
+    extents: Mapping[str, int],
 ) -> str:
     """Why a value is not the expected box ("" if it is)."""
     if not demand.offset and have.shape != want.shape:
@@ -322,7 +375,7 @@ def _difference(
         expected = box_of(want, demand.relative, demand.shape, extents)
     except Misaligned:
         return f"{where} is held as a box that is no view of it"
-    if have == expected:
+    if have == expected or _same_terms(nodes, have, expected):
         return ""
     if len(have.terms) == 1 and len(expected.terms) == 1:
         a, b = have.terms[0], expected.terms[0]

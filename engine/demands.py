@@ -186,7 +186,8 @@ def _sums(
             for axis, how in addend.over:
                 weight /= extents[axis] if how == "mean" else 1
             axes = tuple((axis, extents[axis]) for axis, _ in addend.over if axis != MICROBATCH)
-            if not here and addend.body != ACCUMULATED:
+            on_its_way = not known and read.computed(addend)
+            if not here and addend.body != ACCUMULATED and not on_its_way:
                 problem = "is never computed"
             elif len(here) > 1 and not batched:
                 problem = f"is computed {len(here)} times"

@@ -9,7 +9,7 @@ terms), their sum is an operator instance, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -71,15 +71,7 @@ class _Deriver:
 
     def unrolled(self, single: Unrolled) -> Unrolled:
         """All rows, of a side whose given ones are those of ``single``."""
-        return Unrolled(
-            self.rows,
-            self.tensors,
-            single.losses,
-            single.gradients,
-            single.results,
-            symbolic=True,
-            instances=single.instances,
-        )
+        return replace(single, rows=self.rows, tensors=self.tensors, symbolic=True)
 
     def sum(self, name: str, parts: Sequence[tuple[int, Fraction]]) -> int:
         """A value that several addends make; one element is one element, however it is written."""

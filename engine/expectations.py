@@ -89,9 +89,9 @@ class Given:
         self.gradients = {(p, shard): v for p, shard, v in side.gradients}
         self.results: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         for r in side.results:
+            found = self.results.setdefault((r.program, r.body, r.value), [])
             if r.tensor not in before:
-                place = (r.program, r.body, r.value)
-                self.results.setdefault(place, []).append((r.tensor, r.microbatch))
+                found.append((r.tensor, r.microbatch))
 
     def of(self, addend: Addend) -> list[tuple[int, int]]:
         """Its tensors, each with its microbatch (-1: of all, or of none)."""
@@ -99,6 +99,10 @@ class Given:
             value = self.gradients.get((addend.program, addend.value))
             return [] if value is None else [(value, -1)]
         return self.results.get((addend.program, addend.body, addend.value), [])
+
+    def computed(self, addend: Addend) -> bool:
+        """Whether a call gave it, be it a loss on its way."""
+        return (addend.program, addend.body, addend.value) in self.results
 
 
 def _passed_on(side: Unrolled) -> set[int]:
@@ -130,6 +134,9 @@ def check(plan: Plan) -> None:
         except InvalidInput as error:
             raise error.within(f"expectation {row.kind} {row.name}") from error
     if not rows:
+        for program in (plan.single, *plan.programs):
+            if any(body.results for body in program.bodies):
+                raise InvalidInput("results, and no table of expectations", program.name)
         return
     if not any(row.required for row in rows):
         raise InvalidInput("no expectation is required: nothing would be proved", plan.name)

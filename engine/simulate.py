@@ -149,6 +149,9 @@ def simulate(
     faults = [*single.unrolled.faults, *parallel.faults]
     if faults:
         return Simulation(failure=faults[0].message, impossible=True)
+    if single.unrolled.unsupported or parallel.unsupported:
+        unsupported = (*single.unrolled.unsupported, *parallel.unsupported)
+        return Simulation(failure=unsupported[0].message)
     every = demands(plan, single, parallel)
     needed = needed_axes(plan.programs, parallel)
     needed |= {axis for demand in every for start in demand.offset for axis in start.axes}
@@ -293,8 +296,8 @@ def _comparisons(
             scale = SMALLEST_SCALE * scales.get(demand.expected, 0.0)
             least[demand.kind] = max(least.get(demand.kind, 0.0), scale)
         elif demand.program < 0:
-            expected = wanted[demand.expected].reshape(-1)
-            yield compare(demand, (), expected, np.full_like(expected, np.nan), 0.0)
+            number = wanted[demand.expected].reshape(-1)
+            yield compare(demand, (), number, np.full_like(number, np.nan), 0.0)
     for demand, at, expected, addends in outcomes(found, one, many):
         zero = np.zeros_like(expected if expected is not None else addends[0][1])
         actual = sum((data * float(weight) for weight, data in addends), zero)

@@ -1,8 +1,8 @@
 """Plans on disk and between processes: Arrow IPC.
 
-A plan's folder holds one Arrow file per table of `engine.columns.TABLES`; the schema metadata of
-each says which table of which plan it is, that of ``programs.arrow`` also what is said once about
-the plan.  Arrow has no checksums: the digest of the contents is stored with them, so that a changed
+A plan's folder holds one Arrow file per table of `engine.plan_tables`; the schema metadata of each
+says which table of which plan it is, that of ``programs.arrow`` also what is said once about the
+plan.  Arrow has no checksums: the digest of the contents is stored with them, so that a changed
 byte, or a file of another plan, is noticed.  `to_bytes` packs the same tables into one stream.
 
 Whatever is wrong with what is read is an `InvalidInput` with the file and the place in it.  Memory
@@ -24,18 +24,17 @@ import numpy as np
 import pyarrow as pa
 
 from engine import files
-from engine.columns import (
+from engine.columns import from_columns, to_columns
+from engine.errors import InvalidInput
+from engine.ir import Plan
+from engine.plan_tables import (
     ADDED_COLUMNS,
     ADDED_TABLES,
     TABLES,
     Columns,
     Table,
     declared_in,
-    from_columns,
-    to_columns,
 )
-from engine.errors import InvalidInput
-from engine.ir import Plan
 from engine.wellformed import check
 
 #: By version; a plan is stored in the first one that can hold it, and all of them are read.

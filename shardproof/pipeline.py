@@ -12,12 +12,13 @@ from cluster.cache import VerdictCache
 from cluster.execute import joined
 from cluster.ledger import Ledger
 from cluster.settings import Settings
-from engine import rounding
+from engine import liveness, rounding
 from engine.assumed import stated_orders
 from engine.definedness import doubtful
 from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
+from engine.mesh import on_one_mesh
 from engine.simulate import Simulation
 from engine.whole import kept_whole
 from partition.exhaustive import Audit, audit
@@ -71,6 +72,7 @@ def run(
     `cluster.execute.execute`.
     """
     start = time.perf_counter()
+    plan = on_one_mesh(plan)
     progress.phase("partition")
     told = (*assumptions.describe(plan), *stated_orders(plan))
     try:
@@ -86,7 +88,7 @@ def run(
             assumptions=told,
             run_dir=str(out),
         )
-    told = (*told, *rounding.statement(result.plan))
+    told = (*told, *liveness.statement(result.plan), *rounding.statement(result.plan))
     if not result.faults:
         result.findings += [*precision(result), *metadata(result)]
     with joined(settings), Ledger(out) as ledger:
@@ -102,7 +104,7 @@ def run(
     solved = time.perf_counter()
     progress.phase("compose")
     decision = _decide(result, answers, otherwise)
-    beside = [] if result.faults else optional(result, answers)
+    beside = optional(result, answers) if result.conclusions else []
     composed = time.perf_counter()
     found = counts(result, answers)
     proofs: list[Proof] = []
@@ -158,10 +160,10 @@ def _decide(
             simulation = simulated(
                 result, SEEDS if any(not c.holds for c in result.conclusions) else 1
             )
-    elif doubtful(result.nodes, result.reference_size):
-        simulation = simulated(result, SEEDS, until_defined=True)
         if result.faults or (simulation is not None and simulation.differs):
             found = diagnosed(result, simulation, otherwise)
+    elif doubtful(result.nodes, result.reference_size):
+        simulation = simulated(result, SEEDS, until_defined=True)
     return decide(result, open_stages, found, simulation)
 
 

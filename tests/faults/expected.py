@@ -239,6 +239,55 @@ def regularised(*, own_body: bool = True, factor: Fraction = Fraction(1)) -> Pla
     return Plan("regularised", program(True), (program(False),), 2)
 
 
+def two_products(
+    *, expected: str = "partial", factor: Fraction = Fraction(1), swapped: bool = False
+) -> Plan:
+    """``y = x w + 2 z v`` where both products are partial over two ranks, and nothing adds them up;
+    ``factor``: of the second one on the ranks; ``swapped``: z is multiplied by w there."""
+
+    def forward(program: ProgramBuilder, scale: Fraction) -> tuple[BodyBuilder, int]:
+        body = program.body("forward")
+        x, z = (body.parameter(program.named(n, (ROWS, IN), {1: "tp"})) for n in "xz")
+        w, v = (body.parameter(program.parameter(n, (OUT, IN), {1: "tp"})) for n in "wv")
+        other = body.linear(z, w if swapped and program.axes else v)
+        y = body.add(body.linear(x, w), body.mul_constant(other, 2 * scale))
+        program.call(body)
+        return body, y
+
+    single, ranks = ProgramBuilder("single"), ProgramBuilder("ranks", axes=(("tp", 2, 1),))
+    one, y1 = forward(single, Fraction(1))
+    many, y2 = forward(ranks, factor)
+    table = Table(single, ranks)
+    over = {} if expected == "equal" else {"tp": expected}
+    table.row("output", "y", term(one, y1), term(many, y2, **over))
+    return table.plan("two products")
+
+
+def passed_on(*, twice: bool = False) -> Plan:
+    """A loss whose inner dimension is divided over two ranks: both the partial loss and its
+    all-reduce are called a loss, as records of one tensor have it; ``twice``: another copy, too."""
+
+    def step(program: ProgramBuilder) -> Program:
+        weight = program.parameter("w", (OUT, IN), {1: "tp"}, trainable=False)
+        body = program.body("forward")
+        (x,) = body.load_batch(("x", (ROWS, IN), "float32"))
+        if program.axes:
+            start = affine(0, {"tp": IN // 2})
+            x = body.op("slice", x, dim=1, start=start, size=IN // 2)
+        loss = body.sum(body.linear(x, body.parameter(weight)))
+        body.loss(loss)
+        if program.axes:
+            whole = body.reduce_from(loss, along("tp"))
+            body.loss(whole)
+            if twice:
+                body.loss(body.mul_constant(whole, Fraction(1)))
+        program.call(body, (), [program.slot() for _ in body.outputs], 0)
+        return program.build()
+
+    ranks = ProgramBuilder("ranks", axes=(("tp", 2, 1),))
+    return Plan("passed on", step(ProgramBuilder("single")), (step(ranks),), 1)
+
+
 def two_sums(*, terms_of: int = 2, factor: Fraction = Fraction(1)) -> Plan:
     """The loss is ``sum(silu(x w)) + sum(x^2)`` over two replicas, which all-reduce it; ``factor``:
     of the second sum on the ranks; ``terms_of``: how many of the sums they have."""
