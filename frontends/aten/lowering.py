@@ -380,9 +380,36 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
 
 
 def rule_of(name: str) -> Rule | None:
-    """The rule of an overload; one that writes its operand has that of the one that does not."""
+    """The rule of an overload; one that writes its operand has that of the one that does not, one
+    over lists that of the one over tensors, item by item."""
     if name in TABLE:
         return TABLE[name]
     namespace, _, rest = name.partition(".")
     base, _, overload = rest.partition(".")
-    return TABLE.get(f"{namespace}.{base.removesuffix('_')}.{overload}")
+    base = base.removesuffix("_")
+    if base.startswith("_foreach_"):
+        single = base.removeprefix("_foreach_")
+        kinds = (_FOREACH.get(overload, ""), "default")
+        found = [r for r in (TABLE.get(f"{namespace}.{single}.{kind}") for kind in kinds) if r]
+        return _each(found[0]) if found else None
+    return TABLE.get(f"{namespace}.{base}.{overload}")
+
+
+#: Overloads over lists of tensors, and those over tensors.
+_FOREACH = {"Scalar": "Scalar", "ScalarList": "Scalar", "List": "Tensor", "Tensor": "Tensor"}
+
+
+def _each(rule: Rule) -> Rule:
+    """A rule for lists: each item of lists, what is no list for all of them."""
+
+    def each(lo: Lowering, xs: Sequence[Lowered], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        found = []
+        expected = lo.expected
+        for i, x in enumerate(xs):
+            own = [a[i] if isinstance(a, (list, tuple)) else a for a in args]
+            lo.expected = expected[i : i + 1]
+            found.append(rule(lo, x, *own, **kwargs))
+        lo.expected = expected
+        return tuple(found)
+
+    return each

@@ -53,6 +53,7 @@ ALLOCATES = ("aten.empty", "aten.new_empty")
 
 
 LOSS, GRADIENT, OUTPUT = "job.loss", "job.gradient", "job.output"
+UPDATED, STATE = "job.updated", "job.state"
 
 #: What is not an operator of ATen, by name.
 SPECIAL = {**HANDLERS, **fsdp.HANDLERS}
@@ -177,7 +178,7 @@ class Replay(State):
             self.memory.write(held, value)
         elif event.name == trace.PARAMETER:
             self.parameter(event, name)
-        elif event.name in (LOSS, GRADIENT, OUTPUT):
+        elif event.name in (LOSS, GRADIENT, OUTPUT, UPDATED, STATE):
             self.compare(event, name)
         elif event.name == trace.START:
             self.started = True
@@ -214,11 +215,12 @@ class Replay(State):
         kind = event.name.removeprefix("job.")
         value = self.read(event.args[0]) if event.args else -1
         box = event.boxes[0] if event.boxes else None
-        if kind == "gradient":
+        if kind in ("gradient", "updated", "state"):
             own = self.out.boxes[name]
             if box is None or box.said != "DTensor" or own.said == "computed":
                 box = own
-        self.out.compared.append(Compared(kind, name, value, box, self.memory.event))
+        state = str(event.kwargs.get("state", ""))
+        self.out.compared.append(Compared(kind, name, value, box, self.memory.event, state))
 
 
 class Computed(NamedTuple):

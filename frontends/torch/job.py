@@ -15,7 +15,8 @@ from frontends.torch.stated import Piece, Same, Statement, TensorSpec
 from frontends.torch.trace import BATCH, END, FULL, PARAMETER, START, Box
 
 #: Marks of what is compared.
-LOSS, GRADIENT, OUTPUT, BUFFER = "job.loss", "job.gradient", "job.output", "job.buffer"
+LOSS, GRADIENT, OUTPUT = "job.loss", "job.gradient", "job.output"
+UPDATED, STATE = "job.updated", "job.state"
 
 #: What wrappers put before a parameter's name.
 _WRAPPERS = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
@@ -70,6 +71,7 @@ class Job:
         self._known = full
         self._parameters: list[tuple[str, torch.nn.Parameter, Box]] = []
         self._started = self._ended = False
+        self._optimizer: Any = None
 
     # -- start ----------------------------------------------------------------------------
 
@@ -81,14 +83,19 @@ class Job:
     ) -> None:
         """From here on the parameters are inputs, by name.
 
+        ``optimizer``: its new parameters and states are compared too; it starts without states.
         ``parameters`` states of local ones which part of which full parameter they are, where no
         metadata says it.
         """
         if self._started:
             raise InvalidInput("job.start is called twice in one step")
-        if optimizer is not None:
-            raise InvalidInput("a step with its optimizer is not supported yet: leave it out")
+        if optimizer is not None and optimizer.state:
+            raise InvalidInput(
+                "an optimizer that has states already is not supported yet: give it before its "
+                "first step"
+            )
         self._started = True
+        self._optimizer = optimizer
         models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self._recorder.name_modules(models)
         stated = dict(parameters or {})
@@ -160,6 +167,8 @@ class Job:
                 self._compared(LOSS, "loss", value)
             for name, parameter, box in self._parameters:
                 self._gradient(name, parameter, box)
+                if self._optimizer is not None:
+                    self._updated(name, parameter, box)
             for name, value in (outputs or {}).items():
                 self._compared(OUTPUT, name, value)
         self._recorder.mark(END)
@@ -172,6 +181,18 @@ class Job:
         own = described(box.name, gradient) if isinstance(gradient, DTensor) else box
         value = self._recorder.tensor(local(gradient))
         self._recorder.mark(GRADIENT, (value,), boxes=(own,), kwargs={"name": name})
+
+    def _updated(self, name: str, parameter: torch.nn.Parameter, box: Box) -> None:
+        """The new value of a parameter, and the states that the optimizer keeps of it."""
+        value = self._recorder.tensor(local(parameter.detach()))
+        self._recorder.mark(UPDATED, (value,), boxes=(box,), kwargs={"name": name})
+        for key, state in sorted(self._optimizer.state.get(parameter, {}).items()):
+            if not isinstance(state, torch.Tensor) or state.dim() == 0:
+                continue
+            own = described(box.name, state) if isinstance(state, DTensor) else box
+            held = self._recorder.tensor(local(state))
+            full = {"name": name, "state": str(key)}
+            self._recorder.mark(STATE, (held,), boxes=(own,), kwargs=full)
 
     def _compared(self, kind: str, name: str, value: torch.Tensor) -> None:
         if not isinstance(value, torch.Tensor):

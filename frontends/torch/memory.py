@@ -58,13 +58,22 @@ class Input(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """``kind``: "loss", "gradient" or "output"; ``value``: -1 where there is none."""
+    """``kind``: "loss", "gradient", "output", "updated" (a parameter) or "state" (``state``: which
+    of the optimizer's); ``value``: -1 where there is none."""
 
     kind: str
     name: str
     value: int
     box: Box | None
     event: int
+    state: str = ""
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """What it is about: kind and name, as the table of expectations has them."""
+        about = self.name if self.box is None or self.kind in ("loss", "output") else self.box.name
+        kind = "updated parameter" if self.kind == "updated" else self.kind
+        return kind, f"{about}: {self.state}" if self.state else about
 
 
 @dataclass(slots=True)

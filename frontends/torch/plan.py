@@ -86,7 +86,7 @@ def plan(found: Sides, name: str = "torch", combination: Combination | None = No
             for row in builder.losses(way, f"{CANDIDATE} {number}")
         ]
     )
-    rows = (*losses, *builder.gradients(), *builder.outputs())
+    rows = (*losses, *builder.tensors())
     if not rows:
         raise InvalidInput("the single side has no loss, no gradient and no output to compare")
     return Plan(
@@ -109,13 +109,11 @@ class _Rows:
     def of(self, kind: str) -> list[Result]:
         return [r for r in self.single if r.compared.kind == kind]
 
-    def held(self, kind: str, name: str) -> Iterator[tuple[int, Result]]:
+    def held(self, row: tuple[str, str]) -> Iterator[tuple[int, Result]]:
         """What ranks have for a tensor of the single side."""
         for rank, side in enumerate(self.found.ranks):
             for result in side.results:
-                c = result.compared
-                known = c.box.name if kind == GRADIENT and c.box is not None else c.name
-                if c.kind == kind and known == name:
+                if result.compared.row == row:
                     yield rank, result
 
     # -- losses -----------------------------------------------------------------------------
@@ -125,7 +123,7 @@ class _Rows:
         if not own:
             return
         single = tuple(Addend(0, 0, r.value) for r in own)
-        terms = [(rank, r) for rank, r in self.held(LOSS, LOSS)]
+        terms = [(rank, r) for rank, r in self.held((LOSS, LOSS))]
         if not terms or any(r.value < 0 for _, r in terms):
             yield Expectation(LOSS, LOSS, single, ())
             return
@@ -141,26 +139,27 @@ class _Rows:
 
     # -- tensors ----------------------------------------------------------------------------
 
-    def gradients(self) -> Iterator[Expectation]:
-        for result in self.of(GRADIENT):
-            if result.value >= 0:
-                yield from self.rows(GRADIENT, result.compared.name, result)
+    def tensors(self) -> Iterator[Expectation]:
+        """Gradients, outputs, new parameters and states."""
+        for result in self.single:
+            if result.compared.kind == LOSS:
                 continue
-            for rank, other in self.held(GRADIENT, result.compared.name):
+            row = result.compared.row
+            if result.value >= 0:
+                yield from self.rows(row, result)
+                continue
+            for rank, other in self.held(row):
                 if other.value >= 0:
                     raise InvalidInput(
-                        f"rank {rank} has a gradient of {result.compared.name}, the single side "
-                        "has none (.grad is None)"
+                        f"rank {rank} has a {row[0]} of {row[1]}, the single side has none "
+                        "(.grad is None)"
                     )
 
-    def outputs(self) -> Iterator[Expectation]:
-        for result in self.of(OUTPUT):
-            yield from self.rows(OUTPUT, result.compared.name, result)
-
-    def rows(self, kind: str, name: str, result: Result) -> Iterator[Expectation]:
+    def rows(self, row: tuple[str, str], result: Result) -> Iterator[Expectation]:
         """One row for every rank that has a part; ranks whose parts add up have one together."""
         single = (Addend(0, 0, result.value),)
-        found = list(self.held(kind, name))
+        kind, name = row
+        found = list(self.held(row))
         if not found:
             yield Expectation(kind, name, single, ())
         done: set[int] = set()

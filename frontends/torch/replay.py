@@ -20,14 +20,14 @@ from engine.errors import InvalidInput
 from frontends.aten import rule_of
 from frontends.torch import trace
 from frontends.torch.collectives import group_of, listed, reduction
-from frontends.torch.functional import ALLOCATES, COPIES, GRADIENT, LOSS, OUTPUT
+from frontends.torch.functional import ALLOCATES, COPIES, GRADIENT, LOSS, OUTPUT, STATE, UPDATED
 from frontends.torch.trace import Arg, Box, Event, Held, Items, Named, Tensor, Trace
 
 #: Elements over all storages of a rank.
 MOST_NUMBERS = 1 << 24
 
-#: (kind, name) -> the tensors that are compared, with their boxes.
-Found = dict[tuple[str, str], list[tuple[torch.Tensor | None, Box | None]]]
+#: The tensors that are compared, in the order of their marks (None: there is none).
+Found = list[torch.Tensor | None]
 
 
 class TooLarge(Exception):
@@ -81,7 +81,7 @@ class Rank:
             raise TooLarge(f"rank {recorded.rank} has too many numbers to replay the translation")
         self.memory = {s: torch.zeros(n, dtype=real(t)) for s, (n, t) in sizes.items()}
         self.boxes: dict[str, Box] = {}
-        self.found: Found = {}
+        self.found: Found = []
         self.issued: dict[tuple[int, ...], int] = {}
         #: Integers that operators without a rule wrote.
         self.spoiled: set[int] = set()
@@ -172,12 +172,8 @@ class Rank:
             target = self.view(event.outputs[0])
             full = self.inputs("parameter", box.name, box.full_shape, "float32")
             target.copy_(cut(full, box))
-        elif event.name in (LOSS, GRADIENT, OUTPUT):
-            value = self.view(event.args[0]).clone() if event.args else None
-            own = event.boxes[0] if event.boxes else None
-            known = own.name if own is not None and event.name == GRADIENT else name
-            kind = event.name.removeprefix("job.")
-            self.found.setdefault((kind, known), []).append((value, own))
+        elif event.name in (LOSS, GRADIENT, OUTPUT, UPDATED, STATE):
+            self.found.append(self.view(event.args[0]).clone() if event.args else None)
 
     # -- collectives ------------------------------------------------------------------------
 

@@ -64,11 +64,8 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
         return Validation(False, True, 0, str(error))
     count = 0
     for side, known, rank in zip((found.single, *found.ranks), expected, actual, strict=True):
-        remaining = {key: list(items) for key, items in known.items()}
-        for result in side.results:
+        for result, tensor in zip(side.results, known, strict=True):
             c = result.compared
-            name = c.box.name if c.box is not None and c.kind == "gradient" else c.name
-            tensor, _ = remaining[c.kind, name].pop(0)
             if tensor is None or result.value < 0:
                 continue
             count += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -19,7 +20,7 @@ from torch.distributed.tensor.parallel import (
 
 import shardproof.torch as sp
 
-WIDTH, HIDDEN, BATCH = 4, 8, 4
+WIDTH, HIDDEN, BATCH = 4, 12, 8
 SPEC = {"x": sp.tensor((BATCH, WIDTH)), "y": sp.tensor((BATCH, WIDTH))}
 
 
@@ -238,6 +239,84 @@ def early(waits: bool) -> Callable[[sp.Job], None]:
             if not waits:
                 work.wait()
         job.end(loss=loss)
+
+    return step
+
+
+def with_optimizer(
+    make: Callable[[sp.Job], MLP], divided: bool = False, **options: Any
+) -> Callable[[sp.Job], None]:
+    """A step with AdamW: new parameters and states are compared."""
+
+    def step(job: sp.Job) -> None:
+        model = make(job)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, **options)
+        job.start(model, optimizer)
+        batch = own_batch(job) if divided else (job.batch["x"], job.batch["y"])
+        loss = loss_of(model, *batch)
+        loss.backward()
+        optimizer.step()
+        job.end(loss=loss)
+
+    return step
+
+
+def plain(job: sp.Job) -> MLP:
+    return MLP()
+
+
+def sharded(job: sp.Job) -> MLP:
+    model = MLP()
+    fully_shard(model, mesh=init_device_mesh("cpu", (job.world_size,)))
+    return model
+
+
+class Stages(nn.Module):
+    """A model whose layers are stages of a pipeline."""
+
+    def __init__(self, own: Sequence[int] = range(4)) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({str(i): MLP(WIDTH) for i in own})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers.values():
+            x = layer(x)
+        return x
+
+
+def staged(job: sp.Job) -> None:
+    model = Stages()
+    job.start(model)
+    loss = F.mse_loss(model(job.batch["x"]), job.batch["y"])
+    loss.backward()
+    job.end(loss=loss)
+
+
+def pipelined(
+    schedule: type[Any], stages: Callable[[int], Sequence[int]]
+) -> Callable[[sp.Job], None]:
+    """Four stages on two ranks, four microbatches; ``stages(rank)``: those of a rank."""
+
+    def step(job: sp.Job) -> None:
+        given = torch.empty(BATCH // 4, WIDTH, requires_grad=True)
+        models = {i: Stages([i]) for i in stages(job.rank)}
+        held = [
+            PipelineStage(
+                model,
+                i,
+                4,
+                torch.device("cpu"),
+                input_args=(given if i else given.detach(),),
+                output_args=(given,),
+            )
+            for i, model in models.items()
+        ]
+        runner = schedule(held, n_microbatches=4, loss_fn=F.mse_loss)
+        job.start(list(models.values()))
+        losses: list[torch.Tensor] = []
+        last = {"target": job.batch["y"], "losses": losses} if 3 in models else {}
+        runner.step(*([job.batch["x"]] if 0 in models else []), **last)
+        job.end(loss=losses or None)
 
     return step
 

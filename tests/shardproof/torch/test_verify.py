@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.pipelining import schedules
 
 import shardproof.torch as sp
 from tests.shardproof.torch import steps
@@ -50,6 +51,55 @@ def test_right_steps_are_proved(tmp_path: Path, name: str) -> None:
     compared = {c.name for c in result.conclusions if c.kind == "gradient"}
     assert compared == {name for name, _ in steps.MLP().named_parameters()}
     assert any("tensors agree with PyTorch" in a for a in result.assumptions)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        steps.with_optimizer(steps.sharded, divided=True),
+        steps.with_optimizer(steps.sharded, divided=True, foreach=True),
+    ],
+    ids=["FSDP2", "FSDP2, foreach"],
+)
+def test_new_parameters_and_states_are_compared(tmp_path: Path, step: Step) -> None:
+    result = verify(tmp_path, step, steps.with_optimizer(steps.plain), validate=True)
+    assert result.verdict == "proved", sp.told(result)
+    names = {c.name for c in result.conclusions if c.kind == "state"}
+    assert {"up.weight: exp_avg", "up.weight: exp_avg_sq"} <= names
+    assert {c.name for c in result.conclusions if c.kind == "updated parameter"} == {
+        name for name, _ in steps.MLP().named_parameters()
+    }
+
+
+def test_an_optimizer_with_another_rate_is_refuted(tmp_path: Path) -> None:
+    wrong = steps.with_optimizer(steps.sharded, divided=True, betas=(0.9, 0.99))
+    result = verify(tmp_path, wrong, steps.with_optimizer(steps.plain))
+    assert result.verdict == "refuted", sp.told(result)
+
+
+SCHEDULES = {
+    "LoopedBFS": (schedules.ScheduleLoopedBFS, lambda rank: (rank, rank + 2)),
+    "Interleaved1F1B": (schedules.ScheduleInterleaved1F1B, lambda rank: (rank, rank + 2)),
+    "InterleavedZeroBubble": (
+        schedules.ScheduleInterleavedZeroBubble,
+        lambda rank: (rank, rank + 2),
+    ),
+    "ZBVZeroBubble": (schedules.ScheduleZBVZeroBubble, lambda rank: (rank, 3 - rank)),
+    "DualPipeV": (schedules.ScheduleDualPipeV, lambda rank: (rank, 3 - rank)),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "Interleaved1F1B" else pytest.param(name, marks=pytest.mark.slow)
+        for name in SCHEDULES
+    ],
+)
+def test_pipelines_are_proved(tmp_path: Path, name: str) -> None:
+    schedule, stages = SCHEDULES[name]
+    result = verify(tmp_path, steps.pipelined(schedule, stages), steps.staged, validate=True)
+    assert result.verdict == "proved", sp.told(result)
 
 
 REFUTED: dict[str, tuple[Step, str]] = {
