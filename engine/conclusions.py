@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from engine.affine import ZERO, Affine, affine
 from engine.demands import Demand, Sum, demands
-from engine.derive import Derived
+from engine.derive import Derived, first_of_box
 from engine.expectations import COVERAGE, GRADIENT, LOSS
 from engine.ir import MICROBATCH, Plan, Program
 from engine.layout import Misaligned, narrow
@@ -126,16 +126,12 @@ def _single_gradients(plan: Plan, single: Derived, lineages: Lineages) -> list[C
     if single.seed < 0:
         return []
     shards = plan.single.shards
+    first = first_of_box(plan.single)
     result = []
     for program, number, value in single.unrolled.gradients:
         name = shards[number].name
-        box = (name, shards[number].offset, shards[number].shape)
-        derived = [
-            v
-            for n, v in single.gradients.items()
-            if (shards[n].name, shards[n].offset, shards[n].shape) == box
-        ]
-        want = lineages[derived[0]] if derived else None
+        derived = single.gradients.get(first[number])
+        want = None if derived is None else lineages[derived]
         have = lineages[value]
         holds = want is not None and have == want
         message = (
@@ -396,15 +392,16 @@ def _coverages(plan: Plan, derived: Derived, required: Sequence[Demand]) -> list
     shards = plan.single.shards
     gradients = {shards[n].name for n in derived.gradients}
     gradients |= {d.name for d in required if d.kind == GRADIENT and d.expected >= 0}
-    result = [_coverage(plan, GRADIENT, name, required) for name in sorted(gradients)]
-    others = {
-        (d.kind, d.name) for d in required if d.kind not in (LOSS, GRADIENT) and d.program >= 0
-    }
-    return result + [_coverage(plan, kind, name, required) for kind, name in sorted(others)]
+    held: dict[tuple[str, str], list[Demand]] = {}
+    for demand in required:
+        if demand.program >= 0:
+            held.setdefault((demand.kind, demand.name), []).append(demand)
+    others = sorted(key for key in held if key[0] not in (LOSS, GRADIENT))
+    keys = [*((GRADIENT, name) for name in sorted(gradients)), *others]
+    return [_coverage(plan, *key, held.get(key, [])) for key in keys]
 
 
-def _coverage(plan: Plan, kind: str, name: str, required: Sequence[Demand]) -> Conclusion:
-    found = [d for d in required if (d.kind, d.name) == (kind, name) and d.program >= 0]
+def _coverage(plan: Plan, kind: str, name: str, found: Sequence[Demand]) -> Conclusion:
     full = list(found[0].full) if found else []
     families = []
     for demand in found:

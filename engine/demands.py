@@ -70,9 +70,8 @@ class Demand:
 def demands(plan: Plan, derived: Derived, parallel: Unrolled) -> list[Demand]:
     """The demands of a plan, in the order of its table."""
     rows = table(plan)
-    read = Given(plan, parallel)
-    found = [demand for row in rows for demand in _of(plan, derived, parallel, read, row)]
-    return [*found, *_left_out(plan, derived, rows)]
+    resolver = _Resolver(plan, derived, parallel)
+    return [*(d for row in rows for d in resolver.of(row)), *_left_out(plan, rows)]
 
 
 def roots(plan: Plan, derived: Derived, parallel: Unrolled) -> tuple[set[int], set[int]]:
@@ -87,71 +86,84 @@ def roots(plan: Plan, derived: Derived, parallel: Unrolled) -> tuple[set[int], s
     return single - {-1}, many
 
 
-def _of(
-    plan: Plan, derived: Derived, parallel: Unrolled, read: Given, row: Expectation
-) -> Iterator[Demand]:
-    """The demands of one row."""
-    if not row.held:
+class _Resolver:
+    """Finds what rows are about; single-device gradients and parameters are known by name."""
+
+    def __init__(self, plan: Plan, derived: Derived, parallel: Unrolled) -> None:
+        self.plan = plan
+        self.derived = derived
+        self.parallel = parallel
+        self.read = Given(plan, parallel)
+        shards = plan.single.shards
+        self.full = {shard.name: shard.full_shape for shard in shards}
+        self.parts: dict[str, list[tuple[Shard, int]]] = {}
+        for number, value in derived.gradients.items():
+            self.parts.setdefault(shards[number].name, []).append((shards[number], value))
+
+    def of(self, row: Expectation) -> Iterator[Demand]:
+        """The demands of one row."""
+        if not row.held:
+            yield self.missing(row)
+            return
+        first = row.held[0]
+        program = self.plan.programs[first.program]
+        number = first.value if first.body == ACCUMULATED else -1
+        shape = shape_of(program, first)
+        demand = self.held_against(
+            row,
+            Demand(
+                row.kind,
+                row.name,
+                first.program,
+                -1,
+                (),
+                shape,
+                shape,
+                row.offset,
+                shard=number,
+                required=row.required,
+            ),
+        )
+        frozen = number >= 0 and not program.shards[number].trainable
+        if demand.expected < 0 and frozen and not self.plan.expectations:
+            return
+        for microbatch, held, problem in _sums(self.plan, self.parallel, self.read, row):
+            offset = demand.offset
+            if microbatch >= 0:
+                offset = tuple(start.fix(MICROBATCH, microbatch) for start in offset)
+            yield replace(demand, held=held, offset=offset, problem=demand.problem or problem)
+
+    def missing(self, row: Expectation) -> Demand:
+        """A row without a counterpart."""
         problem = (
             "no rank computes a loss"
             if row.kind == LOSS
             else f"the single-device {row.kind} {row.name} has no counterpart"
         )
-        expected = derived.values.get((row.kind, row.name), -1)
-        full = derived.unrolled.tensors[expected].shape if expected >= 0 else ()
-        yield Demand(
-            row.kind, row.name, -1, expected, (), full, full, problem=problem, required=row.required
+        value = self.derived.values.get((row.kind, row.name), -1)
+        full = self.derived.unrolled.tensors[value].shape if value >= 0 else ()
+        return Demand(
+            row.kind, row.name, -1, value, (), full, full, problem=problem, required=row.required
         )
-        return
-    first = row.held[0]
-    program = plan.programs[first.program]
-    number = first.value if first.body == ACCUMULATED else -1
-    shape = shape_of(program, first)
-    demand = Demand(
-        row.kind,
-        row.name,
-        first.program,
-        -1,
-        (),
-        shape,
-        shape,
-        row.offset,
-        shard=number,
-        required=row.required,
-    )
-    demand = _held_against(plan, derived, row, demand)
-    if demand.expected < 0 and not plan.expectations and not program.shards[number].trainable:
-        return
-    for microbatch, held, problem in _sums(plan, parallel, read, row):
-        offset = demand.offset
-        if microbatch >= 0:
-            offset = tuple(start.fix(MICROBATCH, microbatch) for start in offset)
-        yield replace(demand, held=held, offset=offset, problem=demand.problem or problem)
 
-
-def _held_against(plan: Plan, derived: Derived, row: Expectation, demand: Demand) -> Demand:
-    """The demand with the single-device value that it is about."""
-    tensors = derived.unrolled.tensors
-    if row.single:
-        expected = derived.values[row.kind, row.name]
-        return replace(demand, expected=expected, full=tensors[expected].shape)
-    parts = [
-        (plan.single.shards[n], value)
-        for n, value in derived.gradients.items()
-        if plan.single.shards[n].name == row.name
-    ]
-    known = [s.full_shape for s in plan.single.shards if s.name == row.name]
-    full = known[0] if known else demand.full
-    demand = replace(demand, full=full)
-    extents = _extents(plan, plan.programs[demand.program])
-    for shard, value in parts:
-        if shard.shape == full or _lies_in(demand, shard, extents):
-            origin = tuple(start.const for start in shard.offset)
-            return replace(demand, expected=value, origin=origin)
-    if parts:
-        problem = "is held across boxes that the single-device program holds apart"
-        return replace(demand, problem=problem)
-    return demand
+    def held_against(self, row: Expectation, demand: Demand) -> Demand:
+        """The demand with the single-device value that it is about."""
+        if row.single:
+            value = self.derived.values[row.kind, row.name]
+            full = self.derived.unrolled.tensors[value].shape
+            return replace(demand, expected=value, full=full)
+        full = self.full.get(row.name, demand.full)
+        demand = replace(demand, full=full)
+        extents = _extents(self.plan, self.plan.programs[demand.program])
+        parts = self.parts.get(row.name, [])
+        for shard, value in parts:
+            if shard.shape == full or _lies_in(demand, shard, extents):
+                origin = tuple(start.const for start in shard.offset)
+                return replace(demand, expected=value, origin=origin)
+        if parts:
+            problem = "is held across boxes that the single-device program holds apart"
+            return replace(demand, problem=problem)
+        return demand
 
 
 def _extents(plan: Plan, program: Program) -> dict[str, int]:
@@ -196,7 +208,7 @@ def _sums(
         yield number, tuple(sums), problem
 
 
-def _left_out(plan: Plan, derived: Derived, rows: Sequence[Expectation]) -> Iterator[Demand]:
+def _left_out(plan: Plan, rows: Sequence[Expectation]) -> Iterator[Demand]:
     """Where a plan has a table of its own: what it has to say and does not.  Every rank that holds
     a part of a parameter must end with a gradient of it, if any is expected."""
     if not plan.expectations:

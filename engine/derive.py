@@ -93,7 +93,8 @@ def recorded(plan: Plan, single: Unrolled) -> Derived:
     rows = table(plan)
     work, values = _values(plan, single, rows)
     loss = next((values.get((r.kind, r.name), -1) for r in rows if r.kind == LOSS), -1)
-    gradients = {_first(plan.single, shard): value for _, shard, value in single.gradients}
+    first = first_of_box(plan.single)
+    gradients = {first[shard]: value for _, shard, value in single.gradients}
     return Derived(work.unrolled(single), gradients, loss, -1, len(single.rows), values)
 
 
@@ -155,9 +156,8 @@ def _differentiate(program: Program, work: _Deriver, loss: int) -> tuple[dict[in
     work.rows.append(Row("seed", "loss gradient", (0,), (), (seed,), {}, Source()))
     work.arriving[loss] = [seed]
     for row in reversed([r for r in forward if r.kind == "op" and not r.backward]):
-        wrt = [
-            i for i, v in enumerate(row.inputs) if v in needed and i not in lookup(row.name).data
-        ]
+        data = lookup(row.name).index_data(len(row.inputs))
+        wrt = [i for i, v in enumerate(row.inputs) if v in needed and i not in data]
         outputs = [work.gradient(v) for v in row.outputs]
         if not wrt or all(g < 0 for g in outputs):
             continue
@@ -170,21 +170,24 @@ def _differentiate(program: Program, work: _Deriver, loss: int) -> tuple[dict[in
         for i, result in zip(wrt, results, strict=True):
             work.arriving.setdefault(row.inputs[i], []).append(result)
     _disjoint(program)
+    first = first_of_box(program)
     uses: dict[int, list[int]] = {}
     for row in forward:
         number = row.attrs.get("shard")
         if row.kind == "shard" and isinstance(number, int) and row.outputs[0] in needed:
             found = work.gradient(row.outputs[0])
             if found >= 0:
-                uses.setdefault(_first(program, number), []).append(found)
+                uses.setdefault(first[number], []).append(found)
     return {n: work.total(program.shards[n].name, parts) for n, parts in uses.items()}, seed
 
 
-def _first(program: Program, number: int) -> int:
-    """The first shard that is the same box of the same parameter."""
-    shard = program.shards[number]
-    place = (shard.name, shard.offset, shard.shape)
-    return next(n for n, s in enumerate(program.shards) if (s.name, s.offset, s.shape) == place)
+def first_of_box(program: Program) -> list[int]:
+    """For every shard the first one that is the same box of the same parameter."""
+    known: dict[object, int] = {}
+    return [
+        known.setdefault((shard.name, shard.offset, shard.shape), number)
+        for number, shard in enumerate(program.shards)
+    ]
 
 
 def _disjoint(program: Program) -> None:
@@ -212,7 +215,7 @@ def _needing_gradients(program: Program, rows: Sequence[Row]) -> set[int]:
             if isinstance(number, int) and program.shards[number].trainable:
                 needed.update(row.outputs)
         elif row.kind == "op" and not row.backward:
-            data = lookup(row.name).data
+            data = lookup(row.name).index_data(len(row.inputs))
             if any(v in needed and i not in data for i, v in enumerate(row.inputs)):
                 needed.update(row.outputs)
     return needed

@@ -125,9 +125,10 @@ def check(plan: Plan) -> None:
     must be."""
     rows = plan.expectations
     known: dict[tuple[str, str], Expectation] = {}
+    full = {shard.name: shard.full_shape for shard in plan.single.shards} if rows else {}
     for row in rows:
         try:
-            _row(plan, row)
+            _row(plan, row, full)
             first = known.setdefault((row.kind, row.name), row)
             if first.single != row.single:
                 raise InvalidInput("is about another single-device value than a row before it")
@@ -162,7 +163,8 @@ def _all_told(plan: Plan, rows: Sequence[Expectation]) -> None:
                     raise InvalidInput(f"result {name} is in no expectation", program.name)
 
 
-def _row(plan: Plan, row: Expectation) -> None:
+def _row(plan: Plan, row: Expectation, full: Mapping[str, Shape]) -> None:
+    """``full``: the full shapes of the single-device program's inputs."""
     if not row.kind or row.kind in RESERVED:
         raise InvalidInput(f"kind {row.kind!r}, expected another word")
     if not row.single and row.kind != GRADIENT:
@@ -181,7 +183,9 @@ def _row(plan: Plan, row: Expectation) -> None:
     if row.kind == LOSS and row.offset:
         raise InvalidInput("a loss that is a box")
     if row.held and row.kind != LOSS:
-        _box(plan, row, next(iter(shapes)))
+        whole = shape_of(plan.single, row.single[0]) if row.single else full.get(row.name)
+        if whole is not None:
+            _box(plan, row, next(iter(shapes)), whole)
 
 
 def _addend(program: Program, addend: Addend) -> None:
@@ -209,11 +213,8 @@ def shape_of(program: Program, addend: Addend) -> Shape:
     return program.bodies[addend.body].values[addend.value].shape
 
 
-def _box(plan: Plan, row: Expectation, shape: Shape) -> None:
+def _box(plan: Plan, row: Expectation, shape: Shape, full: Shape) -> None:
     """The box lies in the single-device value at all coordinates along which it is not summed."""
-    full = _full(plan, row)
-    if full is None:
-        return
     if not row.offset:
         if shape != full and (prod(shape), prod(full)) != (1, 1):
             raise InvalidInput(f"shape {list(shape)} is all of {list(full)}")
@@ -239,11 +240,3 @@ def reach(start: Affine, extents: Mapping[str, int]) -> tuple[int, int]:
         start.const + sum(x for x in steps if x < 0),
         start.const + sum(x for x in steps if x > 0),
     )
-
-
-def _full(plan: Plan, row: Expectation) -> Shape | None:
-    """The shape of the single-device value (None: there is no such value)."""
-    if row.single:
-        return shape_of(plan.single, row.single[0])
-    shapes = [s.full_shape for s in plan.single.shards if s.name == row.name]
-    return shapes[0] if shapes else None

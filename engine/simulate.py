@@ -33,6 +33,9 @@ TOLERANCE = 1e-6
 #: Scale of the smallest tensor, relative to the largest one, that is no rounding error itself (the
 #: gradient of a key that attends to one position is zero over the reals).
 SMALLEST_SCALE = 1e-7
+#: The same, relative to the loss: where all gradients are zero over the reals, none of them says
+#: how large a rounding error is.
+SMALLEST_OF_LOSS = 1e-7
 #: Positions that an indexed axis keeps per shard where slices are distinct: enough classes to tell
 #: them apart.
 INDEXED = 4
@@ -44,6 +47,8 @@ BUDGET = 6_000
 LARGE = 30_000
 #: Numbers in all tensors together, above which a plan cannot be simulated.
 MOST_ENTRIES = 200_000_000
+#: The same for a plan that is run at the true size of its indexed axes, to confirm a difference.
+MOST_CONFIRMED = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,8 @@ class Simulation:
     cannot run, not because something is not supported.  ``expanded``: the coordinates along which
     members were evaluated one by one; ``seed``: of the inputs; ``indexed``: see `shrink`;
     ``of_losses``: only what the losses depend on was evaluated; ``undefined``: the single-device
-    program is not defined on these inputs, which are none."""
+    program is not defined on these inputs, which are none.  ``another``: what was run is a plan
+    with fewer positions of an indexed axis (classes, experts, positions under a mask)."""
 
     comparisons: tuple[Comparison, ...] = ()
     expanded: frozenset[str] = frozenset()
@@ -103,6 +109,7 @@ class Simulation:
     indexed: int = 0
     of_losses: bool = False
     undefined: bool = False
+    another: bool = False
     sides: dict[str, Replay] = field(default_factory=dict)
 
     @property
@@ -187,6 +194,37 @@ def simulate_again(
     )
 
 
+def confirmed(known: Simulation, plan: Plan, single: Derived, parallel: Unrolled) -> Simulation:
+    """A difference of another plan, sought in the plan itself: all indexed axes at their true
+    sizes.  It says so in ``failure`` if that is too large."""
+    found, one, many = _asked(plan, single, parallel, of_losses=known.of_losses)
+    try:
+        sizes = shrink(plan, one, many, known.expanded, found=found, whole=True)
+        if sizes.entries > MOST_CONFIRMED:
+            sizes = shrink(plan, one, many, known.expanded, 1, found=found, whole=True)
+        if sizes.entries > MOST_CONFIRMED:
+            raise Unsupported(
+                "a difference was seen at fewer classes, experts or positions only, and the plan "
+                "counts these; at their true number it is too large to be run"
+            )
+        return _run(plan, one, many, sizes, known.seed, found)
+    except (Unsupported, ShapeMismatch, InvalidInput) as error:
+        return Simulation(expanded=known.expanded, failure=str(error), seed=known.seed)
+
+
+def _asked(
+    plan: Plan, single: Derived, parallel: Unrolled, *, of_losses: bool
+) -> tuple[list[Demand], Unrolled, Unrolled]:
+    """The required demands (``of_losses``: of losses alone), and what of both sides they take."""
+    found = [demand for demand in demands(plan, single, parallel) if demand.required]
+    if not of_losses:
+        return found, single.unrolled, parallel
+    found = [demand for demand in found if demand.kind == LOSS]
+    one = _reaching(single.unrolled, [demand.expected for demand in found])
+    many = _reaching(parallel, [v for d in found for held in d.held for v in held.tensors])
+    return found, one, many
+
+
 def _reaching(unrolled: Unrolled, values: Iterable[int]) -> Unrolled:
     """What some values of a side depend on."""
     needed = set(values)
@@ -211,12 +249,7 @@ def simulate_along(
 ) -> Simulation:
     """See `simulate`; members along ``expanded`` are evaluated one by one, and no others.
     ``of_losses``: only what the losses depend on."""
-    found = [demand for demand in demands(plan, single, parallel) if demand.required]
-    one, many = single.unrolled, parallel
-    if of_losses:
-        found = [demand for demand in found if demand.kind == LOSS]
-        one = _reaching(one, [demand.expected for demand in found])
-        many = _reaching(many, [v for d in found for held in d.held for v in held.tensors])
+    found, one, many = _asked(plan, single, parallel, of_losses=of_losses)
     try:
         sizes = shrink(plan, one, many, expanded, 2 + more, indexed, found)
         if sizes.entries > MOST_ENTRIES:
@@ -257,6 +290,7 @@ def _run(
         sizes.expanded,
         seed=seed,
         undefined=any(bool(np.isnan(data).any()) for data in wanted.values()),
+        another=sizes.another,
         sides={"single": one, "parallel": many},
     )
 
@@ -298,6 +332,9 @@ def _comparisons(
         elif demand.program < 0:
             number = wanted[demand.expected].reshape(-1)
             yield compare(demand, (), number, np.full_like(number, np.nan), 0.0)
+    loss = max((scales.get(d.expected, 0.0) for d in found if d.kind == LOSS), default=0.0)
+    if least.get(GRADIENT):
+        least[GRADIENT] = max(least[GRADIENT], SMALLEST_OF_LOSS * loss)
     for demand, at, expected, addends in outcomes(found, one, many):
         zero = np.zeros_like(expected if expected is not None else addends[0][1])
         actual = sum((data * float(weight) for weight, data in addends), zero)

@@ -23,6 +23,7 @@ from shardproof.commands.capture import capture
 from shardproof.commands.check import check
 from shardproof.commands.mutate import mutate
 from shardproof.commands.nightly import nightly
+from shardproof.commands.operators import operators
 from shardproof.commands.options import PATH, of_verify
 from shardproof.commands.plan import plan
 from shardproof.commands.report import report as html_report
@@ -244,3 +245,4 @@ main.add_command(resume)
 main.add_command(status)
 main.add_command(submit)
 main.add_command(nightly)
+main.add_command(operators)

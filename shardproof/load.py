@@ -104,8 +104,8 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
             microbatches=other.microbatches,
             replica_axes=other.replica_axes,
             loss=alone.loss,
-            notes=(assumptions.of_groups(),),
             recorded=other.recorded,
+            assumed=(assumptions.of_groups(), *alone.assumed, *other.assumed),
         ),
         assumptions,
     )

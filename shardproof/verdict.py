@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
+from engine.assumption import Assumption, beyond_strict
 from engine.conclusions import told
 from engine.expectations import LOSS
 from engine.findings import Finding
@@ -19,6 +20,13 @@ MOST = 20
 
 #: Why no run of both programs says anything.
 UNDEFINED = "the single-device program is undefined on all inputs that were tried"
+#: A kind of assumption that is beyond ``--strict``, in a sentence.
+_KINDS: Final[Mapping[str, str]] = {
+    "inferred": "inferred",
+    "stand-in": "a stand-in",
+    "not captured": "not captured",
+    "user's word": "the user's word",
+}
 
 
 class Decision(NamedTuple):
@@ -92,6 +100,18 @@ def decide(
         why(result, open_stages, simulation),
         (*result.unsupported[:MOST], *notes),
     )
+
+
+def strictly(decision: Decision, assumptions: Sequence[Assumption]) -> Decision:
+    """The decision, or that a proof is none where it rests on more than ``--strict`` allows."""
+    beyond = beyond_strict(assumptions)
+    if decision.verdict != "proved" or not beyond:
+        return decision
+    first = beyond[0]
+    more = f", and {len(beyond) - 1} more" if len(beyond) > 1 else ""
+    where = f" ({first.where})" if first.where else ""
+    reason = f"--strict: the proof rests on what is {_KINDS[first.kind]}: {first.text}{where}{more}"
+    return Decision("inconclusive", reason, decision.findings)
 
 
 def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:

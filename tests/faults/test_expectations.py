@@ -20,9 +20,9 @@ from engine.demands import demands
 from engine.derive import derive
 from engine.errors import InvalidInput
 from engine.ir import Expectation, Plan, Program
+from engine.reference_runtime import compare as runtime
 from engine.simulate import simulate
 from engine.unroll import unroll
-from shardproof.mutation import runtime
 from shardproof.mutation.edit import apart as taken_apart
 from shardproof.result import Result
 from tests.faults.expected import (
