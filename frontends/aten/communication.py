@@ -61,19 +61,26 @@ def _all_to_all(lo: Lowering, x: Lowered, ranks: Sequence[int]) -> Any:
 
 
 @lowers("comm.broadcast")
-def _broadcast(lo: Lowering, x: Lowered, ranks: Sequence[int], root: bool) -> Any:
+def _broadcast(lo: Lowering, x: Lowered | None, ranks: Sequence[int], root: int) -> Any:
     if len(ranks) == 1:
         return x
     shape, dtype = lo.expected[0]
     output = lo.value(shape, dtype, "broadcast")
-    inputs = [lo.real(x).number] if root else []
-    lo.append("broadcast", inputs, [output.number], {"group": Group(tuple(ranks))})
+    inputs = [] if x is None else [lo.real(x).number]
+    attrs = {"group": Group(tuple(ranks)), "root": root}
+    lo.append("broadcast", inputs, [output.number], attrs)
     return output
 
 
 @lowers("comm.send")
 def _send(lo: Lowering, x: Lowered, peer: int) -> Any:
     lo.append("send", [lo.real(x).number], [], {"peer": peer})
+    return ()
+
+
+@lowers("comm.post_recv")
+def _post_recv(lo: Lowering, peer: int) -> Any:
+    lo.append("post_recv", [], [], {"peer": peer})
     return ()
 
 

@@ -231,7 +231,9 @@ def _scatter(replay: State, event: Event) -> None:
         (sources,) = listed(event.args[1])
         parts = [replay.memory.reshape(replay.read(s), rows) for s in listed(sources)]
         whole = Tensor(replay.memory.concat(parts, 0))
-    found = replay.memory.emit("comm.broadcast", (whole, group, own), full, held.dtype)
+    found = replay.memory.emit(
+        "comm.broadcast", (whole, group, group.ranks[root]), full, held.dtype
+    )
     place = group.ranks.index(replay.trace.rank)
     part = replay.memory.slice(found, 0, place * rows[0], rows[0])
     replay.write(target, replay.memory.reshape(part, held.shape))
@@ -279,7 +281,11 @@ def _broadcast(replay: State, event: Event) -> None:
     own = group.ranks[root] == replay.trace.rank
     for tensor in listed(event.args[0]):
         held = replay.held(tensor)
-        args: tuple[Arg, ...] = (Tensor(replay.read(tensor)) if own else None, group, own)
+        args: tuple[Arg, ...] = (
+            Tensor(replay.read(tensor)) if own else None,
+            group,
+            group.ranks[root],
+        )
         found = replay.memory.emit("comm.broadcast", args, held.shape, held.dtype)
         replay.write(tensor, found)
     replay.issued(event, [*tensors_of(event.args[0])], [])
@@ -303,12 +309,12 @@ def _send(replay: State, event: Event) -> None:
 
 @handles("c10d.recv_.default")
 def _recv(replay: State, event: Event) -> None:
+    """A receive is posted here; what arrives is there from its wait on."""
     peer = _peer(event, group_of(event))
-    for tensor in listed(event.args[0]):
-        held = replay.held(tensor)
-        found = replay.memory.emit("comm.recv", (peer,), held.shape, held.dtype)
-        replay.write(tensor, found)
+    replay.memory.emits("comm.post_recv", (peer,), ())
+    tensors = [replay.held(tensor) for tensor in listed(event.args[0])]
     replay.issued(event, [*tensors_of(event.args[0])], [])
+    replay.posted[event.work] = [(peer, held) for held in tensors]
 
 
 @handles("c10d.barrier.default")
@@ -381,5 +387,5 @@ def _f_broadcast(replay: State, event: Event) -> None:
         raise InvalidInput(f"a broadcast from rank {root}, which is not in {list(group.ranks)}")
     value = replay.read(event.args[0])
     held = replay.out.values[value]
-    args: tuple[Arg, ...] = (Tensor(value) if own else None, group, own)
+    args: tuple[Arg, ...] = (Tensor(value) if own else None, group, root)
     _results(replay, event, [replay.memory.emit("comm.broadcast", args, held.shape, held.dtype)])

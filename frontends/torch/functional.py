@@ -69,7 +69,7 @@ class Replay(State):
             self.memory.event = index
             if event.name == trace.WAIT:
                 work = event.kwargs.get("work")
-                self.pending.pop(work if isinstance(work, int) else 0, None)
+                self.waited(work if isinstance(work, int) else 0)
                 continue
             self.in_time(event)
             try:
@@ -180,8 +180,9 @@ class Replay(State):
             self.parameter(event, name)
         elif event.name in (LOSS, GRADIENT, OUTPUT, UPDATED, STATE):
             self.compare(event, name)
-        elif event.name == trace.START:
-            self.started = True
+        elif event.name == trace.END:
+            for work in list(self.posted):
+                self.waited(work)
 
     def input(self, kind: str, name: str, held: Held) -> int:
         value = self.memory.emit(INPUT, (kind, name), held.shape, held.dtype)

@@ -83,6 +83,7 @@ class Rank:
         self.boxes: dict[str, Box] = {}
         self.found: Found = []
         self.issued: dict[tuple[int, ...], int] = {}
+        self.posted: dict[int, list[tuple[int, torch.Tensor]]] = {}
         #: Integers that operators without a rule wrote.
         self.spoiled: set[int] = set()
 
@@ -104,7 +105,9 @@ class Rank:
 
     def run(self) -> Generator[None, None, None]:
         for event in self.trace.events:
-            if event.name.startswith("job."):
+            if event.name == trace.WAIT:
+                yield from self.arrived(event.kwargs.get("work"))
+            elif event.name.startswith("job."):
                 self.mark(event)
             elif event.name in COPIES:
                 (target,) = trace.tensors_of(*event.outputs)
@@ -229,6 +232,12 @@ class Rank:
                 self.world.mail.setdefault((self.trace.rank, other), []).append(tensor.clone())
                 self.world.moved = True
                 continue
+            self.posted.setdefault(event.work, []).append((other, tensor))
+        yield from ()
+
+    def arrived(self, work: Arg) -> Generator[None, None, None]:
+        """Wait for what was posted under a handle."""
+        for other, tensor in self.posted.pop(work if isinstance(work, int) else 0, ()):
             box = self.world.mail.setdefault((other, self.trace.rank), [])
             while not box:
                 yield

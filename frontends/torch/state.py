@@ -35,8 +35,9 @@ class State:
         self.trace = recorded
         self.out = Functional(recorded)
         self.memory = Memory(self.out)
-        self.started = False
         self.pending: dict[int, Pending] = {}
+        #: Receives that were posted, by their handle: from whom, and where to.
+        self.posted: dict[int, list[tuple[int, Held]]] = {}
 
     def held(self, arg: Arg) -> Held:
         if not isinstance(arg, Tensor):
@@ -56,6 +57,13 @@ class State:
             self.pending[event.work] = Pending(
                 event, [tensors[n] for n in written], [tensors[n] for n in read]
             )
+
+    def waited(self, work: int) -> None:
+        """A handle was waited for: what was received is there."""
+        self.pending.pop(work, None)
+        for peer, held in self.posted.pop(work, ()):
+            found = self.memory.emit("comm.recv", (peer,), held.shape, held.dtype)
+            self.memory.write(held, found)
 
     def in_time(self, event: Event) -> None:
         """Append a finding for what an event touches too early."""

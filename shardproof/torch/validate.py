@@ -10,11 +10,15 @@ import torch
 from numpy.typing import NDArray
 
 from engine.errors import ShapeMismatch, Unsupported
-from engine.ir import Plan, Program, Shard
+from engine.ir import Plan, Shard
+from engine.reference_runtime.compare import fits
+from engine.reference_runtime.exchange import Stuck
+from engine.reference_runtime.lots import exact
+from engine.reference_runtime.runtime import crews, execute, single_crew
+from engine.reference_runtime.values import Values
 from frontends.torch.plan import Sides
 from frontends.torch.replay import TooLarge, replay
 from frontends.torch.trace import Trace
-from shardproof.mutation.runtime import Given, Rank, Stuck, World, execute, fits
 
 #: A relative difference that rounding in float64 does not make.
 TOLERANCE = 1e-7
@@ -59,7 +63,7 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
         return Validation(False, True, 0, str(error))
     held = {name: x.astype(float) for name, x in values.items()}
     try:
-        actual = [*run(plan, (plan.single,), held), *run(plan, plan.programs, held)]
+        actual = run(plan, held)
     except (Unsupported, ShapeMismatch, Stuck) as error:
         return Validation(False, True, 0, str(error))
     count = 0
@@ -97,15 +101,19 @@ def drawn(plan: Plan, random: np.random.Generator) -> dict[str, NDArray[np.gener
 
 
 def run(
-    plan: Plan, programs: Sequence[Program], held: Mapping[str, NDArray[np.float64]]
+    plan: Plan, held: Mapping[str, NDArray[np.float64]]
 ) -> list[Mapping[int, NDArray[np.float64]]]:
-    """The values of every rank's body."""
-    given = Given(plan, np.random.default_rng(0), CLASSES, held=dict(held))
-    world = World()
-    ranks = [Rank(plan, program, {}, program.base, given, world) for program in programs]
+    """What the single side and every rank compare, by value of their bodies."""
+    values = Values(plan, np.random.default_rng(0), lots={n: exact(x) for n, x in held.items()})
+    single = single_crew(plan, values)
+    many = crews(plan, values, together=False)
     with np.errstate(all="ignore"):
-        execute(ranks)
-    return [rank.contexts[0][0] for rank in ranks]
+        execute([single])
+        execute(many)
+    return [
+        {value: found[0].data[0] for (_, value), found in crew.results.items()}
+        for crew in (single, *many)
+    ]
 
 
 def difference(actual: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
