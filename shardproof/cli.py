@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from shardproof.commands.capture import capture
 from shardproof.commands.check import check
 from shardproof.commands.mutate import mutate
 from shardproof.commands.nightly import nightly
@@ -190,7 +191,8 @@ def main() -> None:
 @click.argument("parallel", type=PATH, required=False)
 @of_verify
 def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -> int:
-    """Verify two nnScaler plans (SINGLE PARALLEL), or a folder that holds both sides (SINGLE)."""
+    """Verify two nnScaler plans or two folders of traces (SINGLE PARALLEL), or a folder that holds
+    both sides (SINGLE)."""
     from shardproof import api
     from shardproof.options import Options
     from shardproof.progress import on_stderr
@@ -241,6 +243,7 @@ def inspect(path: Path, as_json: bool, text: bool) -> int:
     return 0
 
 
+main.add_command(capture)
 main.add_command(check)
 main.add_command(mutate)
 main.add_command(html_report)
