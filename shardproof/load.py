@@ -104,7 +104,7 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
             microbatches=other.microbatches,
             replica_axes=other.replica_axes,
             loss=alone.loss,
-            notes=(assumptions.of_groups(),),
+            notes=(assumptions.of_groups(), *dict.fromkeys((*alone.notes, *other.notes))),
             recorded=other.recorded,
         ),
         assumptions,
@@ -159,6 +159,7 @@ def convert_side(path: str, single: int, as_recorded: int) -> bytes:
         microbatches=made.microbatches,
         replica_axes=(convert.REPLICA,),
         loss=made.loss,
+        notes=made.notes,
         recorded=made.recorded,
     )
     return store.to_bytes(side)

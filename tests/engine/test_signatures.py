@@ -147,7 +147,8 @@ def every_round(example: Example) -> None:
 
 
 def test_every_operator_is_claimed_about() -> None:
-    assert {e.operator for e in CLAIMED} == OPERATORS.keys()
+    # A tensor of zeros has no operand that an axis of its signature could be one of.
+    assert {e.operator for e in CLAIMED} == OPERATORS.keys() - {"zeros"}
 
 
 @pytest.mark.parametrize("example", CLAIMED, ids=[e.operator for e in CLAIMED])

@@ -112,6 +112,16 @@ def operand(device: int, number: int, position: int, value: object) -> Edit:
     return edit
 
 
+def first_operand(device: int, number: int) -> Edit:
+    """No operand of an operator but the first."""
+
+    def edit(records: Records) -> None:
+        cell = records.cell(device, number)
+        cell._inputs = tuple(cell._inputs[:1])
+
+    return edit
+
+
 def signature(device: int, number: int, name: str) -> Edit:
     """Another operator."""
 
