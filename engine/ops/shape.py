@@ -1,9 +1,8 @@
-"""Operators that repeat elements along a dimension, and tensors made of nothing."""
+"""Operators that repeat elements along a dimension."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 from engine.errors import ShapeMismatch
@@ -37,11 +36,3 @@ def _expand(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
         raise ShapeMismatch(f"expand of {list(shape)} to {list(size)}")
     target = tuple(n if m == -1 else m for n, m in zip(shape, size, strict=True))
     return [expand_as(r, inputs[0], target)]
-
-
-@operator("zeros", " -> a", attrs="size")
-def _zeros(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
-    """A tensor of zeros: what a rank that has nothing contributes to a sum."""
-    table = r.constant("complex_product")
-    nothing = r.combine([r.einsum("abc->", table)], [Fraction(0)], Fraction(0))
-    return [expand_as(r, nothing, integers(attrs, "size"))]

@@ -17,8 +17,10 @@ from typing import NamedTuple
 
 from engine.ir import Attr
 from frontends.errors import UnreadablePlan
+from frontends.nnscaler import einops
+from frontends.nnscaler.calls import Function, Parameter, Refused, shown
 from frontends.nnscaler.cells import ForwardOp
-from frontends.nnscaler.functions import BY_NAME, FUNCTIONS, Function, Parameter, Refused, shown
+from frontends.nnscaler.functions import BY_NAME, FUNCTIONS
 from frontends.nnscaler.inert import DType
 from frontends.nnscaler.records import Constant, Tensor
 
@@ -56,10 +58,15 @@ def declared(op: ForwardOp) -> Declared:
     if function is None and last in BY_NAME and not _is_library(signature):
         function, word = BY_NAME[last], signature
     tensors = [x for x in (*op.inputs, *op.kwargs.values()) if isinstance(x, Tensor)]
-    if function is None:
+    patterned = signature.startswith("einops.") and last in einops.PATTERNED
+    if function is None and not patterned:
         return Declared(signature, tensors, {})
     try:
-        name, operands, attrs = _bound(function, op)
+        if function is not None:
+            name, operands, attrs = _bound(function, op)
+        else:
+            lowered, values = einops.lower(last, op.inputs, op.kwargs)
+            name, operands, attrs = _written(lowered, list(values.items()), [])
     except Refused as refused:
         return Declared(f"{last} with {refused}", tensors, {})
     return Declared(name, operands, attrs, word)
@@ -79,6 +86,12 @@ def _bound(function: Function, op: ForwardOp) -> tuple[str, list[Tensor], dict[s
     else:
         known = [(p, values[p.name]) for p in function.parameters if p.name in values]
         found = [(p.attribute, v) for p, v in known if not _says_nothing(p, v)]
+    return _written(name, found, extra)
+
+
+def _written(
+    name: str, found: Sequence[tuple[str, Constant]], extra: list[Tensor]
+) -> tuple[str, list[Tensor], dict[str, Attr]]:
     tensors = [v for _, v in found if isinstance(v, Tensor)] + extra
     attrs = {key: _attribute(key, v) for key, v in found if not isinstance(v, Tensor)}
     return name, tensors, attrs

@@ -292,7 +292,9 @@ def _sum_to(site: Site) -> Steps:
     if shape is None:
         raise UnreadablePlan(f"expected the shape that rank {target} allocates in RVGatherPrim")
     summed = _reduce_to(site, target, ranks, first)
-    return Steps((Step("zeros", {"size": shape}, (), shape), *summed.steps), summed.result)
+    return Steps(
+        (Step("full", {"size": shape, "value": 0}, (), shape), *summed.steps), summed.result
+    )
 
 
 # -- tables ----------------------------------------------------------------------------------------

@@ -223,13 +223,6 @@ example(
     lambda d: ([d.real(*d.sizes(2))], {"dim": 1, "repeats": d.sizes(1)[0]}),
     lambda a, x: x.repeat_interleave(a["repeats"], 1),
 )
-example(
-    "zeros",
-    lambda d: ([], {"size": d.sizes(2)}),
-    lambda a: torch.zeros(a["size"], dtype=torch.float64),
-    conforms=False,
-    differentiable=False,
-)
 
 # -- reductions ---------------------------------------------------------------------------------
 

@@ -112,6 +112,15 @@ def operand(device: int, number: int, position: int, value: object) -> Edit:
     return edit
 
 
+def without_kwargs(device: int, number: int) -> Edit:
+    """No keyword arguments of an operator."""
+
+    def edit(records: Records) -> None:
+        records.cell(device, number)._kwargs = {}
+
+    return edit
+
+
 def first_operand(device: int, number: int) -> Edit:
     """No operand of an operator but the first."""
 
