@@ -37,6 +37,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "obligations": (
         "engine/claim.py",
+        "engine/related.py",
         "engine/cone.py",
         "engine/digits.py",
         "engine/dimensions.py",

@@ -21,13 +21,14 @@ from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 from engine.affine import Affine
-from engine.claim import Claim, applied, names_of
+from engine.claim import Claim
 from engine.cone import Cone, operand_nodes, operands
 from engine.digits import Axis, Digits, Relation
 from engine.dimensions import Digit, Relating
 from engine.dimensions import Tensor as Dims
 from engine.lineage import ABSOLUTE, Lineage, NodeTable, Operand
 from engine.reading import Selection
+from engine.related import applied, names_of
 
 #: A class of digits, by one of them.
 Class = tuple[Axis, int]

@@ -25,7 +25,7 @@ import numpy as np
 
 from engine.arrays import MASKED, Weighted
 from engine.arrays.dims import narrow
-from engine.claim import Claim, applied, related
+from engine.claim import Claim
 from engine.cone import Cone, compares, cone
 from engine.digits import Relation
 from engine.errors import ShapeMismatch, Unsupported
@@ -34,6 +34,7 @@ from engine.labels import Needs, enough
 from engine.lineage import Lineage, NodeTable
 from engine.meaning import Meaning, SmallReading
 from engine.moves import attribute_axes, is_even, is_scattered_evenly
+from engine.related import applied, related
 from engine.sums import Over
 from engine.terms import Term, TermTable
 
@@ -42,6 +43,10 @@ __all__ = ["Claim", "Obligation", "boundaries", "build", "every", "mentioned", "
 #: Products that a claim may be over.  Those of right plans have hundreds; a claim whose result is
 #: defined far behind its inputs opens definition under definition.
 MOST_PRODUCTS = 100_000
+
+
+#: Kinds of rows that give every member a piece of one dimension, by the attribute that names it.
+SCATTERS: Mapping[str, str] = {"reduce_scatter": "dim", "all_to_all": "split_dim"}
 
 
 class Obligation(NamedTuple):
@@ -201,10 +206,6 @@ def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     shown.append({axis: claim.extents[axis] - 1 for axis in kept})
     distinct = [here for i, here in enumerate(shown) if here not in shown[:i]]
     return [{**one, **other} for one in stated for other in distinct]
-
-
-#: Kinds of rows that give every member a piece of one dimension, by the attribute that names it.
-SCATTERS: Mapping[str, str] = {"reduce_scatter": "dim", "all_to_all": "split_dim"}
 
 
 def _scatters_evenly(nodes: NodeTable, claim: Claim, here: Cone) -> bool:

@@ -28,6 +28,7 @@ from engine.certificate import (
 )
 from engine.conclusions import Conclusion
 from engine.errors import InvalidInput
+from engine.files import unwritable
 from engine.ir import Plan
 from engine.lineage import Lineage, Node, NodeTable, Token
 from engine.lineage_columns import LineageReader, LineageWriter
@@ -173,7 +174,7 @@ def write_run(
         target.mkdir(parents=True, exist_ok=True)
         (target / NAME).unlink(missing_ok=True)
     except OSError as error:
-        raise InvalidInput(f"cannot be written: {error.strerror or error}", str(target)) from error
+        raise unwritable(error, target) from error
     digest = saved or store.save(plan, target / PLAN)
     files = {
         name + SUFFIX: write_file(

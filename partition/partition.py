@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engine.conclusions import Conclusion, conclude
 from engine.derive import Derived, derive
@@ -38,8 +38,8 @@ SINGLE, PARALLEL = "single", "parallel"
 
 
 class Stage(NamedTuple):
-    """``side``, ``row``: which row; ``template``: -1 where nothing is to solve; ``live``: whether a
-    conclusion depends on it; ``problem``: why no obligation could be stated."""
+    """``side``, ``row``: which row; ``template``: `NONE` where nothing is to solve; ``live``:
+    whether a conclusion depends on it; ``problem``: why no obligation could be stated."""
 
     side: str
     row: int
@@ -177,8 +177,38 @@ def _whole(faults: Sequence[Finding]) -> None:
         raise InvalidInput(f"the single-device plan contradicts itself: {faults[0].message}")
 
 
+class Stated(NamedTuple):
+    """What became of a claim: its template, or `NONE` and why there is none; ``alone``: it has to
+    be stated by itself, with its cut moved back, since it may not hold as it is."""
+
+    template: int
+    problem: str = ""
+    alone: bool = False
+
+
+#: In place of a template: there is nothing to solve.
+NONE: Final = -1
+
+#: What has to be stated alone has no template that others could share.
+ALONE: Final = Stated(NONE, alone=True)
+
+#: By how many definitions the cut of a claim is moved back, at most; the checker allows no less
+#: (`checker.claims.MOST_WIDENED`).
+WIDEST: Final = 3
+
 #: Why the claims of a plan are not stated one by one.
-POINTLESS = "not stated, since a conclusion does not hold"
+POINTLESS: Final = "not stated, since a conclusion does not hold"
+
+
+@dataclass(slots=True)
+class Known:
+    """Templates so far: what became of claims by signature, of repeated rows by side and number,
+    and of examples by form."""
+
+    signatures: Signatures
+    equal: dict[tuple[object, ...], Stated] = field(default_factory=dict)
+    repeats: dict[tuple[str, int], Stated] = field(default_factory=dict)
+    forms: dict[tuple[object, ...], list[tuple[Claim, Stated]]] = field(default_factory=dict)
 
 
 def _stage(result: Partition, forms: Forms) -> None:
@@ -191,31 +221,15 @@ def _stage(result: Partition, forms: Forms) -> None:
         for number, row in enumerate(side.unrolled.rows):
             used = any(v in live for v in row.outputs)
             if row.kind in UNCLAIMED:
-                result.stages.append(Stage(name, number, -1, used))
+                result.stages.append(Stage(name, number, NONE, used))
                 continue
-            template, problem = -1, POINTLESS
+            found = Stated(NONE, POINTLESS)
             if not pointless:
-                template, problem = _template(result, name, number, known)
-            result.stages.append(Stage(name, number, template, used, problem))
+                found = _template(result, name, number, known)
+            result.stages.append(Stage(name, number, found.template, used, found.problem))
 
 
-#: By how many definitions the cut of a claim is moved back; in place of a template: it has to be.
-WIDEST = 3
-WIDER = -2
-
-
-@dataclass(slots=True)
-class Known:
-    """Templates so far: (template, problem) of claims by signature and of repeated rows by side and
-    number, and (claim, template, problem) of examples by form."""
-
-    signatures: Signatures
-    equal: dict[tuple[object, ...], tuple[int, str]] = field(default_factory=dict)
-    repeats: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
-    forms: dict[tuple[object, ...], list[tuple[Claim, int, str]]] = field(default_factory=dict)
-
-
-def _template(result: Partition, name: str, number: int, known: Known) -> tuple[int, str]:
+def _template(result: Partition, name: str, number: int, known: Known) -> Stated:
     side = result.side(name)
     repeat = side.repeats.get(number)
     found = None if repeat is None else known.repeats.get((name, repeat.number))
@@ -223,55 +237,55 @@ def _template(result: Partition, name: str, number: int, known: Known) -> tuple[
         return found
     claim = side.claim(side.unrolled.rows[number])
     if claim is None:
-        return -1, "a tensor without a lineage"
+        return Stated(NONE, "a tensor without a lineage")
     try:
         signature = known.signatures(claim)
     except Unsupported as error:
-        return -1, str(error)
+        return Stated(NONE, str(error))
     found = known.equal.get(signature.content)
     if found is None:
         found = _alike(result, claim, known) or _stated(result, claim, known)
         known.equal[signature.content] = found
-    if found[0] == WIDER:
+    if found.alone:
         found = _widened(result, claim)
     elif repeat is not None and repeat.row == number and signature.nodes <= repeat.nodes:
         # A claim that speaks of no other nodes is the same claim wherever the row is repeated.
         known.repeats[name, repeat.number] = found
-    if found[0] == len(result.examples):
+    if found.template == len(result.examples):
         result.examples.append((name, number))
     return found
 
 
-def _alike(result: Partition, claim: Claim, known: Known) -> tuple[int, str] | None:
-    """The template of a claim that is this one, moved."""
-    for example, template, problem in known.forms.get(key(result.nodes, claim), ()):
+def _alike(result: Partition, claim: Claim, known: Known) -> Stated | None:
+    """What became of a claim that is this one, moved."""
+    for example, stated in known.forms.get(key(result.nodes, claim), ()):
         if is_same(result.nodes, claim, example):
-            return template, problem
+            return stated
     return None
 
 
-def _stated(result: Partition, claim: Claim, known: Known) -> tuple[int, str]:
-    """A new template for a claim; where values were guessed, `WIDER` if it does not hold, or why it
+def _stated(result: Partition, claim: Claim, known: Known) -> Stated:
+    """A new template for a claim; where values were guessed, `ALONE` if it does not hold, or why it
     cannot be stated."""
-    found = len(result.templates), ""
+    found = Stated(len(result.templates))
     obligation = None
     if result.guessed:
         try:
             obligation = result.memo.build(result.nodes, claim, result.more)
         except Unsupported:
             # What is too large to state down to the inputs may be small behind them.
-            found = WIDER, ""
+            found = ALONE
         except ShapeMismatch as error:
-            found = -1, str(error)
+            found = Stated(NONE, str(error))
         else:
-            found = found if holds(obligation) else (WIDER, "")
-    if found[0] >= 0:
+            found = found if holds(obligation) else ALONE
+    if found.template != NONE:
         result.templates.append(Template(claim, obligation))
-    known.forms.setdefault(key(result.nodes, claim), []).append((claim, *found))
+    known.forms.setdefault(key(result.nodes, claim), []).append((claim, found))
     return found
 
 
-def _widened(result: Partition, claim: Claim) -> tuple[int, str]:
+def _widened(result: Partition, claim: Claim) -> Stated:
     """A template for this claim alone, with its cut moved back until it may hold: what lies behind
     the cut is not part of what claims are compared by."""
     for steps in range(1, WIDEST + 1):
@@ -282,12 +296,12 @@ def _widened(result: Partition, claim: Claim) -> tuple[int, str]:
         if holds(obligation):
             result.wider[len(result.templates)] = steps
             result.templates.append(Template(claim, obligation))
-            return len(result.templates) - 1, ""
+            return Stated(len(result.templates) - 1)
     try:
         result.templates.append(Template(claim, build(result.nodes, claim, more=result.more)))
     except Unsupported as error:
-        return -1, str(error)
-    return len(result.templates) - 1, ""
+        return Stated(NONE, str(error))
+    return Stated(len(result.templates) - 1)
 
 
 def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 
 from engine.affine import ZERO
 from engine.layout import Misaligned, adjoin, constant_atom, merge
-from engine.lineage import ABSOLUTE, BROADCAST, Atom, Dim, Layout, Lineage, NodeTable, Term
+from engine.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Atom,
+    Dim,
+    Layout,
+    Lineage,
+    NodeTable,
+    Term,
+    box_view,
+)
 
 
 def lineage_axes(lineage: Lineage, table: NodeTable) -> frozenset[str]:
@@ -32,15 +41,7 @@ def constant_layout(shape: tuple[int, ...]) -> Layout:
 
 def local_view(node: int, shape: tuple[int, ...]) -> Lineage:
     """All of a node whose axes are the dimensions of ``shape`` that exceed 1."""
-    dims: list[Dim] = []
-    axis = 0
-    for size in shape:
-        if size == 1:
-            dims.append(())
-        else:
-            dims.append((Atom(axis, 1, size, ZERO, size),))
-            axis += 1
-    return Lineage(shape, (Term(Fraction(1), node, Layout(tuple(dims))),))
+    return box_view(node, shape, shape, (ZERO,) * len(shape))
 
 
 def join(position: Sequence[Atom | None]) -> Atom:

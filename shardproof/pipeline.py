@@ -28,6 +28,7 @@ from shardproof import certificate
 from shardproof.assume import Assumptions
 from shardproof.counterexample import simulated
 from shardproof.diagnosis import diagnosed
+from shardproof.options import Options, path
 from shardproof.progress import Progress
 from shardproof.proofs import Proof, produce
 from shardproof.result import Conclusion, Counts, Result, Seconds
@@ -45,29 +46,24 @@ INSTANCES = "instances.arrow"
 def run(
     plan: Plan,
     *,
+    options: Options,
     settings: Settings,
     out: Path,
-    exhaustive: bool,
-    use_cache: bool,
-    cache_dir: Path | None = None,
     assumptions: Assumptions,
     load_seconds: float,
     progress: Progress,
     inputs: Mapping[str, str] | None = None,
-    more: int = 0,
-    with_proofs: bool = False,
     otherwise: Callable[[], Plan | None] | None = None,
     memo: Memo | None = None,
     saved: str = "",
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
 
-    ``cache_dir``: where verdicts are kept across runs; the user's cache folder if it is None.
-    ``inputs``: SHA-256 of the files that the plan was read from, by name, for the certificate.
-    ``more``: positions that represent a piece of an axis, beyond the fewest.  ``with_proofs``:
-    store proofs of all templates.  ``otherwise``: the plan as it is if groups are in the order that
-    it records, which a refutation for another order is tried with.  ``memo``: what is known from
-    other plans of the same model.  ``saved``: the digest of ``plan`` if it is in ``out`` already.
+    ``settings``: those of the options, or others to go on with.  ``inputs``: SHA-256 of the files
+    that the plan was read from, by name, for the certificate.  ``otherwise``: the plan as it is if
+    groups are in the order that it records, which a refutation for another order is tried with.
+    ``memo``: what is known from other plans of the same model.  ``saved``: the digest of ``plan``
+    if it is in ``out`` already.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
     `cluster.execute.execute`.
@@ -76,7 +72,7 @@ def run(
     progress.phase("partition")
     told = (*assumptions.describe(plan), *stated_orders(plan))
     try:
-        result = without_rounding(partition(plan, more, memo))
+        result = without_rounding(partition(plan, options.shapes, memo))
     except Unsupported as error:
         # The single-device side has no meaning here: there is nothing to hold the plan against.
         seconds = time.perf_counter() - start
@@ -95,10 +91,10 @@ def run(
         texts = stating.texts(result, settings, progress.update)
         partitioned = time.perf_counter()
         progress.phase("solve")
-        cache = VerdictCache(cache_dir) if use_cache else None
+        cache = VerdictCache(path(options.cache_dir)) if options.cache else None
         solving = Solving(settings, ledger, cache, progress.update)
         answers = solving.run(texts)
-        if exhaustive:
+        if options.exhaustive:
             batch = batch_instances(settings.memory_budget_bytes)
             _audit(result, solving, audit(result, out / INSTANCES, batch, progress.update))
     solved = time.perf_counter()
@@ -107,7 +103,7 @@ def run(
     composed = time.perf_counter()
     found = counts(result, answers)
     proofs: list[Proof] = []
-    if with_proofs:
+    if options.proofs:
         progress.phase("prove")
         proofs = produce(answers, settings, progress.update)
     there = saved if result.plan is plan else ""

@@ -87,6 +87,6 @@ def _as_in(run_dir: Path, plan: Plan) -> Plan:
 def _question(run_dir: Path) -> asked.Asked | None:
     """What the run was asked; None where that is not on record, or cannot be read."""
     try:
-        return msgspec.json.decode(read_file(run_dir / asked.NAME), type=asked.Asked)
+        return asked.decode(read_file(run_dir / asked.NAME))
     except (InvalidInput, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
         return None

@@ -29,10 +29,12 @@ def resume(run_dir: Path, progress: Progress | None = None, **where: Any) -> Res
 
     progress = Progress() if progress is None else progress
     question, plan = asked.read(run_dir)
+    chosen = {name: value for name, value in where.items() if value is not None}
+    if chosen.get("executor") == "local":
+        # An address that the run began with is not one that it goes on with here.
+        chosen.setdefault("address", None)
     try:
-        settings = replace(
-            question.settings, **{name: value for name, value in where.items() if value is not None}
-        )
+        settings = replace(question.settings, **chosen)
     except ValueError as error:
         raise InvalidInput(str(error), str(run_dir)) from error
     done = finished(run_dir)
@@ -45,7 +47,10 @@ def resume(run_dir: Path, progress: Progress | None = None, **where: Any) -> Res
     except LedgerError as error:
         raise InvalidInput(str(error), str(run_dir)) from error
     return api.measured(
-        settings, progress, lambda: api.prove(plan, out, question, settings, progress, 0.0)
+        settings,
+        progress,
+        lambda: api.prove(plan, out, question, settings, progress, 0.0),
+        lambda: out,
     )
 
 

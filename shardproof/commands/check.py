@@ -7,24 +7,24 @@ from typing import Any
 
 import click
 
-_PATH = click.Path(path_type=Path)
+from shardproof.commands.options import PATH
 
 
 @click.command(short_help="Check a finished run anew.")
-@click.argument("run_dir", type=_PATH)
+@click.argument("run_dir", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option(
     "--inputs",
-    type=_PATH,
+    type=PATH,
     multiple=True,
     metavar="FILE",
     help="What the run was made from, as given to verify; once per file."
     "  [default: where it was then, if it is still there]",
 )
 @click.option("--proofs", is_flag=True, help="Check the stored proofs too (docs/proofs.md).")
-@click.option("--ethos", type=_PATH, metavar="PROGRAM", help="The external checker of proofs.")
+@click.option("--ethos", type=PATH, metavar="PROGRAM", help="The external checker of proofs.")
 @click.option(
-    "--cpc", type=_PATH, metavar="FILE", help="cvc5's proofs/eo/cpc/Cpc.eo, which ethos needs."
+    "--cpc", type=PATH, metavar="FILE", help="cvc5's proofs/eo/cpc/Cpc.eo, which ethos needs."
 )
 @click.option(
     "--executor",

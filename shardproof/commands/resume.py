@@ -7,15 +7,16 @@ from pathlib import Path
 
 import click
 
-_PATH = click.Path(path_type=Path)
+from shardproof.commands.options import PATH
+from shardproof.options import EXECUTORS
 
 
 @click.command(short_help="Go on with a run that was killed.")
-@click.argument("run_dir", type=_PATH)
+@click.argument("run_dir", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option(
     "--executor",
-    type=click.Choice(("auto", "local", "ray")),
+    type=click.Choice(EXECUTORS),
     help="Go on elsewhere than the run began; also --address and --workers.",
 )
 @click.option("--address", metavar="ADDR", help="The Ray cluster to join.")

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checker import check
-from cluster.settings import Settings
 from engine import store
 from engine.ir import Plan
 from engine.rounding import is_rounding, restored, statement
 from shardproof import pipeline
 from shardproof.assume import Assumptions
+from shardproof.options import Options
 from shardproof.progress import Progress
 from shardproof.result import Result
 from shardproof.rounding import rounded
@@ -62,12 +62,12 @@ def with_epsilon(plan: Plan, epsilon: Fraction, layer: str = "layers.0") -> Plan
 
 
 def verified(plan: Plan, out: Path) -> Result:
+    options = Options(executor="local", workers=1, cache=False)
     return pipeline.run(
         plan,
-        settings=Settings(executor="local", workers=1),
+        options=options,
+        settings=options.settings(),
         out=out,
-        exhaustive=False,
-        use_cache=False,
         assumptions=Assumptions(),
         load_seconds=0.0,
         progress=Progress(),
