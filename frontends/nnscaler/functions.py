@@ -19,20 +19,6 @@ _RUNTIME: Final = "nnscaler.runtime.function"
 _FUNCTIONAL: Final = "torch.nn.functional"
 
 
-def _elementwise(*names: str) -> dict[str, Function]:
-    """Functions of one operand, in the three places where PyTorch has them."""
-    places = {
-        "torch": "input: out=None",
-        "torch.Tensor": "input:",
-        _FUNCTIONAL: "input: inplace=False",
-    }
-    return {
-        f"{place}.{name}": function(name, parameters)
-        for name in names
-        for place, parameters in places.items()
-    }
-
-
 def _twice(rows: Mapping[str, Function]) -> dict[str, Function]:
     """Functions that are methods of a tensor too."""
     return {
@@ -46,8 +32,16 @@ def _lowered(rewrite: Rewrite, parameters: str, *signatures: str) -> dict[str, F
 
 FUNCTIONS: Final[Mapping[str, Function]] = {
     # Elementwise.
-    **_elementwise("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu"),
-    **_elementwise("sin", "cos", "erf", "relu", "abs"),
+    **_twice({
+        name: function(name, "input: out=None")
+        for name in (
+            "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "sin", "cos", "erf", "relu", "abs"
+        )
+    }),
+    **{
+        f"{_FUNCTIONAL}.{name}": function(name, "input: inplace=False")
+        for name in ("sigmoid", "tanh", "silu", "relu")
+    },
     f"{_FUNCTIONAL}.gelu": function("gelu", "input: approximate=none"),
     "torch._C._nn.gelu": function("gelu", "input: approximate=none"),
     f"{_FUNCTIONAL}.logsigmoid": function("log_sigmoid", "input:"),

@@ -114,10 +114,9 @@ def _sum(arguments: Arguments, sign: int) -> Lowered:
         return "add", {"input": x, "other": y, "alpha": sign * alpha}
     if isinstance(x, Tensor):
         shift = real(arguments, "other", 0)
-        if sign > 0:
-            return "add", {"input": x, "other": shift, "alpha": alpha}
-        if alpha == 1:
+        if sign < 0 and alpha == 1:
             return "sub", {"input": x, "other": shift}
+        return "add", {"input": x, "other": shift, "alpha": sign * alpha}
     if isinstance(y, Tensor) and "input" in arguments:
         shift = real(arguments, "input", 0)
         if sign > 0 and alpha == 1:

@@ -100,20 +100,17 @@ def _written(
 def _arguments(function: Function, op: ForwardOp) -> tuple[dict[str, Constant], list[Tensor]]:
     """The values of a call by parameter, and tensors beyond all parameters."""
     names = [parameter.name for parameter in function.parameters]
-    values: dict[str, Constant] = {}
+    rest = next((i for i, name in enumerate(names) if name.startswith("*")), len(names))
+    values: dict[str, Constant] = dict(zip(names[:rest], op.inputs, strict=False))
+    beyond = op.inputs[rest:]
     extra: list[Tensor] = []
-    for number, value in enumerate(op.inputs):
-        rest = names[number] if number < len(names) else ""
-        if rest.startswith("*") or (number >= len(names) and names[-1:] and names[-1][0] == "*"):
-            key = names[-1]
-            taken = op.inputs[len(names) - 1 :]
-            values[key] = taken[0] if len(taken) == 1 and isinstance(taken[0], tuple) else taken
-        elif rest:
-            values[rest] = value
-        elif isinstance(value, Tensor):
-            extra.append(value)
-        else:
-            raise Refused(f"a constant operand {shown(value)}")
+    if beyond and rest < len(names):
+        values[names[rest]] = beyond[0] if _is_one_list(beyond) else beyond
+    else:
+        extra = [x for x in beyond if isinstance(x, Tensor)]
+        if len(extra) < len(beyond):
+            found = next(x for x in beyond if not isinstance(x, Tensor))
+            raise Refused(f"a constant operand {shown(found)}")
     for key, value in op.kwargs.items():
         name = f"*{key}" if f"*{key}" in names else key
         if name not in names:
@@ -124,6 +121,11 @@ def _arguments(function: Function, op: ForwardOp) -> tuple[dict[str, Constant], 
     if function.commutes:
         _exchange(values, names[0], names[1])
     return values, extra
+
+
+def _is_one_list(values: tuple[Constant, ...]) -> bool:
+    """Whether what may be given one by one is given as one list."""
+    return len(values) == 1 and isinstance(values[0], tuple)
 
 
 def _exchange(values: dict[str, Constant], first: str, second: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,12 @@ OWN: dict[str, Callable[..., Any]] = {
     "stack": lambda *xs, dim=0: torch.stack(xs, dim),
     "einsum": lambda *xs, equation: torch.einsum(equation, *xs),
     "fullslice": lambda x, *slicers: x[tuple(slicers)],
+    "nndropout": lambda x, p=0.5, inplace=False: functional.dropout(x, p, True, inplace),
+    "zeros": lambda size, dtype=None, requires_grad=False: torch.zeros(size, dtype=REAL),
+    "ones": lambda size, dtype=None, requires_grad=False: torch.ones(size, dtype=REAL),
+    "full": lambda size, fill_value, dtype=None, requires_grad=False: torch.full(
+        size, float(fill_value), dtype=REAL
+    ),
     "index_select": lambda x, index, dim: torch.index_select(x, dim, index),
 }
 MODEL: dict[str, Callable[..., Any]] = {
@@ -58,18 +65,64 @@ MODEL: dict[str, Callable[..., Any]] = {
 }
 
 
+def patterned(name: str) -> Callable[..., Any]:
+    """einops' functions, by looking up every element: which one of ``x`` each of the result is."""
+
+    def groups(text: str) -> list[list[str]]:
+        words = re.sub(r"([()])", r" \1 ", text).split()
+        found: list[list[str]] = []
+        inside = False
+        for word in words:
+            if word in "()":
+                inside = word == "("
+                found += [[]] if inside else []
+            elif inside:
+                found[-1].append(word)
+            else:
+                found.append([word])
+        return found
+
+    def run(x: Tensor, pattern: str, reduction: str = "sum", **sizes: int) -> Tensor:
+        left, right = (groups(side) for side in pattern.split("->"))
+        spare = [f"_{i}" for i in range(x.dim() - len(left) + 1)]
+        left = [g for h in left for g in ([[s] for s in spare] if h == ["..."] else [h])]
+        right = [g for h in right for g in ([[s] for s in spare] if h == ["..."] else [h])]
+        right = [[a for b in h for a in (spare if b == "..." else [b])] for h in right]
+        for size, group in zip(x.shape, left, strict=True):
+            known = math.prod(sizes.get(a, 1) for a in group)
+            for axis in group:
+                if axis not in sizes and axis != "1":
+                    sizes[axis] = size // known
+        sizes |= {a: int(a) for group in right for a in group if a.isdigit()}
+        sizes["1"] = 1
+        kept = [a for group in right for a in group]
+        gone = [a for group in left for a in group if a not in kept and a != "1"]
+        grids = torch.meshgrid(*(torch.arange(sizes[a]) for a in [*kept, *gone]), indexing="ij")
+        where = dict(zip([*kept, *gone], grids, strict=True))
+        flat: Any = torch.zeros((), dtype=torch.int64)
+        for group in left:
+            for axis in group:
+                flat = flat * sizes[axis] + (where[axis] if axis != "1" else 0)
+        taken = x.reshape(-1)[flat].reshape(*(math.prod(sizes[a] for a in g) for g in right), -1)
+        return taken.mean(-1) if reduction == "mean" else taken.sum(-1)
+
+    return run
+
+
 def function(signature: str) -> Callable[..., Any]:
     """The function that a signature names."""
     module, _, name = signature.rpartition(".")
     if module == "nnscaler.runtime.function":
         return OWN[name]
+    if signature in ("torch.Tensor.float", "torch.Tensor.half", "torch.Tensor.bfloat16"):
+        return lambda x: x.to(REAL)
     if signature.startswith("torch."):
         found: Any = torch
         for part in signature.split(".")[1:]:
             found = getattr(found, part)
         return found  # type: ignore[no-any-return]
     if signature.startswith("einops."):
-        return getattr(importlib.import_module("einops"), name)  # type: ignore[no-any-return]
+        return patterned(name)
     return MODEL[name]
 
 
@@ -83,8 +136,9 @@ def real(value: Any) -> Any:
     return value
 
 
-def call(op: ForwardOp, read: Callable[[Part], Tensor]) -> list[Tensor]:
-    """The results of an operator, in the shapes that the plan records for scalars."""
+def call(op: ForwardOp, read: Callable[[Part], Tensor], *, strict: bool = True) -> list[Tensor]:
+    """The results of an operator, in the shapes that the plan records for scalars; ``strict``: as
+    many as the plan records."""
 
     def value(x: Any) -> Any:
         if isinstance(x, Part):
@@ -98,6 +152,8 @@ def call(op: ForwardOp, read: Callable[[Part], Tensor]) -> list[Tensor]:
         kwargs["training"] = True
     found = function(op.signature)(*map(value, op.inputs), **kwargs)
     results = list(found) if isinstance(found, (tuple, list)) else [found]
+    if not strict:
+        return results
     parts = [x for x in op.outputs if isinstance(x, Part)]
     return [
         y.reshape(x.shape) if y.dim() == 0 and x.shape == (1,) else y

@@ -96,7 +96,7 @@ UNKNOWN = [
     (op("torch.sub", X, Y, alpha="2"), "sub with alpha '2'"),
     (op("torch.add", X, Y, out=X), "add with out of type Tensor"),
     (op("torch.mul", X, float("inf")), "mul with other inf"),
-    (op("torch.Tensor.exp", X, 3), "exp with a constant operand 3"),
+    (op("torch.Tensor.exp", X, None, 3), "exp with a constant operand 3"),
     (op("torch.nn.functional.dropout", X, 0.5, True, True), "dropout with inplace True"),
     (op("torch.nn.functional.gelu", X, approximate="tanh"), "gelu with approximate 'tanh'"),
     (op(LAYER_NORM, X, Y, Y, (2, 4), 0.5), "layer_norm with normalized_shape of type tuple"),
