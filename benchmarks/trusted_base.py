@@ -20,9 +20,12 @@ PARTS: dict[str, tuple[str, ...]] = {
     "programs: unrolling, messages, data flow": (
         "engine/ir.py",
         "engine/wellformed.py",
+        "engine/collectives.py",
+        "engine/mesh.py",
         "engine/chunk.py",
         "engine/rejoin.py",
         "engine/rendezvous.py",
+        "engine/liveness.py",
         "engine/flow.py",
         "engine/rows.py",
         "engine/unroll.py",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from checker.result import Problems
 from engine.assumed import EXPECTED, stated_orders, statements
+from engine.liveness import statement as of_sends
 from engine.records import Run
 from engine.rounding import statement
 from engine.rows import Unrolled
@@ -19,7 +20,7 @@ def check_assumptions(run: Run, problems: Problems) -> None:
     plain, chosen = statements(run.plan), statements(run.plan, chosen=True)
     # How the losses combine is the plan's word or the user's: the sentence says whose.
     due = [*(chosen if set(chosen) - set(plain) <= set(said) else plain)]
-    due += [*stated_orders(run.plan), *statement(run.plan)]
+    due += [*stated_orders(run.plan), *of_sends(run.plan), *statement(run.plan)]
     for line in due:
         if line not in said:
             problems.add("assumption", f"the certificate does not name the assumption that {line}")

@@ -177,8 +177,9 @@ def _check_argument(work: _Check) -> None:
     with work.timed("unroll"):
         single = unroll([run.plan.single], 1)
         parallel = unroll(run.plan.programs, run.plan.microbatches)
-        for finding in (*single.faults, *parallel.faults):
-            problems.add("plan", finding.message)
+        for unrolled in (single, parallel):
+            for finding in (*unrolled.faults, *unrolled.unsupported):
+                problems.add("plan", finding.message)
         if problems:
             return
         try:

@@ -133,6 +133,8 @@ def simulate(
     faults = [*single.faults, *parallel.faults]
     if faults:
         return Simulation(failure=faults[0].message, impossible=True)
+    if single.unsupported or parallel.unsupported:
+        return Simulation(failure=(*single.unsupported, *parallel.unsupported)[0].message)
     needed = needed_axes(plan.programs, parallel)
     if len(single.rows) + len(parallel.rows) > LARGE:
         result = simulate_along(plan, _of_losses(single), _of_losses(parallel), needed, seed, more)

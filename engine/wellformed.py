@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from engine.affine import Affine
+from engine.collectives import malformed
 from engine.errors import InvalidInput
 from engine.ir import Attr, Body, Group, Plan, Program, Shard
 
@@ -151,6 +152,9 @@ def _body(program: Program, body: Body) -> None:
                     f"reads value {v}, expected one of {count}", f"operator {index} ({op.name})"
                 )
         define(op.outputs, f"an output of operator {index} ({op.name})")
+        wrong = malformed(op)
+        if wrong:
+            raise InvalidInput(wrong, f"operator {index}")
     read = [
         *body.outputs,
         *body.losses,
@@ -161,6 +165,20 @@ def _body(program: Program, body: Body) -> None:
         if not 0 <= v < count:
             raise InvalidInput(f"gives out value {v}, expected one of {count}")
     _references(program, body)
+    _reduced(program, body)
+
+
+def _reduced(program: Program, body: Body) -> None:
+    """A reducer replaces a gradient, which one body therefore does once, and without adding to it:
+    nothing says whether what is added was there before."""
+    added = {shard for _, shard in body.gradients}
+    replaced: set[int] = set()
+    for _, _, shard in body.reduced:
+        if shard in added or shard in replaced:
+            name = program.shards[shard].name
+            also = "adds to it as well" if shard in added else "does so twice"
+            raise InvalidInput(f"replaces the gradient of shard {shard} ({name}), and {also}")
+        replaced.add(shard)
 
 
 def _references(program: Program, body: Body) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from engine.collectives import COPIES
 from engine.conclusions import Conclusion, conclude
 from engine.derive import Derived, derive
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.evaluate import holds
-from engine.findings import Finding
+from engine.findings import UNSUPPORTED, Finding
 from engine.ir import MICROBATCH, Plan, Program
 from engine.lineage import BROADCAST, Lineage, NodeTable, Term
 from engine.moves import is_moved
@@ -28,10 +29,10 @@ from partition.memo import Memo
 from partition.repeat import Repeat
 from partition.signature import Signatures
 from partition.templates import key
-from partition.trace import UNSUPPORTED, Trace, Tracer, reference
+from partition.trace import Trace, Tracer, reference
 
 #: Rows that claim nothing beyond their source or an assumption.
-UNCLAIMED = frozenset({"shard", "load", "seed", "recv", "broadcast"})
+UNCLAIMED = COPIES | {"shard", "load", "seed"}
 
 #: The two sides of a plan, in reports and tables.
 SINGLE, PARALLEL = "single", "parallel"
@@ -136,6 +137,8 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     parallel = unroll(plan.programs, plan.microbatches)
     nodes = NodeTable()
     forms = Forms(nodes)
+    if single.unsupported:
+        raise Unsupported(single.unsupported[0].message)
     _whole(single.faults)
     known = reference(plan.single, single)
     derived = derive(plan.single, single)
@@ -153,6 +156,7 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         size,
         faults=list(parallel.faults),
         findings=list(parallel.findings),
+        unsupported=list(parallel.unsupported),
         more=more,
         guessed=second.guessed,
         memo=memo or Memo(),
@@ -162,7 +166,7 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
     result.findings += _less_defined(nodes, first, second)
-    if not parallel.faults:
+    if not parallel.faults and not parallel.unsupported:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
         )

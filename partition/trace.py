@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from math import prod
 from typing import NamedTuple
 
 from engine.affine import ZERO, Affine, affine
+from engine.collectives import COPIES, TABLE, Effect, group_size, refused
 from engine.conclusions import scaled
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
-from engine.findings import Finding
+from engine.findings import UNSUPPORTED, Finding
 from engine.ir import MICROBATCH, Plan, Program
 from engine.lineage import Lineage, NodeTable, Term, box_view
 from engine.ops import apply_backward, apply_forward
@@ -26,9 +26,6 @@ from partition.repeat import Repeat, Repeats
 #: The name of the incoming gradient of the loss, among inputs; and those of batch tensors.
 SEED = "loss gradient"
 RESERVED = re.compile(r"batch\.[0-9]+")
-
-#: The kind of a finding about an operator without a meaning; other findings are contradictions.
-UNSUPPORTED = "unsupported operator"
 
 
 class Reference(NamedTuple):
@@ -186,9 +183,9 @@ class Tracer:
         if row.kind == "seed":
             return [self.seed(unrolled.tensors[row.outputs[0]].shape, row)]
         present = [x for x in inputs if x is not None]
-        if row.kind == "recv":
-            return present
         if row.kind == "accumulate":
+            if not present:
+                return [Lineage(unrolled.tensors[row.outputs[0]].shape, ())]
             return [self.accumulate(row, present, unrolled)]
         return self.collective(row, present)
 
@@ -294,44 +291,48 @@ class Tracer:
     # -- communication --------------------------------------------------------------------------
 
     def collective(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+        """What communication gives every member; raises `Unsupported` where there is no rule."""
+        reason = refused(row.kind, row.attrs, row.over, len(row.programs))
+        if reason:
+            raise Unsupported(reason)
+        if row.kind in COPIES:
+            return self.copied(row, inputs)
         members = len(row.programs)
-        kind = str(row.attrs.get("op", "sum"))
-        known = ("sum", "max") if row.kind in ("all_reduce", "reduce") else ("sum",)
-        if kind not in known:
-            raise Unsupported(f"{row.kind} with {kind}")
-        if row.kind == "broadcast":
-            if row.over:
-                raise Unsupported("a broadcast along mesh axes")
-            if len(inputs) != 1:
-                raise ShapeMismatch(f"{len(inputs)} sources in one broadcast")
-            return [inputs[0]] * len(row.outputs)
         if len(inputs) != members:
             raise ShapeMismatch(f"{len(inputs)} inputs over {members} programs")
+        declared = TABLE[row.kind]
         shapes = {x.shape for x in inputs}
-        if len(shapes) > 1 and row.kind != "all_gather":
+        if len(shapes) > 1 and declared.effect is not Effect.GATHER:
             raise ShapeMismatch(f"ranks join {row.kind} with shapes {sorted(map(list, shapes))}")
-        if row.kind in ("all_reduce", "reduce"):
-            result = total(self.reading, inputs, row.over, kind)
-            return [result] * len(row.outputs)
-        if row.over and members > 1:
-            raise Unsupported(f"{row.kind} over explicit ranks and mesh axes together")
-        if row.kind == "all_gather":
-            result = gather(self.reading, inputs, row.over, self.dim(row, inputs[0], "dim"))
-            return [result] * len(row.outputs)
-        if row.kind == "reduce_scatter":
-            dim = self.dim(row, inputs[0], "dim")
-            self.even(row, inputs[0], dim)
-            result = total(self.reading, inputs, row.over)
-            return [
-                own_slice(self.reading, result, row.over, dim, i, members) for i in range(members)
-            ]
-        return self.all_to_all(row, inputs)
+        return RULES[declared.effect](self, row, inputs)
 
-    def all_to_all(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+    def copied(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+        if len(inputs) != 1:
+            raise ShapeMismatch(f"{len(inputs)} sources in one {row.kind}")
+        return [inputs[0]] * len(row.outputs)
+
+    def totals(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+        result = total(self.reading, inputs, row.over, str(row.attrs.get("op", "sum")))
+        return [result] * len(row.outputs)
+
+    def gathers(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+        result = gather(self.reading, inputs, row.over, self.dim(row, inputs[0], "dim"))
+        return [result] * len(row.outputs)
+
+    def scatters(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+        members = len(row.programs)
+        dim = self.dim(row, inputs[0], "dim")
+        self.even(row, inputs[0], dim)
+        result = total(self.reading, inputs, row.over)
+        return [own_slice(self.reading, result, row.over, dim, i, members) for i in range(members)]
+
+    def exchanges(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
         split = self.dim(row, inputs[0], "split_dim")
         joined = self.dim(row, inputs[0], "concat_dim")
         self.even(row, inputs[0], split)
         if row.over:
+            if split == joined:
+                raise Unsupported("an all-to-all that splits and joins the same dimension")
             whole = gather(self.reading, inputs, row.over, joined)
             return [own_slice(self.reading, whole, row.over, split, 0, 1)]
         count = len(inputs)
@@ -345,7 +346,7 @@ class Tracer:
     @staticmethod
     def even(row: Row, x: Lineage, dim: int) -> None:
         """Raise `ShapeMismatch` unless every rank gets an equal part of a dimension."""
-        count = len(row.programs) * prod(extent for _, extent in row.over)
+        count = group_size(row.over, len(row.programs))
         if x.shape[dim] % count:
             raise ShapeMismatch(f"{x.shape[dim]} positions divided among {count} ranks")
 
@@ -355,3 +356,13 @@ class Tracer:
         if not isinstance(value, int) or not -len(x.shape) <= value < len(x.shape):
             raise ShapeMismatch(f"{key} {value} of a tensor of shape {list(x.shape)}")
         return value % len(x.shape)
+
+
+#: What the members of a collective have, by its effect.
+RULES: Mapping[Effect, Callable[[Tracer, Row, Sequence[Lineage]], list[Lineage]]] = {
+    Effect.TOTAL: Tracer.totals,
+    Effect.COPY: Tracer.copied,
+    Effect.GATHER: Tracer.gathers,
+    Effect.SCATTER: Tracer.scatters,
+    Effect.EXCHANGE: Tracer.exchanges,
+}

@@ -16,6 +16,7 @@ from pathlib import Path
 from engine import store
 from engine.errors import InvalidInput
 from engine.ir import Plan, Program
+from engine.mesh import on_one_mesh
 from frontends.errors import UnreadablePlan
 from frontends.nnscaler.inert import printable
 from frontends.nnscaler.read import reading
@@ -111,8 +112,9 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
 
 
 def _combined(plan: Plan, assumptions: Assumptions) -> Plan:
-    """``plan`` with the user's word on how losses combine."""
-    return plan if assumptions.loss is None else replace(plan, loss=assumptions.loss)
+    """``plan`` with the user's word on how losses combine, its programs on one mesh."""
+    chosen = plan if assumptions.loss is None else replace(plan, loss=assumptions.loss)
+    return on_one_mesh(chosen)
 
 
 def _expected(plan: Plan, assumptions: Assumptions) -> None:

@@ -12,11 +12,12 @@ from cluster.cache import VerdictCache
 from cluster.execute import joined
 from cluster.ledger import Ledger
 from cluster.settings import Settings
-from engine import rounding
+from engine import liveness, rounding
 from engine.assumed import stated_orders
 from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
+from engine.mesh import on_one_mesh
 from engine.simulate import Simulation
 from engine.whole import kept_whole
 from partition.exhaustive import Audit, audit
@@ -69,6 +70,7 @@ def run(
     `cluster.execute.execute`.
     """
     start = time.perf_counter()
+    plan = on_one_mesh(plan)
     progress.phase("partition")
     told = (*assumptions.describe(plan), *stated_orders(plan))
     try:
@@ -84,7 +86,7 @@ def run(
             assumptions=told,
             run_dir=str(out),
         )
-    told = (*told, *rounding.statement(result.plan))
+    told = (*told, *liveness.statement(result.plan), *rounding.statement(result.plan))
     if not result.faults:
         result.findings += [*precision(result), *metadata(result)]
     with joined(settings), Ledger(out) as ledger:

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from engine import files
+from engine.collectives import COMMUNICATION, TABLE, Wire
 from engine.errors import InvalidInput
 from engine.ir import Group, Op, Plan, Program
-from engine.rendezvous import COMMUNICATION
 from shardproof import rundir
 from shardproof.report import write as write_result
 from shardproof.result import Result
@@ -148,7 +148,7 @@ def _communication(programs: Iterable[Program]) -> list[Data]:
 
 def _members(op: Op, held: Program) -> tuple[int, int]:
     """How many ranks take part, and how many programs they run."""
-    if op.name in ("send", "recv"):
+    if TABLE[op.name].wire is not Wire.GROUP:
         return 2, 2
     group = op.attrs.get("group")
     if not isinstance(group, Group):

@@ -92,6 +92,8 @@ def _evaluated(plan: Plan) -> Labelled:
     faults = [*single.faults, *parallel.faults]
     if faults:
         return Labelled("invalid", f"{faults[0].kind}: {faults[0].message}")
+    for finding in (*single.unsupported, *parallel.unsupported):
+        return Labelled("undecided", finding.message)
     try:
         worst = run(plan, single, parallel, 0, field=False)
     except (ShapeMismatch, InvalidInput) as error:

@@ -15,14 +15,14 @@ from math import prod
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.arrays import FloatReading
 from engine.arrays.dims import exact
 from engine.errors import ShapeMismatch, Unsupported
-from engine.ir import Attr, Body, Call, Group, Op, Plan, Program, Shard
+from engine.ir import Body, Call, Group, Op, Plan, Program, Shard
 from engine.ops import apply_backward, apply_forward
-from engine.rendezvous import COLLECTIVES
+from shardproof.mutation.exchange import COLLECTIVES, Array, cut, exchanged, understood
+from shardproof.mutation.exchange import Stuck as Stuck
 
 #: Numbers that all ranks and microbatches together may write.
 MOST_NUMBERS: Final = 3_000_000
@@ -30,11 +30,6 @@ MOST_NUMBERS: Final = 3_000_000
 MOST_STEPS: Final = 20_000
 #: Gradients below this part of the largest are zero but for rounding.
 SMALLEST_SCALE: Final = 1e-6
-Array = NDArray[Any]
-
-
-class Stuck(Exception):
-    """The program contradicts itself: says how."""
 
 
 @dataclass(slots=True)
@@ -112,12 +107,12 @@ class Rank:
             yield from self.step(call, body, op, values)
         for slot, value in zip(call.outputs, body.outputs, strict=True):
             self.slots[slot] = self.value(values, value)
+        for _, value, shard in body.reduced:
+            self.gradients[shard] = self.value(values, value)
         for value, shard in body.gradients:
             new = self.value(values, value)
             self.same(new.shape, self.program.shards[shard].shape)
             self.gradients[shard] = self.gradients.get(shard, 0.0) + new
-        for _, value, shard in body.reduced:
-            self.gradients[shard] = self.value(values, value)
         for value in body.losses:
             which = f"{body.name}: {body.values[value].name}"
             self.losses.append((which, float(self.value(values, value).sum())))
@@ -145,9 +140,8 @@ class Rank:
             for value, there in body.saved:
                 values[value] = self.value(earlier[k], there)
         for value, _, shard in body.reduced:
-            if shard not in self.gradients:
-                raise Stuck(f"rank {self.number} reduces a gradient that is not there")
-            values[value] = self.gradients[shard]
+            nothing = np.zeros(self.program.shards[shard].shape)
+            values[value] = self.gradients.get(shard, nothing)
         return values
 
     def value(self, values: Mapping[int, Array], number: int) -> Array:
@@ -188,12 +182,15 @@ class Rank:
         self, call: Call, body: Body, op: Op, values: dict[int, Array]
     ) -> Generator[None, None, None]:
         self.world.moved = True
+        understood(op)
         inputs = [None if v < 0 else self.value(values, v) for v in op.inputs]
         if op.name == "load_batch":
             outputs = [self.load(call, i, body.values[v]) for i, v in enumerate(op.outputs)]
         elif op.name == "send":
             self.world.mail.setdefault((self.number, self.peer(op)), deque()).append(inputs[0])  # type: ignore[arg-type]
             return
+        elif op.name == "post_recv":
+            return  # Messages wait here until they are taken, whoever has said that he will.
         elif op.name == "recv":
             channel = (self.peer(op), self.number)
             while not self.world.mail.get(channel):
@@ -283,9 +280,11 @@ class Rank:
         ranks, dim = self.members(op), op.attrs.get("dim")
         if x is None or not isinstance(dim, int) or not -x.ndim <= dim < x.ndim:
             raise Stuck(f"rank {self.number}: a chunk along {dim}")
-        step = -(-x.shape[dim] // len(ranks))
-        start = ranks.index(self.number) * step
-        return _cut(x, dim, start, max(0, min(step, x.shape[dim] - start)))
+        size, own = x.shape[dim], ranks.index(self.number)
+        step = -(-size // len(ranks))
+        if size and own * step >= size:
+            raise Stuck(f"rank {self.number}: chunk {own} of {-(-size // step)}")
+        return cut(x, dim, own * step, min(step, size - own * step))
 
     def collective(
         self, op: Op, inputs: Sequence[Array | None]
@@ -298,85 +297,16 @@ class Rank:
         while len(held) < len(ranks):
             yield
         self.world.moved = True
-        return _exchanged(ranks, [held[r] for r in ranks], ranks.index(self.number))
+        root = op.attrs.get("root")
+        if isinstance(root, int):
+            # Named as in the first instance of the program; along the group's own axes, itself.
+            root += min(ranks) - min(self.first(op))
+        return exchanged(ranks, [held[r] for r in ranks], ranks.index(self.number), root)
 
-
-def _cut(x: Array, dim: int, start: int, size: int) -> Array:
-    return x[(slice(None),) * (dim % x.ndim) + (slice(start, start + size),)]
-
-
-def _exchanged(
-    ranks: Sequence[int], members: Sequence[tuple[Op, Array | None]], own: int
-) -> list[Array]:
-    """What the member at position ``own`` has after a collective."""
-    op = members[own][0]
-    kinds = {(o.name, _kind(o.attrs)) for o, _ in members}
-    if len(kinds) > 1:
-        raise Stuck(f"ranks {list(ranks)} join in different collectives")
-    given = [x for _, x in members if x is not None]
-    if op.name in ("broadcast", "reduce"):
-        return _rooted(op, ranks, members, given, own)
-    if len(given) < len(members):
-        raise Stuck(f"ranks {list(ranks)}: {op.name} without an input")
-    if op.name == "all_gather":
-        places = [o.attrs.get("position") for o, _ in members]
-        order = sorted(range(len(given)), key=lambda i: _place(places, i))
-        return [np.concatenate([given[i] for i in order], axis=_dim(op, "dim", given[0]))]
-    if len({x.shape for x in given}) > 1:
-        raise ShapeMismatch(f"{op.name} of shapes {[x.shape for x in given]}")
-    if op.name == "all_reduce":
-        return [_reduced(op, given)]
-    if op.name == "reduce_scatter":
-        return [_part(_reduced(op, given), _dim(op, "dim", given[0]), own, len(given))]
-    split, joined = _dim(op, "split_dim", given[0]), _dim(op, "concat_dim", given[0])
-    return [np.concatenate([_part(x, split, own, len(given)) for x in given], axis=joined)]
-
-
-def _place(places: Sequence[Attr], i: int) -> int:
-    known = [p for p in places if isinstance(p, int)]
-    return known[i] if len(known) == len(places) else i
-
-
-def _rooted(
-    op: Op,
-    ranks: Sequence[int],
-    members: Sequence[tuple[Op, Array | None]],
-    given: Sequence[Array],
-    own: int,
-) -> list[Array]:
-    gives = op.name == "broadcast"
-    root = [i for i, (o, _) in enumerate(members) if (o.inputs if gives else o.outputs)]
-    if len(root) != 1:
-        raise Stuck(f"ranks {list(ranks)}: {op.name} with {len(root)} roots")
-    if gives:
-        return [given[0]] * len(members[own][0].outputs)
-    return [_reduced(op, given)] if own == root[0] else []
-
-
-def _kind(attrs: Mapping[str, Attr]) -> str:
-    return str(sorted((k, str(v)) for k, v in attrs.items() if k not in ("group", "position")))
-
-
-def _dim(op: Op, key: str, x: Array) -> int:
-    dim = op.attrs.get(key)
-    if not isinstance(dim, int) or not -x.ndim <= dim < x.ndim:
-        raise ShapeMismatch(f"{key} {dim} of a tensor of {x.ndim} dimensions")
-    return dim % x.ndim
-
-
-def _reduced(op: Op, given: Sequence[Array]) -> Array:
-    kind = op.attrs.get("op", "sum")
-    if kind not in ("sum", "max"):
-        raise Unsupported(f"{op.name} with {kind}")
-    total: Array = np.sum(given, axis=0) if kind == "sum" else np.max(given, axis=0)
-    return total
-
-
-def _part(x: Array, dim: int, position: int, count: int) -> Array:
-    size, rest = divmod(x.shape[dim], count)
-    if rest:
-        raise ShapeMismatch(f"{x.shape[dim]} positions divided among {count} ranks")
-    return _cut(x, dim, position * size, size)
+    def first(self, op: Op) -> tuple[int, ...]:
+        """The group of the first instance of the program."""
+        group = op.attrs.get("group")
+        return (isinstance(group, Group) and group.ranks) or (self.program.base,)
 
 
 # -- both sides ----------------------------------------------------------------------------------
