@@ -97,10 +97,10 @@ def source_of(op: cells.ForwardOp, ident: int) -> Source:
 class BodyWriter:
     """Writes one body; ``environment``: tensor id -> value that holds it now.
 
-    In a backward body ``of`` is the forward one, and ``owners`` says of which of *its* values a
-    gradient is the gradient.  What is made of the gradient of the same value again is added to it,
-    as autograd adds what arrives from each reader of a tensor; what is made under its name of
-    another value's replaces it.
+    In a backward body ``of`` is the forward one, and a gradient is known by its name and by the
+    value of *that* body whose gradient it is: one name may stand for those of several values (of a
+    partial sum and of what it is summed to).  ``arrived`` holds what each reader of that value has
+    contributed, which is added up when it is read; ``owners`` is whose gradient a name was last.
     """
 
     def __init__(self, device: Device, name: str, of: Forward | None = None) -> None:
@@ -115,7 +115,7 @@ class BodyWriter:
         self.saved: dict[int, int] = {}
         self.gradients: list[tuple[int, int]] = []
         self.owners: dict[int, int] = {}
-        self.parts: dict[int, tuple[list[int], Source]] = {}
+        self.arrived: dict[tuple[int, int], tuple[list[int], Source]] = {}
         self.reads: dict[int, tuple[int, ...]] = {}
         self.makes: dict[int, tuple[int, ...]] = {}
 
@@ -126,9 +126,13 @@ class BodyWriter:
         return len(self.values) - 1
 
     def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
-        value = self.new(tensor, shape)
-        self.parts.pop(tensor.id, None)
+        value = self.claimed(tensor, shape)
         self.environment[tensor.id] = value
+        return value
+
+    def claimed(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
+        """A value that is what the plan records of ``tensor``."""
+        value = self.new(tensor, shape)
         if self.device.claims:
             self.claims[value] = claim_of(tensor)
         return value
@@ -140,10 +144,7 @@ class BodyWriter:
             if number not in self.shards:
                 self.shards[number] = self.new(tensor)
             return self.shards[number]
-        if tensor.id in self.parts:
-            parts, source = self.parts.pop(tensor.id)
-            self.emit("add_n", parts, [self.write(tensor)], {}, source)
-        elif tensor.id not in self.environment:
+        if tensor.id not in self.environment:
             self.environment[tensor.id] = self.new(tensor)
         return self.environment[tensor.id]
 
@@ -193,20 +194,51 @@ class BodyWriter:
                     f"tensor {tensor.id}",
                 )
             self.owners[tensor.id] = known[tensor.id]
+            given = [self.environment[tensor.id]]
+            self.arrived[tensor.id, known[tensor.id]] = (given, Source(self.name))
+
+    def gradient(self, tensor: Tensor, owner: int) -> int:
+        """The gradient of forward value ``owner`` (of whatever value has the name, if none of this
+        one's has arrived)."""
+        key = (tensor.id, owner)
+        if key not in self.arrived:
+            key = (tensor.id, self.owners.get(tensor.id, -1))
+        if key not in self.arrived:
+            return self.read(tensor)
+        parts, source = self.arrived[key]
+        if len(parts) > 1:
+            value = self.claimed(tensor)
+            self.emit("add_n", parts, [value], {}, source)
+            parts = [value]
+            self.arrived[key] = (parts, source)
+        return parts[0]
+
+    def has(self, tensor: Tensor) -> bool:
+        return tensor.id in self.owners or tensor.id in self.environment
+
+    def returned(self, tensors: Sequence[Tensor]) -> list[int]:
+        """What the body gives; of a backward one: the gradients of its forward one's inputs."""
+        if self.of is None:
+            return [self.read(x) for x in tensors]
+        known: dict[int, int] = {}
+        inputs = tensors_of(self.of.segment.inputs)
+        for tensor, value in zip(inputs, self.of.inputs, strict=True):
+            gradient = tensor.grad()
+            if gradient is not None:
+                known[gradient.id] = value
+        return [self.gradient(x, known.get(x.id, -1)) for x in tensors]
 
     def backward(self, op: cells.BackwardOp, of: Forward) -> None:
         name, tensors, attrs, _ = declared(op.forward)
         source = source_of(op.forward, op.id)
-        held = of.read_by(op.forward.id)
+        held, made = of.read_by(op.forward.id), of.makes[op.forward.id]
         if name in ("multiref", "identity") and len(op.outputs) == 1 and op.inputs:
             # Needs no context: the sum of whatever gradients it is given.
             copies = tensors_of(op.forward.outputs)
             given = [
-                self.read(x)
+                self.gradient(x, made[i] if i < len(made) else -1)
                 for i, x in enumerate(op.inputs)
-                if x.id in self.environment
-                or i >= len(copies)
-                or not self.unused(copies[i], of.segment)
+                if self.has(x) or i >= len(copies) or not self.unused(copies[i], of.segment)
             ]
             self.contribute("add_n", given, op.outputs, held[:1], {}, source)
             return
@@ -217,8 +249,8 @@ class BodyWriter:
         results = [x for x in op.forward.outputs if isinstance(x, Tensor)]
         gradients = [-1] * len(results)
         for position, gradient in zip(graded, op.inputs, strict=True):
-            if gradient.id in self.environment or not self.unused(results[position], of.segment):
-                gradients[position] = self.read(gradient)
+            if self.has(gradient) or not self.unused(results[position], of.segment):
+                gradients[position] = self.gradient(gradient, made[position])
         wrt = differentiable(tensors)
         if len(wrt) != len(op.outputs):
             raise UnreadablePlan(f"expected {len(wrt)} input gradients, found {len(op.outputs)}")
@@ -248,18 +280,19 @@ class BodyWriter:
     def arriving(
         self, tensor: Tensor, owner: int, source: Source, shape: tuple[int, ...] | None = None
     ) -> int:
-        """The value for a gradient of forward value ``owner``.  What has arrived for it is added up
-        when it is read."""
+        """The value for a contribution to the gradient of forward value ``owner``."""
         if tensor.is_attr and tensor.is_grad:
             value = self.new(tensor, shape)
             self.gradients.append((value, self.device.graded_shard(tensor)))
             return value
-        if tensor.id not in self.environment or self.owners.get(tensor.id) != owner:
-            self.owners[tensor.id] = owner
-            return self.write(tensor, shape)
+        self.owners[tensor.id] = owner
+        key = (tensor.id, owner)
+        if key not in self.arrived:
+            value = self.claimed(tensor, shape)
+            self.arrived[key] = ([value], source)
+            return value
         value = self.new(tensor, shape)
-        parts, _ = self.parts.get(tensor.id, ([self.environment[tensor.id]], source))
-        self.parts[tensor.id] = ([*parts, value], source)
+        self.arrived[key] = ([*self.arrived[key][0], value], source)
         self.device.joined.add(tensor.full.id)
         return value
 
@@ -278,29 +311,35 @@ class BodyWriter:
 
     def adapter(self, adapter: cells.Adapter) -> None:
         source = Source(f"adapter {adapter.id}")
-        self.reads[adapter.id] = tuple([self.read(x) for x in adapter.inputs])
-        owners = self.adapter_owners(adapter)
-        if owners is not None or self.of is None:
-            self.primitives(adapter, owners or {}, source)
         if self.of is None:
+            self.reads[adapter.id] = tuple([self.read(x) for x in adapter.inputs])
+            self.primitives(adapter, {}, source)
             self.makes[adapter.id] = tuple([self.read(x) for x in adapter.outputs])
+            return
+        mirror = -1 if adapter.mirror_id is None else adapter.mirror_id
+        held, made = self.of.reads.get(mirror, ()), self.of.makes.get(mirror, ())
+        if len(made) != len(adapter.inputs) or len(held) != len(adapter.outputs):
+            raise UnreadablePlan(
+                f"expected the forward adapter {mirror} of this backward one in segment "
+                f"{self.of.segment.id}"
+            )
+        for tensor, value in zip(adapter.inputs, made, strict=True):
+            if tensor.id in self.owners and (tensor.id, value) not in self.arrived:
+                # No gradient arrives at what the forward adapter gave: autograd does not run it.
+                return
+        for tensor, value in zip(adapter.inputs, made, strict=True):
+            self.environment[tensor.id] = self.gradient(tensor, value)
+        owners = {x.id: value for x, value in zip(adapter.outputs, held, strict=True)}
+        self.primitives(adapter, owners, source)
+        if not adapter.prims:
+            for tensor, value in zip(adapter.outputs, held, strict=True):
+                self.handed_on(adapter, tensor, value, source)
 
-    def adapter_owners(self, adapter: cells.Adapter) -> dict[int, int] | None:
-        """In a backward body: gradient -> the forward value whose gradient the adapter makes; None
-        if no gradient arrives at what its forward adapter gave, so that it does not run."""
-        if self.of is None or adapter.mirror_id is None:
-            return {}
-        held = self.of.reads.get(adapter.mirror_id)
-        made = self.of.makes.get(adapter.mirror_id)
-        if held is None or made is None:
-            return {}
-        if len(made) == len(adapter.inputs) == 1:
-            gradient = adapter.inputs[0].id
-            if self.owners.get(gradient, made[0]) != made[0]:
-                return None
-        if len(held) != len(adapter.outputs):
-            return {}
-        return {x.id: value for x, value in zip(adapter.outputs, held, strict=True)}
+    def handed_on(self, adapter: cells.Adapter, tensor: Tensor, owner: int, source: Source) -> None:
+        """An adapter without primitives on this device: its output is the input of that name."""
+        if any(x.id == tensor.id for x in adapter.inputs):
+            inputs = [self.environment[tensor.id]]
+            self.emit("identity", inputs, [self.arriving(tensor, owner, source)], {}, source)
 
     def primitives(self, adapter: cells.Adapter, owners: dict[int, int], source: Source) -> None:
         fused = fused_steps(adapter, self.device.number)

@@ -189,7 +189,7 @@ class _DeviceWriter:
                 raise error.within(
                     f"device {self.number}, segment {cell.id}, cell {node.id}"
                 ) from None
-        outputs = [writer.read(x) for x in outs]
+        outputs = writer.returned(outs)
         mirror = -1 if of is None else self.known[id(of.segment)]
         body = writer.body(inputs, outputs, mirror)
         if of is None:

@@ -566,6 +566,9 @@ class Outcome:
 
 def run(plan: cells.Plan, inputs: Inputs) -> Outcome:
     """One step of a plan; raises `Stuck`."""
+    # Views of records are made when they are first looked at: not by several threads at once.
+    for device in plan.devices:
+        deque(plan.sequence(device), maxlen=0)
     world = World(plan.ranks)
     count = len(plan.devices)
     ranks = [Rank(plan, inputs, Comm(world, r, r - r % count)) for r in range(plan.ranks)]
