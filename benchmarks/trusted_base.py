@@ -15,11 +15,13 @@ PARTS: dict[str, tuple[str, ...]] = {
     "operators and their readings": (
         "engine/ops/*.py",
         "engine/reading.py",
+        "engine/laws.py",
         "engine/arrays/*.py",
     ),
     "programs: unrolling, messages, data flow": (
         "engine/ir.py",
         "engine/wellformed.py",
+        "engine/calling.py",
         "engine/collectives.py",
         "engine/mesh.py",
         "engine/chunk.py",

@@ -72,6 +72,11 @@ class Axes:
     def __getitem__(self, axis: int) -> AxisClass:
         return self._classes[self.find(axis)]
 
+    def unsplit(self) -> list[int]:
+        """All classes that are not split, one number of each."""
+        roots = {self.find(axis) for axis in range(len(self._parent))}
+        return sorted(root for root in roots if self._classes[root].parts is None)
+
     def new(self, *, slices: str = "") -> int:
         """A class without extents."""
         self._parent.append(len(self._parent))

@@ -27,7 +27,7 @@ from engine.arrays import MASKED, Weighted
 from engine.arrays.dims import narrow
 from engine.claim import Claim
 from engine.collectives import TABLE, Effect, cuts, refused
-from engine.cone import Cone, compares, cone
+from engine.cone import Cone, compares, cone, decays
 from engine.digits import Relation
 from engine.errors import ShapeMismatch, Unsupported
 from engine.grid import Grid, concrete
@@ -151,7 +151,16 @@ def _build(
             needs=needs.of,
         )
         masks = compares(nodes, here)
-        meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols), MOST_PRODUCTS, masks=masks)
+        meaning = Meaning(
+            nodes,
+            grid,
+            here.opaque,
+            terms,
+            len(symbols),
+            MOST_PRODUCTS,
+            masks=masks,
+            laws=decays(nodes, here),
+        )
         goals += _goals(meaning, claim)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
     return Obligation(tuple(goals), symbols)
@@ -254,7 +263,11 @@ class _Semantics:
         self.claim = claim
         self.grid = meaning.grid
         self.reading = SmallReading(
-            meaning.terms, self.grid, meaning.reading.masks, coordinates=self.grid.coordinates
+            meaning.terms,
+            self.grid,
+            meaning.reading.masks,
+            meaning.reading.laws,
+            coordinates=self.grid.coordinates,
         )
 
     def outputs(self) -> list[Weighted]:

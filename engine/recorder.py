@@ -274,11 +274,9 @@ def located(row: Row, programs: Sequence[Program]) -> Iterator[None]:
         yield
     except (Unsupported, ShapeMismatch) as error:
         raise type(error)(f"{where}: {error}") from None
-    except (IndexError, ValueError) as error:
-        # What a declaration says when it unpacks operands or shapes that it does not expect.
-        raise Unsupported(
-            f"{where}: operands that its declaration does not fit ({error})"
-        ) from None
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        error.add_note(f"{where}: while this row was read")
+        raise
 
 
 def scalar(shape: tuple[int, ...]) -> Recorded:

@@ -1,8 +1,8 @@
 """What must hold of any plan before anything is made of it.
 
-Bodies are in SSA form, references are in range, shards lie inside their parameters, attributes
-speak of axes that exist.  What a plan *does* (messages, deadlock, reads before writes) is found
-later, by running it; a plan that fails here is no plan.
+Bodies are in SSA form, references are in range, shards lie inside their parameters, operators are
+called as they are declared, attributes speak of axes that exist.  What a plan *does* (messages,
+deadlock, reads before writes) is found later, by running it; a plan that fails here is no plan.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from engine.affine import Affine
+from engine.calling import check_call
 from engine.collectives import malformed
 from engine.errors import InvalidInput
 from engine.ir import Attr, Body, Group, Plan, Program, Shard
@@ -66,6 +67,7 @@ def _program(program: Program) -> None:
         try:
             _body(program, body)
             for index, op in enumerate(body.ops):
+                check_call(index, op)
                 if id(op.attrs) not in checked:
                     checked[id(op.attrs)] = op.attrs
                     _axes(op.attrs, names, f"operator {index} ({op.name})")

@@ -100,7 +100,9 @@ class Partition:
     claim it is; ``reference_size``: nodes below are the single-device program's.
     ``more``: representatives of every piece of an axis beyond the fewest that are enough.
     ``faults``: the plan contradicts itself; ``unsupported``: operators without a meaning here.
-    ``guessed``: some values were matched by what they multiply out to (`partition.match`);
+    ``counts``: a side sums what does not vary along an axis: its value tells how many positions the
+    axis has.  ``guessed``: some values were matched by what they multiply out to
+    (`partition.match`);
     ``wider``: templates whose cut was moved back, and by how many definitions.
     """
 
@@ -119,6 +121,7 @@ class Partition:
     unsupported: list[Finding] = field(default_factory=list)
     more: int = 0
     guessed: bool = False
+    counts: bool = False
     wider: dict[int, int] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)
 
@@ -158,7 +161,8 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         findings=list(parallel.findings),
         unsupported=list(parallel.unsupported),
         more=more,
-        guessed=second.guessed,
+        guessed=first.guessed or second.guessed,
+        counts=first.counts or second.counts,
         memo=memo or Memo(),
     )
     result.memo.begin(nodes, size)

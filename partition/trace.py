@@ -41,13 +41,15 @@ class Trace:
     """``lineages[v]``: of tensor v, None where an operator on its way is not supported;
     ``repeats[r]``: what row r repeats, where it does; ``partial``: functions that are undefined
     somewhere, and what they were taken of; ``guessed``: values were matched by what they multiply
-    out to."""
+    out to, or written otherwise by a law; ``counts``: what does not vary along an axis was summed
+    over it."""
 
     lineages: list[Lineage | None]
     repeats: dict[int, Repeat] = field(default_factory=dict)
     partial: list[tuple[str, Term]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     guessed: bool = False
+    counts: bool = False
 
 
 def reference(program: Program, unrolled: Unrolled) -> Reference:
@@ -103,15 +105,16 @@ class Tracer:
             if any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True)):
                 continue
             try:
+                self.check_sizes(row, unrolled)
                 outputs = self.outputs(number, row, inputs, unrolled)
                 self.check_shapes(row, outputs, unrolled)
             except Unsupported as error:
                 trace.findings.append(self.finding(UNSUPPORTED, row, str(error)))
                 continue
-            except (IndexError, ValueError, ArithmeticError) as error:
-                message = f"it does not take these operands ({error})"
-                trace.findings.append(self.finding("shape", row, message))
-                continue
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                # A fault of ours, and no word about the plan.
+                error.add_note(self.finding("", row, "while this row was read").message)
+                raise
             except ShapeMismatch as error:
                 trace.findings.append(self.finding("shape", row, str(error)))
                 continue
@@ -119,7 +122,9 @@ class Tracer:
                 trace.lineages[value] = lineage
         trace.repeats = self.repeats.rows
         trace.partial = self.reading.partial
-        trace.guessed = self.reading.matcher is not None and self.reading.matcher.matched
+        matcher = self.reading.matcher
+        trace.guessed = self.reading.rewrote or (matcher is not None and matcher.matched)
+        trace.counts = self.reading.counts
         return trace
 
     def outputs(
@@ -153,6 +158,15 @@ class Tracer:
             ranks,
             (row.microbatch,) if row.microbatch >= 0 else (),
         )
+
+    @staticmethod
+    def check_sizes(row: Row, unrolled: Unrolled) -> None:
+        """Raise `Unsupported` for a tensor without entries: a sum over none is zero, a maximum has
+        no value, and lineages are views of entries."""
+        for value in (*row.inputs, *row.outputs):
+            if value >= 0 and 0 in unrolled.tensors[value].shape:
+                shape = list(unrolled.tensors[value].shape)
+                raise Unsupported(f"a tensor of shape {shape}, which has no entries")
 
     def check_shapes(self, row: Row, outputs: Sequence[Lineage], unrolled: Unrolled) -> None:
         """The declared true sizes must be those that the operator gives."""
@@ -302,7 +316,8 @@ class Tracer:
             raise ShapeMismatch(f"{len(inputs)} inputs over {members} programs")
         declared = TABLE[row.kind]
         shapes = {x.shape for x in inputs}
-        if len(shapes) > 1 and declared.effect is not Effect.GATHER:
+        alike = len({len(shape) for shape in shapes}) == 1
+        if len(shapes) > 1 and not (alike and declared.effect is Effect.GATHER):
             raise ShapeMismatch(f"ranks join {row.kind} with shapes {sorted(map(list, shapes))}")
         return RULES[declared.effect](self, row, inputs)
 

@@ -22,6 +22,7 @@ import click
 from shardproof.commands.check import check
 from shardproof.commands.mutate import mutate
 from shardproof.commands.nightly import nightly
+from shardproof.commands.operators import operators
 from shardproof.commands.options import PATH, of_verify
 from shardproof.commands.plan import plan
 from shardproof.commands.report import report as html_report
@@ -241,3 +242,4 @@ main.add_command(resume)
 main.add_command(status)
 main.add_command(submit)
 main.add_command(nightly)
+main.add_command(operators)

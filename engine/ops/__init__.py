@@ -6,17 +6,30 @@ are declared in `engine.collectives`: they are defined over a group, not over on
 """
 
 from engine.ops import basic, experts, library, model, shape
-from engine.ops.declare import OPERATORS, Operator, apply_backward, apply_forward, lookup
+from engine.ops.declare import (
+    OPERATORS,
+    Operator,
+    apply_backward,
+    apply_forward,
+    backward_misfit,
+    lookup,
+    misfit,
+)
+from engine.ops.listing import described, listing
 
 __all__ = [
     "OPERATORS",
     "Operator",
     "apply_backward",
     "apply_forward",
+    "backward_misfit",
     "basic",
+    "described",
     "experts",
     "library",
+    "listing",
     "lookup",
+    "misfit",
     "model",
     "shape",
 ]

@@ -22,20 +22,20 @@ R = Reading[Any]
 # -- elementwise -----------------------------------------------------------------------------------
 
 
-@operator("affine", "... -> ...", attrs="factor shift")
+@operator("affine", "... -> ...", "x", "factor:number shift:number")
 def _affine(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """factor x + shift."""
     return [r.combine([inputs[0]], [number(attrs, "factor")], number(attrs, "shift"))]
 
 
-@operator("reciprocal", "... -> ...", attrs="numerator")
+@operator("reciprocal", "... -> ...", "x", "numerator:number")
 def _reciprocal(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """numerator / x."""
     return [scale(r, number(attrs, "numerator"), r.unary("inv", inputs[0]))]
 
 
 def _elementwise(function: str) -> None:
-    @operator(function, "... -> ...")
+    @operator(function, "... -> ...", "x")
     def forward(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
         return [r.unary(function, inputs[0])]
 
@@ -44,12 +44,12 @@ for _name in ("sin", "cos", "erf", "relu", "abs"):
     _elementwise(_name)
 
 
-@operator("log_sigmoid", "... -> ...")
+@operator("log_sigmoid", "... -> ...", "x")
 def _log_sigmoid(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.unary("log", r.unary("sigmoid", inputs[0]))]
 
 
-@operator("masked_fill", "..., ... -> ...", attrs="value", data=(1,))
+@operator("masked_fill", "..., ... -> ...", "x mask", "value:number", data=(1,))
 def _masked_fill(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """``value`` where the mask is 1, x where it is 0."""
     x, mask = inputs
@@ -61,7 +61,7 @@ def _masked_fill(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 # -- contractions ----------------------------------------------------------------------------------
 
 
-@operator("einsum", "a k+, k+ n -> a n", attrs="equation")
+@operator("einsum", "a k+, k+ n -> a n", "xs+", "equation:text")
 def _einsum(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """A sum of products, ``ab,bc->ac``, without repeated letters in an operand."""
     equation = attrs.get("equation")
@@ -82,7 +82,7 @@ def _einsum(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum(str(equation), *inputs)]
 
 
-@operator("addmm", "m n, m k!, k! n -> m n", attrs="alpha beta")
+@operator("addmm", "m n, m k!, k! n -> m n", "x y z", "alpha:number beta:number")
 def _addmm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """beta x + alpha (y z), over leading dimensions alike."""
     x, y, z = inputs
@@ -96,7 +96,7 @@ def _addmm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine([added, product], factors, Fraction(0))]
 
 
-@operator("log_softmax", "a k! -> a k!", attrs="dim")
+@operator("log_softmax", "a k! -> a k!", "x", "dim:integer")
 def _log_softmax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x - max - log sum exp(x - max)."""
     x = inputs[0]
@@ -108,7 +108,7 @@ def _log_softmax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine([shifted, keep_dim(r, total, shape, dim)], [ONE, -ONE], Fraction(0))]
 
 
-@operator("norm", "a k! -> a", attrs="dim keepdim")
+@operator("norm", "a k! -> a", "x", "dim:integers? keepdim:flag?")
 def _norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """The root of the sum of squares."""
     x = inputs[0]
@@ -119,7 +119,8 @@ def _norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 @operator(
     "scaled_dot_product_attention",
     "... q! d!, ... k! d!, ... k! e -> ... q! e",
-    attrs="scale is_causal",
+    "query key value",
+    "scale:number is_causal:flag?",
 )
 def _attention(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """softmax(scale q kᵀ) v, where ``is_causal`` over no later key."""
@@ -140,7 +141,7 @@ def _attention(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 # -- shapes ----------------------------------------------------------------------------------------
 
 
-@operator("broadcast_to", "a b -> y! a b", attrs="size")
+@operator("broadcast_to", "a b -> y! a b", "x", "size:integers")
 def _broadcast_to(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Repeated to ``size``, which may have more leading dimensions (-1 keeps one)."""
     shape, size = r.shape(inputs[0]), integers(attrs, "size")
@@ -151,7 +152,12 @@ def _broadcast_to(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [expand_as(r, inputs[0], (*size[:lead], *kept))]
 
 
-@operator("rearrange", "a (b c!) -> (c! a) b", attrs="split groups equation sizes merge divisor")
+@operator(
+    "rearrange",
+    "a (b c!) -> (c! a) b",
+    "x",
+    "split:integers groups:integers equation:text sizes:integers merge:integers divisor:integer?",
+)
 def _rearrange(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Dimensions split, permuted, summed, repeated and merged, as einops says it.
 
@@ -183,7 +189,7 @@ def _rearrange(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.reshape(y, tuple(after))]
 
 
-@operator("stack", "a b, a b -> a y! b", attrs="dim")
+@operator("stack", "a b, a b -> a y! b", "xs+", "dim:integer")
 def _stack(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Tensors of one shape along a new dimension."""
     shape = r.shape(inputs[0])
@@ -194,19 +200,21 @@ def _stack(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.concat([r.reshape(x, wider) for x in inputs], dim)]
 
 
-@operator("split", "a k# -> a k#, a k#", attrs="sizes dim")
+@operator(
+    "split", "a k# -> a k#, a k#", "x", "sizes:integers dim:integer parts:integer", results="parts"
+)
 def _split(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
-    """Cut along a dimension into parts of these sizes."""
+    """Cut along a dimension into ``parts`` parts of these sizes."""
     shape, sizes = r.shape(inputs[0]), integers(attrs, "sizes")
     dim = dimension(integer(attrs, "dim"), len(shape))
-    if sum(sizes) != shape[dim] or min(sizes, default=0) < 0:
+    if sum(sizes) != shape[dim] or min(sizes, default=0) < 0 or len(sizes) != attrs["parts"]:
         raise ShapeMismatch(f"split of {list(shape)} into {list(sizes)} along {dim}")
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     cuts = zip(starts, sizes, strict=True)
     return [r.slice(inputs[0], dim, Affine(start), size) for start, size in cuts]
 
 
-@operator("index", "a k# -> a", attrs="starts sizes kept")
+@operator("index", "a k# -> a", "x", "starts:integers sizes:integers kept:integers")
 def _index(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """A box: of each dimension ``sizes`` positions (-1: all that follow) from ``starts`` on; then
     the dimensions that are ``kept``, in order (-1: a new one)."""
@@ -227,7 +235,7 @@ def _index(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.reshape(x, tuple(1 if dim == -1 else inner[dim] for dim in kept))]
 
 
-@operator("full", " -> a", attrs="size value")
+@operator("full", " -> a", "", "size:integers value:number")
 def _full(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """A tensor of one number."""
     table = r.constant("complex_product")

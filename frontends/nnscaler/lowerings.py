@@ -336,7 +336,7 @@ def split(arguments: Arguments) -> Lowered:
     x, given = operand(arguments, "tensor"), arguments.get("split_size_or_sections")
     dim = dim_of(whole(arguments, "dim", 0), len(x.shape))
     if isinstance(given, tuple):
-        return "split", {"tensor": x, "sizes": wholes(given, "sections"), "dim": dim}
+        return _cut(x, dim, wholes(given, "sections"))
     step = whole(arguments, "split_size_or_sections")
     if step < 1:
         raise Refused(f"split_size_or_sections {step}")
@@ -345,8 +345,11 @@ def split(arguments: Arguments) -> Lowered:
 
 def _parts(x: Tensor, dim: int, step: int) -> Lowered:
     size = x.shape[dim]
-    sizes = tuple(min(step, size - low) for low in range(0, size, step))
-    return "split", {"input": x, "sizes": sizes, "dim": dim}
+    return _cut(x, dim, tuple(min(step, size - low) for low in range(0, size, step)))
+
+
+def _cut(x: Tensor, dim: int, sizes: tuple[int, ...]) -> Lowered:
+    return "split", {"input": x, "sizes": sizes, "dim": dim, "parts": len(sizes)}
 
 
 def select(arguments: Arguments) -> Lowered:

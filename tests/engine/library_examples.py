@@ -132,7 +132,7 @@ def _alike(d: Draw) -> Call:
 example("stack", _alike, lambda a, *xs: torch.stack(xs, 1))
 example(
     "split",
-    lambda d: ([d.real(d.sizes(1)[0], 5)], {"sizes": (2, 3), "dim": -1}),
+    lambda d: ([d.real(d.sizes(1)[0], 5)], {"sizes": (2, 3), "dim": -1, "parts": 2}),
     lambda a, x: torch.split(x, a["sizes"], -1),
 )
 example(
