@@ -373,7 +373,9 @@ def fullslice(arguments: Arguments) -> Lowered:
 
 
 def _box(x: Tensor, slicers: Sequence[Constant]) -> Lowered:
-    starts, sizes, kept = [], [], []
+    starts: list[int] = []
+    sizes: list[int] = []
+    kept: list[int] = []
     for slicer in slicers:
         if slicer is None:
             kept.append(-1)

@@ -34,6 +34,15 @@ def refusal(single: Path, parallel: Path | None, assumptions: Assumptions = DEFA
     return str(caught.value)
 
 
+#: What is known of a plan's functions by their names alone.
+MODELS_OWN = (
+    "functions of the model's own code do what their names say: "
+    "apply_mask (genmodel.model.llama3_adpt.model.apply_mask), "
+    "apply_rotary_emb (genmodel.model.llama3_adpt.model.apply_rotary_emb), "
+    "create_mask (genmodel.model.llama3_adpt.model.create_mask)"
+)
+
+
 def test_two_nnscaler_plans_become_one(llama: Callable[..., Path]) -> None:
     start = time.perf_counter()
     plan = load_plan(llama(ONE), llama("dp2_pp2_tp2_nm2"), DEFAULT)
@@ -41,7 +50,8 @@ def test_two_nnscaler_plans_become_one(llama: Callable[..., Path]) -> None:
     assert plan.name == "llama3_default_dp2_pp2_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"
     assert (plan.ranks, plan.microbatches, plan.replica_axes) == (8, 2, ("dp",))
     assert (plan.loss, plan.single.axes) == ("sum", ())
-    assert plan.notes == (DEFAULT.of_groups(),)
+    assert plan.notes[0] == DEFAULT.of_groups()
+    assert plan.notes[1:] == (MODELS_OWN,)
 
 
 def test_a_plan_and_itself(llama: Callable[..., Path]) -> None:
@@ -56,7 +66,7 @@ def test_groups_as_recorded_are_another_plan(llama: Callable[..., Path]) -> None
     paths = llama(ONE), llama("dp2_pp2_tp2_nm2")
     stated = Assumptions(groups="as recorded")
     plan = load_plan(*paths, stated)
-    assert plan.notes == (stated.of_groups(),)
+    assert plan.notes == (stated.of_groups(), MODELS_OWN)
     names = {op.name for p in plan.programs for body in p.bodies for op in body.ops}
     assert "chunk" not in names
 
