@@ -55,6 +55,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "derivative and conclusions": ("engine/derive.py", "engine/conclusions.py"),
     "what is stored, read strictly": (
         "engine/assumed.py",
+        "engine/assumption.py",
         "engine/attributes.py",
         "engine/certificate.py",
         "engine/claims.py",
@@ -77,6 +78,13 @@ PARTS: dict[str, tuple[str, ...]] = {
         "solvers/configurations.py",
         "solvers/portfolio.py",
         "solvers/worker.py",
+    ),
+    "the reference runtime": ("engine/reference_runtime/*.py",),
+    "its small sizes": (
+        "engine/factors.py",
+        "engine/recorder.py",
+        "engine/recording.py",
+        "engine/shrink.py",
     ),
     "the checker": ("checker/*.py",),
     "of it, the checker of proofs": (

@@ -177,6 +177,8 @@ class Axes:
 
     def unify(self, left: Factors, right: Factors) -> None:
         """The two dimensions are the same."""
+        if left is right:
+            return
         if extent(left) != extent(right):
             raise ShapeMismatch(f"sizes {extent(left)} and {extent(right)}")
         self._match(left, right, None)

@@ -21,6 +21,7 @@ from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
 from engine.affine import ZERO, Affine
+from engine.assumption import Assumption
 from engine.claims import Claimed
 from engine.findings import Finding
 
@@ -205,7 +206,8 @@ class Plan:
     ``loss``: how the losses of microbatches and replicas combine to the single-device loss
     ("sum" or "mean"); ``notes``: specification to be printed; ``recorded``: where the records that
     it was read from contradict each other; ``rounded``: where constants of the parallel side were
-    replaced by the single-device side's, from which they differ by rounding alone.
+    replaced by the single-device side's, from which they differ by rounding alone; ``assumed``:
+    what its reader assumed beside the defaults.
     """
 
     name: str
@@ -217,6 +219,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     recorded: tuple[Finding, ...] = ()
     rounded: tuple[Rounded, ...] = ()
+    assumed: tuple[Assumption, ...] = ()
 
     @property
     def ranks(self) -> int:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from engine.assumed import some
+from engine.assumption import Assumption
 from engine.collectives import TABLE, Wire
 from engine.findings import Finding
 from engine.ir import Op, Plan, Program
@@ -36,7 +37,7 @@ def deadlock(
     )
 
 
-def statement(plan: Plan) -> tuple[str, ...]:
+def statement(plan: Plan) -> tuple[Assumption, ...]:
     """The assumption under which nobody waits for ever, where that takes one: a sentence with the
     place at which ranks would hang if every send waited for its receive."""
     if not any(_sends(program) for program in plan.programs):
@@ -50,11 +51,12 @@ def statement(plan: Plan) -> tuple[str, ...]:
     ranks = some([str(plan.programs[p].base) for p, _ in found])
     first, op = plan.programs[found[0][0]].base, found[0][1]
     where = op.source.module or op.source.location or op.source.cell
-    return (
+    text = (
         "a send does not wait for its receive: it is buffered, or issued in one group with the "
         f"receives beside it (batch_isend_irecv); if it waited, ranks {ranks} would wait for each "
-        f"other, rank {first} in {_waits(op)}{f' of {where}' if where else ''}",
+        f"other, rank {first} in {_waits(op)}{f' of {where}' if where else ''}"
     )
+    return (Assumption("framework", "sends", where, text),)
 
 
 def _sends(program: Program) -> bool:

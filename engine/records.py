@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from engine import files, store
 from engine import proofs as proof_files
+from engine.assumption import Assumption, texts
 from engine.certificate import (
     FORMAT,
     NAME,
@@ -137,7 +138,7 @@ def write_run(
     conclusions: Sequence[Conclusion],
     verdict: str,
     inputs: Mapping[str, str] | None = None,
-    assumptions: Sequence[str] = (),
+    assumptions: Sequence[Assumption] = (),
     reasons: Sequence[str] = (),
     counts: Mapping[str, int] | None = None,
     solvers: Mapping[str, str] | None = None,
@@ -190,7 +191,8 @@ def write_run(
         plan=digest,
         inputs=dict(inputs or {}),
         files=files,
-        assumptions=tuple(assumptions),
+        assumptions=texts(assumptions),
+        assumption_details=tuple(assumptions),
         reasons=tuple(reasons),
         conclusions=summary(conclusions),
         counts=dict(counts or {}),

@@ -131,18 +131,23 @@ def check(
 
     source = read_again(run_dir, files)
     if cluster is not None and not proofs and spread_check.can_be_spread(run_dir):
-        parts = spread_check.check(run_dir, cluster, inputs=source.inputs, plan=source.plan)
-        return parts._replace(notes=(source.note, *parts.notes) if source.note else parts.notes)
-    found = checker.check(
-        run_dir,
-        memory_limits=limits(Settings(), machine_bytes()),
-        inputs=source.inputs,
-        plan=source.plan,
-        proofs=proofs,
-        ethos=ethos,
-        cpc=cpc,
-    )
-    return found._replace(notes=(source.note, *found.notes) if source.note else found.notes)
+        found = spread_check.check(run_dir, cluster, inputs=source.inputs, plan=source.plan)
+    else:
+        found = checker.check(
+            run_dir,
+            memory_limits=limits(Settings(), machine_bytes()),
+            inputs=source.inputs,
+            plan=source.plan,
+            proofs=proofs,
+            ethos=ethos,
+            cpc=cpc,
+        )
+    if source.note:
+        found = found._replace(notes=(source.note, *found.notes))
+    if source.refused:
+        problem = checker.Problem("input", source.refused)
+        found = found._replace(ok=False, problems=(*found.problems, problem))
+    return found._replace(compared=source.files)
 
 
 def _run(

@@ -104,8 +104,8 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
             microbatches=other.microbatches,
             replica_axes=other.replica_axes,
             loss=alone.loss,
-            notes=(assumptions.of_groups(), *dict.fromkeys((*alone.notes, *other.notes))),
             recorded=other.recorded,
+            assumed=(assumptions.of_groups(), *dict.fromkeys((*alone.assumed, *other.assumed))),
         ),
         assumptions,
     )
@@ -168,7 +168,7 @@ def convert_side(path: str, single: int, as_recorded: int) -> bytes:
         microbatches=made.microbatches,
         replica_axes=(convert.REPLICA,),
         loss=made.loss,
-        notes=made.notes,
+        assumed=made.assumed,
         recorded=made.recorded,
     )
     return store.to_bytes(side)

@@ -14,6 +14,7 @@ from cluster.ledger import Ledger
 from cluster.settings import Settings
 from engine import liveness, rounding
 from engine.assumed import stated_orders
+from engine.assumption import texts
 from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
@@ -35,7 +36,7 @@ from shardproof.proofs import Proof, produce
 from shardproof.result import Conclusion, Counts, Result, Seconds
 from shardproof.rounding import without_rounding
 from shardproof.solve import Answers, Solving
-from shardproof.verdict import Decision, decide, is_proved, name_stage, unproved
+from shardproof.verdict import Decision, decide, is_proved, name_stage, strictly, unproved
 
 #: How many inputs are tried before a failed conclusion counts as unconfirmed.
 SEEDS = 4
@@ -83,25 +84,28 @@ def run(
             reason=f"single-device plan: {error}",
             counts=Counts(ranks=plan.ranks),
             seconds=Seconds(load=load_seconds, partition=seconds, total=load_seconds + seconds),
-            assumptions=told,
+            assumptions=texts(told),
+            assumption_details=told,
             run_dir=str(out),
         )
     told = (*told, *liveness.statement(result.plan), *rounding.statement(result.plan))
     if not result.faults:
         result.findings += [*precision(result), *metadata(result)]
     with joined(settings), Ledger(out) as ledger:
-        texts = stating.texts(result, settings, progress.update)
+        stated = stating.texts(result, settings, progress.update)
         partitioned = time.perf_counter()
         progress.phase("solve")
         cache = VerdictCache(path(options.cache_dir)) if options.cache else None
         solving = Solving(settings, ledger, cache, progress.update)
-        answers = solving.run(texts)
+        answers = solving.run(stated)
         if options.exhaustive:
             batch = batch_instances(settings.memory_budget_bytes)
             _audit(result, solving, audit(result, out / INSTANCES, batch, progress.update))
     solved = time.perf_counter()
     progress.phase("compose")
     decision = _decide(result, answers, otherwise)
+    if options.strict:
+        decision = strictly(decision, told)
     composed = time.perf_counter()
     found = counts(result, answers)
     proofs: list[Proof] = []
@@ -123,7 +127,8 @@ def run(
             compose=composed - solved,
             total=load_seconds + time.perf_counter() - start,
         ),
-        assumptions=told,
+        assumptions=texts(told),
+        assumption_details=told,
         kept_whole=kept_whole(result.nodes),
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions

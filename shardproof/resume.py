@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from checker.leftovers import check_claims, check_leftovers
+from checker.result import Problems
 from engine import files
-from engine.certificate import read_certificate
 from engine.errors import InvalidInput
+from engine.records import read_run
 from shardproof import api, asked, rundir
 from shardproof.progress import Progress
 from shardproof.result import Result
@@ -55,9 +57,15 @@ def resume(run_dir: Path, progress: Progress | None = None, **where: Any) -> Res
 
 
 def finished(run_dir: Path) -> Result | None:
-    """The result of a run that came to its end; None of one that did not."""
+    """The result of a run that came to its end; None of one that did not, and of one whose files do
+    not bear its result out: that one is found again."""
     try:
-        read_certificate(run_dir)
-        return Result.from_json(files.contents(run_dir / rundir.RESULT))
+        run = read_run(run_dir)
+        result = Result.from_json(files.contents(run_dir / rundir.RESULT))
     except (InvalidInput, OSError, ValueError):
         return None
+    problems = Problems()
+    check_leftovers(run, problems)
+    if result.verdict == "proved":
+        check_claims(run, problems)
+    return None if problems else result

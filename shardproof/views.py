@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine import files
+from engine.assumption import texts
 from engine.collectives import COMMUNICATION, TABLE, Wire
 from engine.errors import InvalidInput
 from engine.ir import Group, Op, Plan, Program
@@ -51,7 +52,7 @@ def plan(held: Plan) -> Data:
         "microbatches": held.microbatches,
         "replica_axes": list(held.replica_axes),
         "loss": held.loss,
-        "notes": list(held.notes),
+        "notes": [*held.notes, *texts(held.assumed)],
         "programs": [program(p, side) for side, programs in sides.items() for p in programs],
         "operators": _operators(sides),
         "parameters": _parameters(held),

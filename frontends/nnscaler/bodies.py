@@ -9,17 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from engine.calling import wrong_call
+from engine.assumption import Assumption
 from engine.claims import Claimed
 from engine.ir import Attr, Body, Op, Source, Value
 from frontends.errors import UnreadablePlan
 from frontends.nnscaler import cells
-from frontends.nnscaler.operators import declared, differentiable
+from frontends.nnscaler.operators import declared, differentiable, taken
 from frontends.nnscaler.primitives import Step, Steps, alone, fused_steps, plain_steps
 from frontends.nnscaler.records import Constant, Tensor
 
+#: The runtime waits for a communication where its result is read.
+ASYNCHRONOUS: Final = Assumption(
+    "framework",
+    "async_op",
+    "",
+    "what an asynchronous communication gives is complete where it is read, as nnScaler's runtime "
+    "waits for it there",
+)
 _LOCATION = re.compile(r'File "([^"]{1,300})", line (\d{1,9})')
 
 
@@ -59,14 +68,14 @@ class Forward:
 
 class Device(Protocol):
     """What a body has to know of its device.  ``joined``: full tensors to which several stages
-    contribute; ``claims``: whether records are kept; ``as_recorded``: see `convert`; ``words``: the
-    functions that are known by name, and what they are taken for."""
+    contribute; ``claims``: whether records are kept; ``as_recorded``: see `convert`; ``assumed``:
+    what the plan is assumed to mean."""
 
     number: int
     as_recorded: bool
     claims: bool
     joined: set[int]
-    words: dict[str, str]
+    assumed: set[Assumption]
 
     def shard(self, tensor: Tensor) -> int:
         """The number of the shard that a parameter or buffer is."""
@@ -170,7 +179,7 @@ class BodyWriter:
     def forward(self, op: cells.ForwardOp) -> None:
         name, tensors, attrs, word = declared(op)
         if word:
-            self.device.words[word] = name
+            self.device.assumed.add(taken(word, name))
         inputs = tuple(self.read(x) for x in tensors)
         outputs = tuple(self.write(x) for x in op.outputs if isinstance(x, Tensor))
         self.reads[op.id], self.makes[op.id] = inputs, outputs
@@ -347,6 +356,8 @@ class BodyWriter:
             self.emit("identity", inputs, [self.arriving(tensor, owner, source)], {}, source)
 
     def primitives(self, adapter: cells.Adapter, owners: dict[int, int], source: Source) -> None:
+        if any(prim.kwargs.get("async_op") is True for prim in adapter.prims):
+            self.device.assumed.add(ASYNCHRONOUS)
         fused = fused_steps(adapter, self.device.number)
         if fused is not None:
             self.steps(fused, adapter.inputs, adapter.outputs, owners, source)

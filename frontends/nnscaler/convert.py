@@ -18,29 +18,36 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from engine.affine import ZERO, affine
+from engine.assumption import Assumption
 from engine.findings import Finding
 from engine.ir import Body, Call, Group, Op, Program, Shard, Source, Value
 from frontends.errors import UnreadablePlan
 from frontends.nnscaler import cells
 from frontends.nnscaler.bodies import BodyWriter, Forward, shape_of, tensors_of
 from frontends.nnscaler.contradictions import contradictions
-from frontends.nnscaler.operators import assumption
 from frontends.nnscaler.records import Constant, Tensor
 
+#: What a reducer does is an option of the runtime, and in no plan.
+REDUCED = Assumption(
+    "framework",
+    "reducers",
+    "",
+    "weight reducers sum gradients, as nnScaler's do by default (reduce_op)",
+)
 #: The name of the data-parallel axis.
 REPLICA = "dp"
 
 
 class Side(NamedTuple):
     """A plan by itself: its programs, how its loss is reduced over the batch, and where its records
-    contradict each other.  ``notes``: what is assumed of it, each a sentence."""
+    contradict each other.  ``assumed``: what it is assumed to mean."""
 
     programs: tuple[Program, ...]
     microbatches: int
     replicas: int
     loss: str
     recorded: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()
+    assumed: tuple[Assumption, ...] = ()
 
 
 class _DeviceWriter:
@@ -54,14 +61,14 @@ class _DeviceWriter:
         single: bool,
         as_recorded: bool,
         joined: set[int],
-        words: dict[str, str],
+        assumed: set[Assumption],
     ) -> None:
         self.number = number
         self.as_recorded = as_recorded
         self.claims = not single
         #: Full tensors to which several stages contribute: a record of one is about none of them.
         self.joined = joined
-        self.words = words
+        self.assumed = assumed
         self.axes = () if single else ((REPLICA, replicas, stride),)
         self.bodies: list[Body] = []
         self.calls: list[Call] = []
@@ -210,6 +217,7 @@ class _DeviceWriter:
             raise UnreadablePlan("expected no data loader inside a segment")
 
     def reducer(self, cell: cells.Reducer) -> None:
+        self.assumed.add(REDUCED)
         values: list[Value] = []
         ops: list[Op] = []
         reduced: list[tuple[int, int, int]] = []
@@ -278,11 +286,11 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
     replicas = plan.ranks // count
     writers = []
     joined: set[int] = set()
-    words: dict[str, str] = {}
+    assumed: set[Assumption] = set()
     losses = returned_losses(plan)
     loads = 0
     for device in sorted(plan.devices):
-        writer = _DeviceWriter(device, replicas, count, single, as_recorded, joined, words)
+        writer = _DeviceWriter(device, replicas, count, single, as_recorded, joined, assumed)
         for item in plan.sequence(device):
             writer.item(item)
         writer.returned(losses)
@@ -290,8 +298,14 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
         writers.append(writer)
     programs = [writer.program() for writer in writers]
     recorded = () if single else contradictions(plan)
-    notes = (assumption(words),) if words else ()
-    return Side(tuple(programs), max(1, loads), replicas, loss_kind(programs), recorded, notes)
+    return Side(
+        tuple(programs),
+        max(1, loads),
+        replicas,
+        loss_kind(programs),
+        recorded,
+        tuple(sorted(assumed, key=lambda x: (x.kind, x.text))),
+    )
 
 
 def returned_losses(plan: cells.Plan) -> list[Tensor]:

@@ -11,10 +11,11 @@ inconclusive then and says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+from engine.assumption import Assumption
 from engine.ir import Attr
 from frontends.errors import UnreadablePlan
 from frontends.nnscaler import einops
@@ -173,7 +174,7 @@ def differentiable(operands: Sequence[Constant]) -> list[int]:
     return [i for i, x in enumerate(tensors) if x.grad() is not None]
 
 
-def assumption(words: Mapping[str, str]) -> str:
-    """What a verdict assumes of functions that are known by name: signature -> operator."""
-    listed = ", ".join(f"{name} ({signature})" for signature, name in sorted(words.items()))
-    return f"functions of the model's own code do what their names say: {listed}"
+def taken(signature: str, name: str) -> Assumption:
+    """What a verdict assumes of a function that is known by its name."""
+    text = f"{signature} computes the declared operator {name}: it is known by its name alone"
+    return Assumption("user's word", signature, "", text)

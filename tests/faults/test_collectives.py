@@ -14,11 +14,12 @@ import pytest
 
 from engine.affine import affine
 from engine.collectives import TABLE
-from engine.errors import InvalidInput
+from engine.errors import InvalidInput, Unsupported
 from engine.ir import Attr, Group, Op, Plan, Program, Shard, Value
+from engine.reference_runtime import compare as runtime
+from engine.reference_runtime.exchange import Stuck
 from engine.unroll import unroll
 from frontends.zoo.builder import ProgramBuilder
-from shardproof.mutation import runtime
 from tests.faults.communication import (
     checked,
     copied,
@@ -114,7 +115,7 @@ def test_an_attribute_that_is_not_declared_is_refused_by_name(name: str, tmp_pat
     assert wrong != plan
     inconclusive(wrong, f"attribute {key} of operator {name} is not declared", name)
     forged(plan, wrong, tmp_path)
-    with pytest.raises(runtime.Unsupported):
+    with pytest.raises(Unsupported):
         runtime.worst(with_attr(replicas(), "load_batch", shuffle=True), 0)
 
 
@@ -344,7 +345,7 @@ def test_a_chunk_that_is_not_there_is_a_contradiction(tmp_path: Path) -> None:
     refuted(
         plan, kind="chunk", operator="chunk", ranks=(3,), says="which are 3 chunks of at most 2"
     )
-    with pytest.raises(runtime.Stuck):
+    with pytest.raises(Stuck):
         runtime.worst(plan, 0)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from engine.ir import Group, Plan, Program
+from engine.reference_runtime import compare as runtime
 from frontends.zoo.builder import ProgramBuilder
-from shardproof.mutation import runtime
 from tests.faults.communication import checked
 from tests.faults.plans import attrs, edit_op, refuted
 from tests.faults.small import WIDTH

@@ -12,8 +12,8 @@ import pytest
 from checker import check
 from engine.errors import InvalidInput
 from engine.ir import Body, Plan, Program
+from engine.reference_runtime import compare as runtime
 from frontends.zoo.builder import ProgramBuilder, along
-from shardproof.mutation import runtime
 from tests.checker.conftest import parts_of
 from tests.faults.communication import checked
 from tests.faults.plans import edit_body, edit_program, proved, verify

@@ -12,7 +12,7 @@ from frontends.errors import UnreadablePlan
 from frontends.nnscaler import cells
 from frontends.nnscaler.convert import REPLICA, convert
 from frontends.nnscaler.inert import DType
-from frontends.nnscaler.operators import assumption, declared
+from frontends.nnscaler.operators import declared, taken
 from frontends.nnscaler.records import FullTensor, Tensor
 from tests.faults.plans import verify
 from tests.frontends.pickles import Name, Obj
@@ -112,9 +112,9 @@ def test_what_is_not_understood_is_named(call: cells.ForwardOp, name: str) -> No
 def test_a_function_of_the_model_is_known_by_its_name_and_that_is_assumed() -> None:
     found = declared(op("my.model.apply_mask", X, Y))
     assert (found.name, found.word) == ("apply_mask", "my.model.apply_mask")
-    assert assumption({found.word: found.name}) == (
-        "functions of the model's own code do what their names say: apply_mask (my.model.apply_mask)"
-    )
+    assumed = taken(found.word, found.name)
+    assert (assumed.kind, assumed.about) == ("user's word", "my.model.apply_mask")
+    assert assumed.text.startswith("my.model.apply_mask computes the declared operator apply_mask")
 
 
 def converted(made: Plans, folder: Path) -> Plan:

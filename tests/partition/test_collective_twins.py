@@ -23,11 +23,12 @@ from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.evaluate import holds
 from engine.inputs import Inputs
 from engine.ir import Attr, Body, Call, Group, Op, Plan, Program, Shard, Value, whole
+from engine.reference_runtime import exchange, runtime, values
+from engine.reference_runtime.lots import exact
 from engine.unroll import unroll
 from partition import trace
 from partition.partition import partition
 from partition.stating import obligations
-from shardproof.mutation import exchange, runtime
 from shardproof.mutation.evaluate import TrueSizes
 from tests.partition.truth import truth
 
@@ -220,23 +221,22 @@ def _engine(plan: Plan) -> tuple[str, Results, Inputs | None]:
 
 
 def _runtime(plan: Plan, inputs: Inputs | None) -> tuple[str, Results]:
-    given = runtime.Given(plan, np.random.default_rng(0), 8)
+    given = values.Values(plan, np.random.default_rng(0))
     for shard in plan.single.shards if inputs else ():
-        given.held[shard.name] = inputs.parameter(shard.name).data  # type: ignore[union-attr]
-    world = runtime.World()
-    ranks = {
-        (number, tuple(sorted(at.items()))): runtime.Rank(plan, program, at, rank, given, world)
-        for number, program in enumerate(plan.programs)
-        for rank, at in runtime.ranks_of(program)
-    }
+        data = inputs.parameter(shard.name).data  # type: ignore[union-attr]
+        given.lots[shard.name] = exact(data)
+    ranks = {}
+    for crew in runtime.crews(plan, given, together=False):
+        crew.kept[0] = {OUT}
+        ranks[crew.number, tuple(sorted(crew.places[0].items()))] = crew
     try:
         runtime.execute(list(ranks.values()))
     except Unsupported:
         return "no rule", {}
-    except (runtime.Stuck, ShapeMismatch):
+    except (exchange.Stuck, ShapeMismatch):
         return "stuck", {}
-    held = {key: rank.contexts[0][0].get(OUT) for key, rank in ranks.items()}
-    return "runs", {key: value for key, value in held.items() if value is not None}
+    held = {key: crew.contexts[0][0].get(OUT) for key, crew in ranks.items() if crew.contexts}
+    return "runs", {key: value.data[0] for key, value in held.items() if value is not None}
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -461,6 +461,7 @@ def test_check(
         "problems": list(problems),
         "notes": [note],
         "counts": {"rows": 3},
+        "compared": [],
         "run_dir": str(tmp_path / "run"),
     }
 
