@@ -1,4 +1,6 @@
-"""Generated nnScaler plans, each verdict beside the runtime's rules: ``python -m benchmarks.nnscaler.generated 0 1000``.
+"""Generated nnScaler plans, each verdict beside the runtime's rules:
+
+    python -m benchmarks.nnscaler.generated 0 1000
 
 Every other plan is changed in one place.  Prints what disagrees and what is not decided, and at the
 end how many there were of each kind.

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from engine.calling import wrong_call
 from engine.assumption import Assumption
+from engine.calling import wrong_call
 from engine.claims import Claimed
 from engine.ir import Attr, Body, Op, Source, Value
 from frontends.errors import UnreadablePlan

@@ -64,58 +64,70 @@ class Model:
         return any(value in op.inputs and op.output.stage > stage for op in self.operations)
 
 
-def model(draw: random.Random, shape: tuple[int, int, int], stages: int) -> Model:
-    """A random model on a batch of ``shape``."""
-    hidden = shape[2]
-    batch = Value("data", shape, graded=False)
-    operations: list[Operation] = []
-    weights: list[Value] = []
-    live: list[Value] = []
+class _Draft:
+    """A model while it grows."""
 
-    def apply(signature: str, *inputs: Any, like: Value | None = None, **kwargs: Any) -> Value:
+    def __init__(self, draw: random.Random, hidden: int) -> None:
+        self.draw = draw
+        self.hidden = hidden
+        self.stage = 0
+        self.operations: list[Operation] = []
+        self.weights: list[Value] = []
+        self.live: list[Value] = []
+
+    def apply(
+        self, signature: str, *inputs: Any, like: Value | None = None, **kwargs: Any
+    ) -> Value:
         sizes = like.shape if like is not None else inputs[0].shape
-        made = Value(f"v{len(operations)}", sizes, stage=stage)
-        operations.append(Operation(signature, list(inputs), made, kwargs))
+        made = Value(f"v{len(self.operations)}", sizes, stage=self.stage)
+        self.operations.append(Operation(signature, list(inputs), made, kwargs))
         return made
 
-    def weight(*sizes: int) -> Value:
-        weights.append(Value(f"layers.{len(weights)}.weight", sizes, weight=True))
-        return weights[-1]
+    def weight(self, *sizes: int) -> Value:
+        self.weights.append(Value(f"layers.{len(self.weights)}.weight", sizes, weight=True))
+        return self.weights[-1]
 
-    def linear(x: Value) -> Value:
-        return apply("torch.nn.functional.linear", x, weight(hidden, hidden), bias=None)
+    def linear(self, x: Value) -> Value:
+        weight = self.weight(self.hidden, self.hidden)
+        return self.apply("torch.nn.functional.linear", x, weight, bias=None)
 
-    def normed(x: Value) -> Value:
+    def normed(self, x: Value) -> Value:
         row = Value("", (*x.shape[:-1], 1))
-        square = apply("torch.pow", x, 2)
-        mean = apply("torch.mean", square, like=row, dim=(2,), keepdim=True)
-        root = apply("torch.rsqrt", apply("torch.add", mean, 0.5, alpha=1))
-        return apply("torch.mul", x, root)
+        square = self.apply("torch.pow", x, 2)
+        mean = self.apply("torch.mean", square, like=row, dim=(2,), keepdim=True)
+        root = self.apply("torch.rsqrt", self.apply("torch.add", mean, 0.5, alpha=1))
+        return self.apply("torch.mul", x, root)
 
-    def block(x: Value) -> Value:
+    def block(self, x: Value) -> Value:
+        draw = self.draw
         kind = draw.choice(("linear", "linear", "add", "mul", "function", "normed", "scale"))
         if kind == "linear":
-            return linear(x)
+            return self.linear(x)
         if kind in ("add", "mul"):
             kwargs = {"alpha": 1} if kind == "add" else {}
-            return apply(f"torch.{kind}", x, draw.choice(live), **kwargs)
+            return self.apply(f"torch.{kind}", x, draw.choice(self.live), **kwargs)
         if kind == "function":
-            return apply(draw.choice(("torch.sigmoid", "torch.nn.functional.silu")), x)
+            function = draw.choice(("torch.sigmoid", "torch.nn.functional.silu"))
+            return self.apply(function, x)
         if kind == "normed":
-            return normed(x)
-        return apply("torch.mul", apply("torch.mul", x, weight(hidden)), draw.choice((2, 0.5)))
+            return self.normed(x)
+        scaled = self.apply("torch.mul", x, self.weight(self.hidden))
+        return self.apply("torch.mul", scaled, draw.choice((2, 0.5)))
 
-    current = batch
-    for stage in range(stages):
-        if stage == 0:
-            current = linear(batch)
-            live.append(current)
+
+def model(draw: random.Random, shape: tuple[int, int, int], stages: int) -> Model:
+    """A random model on a batch of ``shape``."""
+    draft = _Draft(draw, shape[2])
+    batch = Value("data", shape, graded=False)
+    current = draft.linear(batch)
+    draft.live.append(current)
+    for draft.stage in range(stages):
         for _ in range(draw.randint(1, 3)):
-            current = block(current)
-            live.append(current)
-    loss = apply("torch.sum", current, like=Value("", (1,)))
+            current = draft.block(current)
+            draft.live.append(current)
+    loss = draft.apply("torch.sum", current, like=Value("", (1,)))
     loss.loss = True
-    return Model(batch, operations, weights, stages)
+    return Model(batch, draft.operations, draft.weights, stages)
 
 
 # -- how an operation may be laid out ----------------------------------------------------------------
@@ -402,7 +414,7 @@ def plans(seed: int) -> Plans:
             if op.output.stage == stage.number:
                 stage.operation(op)
     bodies = [stage.segments() for stage in teams]
-    sequences = _schedule(writer, teams, bodies, microbatches)
+    sequences = _Schedule(writer, teams, bodies).run(microbatches)
     outputs = _returned(writer, teams, loss, sequences, microbatches)
     _reducers(writer, sequences, replicas)
     root = writer.build.root(sequences, outputs, first * replicas)
@@ -433,63 +445,68 @@ def _wire(made: Model, teams: list[_Stage], loss: Value) -> None:
     teams[-1].outputs.append(loss)
 
 
-def _schedule(
-    writer: _Writer,
-    teams: list[_Stage],
-    bodies: list[list[tuple[Obj, Obj]]],
-    microbatches: int,
-) -> dict[int, list[Obj]]:
-    build, made = writer.build, writer.model
-    devices = [d for stage in teams for d in stage.team.devices]
-    sequences: dict[int, list[Obj]] = {d: [] for d in devices}
-    loads = {d: build.data([teams[0].part(made.batch, REPLICATED, 0)]) for d in devices}
-    ways_over: dict[tuple[int, Value, bool], list[tuple[int, Obj]]] = {}
-    for number in range(len(teams) - 1):
-        for value in teams[number].outputs:
-            for backward in (False, True):
-                ways_over[number, value, backward] = _cross(writer, teams, number, value, backward)
-    forward_uses: dict[tuple[int, int, int], Obj] = {}
+class _Schedule:
+    """What the devices run, in order: microbatch after microbatch, or all forward first."""
 
-    def use(cell: Obj, m: int) -> Obj:
+    def __init__(
+        self, writer: _Writer, teams: list[_Stage], bodies: list[list[tuple[Obj, Obj]]]
+    ) -> None:
+        self.writer, self.teams, self.bodies = writer, teams, bodies
+        devices = [d for stage in teams for d in stage.team.devices]
+        self.sequences: dict[int, list[Obj]] = {d: [] for d in devices}
+        loaded = teams[0].part(writer.model.batch, REPLICATED, 0)
+        self.loads = {d: writer.build.data([loaded]) for d in teams[0].team.devices}
+        self.over = {
+            (number, value, backward): _cross(writer, teams, number, value, backward)
+            for number in range(len(teams) - 1)
+            for value in teams[number].outputs
+            for backward in (False, True)
+        }
+        self.forwards: dict[tuple[int, int, int], Obj] = {}
+
+    def run(self, microbatches: int) -> dict[int, list[Obj]]:
+        numbers = range(microbatches)
+        if self.writer.draw.random() < 0.5:
+            for m in numbers:
+                self.forth(m)
+                self.back(m)
+        else:
+            for m in numbers:
+                self.forth(m)
+            for m in numbers:
+                self.back(m)
+        return self.sequences
+
+    def use(self, cell: Obj, m: int) -> Obj:
         loads_batch = cell.name == "IRDataOperation"
-        ins = [] if loads_batch else [writer.again(x, m) for x in cell.state["_inputs"]]
-        return build.use(cell, ins, [writer.again(x, m) for x in cell.state["_outputs"]])
+        ins = [] if loads_batch else [self.writer.again(x, m) for x in cell.state["_inputs"]]
+        outs = [self.writer.again(x, m) for x in cell.state["_outputs"]]
+        return self.writer.build.use(cell, ins, outs)
 
-    def move(number: int, backward: bool, m: int) -> None:
-        for value in teams[number].outputs:
-            for device, adapter in ways_over[number, value, backward]:
-                sequences[device].append(use(adapter, m))
+    def move(self, number: int, backward: bool, m: int) -> None:
+        for value in self.teams[number].outputs:
+            for device, adapter in self.over[number, value, backward]:
+                self.sequences[device].append(self.use(adapter, m))
 
-    def forth(m: int) -> None:
-        for number, stage in enumerate(teams):
+    def forth(self, m: int) -> None:
+        for number, stage in enumerate(self.teams):
             for place, device in enumerate(stage.team.devices):
                 if number == 0:
-                    sequences[device].append(use(loads[device], m))
-                made_use = use(bodies[number][place][0], m)
-                forward_uses[number, place, m] = made_use
-                sequences[device].append(made_use)
-            if number < len(teams) - 1:
-                move(number, False, m)
+                    self.sequences[device].append(self.use(self.loads[device], m))
+                made = self.use(self.bodies[number][place][0], m)
+                self.forwards[number, place, m] = made
+                self.sequences[device].append(made)
+            if number < len(self.teams) - 1:
+                self.move(number, False, m)
 
-    def back(m: int) -> None:
-        for number in range(len(teams) - 1, -1, -1):
-            for place, device in enumerate(teams[number].team.devices):
-                made_use = use(bodies[number][place][1], m)
-                paired(forward_uses[number, place, m], made_use)
-                sequences[device].append(made_use)
+    def back(self, m: int) -> None:
+        for number in range(len(self.teams) - 1, -1, -1):
+            for place, device in enumerate(self.teams[number].team.devices):
+                made = self.use(self.bodies[number][place][1], m)
+                paired(self.forwards[number, place, m], made)
+                self.sequences[device].append(made)
             if number:
-                move(number - 1, True, m)
-
-    if writer.draw.random() < 0.5:
-        for m in range(microbatches):
-            forth(m)
-            back(m)
-    else:
-        for m in range(microbatches):
-            forth(m)
-        for m in range(microbatches):
-            back(m)
-    return sequences
+                self.move(number - 1, True, m)
 
 
 def _cross(

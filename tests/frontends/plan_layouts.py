@@ -93,52 +93,61 @@ def fused(
     return kind, kwargs
 
 
-def route(team: Team, full: Obj, source: str, target: str, place: int) -> list[tuple[Any, ...]]:
+Rows = list[tuple[Any, ...]]
+
+
+def route(team: Team, full: Obj, source: str, target: str, place: int) -> Rows:
     """Plain primitives from one layout to another on one device, by one of the ways there are."""
-    ranks = {"ranks": list(team.devices)}
-    count = len(team.devices)
-
-    def on_the_way(layout: str) -> Obj:
-        return team.part(full, layout, place)
-
     if source == target:
         return []
-    if source == PARTIAL and target == REPLICATED:
-        dims = [d for d, n in enumerate(full.state["_shape"]) if n % count == 0]
-        if dims and team.draw.random() < 0.4:
-            dim = team.draw.choice(dims)
-            return [
-                ("ReduceScatterPrim", on_the_way(cut(dim)), {"dim": dim, **ranks}),
-                ("AllGatherPrim", None, {"dim": dim, **ranks}),
-            ]
-        return [("AllReducePrim", None, ranks)]
     if source == PARTIAL:
-        dim = dim_of(target)
-        if team.draw.random() < 0.5:
-            return [("ReduceScatterPrim", None, {"dim": dim, **ranks})]
-        return [
-            ("AllReducePrim", on_the_way(REPLICATED), ranks),
-            ("ChunkPrim", None, {"dim": dim, **ranks}),
-        ]
-    if source == REPLICATED and target == PARTIAL:
-        if team.draw.random() < 0.5:
-            return [("VChunkPrim", None, ranks)]
-        whole = tuple(slice(0, n) for n in full.state["_shape"])
-        return [("SelectPrim", None, {"indmap": whole, "valmap": count})]
+        return _summed(team, full, target, place)
     if source == REPLICATED:
-        dim = dim_of(target)
-        if team.draw.random() < 0.5:
-            return [("ChunkPrim", None, {"dim": dim, **ranks})]
-        box = box_of(full.state["_shape"], target, place, count)
-        return [("SelectPrim", None, {"indmap": tuple(slice(*x) for x in box), "valmap": 1})]
+        return _cut(team, full, target, place)
+    ranks = {"ranks": list(team.devices)}
     if target == REPLICATED:
         return [("AllGatherPrim", None, {"dim": dim_of(source), **ranks})]
     if team.draw.random() < 0.5:
         return [("AllToAllPrim", None, {"idim": dim_of(source), "odim": dim_of(target), **ranks})]
     return [
-        ("AllGatherPrim", on_the_way(REPLICATED), {"dim": dim_of(source), **ranks}),
+        ("AllGatherPrim", team.part(full, REPLICATED, place), {"dim": dim_of(source), **ranks}),
         ("ChunkPrim", None, {"dim": dim_of(target), **ranks}),
     ]
+
+
+def _summed(team: Team, full: Obj, target: str, place: int) -> Rows:
+    """From addends."""
+    ranks = {"ranks": list(team.devices)}
+    if target == REPLICATED:
+        dims = [d for d, n in enumerate(full.state["_shape"]) if n % len(team.devices) == 0]
+        if dims and team.draw.random() < 0.4:
+            dim = team.draw.choice(dims)
+            return [
+                ("ReduceScatterPrim", team.part(full, cut(dim), place), {"dim": dim, **ranks}),
+                ("AllGatherPrim", None, {"dim": dim, **ranks}),
+            ]
+        return [("AllReducePrim", None, ranks)]
+    dim = dim_of(target)
+    if team.draw.random() < 0.5:
+        return [("ReduceScatterPrim", None, {"dim": dim, **ranks})]
+    return [
+        ("AllReducePrim", team.part(full, REPLICATED, place), ranks),
+        ("ChunkPrim", None, {"dim": dim, **ranks}),
+    ]
+
+
+def _cut(team: Team, full: Obj, target: str, place: int) -> Rows:
+    """From copies."""
+    ranks, shape = {"ranks": list(team.devices)}, full.state["_shape"]
+    first = team.draw.random() < 0.5
+    if target == PARTIAL:
+        whole = tuple(slice(0, n) for n in shape)
+        kwargs = {"indmap": whole, "valmap": len(team.devices)}
+        return [("VChunkPrim", None, ranks) if first else ("SelectPrim", None, kwargs)]
+    if first:
+        return [("ChunkPrim", None, {"dim": dim_of(target), **ranks})]
+    box = box_of(shape, target, place, len(team.devices))
+    return [("SelectPrim", None, {"indmap": tuple(slice(*x) for x in box), "valmap": 1})]
 
 
 def ways(team: Team, full: Obj, source: str, target: str) -> list[list[tuple[Any, ...]]]:
@@ -160,118 +169,125 @@ def crossing(
     """Primitives that bring a tensor that all of one team have to all of another, by one of the
     ways there are: for each sender, for each receiver.  ``of_gradient``: it is ``full``'s gradient.
     """
-    build, draw = senders.build, senders.draw
-    a, b = senders.devices, receivers.devices
-    tensor = full.state["_grad"] if of_gradient else full
-    shape = tensor.state["_shape"]
-    out: list[list[Obj]] = [[] for _ in a]
-    into: list[list[Obj]] = [[] for _ in b]
-
-    def piece(layout: str, place: int, count: int) -> Obj:
-        return build._sub(
-            tensor, box_of(shape, layout, place, count), addend_of(layout, place, count)
-        )
-
-    whole = piece("R", 0, 1)
-    told = {"dtype": "torch.float32"}
-    dims = [d for d, n in enumerate(shape) if n % len(a) == 0 and n % len(b) == 0]
-    choices = ["broadcast", "share"]
+    made = _Crossing(senders, receivers, full.state["_grad"] if of_gradient else full)
+    a, b = made.a, made.b
+    ways = [made.broadcast, made.share, made.sum]
     if len(a) == len(b):
-        choices += ["moves", "moves"]
-        choices += ["pieces", "pieces"] if dims and len(a) > 1 else []
-    if dims and len(b) > 1:
-        choices.append("scatter")
-    if dims and len(a) > 1:
-        choices.append("gather")
-    choices.append("sum")
+        ways += [made.moves, made.moves]
+        ways += [made.pieces, made.pieces] if made.dims and len(a) > 1 else []
+    if made.dims and len(b) > 1:
+        ways.append(made.scatter)
+    if made.dims and len(a) > 1:
+        ways.append(made.gather)
     if len(a) > 1:
-        choices.append("reduce")
-    way = draw.choice(choices)
-    dim = draw.choice(dims) if dims else 0
+        ways.append(made.reduce)
+    senders.draw.choice(ways)()
+    return made.out, made.into
 
-    def broadcast(root: int, start: int) -> None:
-        """From ``b[0]``, or from a sender, to all receivers."""
-        ranks = sorted({root, *b})
-        kwargs = {"src": root, "ranks": ranks, "shape": shape, **told}
-        for place, device in enumerate(b):
-            given = [whole] if device == root else []
-            if len(ranks) > 1:
-                into[place].append(build.prim("BroadcastPrim", given, [whole], device, **kwargs))
-        if root in a:
-            out[a.index(root)].append(build.prim("BroadcastPrim", [whole], [], root, **kwargs))
 
-    if way == "broadcast":
-        broadcast(draw.choice(a), 0)
-    elif way == "moves":
-        order = draw.sample(range(len(a)), len(a))
-        for place, other in enumerate(order):
-            kwargs = {"src": a[place], "dst": b[other], "shape": shape, **told}
-            out[place].append(build.prim("MovePrim", [whole], [], a[place], **kwargs))
-            into[other].append(build.prim("MovePrim", [], [whole], b[other], **kwargs))
-    elif way == "pieces":
-        for place in range(len(a)):
-            mine = piece(cut(dim), place, len(a))
-            kwargs = {"src": a[place], "dst": b[place], "shape": mine.state["_shape"], **told}
-            chunk = build.prim("ChunkPrim", [whole], [mine], a[place], dim=dim, ranks=list(a))
-            out[place] += [chunk, build.prim("MovePrim", [mine], [], a[place], **kwargs)]
-            into[place] += [
-                build.prim("MovePrim", [], [mine], b[place], **kwargs),
-                build.prim("AllGatherPrim", [mine], [whole], b[place], dim=dim, ranks=list(b)),
-            ]
-    elif way == "scatter":
-        root = draw.choice(a)
-        kwargs = {"src": root, "dsts": tuple(b), "dim": dim, "shape": shape, **told}
-        out[a.index(root)].append(build.prim("RDScatterPrim", [whole], [], root, **kwargs))
-        for place, device in enumerate(b):
-            mine = piece(cut(dim), place, len(b))
-            into[place] += [
-                build.prim("RDScatterPrim", [], [mine], device, **kwargs),
-                build.prim("AllGatherPrim", [mine], [whole], device, dim=dim, ranks=list(b)),
-            ]
-    elif way == "share":
-        root = draw.choice(a)
-        kwargs = {"src": root, "dsts": tuple(b), "shape": shape, **told}
-        out[a.index(root)].append(build.prim("RVScatterPrim", [whole], [], root, **kwargs))
-        for place, device in enumerate(b):
-            mine = piece("V", place, len(b))
-            into[place] += [
-                build.prim("RVScatterPrim", [], [mine], device, **kwargs),
-                build.prim("AllReducePrim", [mine], [whole], device, ranks=list(b)),
-            ]
-    elif way == "gather":
-        target = draw.choice(b)
-        size = box_of(shape, cut(dim), 0, len(a))
-        kwargs = {
-            "srcs": tuple(a), "dst": target, "dim": dim,
-            "shape": tuple(high - low for low, high in size), **told,
-        }  # fmt: skip
-        for place, device in enumerate(a):
-            mine = piece(cut(dim), place, len(a))
-            out[place] += [
-                build.prim("ChunkPrim", [whole], [mine], device, dim=dim, ranks=list(a)),
-                build.prim("RDGatherPrim", [mine], [], device, **kwargs),
-            ]
-        into[b.index(target)].append(build.prim("RDGatherPrim", [], [whole], target, **kwargs))
-        broadcast(target, 1)
-    elif way == "sum":
-        target = draw.choice(b)
-        kwargs = {"srcs": tuple(a), "dst": target, "shape": shape, **told}
-        for place, device in enumerate(a):
-            mine = piece("V", place, len(a))
-            out[place] += [
-                build.prim("VChunkPrim", [whole], [mine], device, ranks=list(a)),
-                build.prim("RVGatherPrim", [mine], [], device, **kwargs),
-            ]
-        into[b.index(target)].append(build.prim("RVGatherPrim", [], [whole], target, **kwargs))
-        broadcast(target, 1)
-    else:
-        root = draw.choice(a)
-        for place, device in enumerate(a):
-            mine = piece("V", place, len(a))
-            given = [whole] if device == root else []
-            out[place] += [
-                build.prim("VChunkPrim", [whole], [mine], device, ranks=list(a)),
-                build.prim("ReducePrim", [mine], given, device, dst=root, ranks=list(a)),
-            ]
-        broadcast(root, 1)
-    return out, into
+class _Crossing:
+    """The ways from the devices ``a``, which all have a tensor, to the devices ``b``."""
+
+    def __init__(self, senders: Team, receivers: Team, tensor: Obj) -> None:
+        self.build, self.draw = senders.build, senders.draw
+        self.a, self.b = senders.devices, receivers.devices
+        self.tensor = tensor
+        self.shape = tensor.state["_shape"]
+        self.out: list[list[Obj]] = [[] for _ in self.a]
+        self.into: list[list[Obj]] = [[] for _ in self.b]
+        self.whole = self.piece("R", 0, 1)
+        self.told = {"dtype": "torch.float32"}
+        self.dims = [
+            d for d, n in enumerate(self.shape) if n % len(self.a) == 0 and n % len(self.b) == 0
+        ]
+        self.dim = self.draw.choice(self.dims) if self.dims else 0
+
+    def piece(self, layout: str, place: int, count: int) -> Obj:
+        box = box_of(self.shape, layout, place, count)
+        return self.build._sub(self.tensor, box, addend_of(layout, place, count))
+
+    def sends(self, place: int, kind: str, x: Obj, y: list[Obj], **kwargs: Any) -> None:
+        self.out[place].append(self.build.prim(kind, [x], y, self.a[place], **kwargs))
+
+    def receives(self, place: int, kind: str, x: list[Obj], y: Obj, **kwargs: Any) -> None:
+        self.into[place].append(self.build.prim(kind, x, [y], self.b[place], **kwargs))
+
+    def broadcast(self, root: int | None = None) -> None:
+        """From ``root``, a receiver that has it or any sender, to all receivers."""
+        root = self.draw.choice(self.a) if root is None else root
+        ranks = sorted({root, *self.b})
+        kwargs = {"src": root, "ranks": ranks, "shape": self.shape, **self.told}
+        for place, device in enumerate(self.b if len(ranks) > 1 else []):
+            given = [self.whole] if device == root else []
+            self.receives(place, "BroadcastPrim", given, self.whole, **kwargs)
+        if root in self.a:
+            self.sends(self.a.index(root), "BroadcastPrim", self.whole, [], **kwargs)
+
+    def moves(self) -> None:
+        for place, other in enumerate(self.draw.sample(range(len(self.a)), len(self.a))):
+            kwargs = {"src": self.a[place], "dst": self.b[other], "shape": self.shape, **self.told}
+            self.sends(place, "MovePrim", self.whole, [], **kwargs)
+            self.receives(other, "MovePrim", [], self.whole, **kwargs)
+
+    def pieces(self) -> None:
+        for place, (source, target) in enumerate(zip(self.a, self.b, strict=True)):
+            mine = self.piece(cut(self.dim), place, len(self.a))
+            kwargs = {"src": source, "dst": target, "shape": mine.state["_shape"], **self.told}
+            self.sends(place, "ChunkPrim", self.whole, [mine], dim=self.dim, ranks=list(self.a))
+            self.sends(place, "MovePrim", mine, [], **kwargs)
+            self.receives(place, "MovePrim", [], mine, **kwargs)
+            self.joins(place, mine)
+
+    def joins(self, place: int, mine: Obj) -> None:
+        self.receives(place, "AllGatherPrim", [mine], self.whole, dim=self.dim, ranks=list(self.b))
+
+    def scatter(self) -> None:
+        root = self.draw.choice(self.a)
+        kwargs = {"src": root, "dsts": tuple(self.b), "dim": self.dim, "shape": self.shape,
+                  **self.told}  # fmt: skip
+        self.sends(self.a.index(root), "RDScatterPrim", self.whole, [], **kwargs)
+        for place in range(len(self.b)):
+            mine = self.piece(cut(self.dim), place, len(self.b))
+            self.receives(place, "RDScatterPrim", [], mine, **kwargs)
+            self.joins(place, mine)
+
+    def share(self) -> None:
+        root = self.draw.choice(self.a)
+        kwargs = {"src": root, "dsts": tuple(self.b), "shape": self.shape, **self.told}
+        self.sends(self.a.index(root), "RVScatterPrim", self.whole, [], **kwargs)
+        for place in range(len(self.b)):
+            mine = self.piece("V", place, len(self.b))
+            self.receives(place, "RVScatterPrim", [], mine, **kwargs)
+            self.receives(place, "AllReducePrim", [mine], self.whole, ranks=list(self.b))
+
+    def gather(self) -> None:
+        target = self.draw.choice(self.b)
+        size = box_of(self.shape, cut(self.dim), 0, len(self.a))
+        shape = tuple(high - low for low, high in size)
+        kwargs = {"srcs": tuple(self.a), "dst": target, "dim": self.dim, "shape": shape,
+                  **self.told}  # fmt: skip
+        for place in range(len(self.a)):
+            mine = self.piece(cut(self.dim), place, len(self.a))
+            self.sends(place, "ChunkPrim", self.whole, [mine], dim=self.dim, ranks=list(self.a))
+            self.sends(place, "RDGatherPrim", mine, [], **kwargs)
+        self.receives(self.b.index(target), "RDGatherPrim", [], self.whole, **kwargs)
+        self.broadcast(target)
+
+    def sum(self) -> None:
+        target = self.draw.choice(self.b)
+        kwargs = {"srcs": tuple(self.a), "dst": target, "shape": self.shape, **self.told}
+        for place in range(len(self.a)):
+            mine = self.piece("V", place, len(self.a))
+            self.sends(place, "VChunkPrim", self.whole, [mine], ranks=list(self.a))
+            self.sends(place, "RVGatherPrim", mine, [], **kwargs)
+        self.receives(self.b.index(target), "RVGatherPrim", [], self.whole, **kwargs)
+        self.broadcast(target)
+
+    def reduce(self) -> None:
+        root = self.draw.choice(self.a)
+        for place, device in enumerate(self.a):
+            mine = self.piece("V", place, len(self.a))
+            given = [self.whole] if device == root else []
+            self.sends(place, "VChunkPrim", self.whole, [mine], ranks=list(self.a))
+            self.sends(place, "ReducePrim", mine, given, dst=root, ranks=list(self.a))
+        self.broadcast(root)

@@ -102,60 +102,80 @@ def exchanged(name: str, attrs: Any, given: list[Array | None], rank: int) -> Ar
 Case = dict[int, tuple[cells.Prim, Array | None]]
 
 
+REDUCING = ("AllReducePrim", "VChunkPrim", "AllReduceIdentityPrim", "IdentityAllreducePrim",
+            "AllReduceAllReducePrim")  # fmt: skip
+LOCAL = ("IdentityPrim", "SumPrim", "MergeDimPrim", "SelectPrim")
+
+
+class Drawing:
+    """A group, a shape and two dimensions of it, for one primitive."""
+
+    def __init__(self, kind: str, draw: random.Random) -> None:
+        self.kind, self.draw = kind, draw
+        count = draw.randint(2, RANKS)
+        self.ranks = draw.sample(range(RANKS), count)
+        self.one, self.rest = self.ranks[0], tuple(self.ranks[1:])
+        self.shape = tuple(count * draw.randint(1, 3) for _ in range(draw.randint(2, 3)))
+        if kind in ("ChunkPrim", "SplitAllGatherPrim"):
+            # Not all parts are equal, but each rank gets one.
+            uneven = ((n, n + draw.randint(0, 2)) for n in self.shape)
+            self.shape = tuple(m if -(-m // -(-m // count)) == count else n for n, m in uneven)
+        if kind in ("RDScatterPrim", "RVScatterPrim"):
+            self.shape = tuple(len(self.rest) * n for n in self.shape)
+        self.dim, self.other = draw.sample(range(len(self.shape)), 2)
+        self.told = {"shape": self.shape, "dtype": "torch.float32"}
+
+    def local(self) -> dict[str, Any]:
+        if self.kind == "MergeDimPrim":
+            return {"dim": self.dim}
+        if self.kind != "SelectPrim":
+            return {}
+        low = [self.draw.randrange(n) for n in self.shape]
+        ends = [self.draw.randint(a + 1, n) for a, n in zip(low, self.shape, strict=True)]
+        return {"indmap": tuple(map(slice, low, ends)), "valmap": self.draw.randint(1, 3)}
+
+    def rooted(self) -> tuple[dict[str, Any], set[int]] | None:
+        """Attributes, and who has a tensor; None for a primitive without a root."""
+        one, rest, told, ranks = self.one, self.rest, self.told, tuple(self.ranks)
+        known: dict[str, tuple[dict[str, Any], set[int]]] = {
+            "MovePrim": ({"src": one, "dst": rest[0], **told}, {one}),
+            "BroadcastPrim": ({"src": one, "ranks": ranks, **told}, {one}),
+            "ReducePrim": ({"dst": one, "ranks": ranks}, set(ranks)),
+            "ReduceBroadcastPrim": ({"dst": one, "ranks": ranks}, set(ranks)),
+            "BroadcastRedducePrim": ({"src": one, "ranks": ranks}, set(ranks)),
+            "RDScatterPrim": ({"src": one, "dsts": rest, "dim": self.dim, **told}, {one}),
+            "RVScatterPrim": ({"src": one, "dsts": rest, **told}, {one}),
+            "RDGatherPrim": ({"srcs": rest, "dst": one, "dim": self.dim, **told}, set(rest)),
+            "RVGatherPrim": ({"srcs": rest, "dst": one, **told}, set(rest)),
+        }
+        return known.get(self.kind)
+
+    def alike(self) -> dict[str, Any]:
+        ranks = {"ranks": tuple(self.ranks)}
+        if "AllToAll" in self.kind:
+            return {**ranks, "idim": self.dim, "odim": self.other}
+        return ranks if self.kind in REDUCING else {**ranks, "dim": self.dim}
+
+
 def drawn(kind: str, draw: random.Random) -> Case:
     """A primitive on every rank that it concerns, with the tensor that it reads there."""
-    count = draw.randint(2, RANKS)
-    ranks = draw.sample(range(RANKS), count)
+    drawing = Drawing(kind, draw)
+    rooted = drawing.rooted()
+    where, senders = list(drawing.ranks), set(drawing.ranks)
+    if kind in LOCAL:
+        kwargs, where = drawing.local(), [drawing.one]
+    elif rooted is not None:
+        kwargs, senders = rooted
+        where = where[:2] if kind == "MovePrim" else where
+    else:
+        kwargs = drawing.alike()
     numbers = np.random.default_rng(draw.randrange(1 << 30))
-    shape = tuple(count * draw.randint(1, 3) for _ in range(draw.randint(2, 3)))
-    if kind in ("ChunkPrim", "SplitAllGatherPrim"):
-        # Not all parts are equal, but each rank gets one.
-        longer = [n + draw.randint(0, 2) for n in shape]
-        uneven = zip(shape, longer, strict=True)
-        shape = tuple(m if -(-m // -(-m // count)) == count else n for n, m in uneven)
-    dim, other = draw.sample(range(len(shape)), 2)
-    kwargs: dict[str, Any] = {"ranks": tuple(ranks)}
-    one, rest = ranks[0], tuple(ranks[1:])
-    told = {"shape": shape, "dtype": "torch.float32"}
-    senders, where = set(ranks), list(ranks)
-    if kind in ("IdentityPrim", "SumPrim", "MergeDimPrim", "SelectPrim"):
-        kwargs, where = {}, [one]
-        if kind == "MergeDimPrim":
-            kwargs = {"dim": dim}
-        if kind == "SelectPrim":
-            low = [draw.randrange(n) for n in shape]
-            ends = [draw.randint(a + 1, n) for a, n in zip(low, shape, strict=True)]
-            kwargs = {"indmap": tuple(map(slice, low, ends)), "valmap": draw.randint(1, 3)}
-    elif kind == "MovePrim":
-        kwargs, senders, where = {"src": one, "dst": rest[0], **told}, {one}, [one, rest[0]]
-    elif kind == "BroadcastPrim":
-        kwargs, senders = {**kwargs, "src": one, **told}, {one}
-    elif kind in ("ReducePrim", "ReduceBroadcastPrim"):
-        kwargs["dst"] = one
-    elif kind == "BroadcastRedducePrim":
-        kwargs["src"] = one
-    elif kind in ("RDScatterPrim", "RVScatterPrim"):
-        shape = tuple(len(rest) * n for n in shape)
-        kwargs, senders = {"src": one, "dsts": rest, **told, "shape": shape}, {one}
-        if kind == "RDScatterPrim":
-            kwargs["dim"] = dim
-    elif kind in ("RDGatherPrim", "RVGatherPrim"):
-        kwargs, senders = {"srcs": rest, "dst": one, **told}, set(rest)
-        if kind == "RDGatherPrim":
-            kwargs["dim"] = dim
-    elif "AllToAll" in kind:
-        kwargs.update(idim=dim, odim=other)
-    elif kind not in ("AllReducePrim", "VChunkPrim", *REDUCING):
-        kwargs["dim"] = dim
     found: Case = {}
     for rank in where:
-        x = numbers.normal(size=shape) if rank in senders else None
-        tensors = () if x is None else (record(shape),)
+        x = numbers.normal(size=drawing.shape) if rank in senders else None
+        tensors = () if x is None else (record(drawing.shape),)
         found[rank] = (cells.Prim(kind, tensors, (), (rank,), dict(kwargs)), x)
     return found
-
-
-REDUCING = ("AllReduceIdentityPrim", "IdentityAllreducePrim", "AllReduceAllReducePrim")
 
 
 def together(made: dict[int, tuple[Steps, list[Array]]]) -> dict[int, Array | None]:
