@@ -69,7 +69,7 @@ class _DeviceWriter:
         #: Full tensors to which several stages contribute: a record of one is about none of them.
         self.joined = joined
         self.assumed = assumed
-        self.axes = () if single else ((REPLICA, replicas, stride),)
+        self.axes = ((REPLICA, replicas, stride),) if replicas > 1 else ()
         self.bodies: list[Body] = []
         self.calls: list[Call] = []
         self.held: list[Shard] = []
