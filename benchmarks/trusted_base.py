@@ -52,7 +52,12 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/meaning.py",
         "engine/obligation.py",
     ),
-    "derivative and conclusions": ("engine/derive.py", "engine/conclusions.py"),
+    "expectations, derivative and conclusions": (
+        "engine/expectations.py",
+        "engine/demands.py",
+        "engine/derive.py",
+        "engine/conclusions.py",
+    ),
     "what is stored, read strictly": (
         "engine/assumed.py",
         "engine/assumption.py",
@@ -63,6 +68,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/files.py",
         "engine/lineage_columns.py",
         "engine/payload.py",
+        "engine/plan_tables.py",
         "engine/proofs.py",
         "engine/records.py",
         "engine/rounding.py",

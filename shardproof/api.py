@@ -42,8 +42,13 @@ def run(
     Raises ``ValueError`` for options that cannot be; any other error is a fault of ours, or of
     the machine.
     """
-    settings = options.settings() if settings is None else settings
     progress = Progress() if progress is None else progress
+    if parallel is not None and single.is_dir() and parallel.is_dir():
+        from shardproof import recorded
+
+        if recorded.is_recorded(single) and recorded.is_recorded(parallel):
+            return recorded.run(single, parallel, options, progress)
+    settings = options.settings() if settings is None else settings
 
     def place() -> Path:
         from shardproof.load import plan_name
