@@ -193,7 +193,7 @@ def main() -> None:
 def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -> int:
     """Verify two nnScaler plans or two folders of traces (SINGLE PARALLEL), or a folder that holds
     both sides (SINGLE)."""
-    from shardproof import api
+    from shardproof import sources
     from shardproof.options import Options
     from shardproof.progress import on_stderr
 
@@ -204,7 +204,7 @@ def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -
         raise click.UsageError(str(error)) from error
     with on_stderr() as progress:
         main.progress = progress
-        result = api.run(single, parallel, chosen, progress)
+        result = sources.run(single, parallel, chosen, progress)
     if as_json:
         click.echo(result.to_json())
     if result.verdict == "invalid input":
