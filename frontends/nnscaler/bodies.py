@@ -17,7 +17,7 @@ from engine.claims import Claimed
 from engine.ir import Attr, Body, Op, Source, Value
 from frontends.errors import UnreadablePlan
 from frontends.nnscaler import cells
-from frontends.nnscaler.operators import declared, differentiable, taken
+from frontends.nnscaler.operators import Declared, declared, differentiable, taken
 from frontends.nnscaler.primitives import Step, Steps, alone, fused_steps, plain_steps
 from frontends.nnscaler.records import Constant, Tensor
 
@@ -34,13 +34,15 @@ _LOCATION = re.compile(r'File "([^"]{1,300})", line (\d{1,9})')
 
 @dataclass(slots=True)
 class Forward:
-    """What the body of a forward segment has for its backward one: by node the numbers of the
-    values that it reads and of those that it makes, and the body's values."""
+    """What the body of a forward segment has for its backward one: by node the operator that it is
+    declared as, the numbers of the values that it reads and of those that it makes; and the body's
+    values."""
 
     segment: cells.Segment
     values: Sequence[Value] = ()
     reads: dict[int, tuple[int, ...]] = field(default_factory=dict)
     makes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    called: dict[int, tuple[cells.ForwardOp, Declared]] = field(default_factory=dict)
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
 
@@ -128,6 +130,7 @@ class BodyWriter:
         self.arrived: dict[tuple[int, int], tuple[list[int], Source]] = {}
         self.reads: dict[int, tuple[int, ...]] = {}
         self.makes: dict[int, tuple[int, ...]] = {}
+        self.called: dict[int, tuple[cells.ForwardOp, Declared]] = {}
 
     def new(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
         """A value for a production of ``tensor`` (of another ``shape`` than it records)."""
@@ -177,7 +180,8 @@ class BodyWriter:
     # -- nodes ----------------------------------------------------------------------------------
 
     def forward(self, op: cells.ForwardOp) -> None:
-        name, tensors, attrs, word = declared(op)
+        name, tensors, attrs, word = found = declared(op)
+        self.called[op.id] = (op, found)
         if word:
             self.device.assumed.add(taken(word, name))
         inputs = tuple(self.read(x) for x in tensors)
@@ -243,9 +247,10 @@ class BodyWriter:
         return [self.gradient(x, known.get(x.id, -1)) for x in tensors]
 
     def backward(self, op: cells.BackwardOp, of: Forward) -> None:
-        name, tensors, attrs, _ = declared(op.forward)
-        source = source_of(op.forward, op.id)
         held, made = of.read_by(op.forward.id), of.makes[op.forward.id]
+        mirrored, found = of.called[op.forward.id]
+        name, tensors, attrs, _ = found if mirrored is op.forward else declared(op.forward)
+        source = source_of(op.forward, op.id)
         if name in ("multiref", "identity") and len(op.outputs) == 1 and op.inputs:
             # Needs no context: the sum of whatever gradients it is given.
             copies = tensors_of(op.forward.outputs)

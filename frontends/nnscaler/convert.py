@@ -201,7 +201,13 @@ class _DeviceWriter:
         body = writer.body(inputs, outputs, mirror)
         if of is None:
             self.forwards[cell.id] = Forward(
-                cell, body.values, writer.reads, writer.makes, body.inputs, body.outputs
+                cell,
+                body.values,
+                writer.reads,
+                writer.makes,
+                writer.called,
+                body.inputs,
+                body.outputs,
             )
         return body
 

@@ -75,7 +75,8 @@ def test_what_arrives_at_one_value_is_added(case: Callable[[Obj], bool], tmp_pat
         if made.replicas * made.microbatches > 1 or not any(map(case, forward_segments(made))):
             continue
         judgement = judged(made, seed, tmp_path)
-        assert not judgement.different and judgement.verdict != "refuted", (seed, judgement)
+        assert not judgement.different, (seed, judgement)
+        assert judgement.verdict != "refuted", (seed, judgement)
         found += judgement.verdict == "proved"
         if found == 2:
             return

@@ -77,7 +77,7 @@ def _named(names: str, calls: list[Any]) -> Calls:
 CALLS: Calls = {
     **{
         f"{place}.{name}": [at(X)]
-        for name in "exp log sqrt rsqrt sigmoid tanh sin cos erf relu abs".split()
+        for name in ["exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "sin", "cos", "erf", "relu", "abs"]
         for place in ("torch", "torch.Tensor")
     },
     **{f"{F}.{name}": [at(X)] for name in ("sigmoid", "tanh")},
@@ -152,7 +152,7 @@ CALLS: Calls = {
     ],
     f"{R}.identity": [at(X)],
     f"{R}.multiref": [at(X, times=3), at(X, times=1)],
-    **{f"torch.Tensor.{n}": [at(X)] for n in "float half bfloat16 double".split()},
+    **{f"torch.Tensor.{n}": [at(X)] for n in ["float", "half", "bfloat16", "double"]},
     "torch.Tensor.int": [at(lambda: ids(9, 4).int())],
     "torch.Tensor.long": [at(lambda: ids(9, 4).int())],
     "torch.Tensor.bool": [at(lambda: mask(4))],
