@@ -12,6 +12,8 @@ from frontends.nnscaler.records import Constant, Tensor
 
 _TOKENS: Final = re.compile(r"\(|\)|\.\.\.|…|[A-Za-z_]\w*|\d+")
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#: Axes on one side of a pattern: a letter is left for each dimension without one.
+_MOST_AXES: Final = 12
 #: Functions that have a meaning here.
 PATTERNED: Final = ("rearrange", "repeat", "reduce")
 
@@ -61,7 +63,8 @@ def _side(text: str) -> Groups:
             groups[-1].append(token)
         else:
             groups.append([token])
-    if inside:
+    axes = [axis for group in groups for axis in group]
+    if inside or len(axes) > _MOST_AXES or any(len(a) > 9 for a in axes if a.isdigit()):
         raise Refused(f"pattern {shown(text)}")
     return [[axis for axis in group if axis != "1"] for group in groups]
 

@@ -18,6 +18,8 @@ from frontends.nnscaler.records import Constant, Tensor
 
 Lowered = tuple[str, dict[str, Constant]]
 
+#: Parts that one tensor may be cut into.
+_MOST_PARTS: Final = 4096
 _INTEGERS: Final = ("bool", "uint8", "int8", "int16", "int32", "int64")
 
 
@@ -345,6 +347,8 @@ def split(arguments: Arguments) -> Lowered:
 
 def _parts(x: Tensor, dim: int, step: int) -> Lowered:
     size = x.shape[dim]
+    if size > _MOST_PARTS * step:
+        raise Refused(f"more than {_MOST_PARTS} parts")
     return _cut(x, dim, tuple(min(step, size - low) for low in range(0, size, step)))
 
 

@@ -101,6 +101,35 @@ UNKNOWN = [
     (op("torch.nn.functional.gelu", X, approximate="tanh"), "gelu with approximate 'tanh'"),
     (op(LAYER_NORM, X, Y, Y, (2, 4), 0.5), "layer_norm with normalized_shape of type tuple"),
     (op("torch.Tensor.to", X, {"a": 1}), "to with dtype of type dict"),
+    # Counts of the file are no reason to work without end.
+    (op("torch.split", tensor(1 << 40), 1), "split with more than 4096 parts"),
+    (op("torch.chunk", tensor(1 << 40), 1 << 40), "chunk with more than 4096 parts"),
+    (
+        op("einops.rearrange", X, "a b -> " + "1 " * 99),
+        "rearrange with pattern " + repr(" " + "1 " * 19 + "1"),
+    ),
+    (
+        op("einops.repeat", X, "a b -> a b " + "9" * 99),
+        "repeat with pattern " + repr(" a b " + "9" * 35),
+    ),
+    (op("einops.rearrange", X, "a b -> (a"), "rearrange with pattern ' (a'"),
+    (op("einops.rearrange", X, "a b c -> a b c"), "rearrange with 3 dimensions for a tensor of 2"),
+    (op("einops.rearrange", X, "a b -> a"), "rearrange with axis b on one side"),
+    (op("einops.reduce", X, "a b -> a", "max"), "reduce with reduction 'max'"),
+    (op("einops.repeat", X, "a b -> a b c"), "repeat with no size for axis c"),
+    (
+        op("einops.rearrange", X, "a (b c) -> a b c", b=3),
+        "rearrange with a dimension of 4 as (b c)",
+    ),
+    (
+        op("torch.matmul", tensor(2, 3, 4), tensor(3, 2, 4, 2)),
+        "matmul with operands of 3 and 4 dimensions",
+    ),
+    (
+        op("nnscaler.runtime.function.fullslice", X, slice(0, 2, 2)),
+        "fullslice with a slice of type slice",
+    ),
+    (op("torch.masked_fill", X, Y, float("-inf")), "masked_fill with value -inf"),
 ]
 
 
