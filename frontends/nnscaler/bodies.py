@@ -369,6 +369,7 @@ class BodyWriter:
             return
         # The data flow of an adapter is its own; a lone primitive is the adapter.
         whole = alone(adapter)
+        passing = self.passing_names(adapter)
         last = {x.id: i for i, prim in enumerate(adapter.prims) for x in prim.outputs}
         for number, prim in enumerate(adapter.prims):
             into, out = (adapter if whole else prim).inputs, (adapter if whole else prim).outputs
@@ -378,6 +379,19 @@ class BodyWriter:
                 owners if whole else {x: v for x, v in owners.items() if last.get(x) == number}
             )
             self.steps(made, into, out, results, source)
+        for name, value in passing.items():
+            self.environment.pop(name, None)
+            if value is not None:
+                self.environment[name] = value
+
+    def passing_names(self, adapter: cells.Adapter) -> dict[int, int | None]:
+        """The names of what only the primitives of an adapter see, and what has them before it: one
+        with a backward is an autograd function, whose names are its own."""
+        if self.of is None and adapter.mirror_id is None:
+            return {}
+        given = {x.id for x in (*adapter.inputs, *adapter.outputs)}
+        inner = {x.id for prim in adapter.prims for x in prim.outputs} - given
+        return {name: self.environment.get(name) for name in sorted(inner)}
 
     def recorded(self, prim: cells.Prim, made: Steps) -> Steps:
         """A primitive by the user's word on groups, where there is one: see `convert`."""
