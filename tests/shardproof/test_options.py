@@ -36,6 +36,7 @@ CHOSEN: dict[str, tuple[list[str], Any]] = {
     "nnscaler_groups": (["--nnscaler-groups", "as-recorded"], "as-recorded"),
     "shapes": (["--shapes", "+2"], 2),
     "proofs": (["--proofs"], True),
+    "strict": (["--strict"], True),
 }
 
 
