@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from engine.errors import Unsupported
-from engine.ir import Group
+from engine.ir import Attr, Group
 from frontends.aten.lowering import Lowered, Lowering, Real, lowers
 
 
@@ -67,7 +67,7 @@ def _broadcast(lo: Lowering, x: Lowered | None, ranks: Sequence[int], root: int)
     shape, dtype = lo.expected[0]
     output = lo.value(shape, dtype, "broadcast")
     inputs = [] if x is None else [lo.real(x).number]
-    attrs = {"group": Group(tuple(ranks)), "root": root}
+    attrs: dict[str, Attr] = {"group": Group(tuple(ranks)), "root": root}
     lo.append("broadcast", inputs, [output.number], attrs)
     return output
 

@@ -40,6 +40,7 @@ PROVED: dict[str, Step] = {
     "data parallel by hand": steps.averaged("right"),
     "two microbatches": steps.accumulated(0.5),
     "asynchronous reductions": steps.early(waits=True),
+    "messages both ways": steps.exchanged(waits=True),
 }
 
 
@@ -114,6 +115,7 @@ REFUTED: dict[str, tuple[Step, str]] = {
     "replicated parameter not reduced": (steps.averaged("replicated parameter not reduced"), ""),
     "wrong microbatch scale": (steps.accumulated(1.0), ""),
     "read before wait": (steps.early(waits=False), "parameter.grad.div_"),
+    "read before it arrived": (steps.exchanged(waits=False), "grad.add_(arrived)"),
 }
 
 
