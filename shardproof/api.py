@@ -43,11 +43,6 @@ def run(
     the machine.
     """
     progress = Progress() if progress is None else progress
-    if parallel is not None and single.is_dir() and parallel.is_dir():
-        from shardproof import recorded
-
-        if recorded.is_recorded(single) and recorded.is_recorded(parallel):
-            return recorded.run(single, parallel, options, progress)
     settings = options.settings() if settings is None else settings
 
     def place() -> Path:

@@ -196,6 +196,7 @@ def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -
     from shardproof import api
     from shardproof.options import Options
     from shardproof.progress import on_stderr
+    from shardproof.traces import is_recorded
 
     chosen = Options(**options)
     try:
@@ -204,7 +205,12 @@ def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -
         raise click.UsageError(str(error)) from error
     with on_stderr() as progress:
         main.progress = progress
-        result = api.run(single, parallel, chosen, progress)
+        if parallel is not None and is_recorded(single, parallel):
+            from shardproof import recorded
+
+            result = recorded.run(single, parallel, chosen, progress)
+        else:
+            result = api.run(single, parallel, chosen, progress)
     if as_json:
         click.echo(result.to_json())
     if result.verdict == "invalid input":

@@ -119,24 +119,37 @@ def _undefined(lo: Lowering) -> Any:
 
 # -- arithmetic --------------------------------------------------------------------------------
 
+#: Types whose sums and products wrap around, or are no sums.
+NARROW = frozenset({"bool", "uint8", "int8", "int16"})
+
+
+def _wide(lo: Lowering) -> None:
+    """Raise `Unsupported` where a result is of a type that is no number."""
+    if lo.expected and lo.expected[0][1] in NARROW:
+        raise Unsupported(f"arithmetic of {lo.expected[0][1]}")
+
 
 @lowers("aten.add.Tensor", "aten.add.Scalar")
 def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
+    _wide(lo)
     return added(x, y, fraction(alpha)) or lo.add(x, y, fraction(alpha))
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
 def _sub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
+    _wide(lo)
     return added(x, y, -fraction(alpha)) or lo.add(x, y, -fraction(alpha))
 
 
 @lowers("aten.rsub.Tensor", "aten.rsub.Scalar")
 def _rsub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
+    _wide(lo)
     return added(y, x, -fraction(alpha)) or lo.add(y, x, -fraction(alpha))
 
 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar")
 def _mul(lo: Lowering, x: Lowered, y: Operand) -> Any:
+    _wide(lo)
     return lo.mul(x, y)
 
 
@@ -147,6 +160,7 @@ def _div(lo: Lowering, x: Lowered, y: Operand) -> Any:
 
 @lowers("aten.neg.default")
 def _neg(lo: Lowering, x: Lowered) -> Any:
+    _wide(lo)
     return lo.scale(x, Fraction(-1))
 
 

@@ -206,12 +206,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self,
         name: str,
         args: Iterable[Arg] = (),
-        outputs: Iterable[Arg] = (),
+        outputs: Sequence[Arg] = (),
         boxes: Iterable[Box] = (),
         kwargs: Mapping[str, Arg] | None = None,
     ) -> None:
-        """Append a mark of the job."""
+        """Append a mark of the job; what it makes an input has no value that Python may read."""
         source, _ = place(sys._getframe(1))
+        made = {self.tensors[x.number].storage for x in outputs if isinstance(x, Tensor)}
+        for key, (number, _) in self._storages.items():
+            if number in made:
+                self._shadows.pop(key, None)
         self.append(
             Event(
                 name,

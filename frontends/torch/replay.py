@@ -83,7 +83,9 @@ class Rank:
         self.boxes: dict[str, Box] = {}
         self.found: Found = []
         self.issued: dict[tuple[int, ...], int] = {}
-        self.posted: dict[int, list[tuple[int, torch.Tensor]]] = {}
+        self.posted: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
+        #: How many messages of each sender receives were posted for.
+        self.expected: dict[int, int] = {}
         #: Integers that operators without a rule wrote.
         self.spoiled: set[int] = set()
 
@@ -232,16 +234,18 @@ class Rank:
                 self.world.mail.setdefault((self.trace.rank, other), []).append(tensor.clone())
                 self.world.moved = True
                 continue
-            self.posted.setdefault(event.work, []).append((other, tensor))
+            number = self.expected.get(other, 0)
+            self.expected[other] = number + 1
+            self.posted.setdefault(event.work, []).append((other, number, tensor))
         yield from ()
 
     def arrived(self, work: Arg) -> Generator[None, None, None]:
         """Wait for what was posted under a handle."""
-        for other, tensor in self.posted.pop(work if isinstance(work, int) else 0, ()):
+        for other, number, tensor in self.posted.pop(work if isinstance(work, int) else 0, ()):
             box = self.world.mail.setdefault((other, self.trace.rank), [])
-            while not box:
+            while len(box) <= number:
                 yield
-            tensor.copy_(box.pop(0).reshape(tensor.shape))
+            tensor.copy_(box[number].reshape(tensor.shape))
             self.world.moved = True
 
     def fsdp(self, event: Event) -> None:
