@@ -54,6 +54,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "expectations, derivative and conclusions": (
         "engine/expectations.py",
+        "engine/given.py",
         "engine/demands.py",
         "engine/derive.py",
         "engine/conclusions.py",

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from engine.affine import ZERO, Affine
 from engine.derive import Derived
-from engine.expectations import GRADIENT, LOSS, Given, reach, shape_of, table
+from engine.expectations import GRADIENT, LOSS, reach, shape_of, table
+from engine.given import Given
 from engine.ir import ACCUMULATED, MICROBATCH, Expectation, Plan, Program, Shard
 from engine.rows import Unrolled
 

@@ -14,7 +14,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from engine.errors import InvalidInput, Unsupported
-from engine.expectations import GRADIENT, LOSS, Given, table
+from engine.expectations import GRADIENT, LOSS, table
+from engine.given import Given
 from engine.ir import Addend, Attr, Expectation, Plan, Program, Source
 from engine.ops import lookup
 from engine.rows import Row, Tensor, Unrolled

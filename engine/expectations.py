@@ -1,8 +1,7 @@
 """What must hold of a plan: one table, from the plan to the tensors of both sides.
 
 `table` gives the rows of a plan: its own, or what the losses and gradients of its bodies say.
-`Given` finds the tensors of a side that addends are about.  `check` says what must hold of rows
-before anything is made of them.
+`check` says what must hold of rows before anything is made of them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from engine.ir import (
     Plan,
     Program,
 )
-from engine.rows import Unrolled
 
 LOSS, GRADIENT, COVERAGE = "loss", "gradient", "coverage"
 #: Kinds of conclusions that are no kinds of rows.
@@ -75,46 +73,6 @@ def _gradients(plan: Plan) -> Iterator[Expectation]:
             if shard.updated_as < 0 and (shard.trainable or shard.name in trained):
                 held = (Addend(number, ACCUMULATED, n),)
                 yield Expectation(GRADIENT, shard.name, (), held, shard.offset)
-
-
-# -- the tensors of a side -------------------------------------------------------------------------
-
-
-class Given:
-    """The tensors of one side that addends are about.  In a plan without a table of its own, a loss
-    that is only on its way to another one is none."""
-
-    def __init__(self, plan: Plan, side: Unrolled) -> None:
-        before = () if plan.expectations else _passed_on(side)
-        self.gradients = {(p, shard): v for p, shard, v in side.gradients}
-        self.results: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
-        for r in side.results:
-            found = self.results.setdefault((r.program, r.body, r.value), [])
-            if r.tensor not in before:
-                found.append((r.tensor, r.microbatch))
-
-    def of(self, addend: Addend) -> list[tuple[int, int]]:
-        """Its tensors, each with its microbatch (-1: of all, or of none)."""
-        if addend.body == ACCUMULATED:
-            value = self.gradients.get((addend.program, addend.value))
-            return [] if value is None else [(value, -1)]
-        return self.results.get((addend.program, addend.body, addend.value), [])
-
-    def computed(self, addend: Addend) -> bool:
-        """Whether a call gave it, be it a loss on its way."""
-        return (addend.program, addend.body, addend.value) in self.results
-
-
-def _passed_on(side: Unrolled) -> set[int]:
-    """Losses that communication on the same rank turns into another loss: what was sent on, or an
-    addend before its all-reduce."""
-    found = {value: program for program, _, value in side.losses}
-    before: set[int] = set()
-    for row in side.rows:
-        if row.kind != "op" or row.name == "identity":
-            held = {found[v] for v in row.outputs if v in found}
-            before.update(v for v in row.inputs if v in found and found[v] in held)
-    return before
 
 
 # -- well-formedness -------------------------------------------------------------------------------

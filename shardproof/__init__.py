@@ -30,8 +30,7 @@ def verify(
 ) -> Result:
     """Whether the parallel plan computes what the single-device plan computes, for every input.
 
-    ``single`` and ``parallel`` are two nnScaler plans (.pkl, .pkl.gz), or two folders of traces
-    (``shardproof capture``); alone, ``single`` is a
+    ``single`` and ``parallel`` are two nnScaler plans (.pkl, .pkl.gz); alone, ``single`` is a
     folder with both sides.  The options are those of ``shardproof verify``: ``out`` is the run
     directory, which must be new or empty; ``timeout`` is in seconds per query, ``memory_limit``
     per solver, in bytes or as text ("2GiB"), in place of what the machine has, ``memory_budget``
@@ -44,16 +43,11 @@ def verify(
     Input that cannot be read is a result too (verdict "invalid input").  Raises ``ValueError``
     for options that cannot be; any other error is a fault of Shardproof's or of the machine.
     """
-    from shardproof import api
-    from shardproof.traces import is_recorded
+    from shardproof import sources
+    from shardproof.progress import Progress
 
     where = None if parallel is None else Path(parallel)
-    if where is not None and is_recorded(Path(single), where):
-        from shardproof import recorded
-        from shardproof.progress import Progress
-
-        return recorded.run(Path(single), where, Options(**options), progress or Progress())
-    return api.run(Path(single), where, Options(**options), progress)
+    return sources.run(Path(single), where, Options(**options), progress or Progress())
 
 
 def check(
