@@ -168,10 +168,16 @@ class Rank:
         elif event.name == trace.CONSTANT:
             (number,) = trace.tensors_of(*event.outputs)
             held = self.trace.tensors[number]
-            raw = bytearray(self.trace.constants[number])
+            key = event.kwargs["data"]
+            raw = bytearray(self.trace.constants[key if isinstance(key, int) else -1])
             if raw:
                 values = torch.frombuffer(raw, dtype=getattr(torch, held.dtype))
-                self.view(Tensor(number)).copy_(values)
+                target = self.view(Tensor(number))
+                if event.kwargs.get("whole") is True or target.dtype.is_floating_point:
+                    target.copy_(values.view(target.shape))
+                elif self.trace.tensors[number].storage in self.spoiled:
+                    target.copy_(values.view(target.shape))
+                    self.spoiled.discard(self.trace.tensors[number].storage)
         elif event.name == trace.PARAMETER and name not in self.computed:
             box = event.boxes[0]
             target = self.view(event.outputs[0])

@@ -78,6 +78,15 @@ def test_an_optimizer_with_another_rate_is_refuted(tmp_path: Path) -> None:
     assert result.verdict == "refuted", sp.told(result)
 
 
+def test_tables_of_constants_are_inputs_by_their_contents(tmp_path: Path) -> None:
+    single, right = steps.weighted(0), steps.weighted(0)
+    result = verify(tmp_path, right, single, validate=True)
+    assert result.verdict == "proved", sp.told(result)
+    other = verify(tmp_path / "other", steps.weighted(1), single)
+    assert other.verdict == "inconclusive"
+    assert "move.constant" in other.reason
+
+
 SCHEDULES = {
     "LoopedBFS": (schedules.ScheduleLoopedBFS, lambda rank: (rank, rank + 2)),
     "Interleaved1F1B": (schedules.ScheduleInterleaved1F1B, lambda rank: (rank, rank + 2)),
