@@ -59,6 +59,57 @@ def _stack(lo: Lowering, xs: Sequence[Lowered], dim: int = 0) -> Any:
     return lo.concat(parts, at)
 
 
+def _padded(lo: Lowering, x: Lowered, dim: int, before: int, after: int, value: float) -> Any:
+    """More positions of one number on both sides of a dimension; fewer where it is negative."""
+    size = x.shape[dim]
+    start, stop = max(0, -before), size - max(0, -after)
+    if start > stop:
+        raise Unsupported(f"padding of {list(x.shape)} by {before} and {after}")
+    parts: list[Any] = [lo.slice(x, dim, start, stop - start)]
+    for count, place in ((before, 0), (after, len(parts) + (before > 0))):
+        if count > 0:
+            shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])
+            parts.insert(place, Const(fraction(value), shape, x.dtype))
+    return lo.concat(parts, dim)
+
+
+@lowers("aten.constant_pad_nd.default")
+def _pad(lo: Lowering, x: Lowered, padding: Sequence[int], value: float = 0) -> Any:
+    for i in range(len(padding) // 2):
+        dim = len(x.shape) - 1 - i
+        if padding[2 * i] or padding[2 * i + 1]:
+            x = _padded(lo, x, dim, padding[2 * i], padding[2 * i + 1], value)
+    return x
+
+
+@lowers("aten.slice_backward.default")
+def _slice_backward(
+    lo: Lowering,
+    gradient: Lowered,
+    sizes: Sequence[int],
+    dim: int,
+    start: int,
+    stop: int,
+    step: int,
+) -> Any:
+    at, *_ = dimensions(tuple(sizes), dim)
+    size = sizes[at]
+    first = min(max(start + size if start < 0 else start, 0), size)
+    if step != 1:
+        raise Unsupported(f"the gradient of a slice with step {step}")
+    return _padded(lo, gradient, at, first, size - first - gradient.shape[at], 0)
+
+
+@lowers("aten.select_backward.default")
+def _select_backward(
+    lo: Lowering, gradient: Lowered, sizes: Sequence[int], dim: int, index: int
+) -> Any:
+    at, *_ = dimensions(tuple(sizes), dim)
+    row = lo.reshape(gradient, (*gradient.shape[:at], 1, *gradient.shape[at:]))
+    place = index % sizes[at]
+    return _padded(lo, row, at, place, sizes[at] - place - 1, 0)
+
+
 @lowers("move.cast", "aten._to_copy.default")
 def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
     dtype = dtype or x.dtype

@@ -217,6 +217,31 @@ def _(d: Draw) -> Call:
     return (parts, dim - len(shape) if d.below(2) else dim), {}
 
 
+@call("aten.constant_pad_nd.default")
+def _(d: Draw) -> Call:
+    x = d.real(*(n + 2 for n in d.any_shape(2)))
+    padding = [d.below(4) - 1 for _ in range(2 * (1 + d.below(2)))]
+    return (x, padding, d.number()), {}
+
+
+@call("aten.slice_backward.default")
+def _(d: Draw) -> Call:
+    sizes = [n + 1 for n in d.any_shape(1)]
+    dim = d.below(len(sizes))
+    start = d.below(sizes[dim])
+    stop = start + 1 + d.below(sizes[dim] - start)
+    shape = [*sizes[:dim], stop - start, *sizes[dim + 1 :]]
+    return (d.real(*shape), sizes, dim, start, stop, 1), {}
+
+
+@call("aten.select_backward.default")
+def _(d: Draw) -> Call:
+    sizes = list(d.any_shape(1))
+    dim = d.below(len(sizes))
+    index = d.below(2 * sizes[dim]) - sizes[dim]
+    return (d.real(*sizes[:dim], *sizes[dim + 1 :]), sizes, dim, index), {}
+
+
 @call("aten.stack.default")
 def _(d: Draw) -> Call:
     shape = d.any_shape()
