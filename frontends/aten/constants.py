@@ -18,7 +18,7 @@ from engine.affine import ZERO
 from engine.errors import Unsupported
 from engine.ir import Shard
 from frontends.aten.lowering import Const, Lowering, Shape, fraction
-from frontends.aten.positions import Compared, Positions
+from frontends.aten.positions import Additive, Compared, Positions
 
 Array = NDArray[Any]
 
@@ -53,6 +53,8 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
         found = _positions(held, dtype)
         if found is not None:
             return found
+    elif ((held == 0) | (held == -np.inf)).all():
+        return Additive(_mask(held == -np.inf), dtype)
     elif not np.isfinite(held).all():
         raise Unsupported("constants that are no numbers")
     return _table(lo, held, data, dtype)

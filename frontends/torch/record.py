@@ -298,6 +298,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = [x for x in _flat(out) if isinstance(x, torch.Tensor)]
         tags = getattr(func, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags or func.namespace != "aten":
+            self._meet(args, tuple(kwargs.values()))
             self._forget(func, args, results)
             return None
         if sum(x.numel() for x in results) > MOST_SHADOW or any(x.is_meta for x in results):

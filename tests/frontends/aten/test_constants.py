@@ -11,7 +11,7 @@ import pytest
 from engine.errors import Unsupported
 from frontends.aten import Const, Lowering, Real
 from frontends.aten.constants import constant
-from frontends.aten.positions import Compared, Positions
+from frontends.aten.positions import Additive, Compared, Positions
 
 
 def of(array: Any, lo: Lowering | None = None) -> Any:
@@ -48,6 +48,13 @@ def test_masks_that_compare_positions_stay_masks(diagonal: int, below: bool) -> 
     index = np.indices(found.shape)
     entries = found.of.const + sum(s * index[d] for d, s in enumerate(found.of.steps))
     np.testing.assert_array_equal(entries >= 0, array)
+
+
+def test_masks_of_minus_infinity_stay_masks() -> None:
+    later = np.triu(np.ones((3, 3), dtype=bool), 1)
+    found = of(np.where(later, -np.inf, 0.0))
+    assert isinstance(found, Additive)
+    assert found.where == Compared(Positions(-1, (-1, 1), (3, 3), "int64"))
 
 
 def test_other_masks_are_refused() -> None:
