@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from engine.errors import Unsupported
+from frontends.aten.joined import joined, mixed
 from frontends.aten.lowering import (
     Const,
     Lowered,
@@ -42,14 +43,18 @@ def _expand(lo: Lowering, x: Lowered, shape: Sequence[int]) -> Any:
     return lo.expand(x, tuple(shape))
 
 
+def _joined(lo: Lowering, xs: Sequence[Lowered], dim: int) -> Any:
+    return joined(lo, xs, dim) if mixed(xs) else lo.concat(xs, dim)
+
+
 @lowers("move.concat")
 def _concat(lo: Lowering, xs: Sequence[Lowered], dim: int) -> Any:
-    return lo.concat(xs, dim)
+    return _joined(lo, xs, dim)
 
 
 @lowers("aten.cat.default")
 def _cat(lo: Lowering, xs: Sequence[Lowered], dim: int = 0) -> Any:
-    return lo.concat(xs, dimensions(xs[0].shape, dim)[0])
+    return _joined(lo, xs, dimensions(xs[0].shape, dim)[0])
 
 
 @lowers("aten.stack.default")
@@ -70,7 +75,7 @@ def _padded(lo: Lowering, x: Lowered, dim: int, before: int, after: int, value: 
         if count > 0:
             shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])
             parts.insert(place, Const(fraction(value), shape, x.dtype))
-    return lo.concat(parts, dim)
+    return _joined(lo, parts, dim)
 
 
 @lowers("aten.constant_pad_nd.default")
