@@ -66,6 +66,12 @@ class Affine:
         rest = tuple(t for t in self.terms if t[0] != axis)
         return Affine(self.const + coefficient * position, rest)
 
+    def settled(self, extents: Mapping[str, int]) -> Affine:
+        """The function without coordinates that are always 0: along axes of one position."""
+        if all(extents.get(axis) != 1 for axis, _ in self.terms):
+            return self
+        return Affine(self.const, tuple(t for t in self.terms if extents.get(t[0]) != 1))
+
     @property
     def axes(self) -> tuple[str, ...]:
         return tuple(axis for axis, _ in self.terms)

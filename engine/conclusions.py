@@ -66,7 +66,7 @@ def box_of(lineage: Lineage, shard: Shard, extents: Mapping[str, int]) -> Lineag
         dims = list(term.layout.dims)
         for i, (size, full) in enumerate(zip(shard.shape, shard.full_shape, strict=True)):
             if size != full:
-                dims[i] = _interval(dims[i], shard.offset[i], size, extents)
+                dims[i] = _interval(dims[i], shard.offset[i].settled(extents), size, extents)
         terms.append(term._replace(layout=term.layout._replace(dims=tuple(dims))))
     return Lineage(shard.shape, tuple(terms))
 

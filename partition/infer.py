@@ -348,6 +348,7 @@ class LineageReading:
         return Lineage(shape, terms)
 
     def slice(self, x: Lineage, dim: int, start: Affine, size: int) -> Lineage:
+        start = start.settled(self.mesh)
         shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
         if size > x.shape[dim] or (not start.terms and not 0 <= start.const <= x.shape[dim] - size):
             raise ShapeMismatch(f"slice [{start}, +{size}) of a dimension of {x.shape[dim]}")
@@ -425,7 +426,7 @@ class LineageReading:
         node = self.table.node(
             "onehot", (term.factor, term.node), (*operand.extents, ABSOLUTE), operand.coordinates
         )
-        classes = Atom(len(operand.extents), 1, ABSOLUTE, start, size)
+        classes = Atom(len(operand.extents), 1, ABSOLUTE, start.settled(self.mesh), size)
         layout = Layout((*term.layout.dims, (classes,)), term.layout.fixed)
         return Lineage((*ids.shape, size), (Term(Fraction(1), node, layout),))
 
