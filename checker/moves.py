@@ -100,6 +100,14 @@ class _Moves:
                 if vector[-1]:  # a class is read by its number
                     raise Uneven
                 self.node(payload[1], vector[:-1])
+            case "block":
+                operand, blocks = payload
+                for axis, step in enumerate(vector):
+                    # Moved, what is left must be what was left: one interval of the whole axis.
+                    of = [b for b in blocks if b.axis == axis]
+                    if step and any(b.extent != self.nodes[operand].extents[axis] for b in of):
+                        raise Uneven
+                self.node(operand, vector)
             case "einsum":
                 self.operands(number, payload[0], payload[1], vector)
             case "combine":

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from math import gcd
+from typing import NamedTuple
 
 from engine.affine import Affine
+from engine.blocks import Digit, digits
 from engine.cone import operands
 from engine.errors import Unsupported
-from engine.lineage import ABSOLUTE, BROADCAST, Lineage, NodeTable, Part
+from engine.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, NodeTable, Part
 
 #: Node and axis; axis -1 - l: reduced label l of the node's definition.  Node -1 - i: dimension of
 #: the claim's lineage i.
@@ -21,6 +24,14 @@ Axis = tuple[int, int]
 #: An axis and a stride along it, the same of another one, and how many positions they have in
 #: common from there (`ABSOLUTE`: all).
 Relation = tuple[Axis, int, Axis, int, int]
+
+
+class Shift(NamedTuple):
+    """A digit of a block's axis ``inside`` and of the axis ``around`` that it is of."""
+
+    inside: Axis
+    around: Axis
+    digit: Digit
 
 
 class Digits:
@@ -47,7 +58,7 @@ class Digits:
         local: list[Relation] = []
         if related is not None:
             self.places = {id(lineage): -1 - i for i, lineage in enumerate(lineages)}
-            local = [*related, *self.views(lineages)]
+            local = [*related, *self.views(lineages, whole=False)]
         self._note_strides(lineages, extents)
         self._relate(defined, local)
 
@@ -88,8 +99,9 @@ class Digits:
             self.strides[key].add(stride * abs(coefficient) * extents[axis])
 
     @staticmethod
-    def views(lineages: Sequence[Lineage]) -> Iterator[Relation]:
-        """Local dimensions and the axes that they are views of."""
+    def views(lineages: Sequence[Lineage], *, whole: bool = True) -> Iterator[Relation]:
+        """Local dimensions and the axes that they are views of; unless ``whole``, of an interval
+        that is none of several equal ones only the digits that do not cut through it."""
         for i, lineage in enumerate(lineages):
             for term in lineage.terms:
                 for d, dim in enumerate(term.layout.dims):
@@ -97,7 +109,8 @@ class Digits:
                     for atom in reversed(dim):
                         if atom.axis != BROADCAST and atom.size > 1:
                             axis = (term.node, atom.axis)
-                            yield (-1 - i, d), inner, axis, atom.stride, atom.size
+                            size = atom.size if whole else _uncut(atom)
+                            yield (-1 - i, d), inner, axis, atom.stride, size
                         inner *= atom.size
 
     def _relate(self, numbers: Sequence[int], local: Sequence[Relation]) -> None:
@@ -110,6 +123,10 @@ class Digits:
         for label, _, axis, stride, extent in relations:
             self._stride(axis, stride, extent)
             self._stride(label, 1, extent)
+        shifts = [shift for number in sorted(numbers) for shift in self.shifts(number)]
+        for inside, around, digit in shifts:
+            self._stride(inside, digit.inner, digit.size)
+            self._stride(around, digit.outer, digit.extent)
         relations += local
         for one, stride, other, _, extent in local:
             if one == other and extent == 1:
@@ -120,6 +137,8 @@ class Digits:
             for one, a, other, b, extent in relations:
                 changed |= self._carry(one, a, other, b, extent)
                 changed |= self._carry(other, b, one, a, extent)
+            for shift in shifts:
+                changed |= self._carry_shifted(shift)
 
     def _carry(self, source: Axis, a: int, target: Axis, b: int, extent: int) -> bool:
         """Strides of one axis from ``a`` on, as strides of another from ``b`` on."""
@@ -133,6 +152,21 @@ class Digits:
             return False
         held |= found
         return True
+
+    def _carry_shifted(self, shift: Shift) -> bool:
+        """Strides of a block's digit, and of the digit around it, that do not cut through it."""
+        inside, around, (inner, outer, size, start, extent) = shift
+        steps = {s // inner for s in self.strides[inside] if s % inner == 0 and s <= inner * size}
+        steps |= {
+            s // outer
+            for s in self.strides[around]
+            if s % outer == 0 and (not extent or s < outer * extent)
+        }
+        fit = [c for c in steps if size % c == 0 and start % c == 0 and extent % c == 0]
+        before = len(self.strides[inside]) + len(self.strides[around])
+        self.strides[inside].update(inner * c for c in fit)
+        self.strides[around].update(outer * c for c in fit)
+        return len(self.strides[inside]) + len(self.strides[around]) > before
 
     @staticmethod
     def _check(relations: Sequence[Relation]) -> None:
@@ -148,6 +182,15 @@ class Digits:
             operand = node.payload[2] if node.kind == "unary" else node.payload[1]
             axes = self.nodes[operand].extents  # type: ignore[index]
             return [((number, i), 1, (operand, i), 1, n) for i, n in enumerate(axes)]  # type: ignore[misc]
+        if node.kind == "block":
+            operand, held = node.payload
+            cut = {block.axis for block in held}  # type: ignore[attr-defined]
+            axes = self.nodes[operand].extents  # type: ignore[index]
+            return [
+                ((number, i), 1, (operand, i), 1, n)  # type: ignore[misc]
+                for i, n in enumerate(axes)
+                if i not in cut
+            ]
         reads = operands(self.nodes, number)
         outputs: Sequence[int] = node.payload[-1] if reads else ()  # type: ignore[assignment]
         place = {label: i for i, label in enumerate(outputs)}
@@ -156,6 +199,22 @@ class Digits:
             for o in reads
             for axis, stride, extent, label in o.atoms
         ]
+
+    def shifts(self, number: int) -> list[Shift]:
+        """The digits of the axes that a block cuts."""
+        node = self.nodes[number]
+        if node.kind != "block":
+            return []
+        operand, held = node.payload
+        axes = self.nodes[operand].extents  # type: ignore[index]
+        try:
+            return [
+                Shift((number, axis), (operand, axis), digit)  # type: ignore[arg-type]
+                for axis in sorted({block.axis for block in held})  # type: ignore[attr-defined]
+                for digit in digits(held, axis, axes[axis])  # type: ignore[arg-type]
+            ]
+        except ValueError as error:
+            raise Unsupported(str(error)) from None
 
     def _digits(self, key: Axis) -> tuple[tuple[int, int], ...]:
         """(stride, extent) of the digits of an axis, innermost first; extent 0: unbounded."""
@@ -179,3 +238,13 @@ class Digits:
             for s, e in self._digits(key)
             if s >= stride and (extent == ABSOLUTE or s < stride * extent)
         ]
+
+
+def _uncut(atom: Atom) -> int:
+    """The largest digit of an atom's axis that its interval takes wholly."""
+    if atom.extent == ABSOLUTE or (
+        atom.extent % atom.size == 0 and atom.start.divisible(atom.size)
+    ):
+        return atom.size
+    steps = (atom.start.const, *(c for _, c in atom.start.terms))
+    return gcd(atom.size, atom.extent, *steps)

@@ -16,7 +16,7 @@ from math import prod
 
 from engine.affine import Affine
 from engine.arrays.dims import Dim, Factor
-from engine.digits import Axis, Digits, Relation
+from engine.digits import Axis, Digits, Relation, Shift
 from engine.errors import Unsupported
 from engine.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, NodeTable, Part
 
@@ -25,6 +25,8 @@ Over = tuple[tuple[str, int], ...]
 
 #: Positions that every piece of an axis keeps, or all that it has.
 FEWEST = 2
+#: Rounds in which cuts are carried between blocks and the axes that they are of.
+MOST_SHIFTED = 8
 
 
 def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
@@ -91,6 +93,7 @@ class Grid(Digits):
         for extent, place in boundaries:
             self.cuts.setdefault(extent, {0, extent}).add(place)
         self._note_cuts(lineages)
+        self._note_shifts(defined)
         if related is not None:
             self._note_absolute(lineages)
         self._note_local(lineages)
@@ -152,6 +155,36 @@ class Grid(Digits):
                     )
                 for part in term.parts:
                     self._cut(self._range(part), 1, part.extent, self.at(part.start), part.size)
+
+    def _note_shifts(self, defined: Sequence[int]) -> None:
+        """Cut blocks and the axes that they are of alike, until nothing changes."""
+        shifts = [s for n in defined for s in self.shifts(n) if s.digit.size != s.digit.extent]
+        for _ in range(MOST_SHIFTED if shifts else 0):
+            before = {extent: set(cuts) for extent, cuts in self.cuts.items()}
+            for shift in shifts:
+                self._shift(shift)
+            if before == self.cuts:
+                return
+        if shifts:
+            raise Unsupported("blocks of one axis that overlap")
+
+    def _shift(self, shift: Shift) -> None:
+        inside, around, (inner, outer, size, start, extent) = shift
+        stride, last = self.within(inside, inner, size)[-1]
+        step = stride // inner
+        (at, above), *more = self.within(around, outer * step, extent // step)
+        if start % step or size != step * last or at != outer * step:
+            raise Unsupported(f"a block of {size} positions from {start} in blocks of {step}")
+        if above == last:
+            return  # it is a digit of its own, and cut like all of that extent
+        first = start // step
+        held = self.cuts.setdefault(last, {0, last})
+        for stop in sorted(held):
+            self._cut(around, at, extent // step, first, stop)
+        if not more:
+            held |= {p - first for p in self.cuts[above] if first <= p <= first + last}
+        units = max(self.units.get(last, 0), self.units.get(above, 0))
+        self.units[last] = self.units[above] = units
 
     def _check_joined(self, lineages: Sequence[Lineage], over: Over) -> None:
         """A coordinate that is summed over represents the digit that a part moves along: refuse one

@@ -54,6 +54,8 @@ class Classes:
         self.above: dict[Class, Class] = {}
         for number in sorted(here.defined):
             self._relate(grid.relations(number))
+            for shift in grid.shifts(number):
+                self._one(shift.inside, shift.around)
         self._relate(grid.views(lineages))
         self._relate(relations)
         self._coordinates(lineages, joined)
@@ -66,6 +68,16 @@ class Classes:
         for one, a, other, b, extent in relations:
             for stride, _ in self.grid.within(one, a, extent):
                 self._join((one, stride), (other, stride // a * b))
+
+    def _one(self, inside: Axis, around: Axis) -> None:
+        """All digits of a block's axis, and of the axis that it is of, are one class."""
+        first, *others = (
+            (axis, stride)
+            for axis in (around, inside)
+            for stride, _ in self.grid.within(axis, 1, ABSOLUTE)
+        )
+        for other in others:
+            self._join(first, other)
 
     def _coordinates(self, lineages: Sequence[Lineage], joined: Sequence[str]) -> None:
         """A coordinate that is joined runs along the digits that move with it."""
@@ -192,6 +204,8 @@ class Definitions:
             case "combine":
                 for part in below:
                     found |= part
+            case "block":
+                found += self.summed(*operand_nodes(self.nodes, number))
         return found
 
     def _note(self, number: int) -> None:

@@ -119,6 +119,8 @@ class Node(NamedTuple):
     - "combine": (factors, operands, output labels): a sum of broadcast operands;
     - "unary": (function, factor, node): same axes as the node;
     - "amax": (sign, operand, output labels);
+    - "block": (node, blocks): the node without what is outside of `engine.blocks.Block`s of its
+      axes;
     - "onehot": (factor, node): the node's axes, then the class;
     - "select": (factor, operand, row label, selection): axes of the operand but for the row, then
       the position among the chosen;
@@ -149,6 +151,7 @@ PAYLOAD: dict[str, tuple[str, ...]] = {
     "unary": ("value", "value", "node"),
     "amax": ("value", "operand"),
     "onehot": ("value", "node"),
+    "block": ("node", "value"),
     "select": ("value", "operand"),
 }
 
@@ -180,6 +183,8 @@ class NodeTable:
         self.nodes: list[Node] = []
         self.tokens: list[Token] = []
         self._masked: set[int] = set()
+        #: Blocks that definitions are about: (node, axis, extent) -> (start, size).
+        self.blocks: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         self._met: list[tuple[str, int]] | None = None
         self._node_numbers: dict[tuple[str, tuple[object, ...]], int] = {}
         self._token_numbers: dict[Token, int] = {}
@@ -198,13 +203,16 @@ class NodeTable:
             number = len(self.nodes)
             self._node_numbers[key] = number
             self.nodes.append(Node(kind, payload, extents, coordinates))
-            if kind == "causal" or (
-                kind == "combine" and any(o.node in self._masked for o in payload[1])  # type: ignore[attr-defined]
-            ):
+            if kind == "causal" or self._reads_masked(kind, payload):
                 self._masked.add(number)
         if self._met is not None:
             self._met.append(("node", number))
         return number
+
+    def _reads_masked(self, kind: str, payload: tuple[Any, ...]) -> bool:
+        if kind == "combine":
+            return any(o.node in self._masked for o in payload[1])
+        return kind == "block" and payload[0] in self._masked
 
     def is_masked(self, number: int) -> bool:
         """Whether entries may be minus infinity: such a node is never taken as a symbol."""

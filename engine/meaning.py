@@ -19,6 +19,7 @@ import numpy as np
 from engine.arrays import MASKED, TermReading, Weighted
 from engine.arrays.base import Array
 from engine.arrays.dims import Dim, Extent, Factor, count
+from engine.blocks import place
 from engine.cone import operands
 from engine.errors import Unsupported
 from engine.grid import Grid
@@ -269,6 +270,15 @@ class Meaning:
         factor, operand = self.nodes[number].payload
         ids = self.terms.mul(factor, self.entry(operand, index[:-1]))  # type: ignore[arg-type]
         return self.terms.app("is", ids, self.terms.const(index[-1]))
+
+    def _block(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        operand, held = self.nodes[number].payload
+        extents = self.nodes[operand].extents  # type: ignore[index]
+        found = (
+            place(held, axis, n, i) if any(b.axis == axis for b in held) else i  # type: ignore[arg-type,attr-defined]
+            for axis, (n, i) in enumerate(zip(extents, index, strict=True))
+        )
+        return self.entry(operand, tuple(found))  # type: ignore[arg-type]
 
     def _causal(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         return MASKED if index[1] > index[0] else self.terms.zero

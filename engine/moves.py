@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from engine.affine import ZERO, Affine
+from engine.blocks import Block, is_shift
 from engine.cone import Cone, cone, operand_nodes, operands
 from engine.ir import Attr
 from engine.lineage import BROADCAST, Lineage, NodeTable, Operand, Part, Term
@@ -81,6 +82,8 @@ class _Moves:
             if vector[-1] != self.zero:
                 raise Uneven  # a class is read by its number
             self.node(payload[1], vector[:-1])
+        elif node.kind == "block":
+            self.block(payload[0], payload[1], vector)
         elif reads := operands(self.nodes, number):
             if node.kind == "select" and vector[-1] != self.zero:
                 raise Uneven  # each of the chosen is a function of its own
@@ -88,6 +91,14 @@ class _Moves:
             self.operands(number, reads, outputs, vector[: len(outputs)])
         elif any(step != self.zero for step in vector):
             raise Uneven
+
+    def block(self, operand: int, blocks: Sequence[Block], vector: tuple[Any, ...]) -> None:
+        """Along an axis of several digits what is left of an axis is no interval: it stays."""
+        for axis in {block.axis for block in blocks}:
+            full = self.nodes[operand].extents[axis]
+            if not is_shift(blocks, axis, full) and vector[axis] != self.zero:
+                raise Uneven
+        self.node(operand, vector)
 
     def operands(
         self, number: int, reads: Sequence[Operand], outputs: Sequence[int], vector: tuple[Any, ...]

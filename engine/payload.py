@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from engine.affine import Affine, affine
+from engine.blocks import Block
 from engine.errors import InvalidInput
 from engine.lineage import Atom, Layout, Operand, Part, Term
 from engine.reading import Selection
@@ -135,6 +136,7 @@ DEFINITIONS: Mapping[str, Codec] = {
         "unary": (TEXT, FRACTION, INTEGER),
         "amax": (INTEGER, OPERAND, _LABELS),
         "onehot": (FRACTION, INTEGER),
+        "block": (INTEGER, several(record(Block, INTEGER, INTEGER, INTEGER, INTEGER))),
         "select": (FRACTION, OPERAND, INTEGER, SELECTION, _LABELS),
         "stack": (INTEGER, _TERMS),
         "piece": (_TERMS,),

@@ -34,16 +34,17 @@ from engine.lineage import (
 from engine.reading import CONSTANTS, Selection, is_partial
 from engine.sums import collect, largest, merge_parts
 from partition.canonical import Draft, canonical
+from partition.closing import closed
 from partition.masks import masked_once, unscaled
 from partition.match import Matcher
 from partition.views import (
     adjoin_terms,
     constant_layout,
-    join,
     lineage_axes,
     local_view,
     result_layout,
 )
+from partition.windows import Reads, Windows
 
 #: Sums of more partial terms than this are taken as they are.
 MOST_TERMS = 32
@@ -64,7 +65,9 @@ class LineageReading:
         """``reference_size``: nodes below are the single-device program's (None: all are);
         ``mesh``: how far every coordinate reaches."""
         self.table = table
+        self.reference_size = reference_size
         self.mesh = mesh or {}
+        self.windows = Windows(table, reference_size is None, self.mesh)
         self.partial: list[tuple[str, Term]] = []
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
 
@@ -120,26 +123,23 @@ class LineageReading:
         extents: dict[int, int] = {}
         intervals: dict[int, Atom] = {}
         dims: list[list[int | Atom]] = []
-        atoms: list[list[tuple[Atom, int]]] = [[] for _ in terms]
+        reads = Reads(self.windows, terms)
         for i in range(len(shape)):
             dim: list[int | Atom] = []
             for position in align([t.layout.dims[i] for t in terms]):
-                joined = join(position)
+                label = len(extents)
+                joined = reads.label(label, position, range(len(terms)))
                 if joined.axis == BROADCAST:
                     dim.append(joined)
                     continue
-                label = len(extents)
                 extents[label] = joined.extent
                 intervals[label] = joined
                 outputs.add(label)
                 dim.append(label)
-                for k, atom in enumerate(position):
-                    if atom is not None and atom.axis != BROADCAST:
-                        atoms[k].append((atom._replace(extent=joined.extent), label))
             dims.append(dim)
         drafts: list[Draft] = [
-            (t.node if t.node != self.table.one else -1, tuple(a), t.layout.fixed, (t.factor,))
-            for t, a in zip(terms, atoms, strict=True)
+            (t.node if t.node != self.table.one else -1, *reads.of(k), (t.factor,))
+            for k, t in enumerate(reads.settled())
         ]
         form = canonical(drafts, frozenset(outputs), extents)
         factors = [terms[i].factor for i in form.order]
@@ -217,13 +217,16 @@ class LineageReading:
         output: str,
         terms: Sequence[Term],
         sizes: Mapping[str, int],
+        closed: frozenset[str] = frozenset(),
     ) -> Term:
+        """One term of a product; ``closed``: labels that run along what the terms have of them, and
+        no further."""
         factor = Fraction(1)
         for term in terms:
             factor *= term.factor
         extents: dict[int, int] = {}
         intervals: dict[int, Atom] = {}
-        atoms: list[list[tuple[Atom, int]]] = [[] for _ in terms]
+        reads = Reads(self.windows, terms)
         dims: dict[str, list[int | Atom]] = {}
         for name in dict.fromkeys("".join(names) + output):
             holders = [(k, x.index(name)) for k, x in enumerate(names) if name in x]
@@ -231,35 +234,33 @@ class LineageReading:
             if not holders:
                 dim.append(constant_atom(sizes[name]))
             for position in align([terms[k].layout.dims[i] for k, i in holders]):
-                joined = join(position)
+                label = len(extents)
+                owners = [k for k, _ in holders]
+                joined = reads.label(label, position, owners, closed=name in closed)
                 if joined.axis == BROADCAST:
                     if name not in output:
                         factor *= joined.size
                     dim.append(joined)
                     continue
-                label = len(extents)
                 extents[label] = joined.extent
                 intervals[label] = joined
                 dim.append(label)
-                for (k, _), atom in zip(holders, position, strict=True):
-                    if atom is not None and atom.axis != BROADCAST:
-                        atoms[k].append((atom._replace(extent=joined.extent), label))
             dims[name] = dim
         outputs = frozenset(x for name in output for x in dims[name] if not isinstance(x, Atom))
         return self._product_term(
-            factor, terms, atoms, [dims[n] for n in output], outputs, extents, intervals
+            factor, reads, [dims[n] for n in output], outputs, extents, intervals
         )
 
     def _product_term(
         self,
         factor: Fraction,
-        terms: Sequence[Term],
-        atoms: Sequence[Sequence[tuple[Atom, int]]],
+        reads: Reads,
         dims: Sequence[Sequence[int | Atom]],
         outputs: frozenset[int],
         extents: Mapping[int, int],
         intervals: Mapping[int, Atom],
     ) -> Term:
+        terms = reads.terms
         real = [k for k, t in enumerate(terms) if t.node != self.table.one]
         if not real:
             return Term(
@@ -269,15 +270,15 @@ class LineageReading:
             )
         if len(real) == 1 and len(outputs) == len(extents):
             only = terms[real[0]]
-            held = {label: atom for atom, label in atoms[real[0]]}
+            atoms, fixed = reads.of(real[0])
+            held = {label: atom for atom, label in atoms}
             moved = tuple(
                 merge([a if isinstance(a, Atom) else held[a] for a in dim]) for dim in dims
             )
-            return Term(factor, only.node, Layout(moved, only.layout.fixed), only.parts)
-        chosen = [terms[k] for k in real]
-        drafts: list[Draft] = [
-            (t.node, tuple(atoms[k]), t.layout.fixed, ()) for k, t in zip(real, chosen, strict=True)
-        ]
+            return Term(factor, only.node, Layout(moved, fixed), only.parts)
+        settled = reads.settled()
+        chosen = [settled[k] for k in real]
+        drafts: list[Draft] = [(settled[k].node, *reads.of(k), ()) for k in real]
         form = canonical(drafts, outputs, dict(extents))
         payload = (form.operands, form.outputs)
         node = self._definition("einsum", payload, form.outputs, form.extents, chosen)
@@ -323,7 +324,27 @@ class LineageReading:
         """The one complete term of ``x``; taken as it is if there is no such term."""
         if len(x.terms) == 1 and not x.terms[0].parts:
             return x.terms[0]
-        return self.piece(x).terms[0]
+        whole = self.closed(x)
+        return self.piece(x).terms[0] if whole is None else whole.terms[0]
+
+    def closed(self, x: Lineage) -> Lineage | None:
+        """Partial sums over constant blocks as one complete term over these blocks (None: it is
+        none, or none that the single-device program has)."""
+        if not any(t.parts for t in x.terms):
+            return None
+        try:
+            terms = [closed(self.table, t, self._closed_product) for t in x.terms]
+        except Misaligned:
+            return None
+        if self.reference_size is not None and any(t.node >= self.reference_size for t in terms):
+            return None
+        result = self.fold(Lineage(x.shape, tuple(terms)))
+        return result if len(result.terms) == 1 and not result.terms[0].parts else None
+
+    def _closed_product(self, spec: str, terms: Sequence[Term], over: frozenset[str]) -> Term:
+        left, output = spec.split("->")
+        names = left.split(",")
+        return self._product(names, output, terms, {}, over)
 
     def unary(self, function: str, x: Lineage) -> Lineage:
         term = self._single(x)

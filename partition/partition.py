@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import NamedTuple
 
 from engine.conclusions import Conclusion, conclude
@@ -29,6 +30,7 @@ from partition.repeat import Repeat
 from partition.signature import Signatures
 from partition.templates import key
 from partition.trace import UNSUPPORTED, Trace, Tracer, reference
+from partition.views import lies_in
 
 #: Rows that claim nothing beyond their source or an assumption.
 UNCLAIMED = frozenset({"shard", "load", "seed", "recv", "broadcast"})
@@ -143,7 +145,8 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     first = Tracer(alone, [plan.single], nodes, known, forms=forms).run(derived.unrolled)
     _whole([f for f in first.findings if f.kind != UNSUPPORTED])
     size = len(nodes)
-    second = Tracer(plan, plan.programs, nodes, known, size, forms).run(parallel)
+    tracer = Tracer(plan, plan.programs, nodes, known, size, forms)
+    second = tracer.run(parallel)
     result = Partition(
         plan,
         nodes,
@@ -161,7 +164,7 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
-    result.findings += _less_defined(nodes, first, second)
+    result.findings += _less_defined(first, second, tracer.mesh)
     if not parallel.faults:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
@@ -318,19 +321,19 @@ def _live(result: Partition, name: str) -> set[int]:
     return live
 
 
-def _less_defined(nodes: NodeTable, single: Trace, parallel: Trace) -> list[Finding]:
+def _less_defined(
+    single: Trace, parallel: Trace, mesh: Mapping[str, int]
+) -> list[Finding]:
     """Functions that are undefined somewhere, of entries that the single-device program does not
     take them of: the parallel program might be undefined where the other one is not."""
     whole = {(f, t.factor, t.node) for f, t in single.partial if _is_whole(t)}
-    boxes = {(f, t.factor, t.node, t.layout) for f, t in single.partial}
+    boxes: dict[tuple[str, Fraction, int], list[Term]] = {}
+    for f, t in single.partial:
+        boxes.setdefault((f, t.factor, t.node), []).append(t)
     found = {}
     for function, term in parallel.partial:
-        if (function, term.factor, term.node) in whole or (
-            function,
-            term.factor,
-            term.node,
-            term.layout,
-        ) in boxes:
+        key = (function, term.factor, term.node)
+        if key in whole or any(lies_in(term, box, mesh) for box in boxes.get(key, ())):
             continue
         found[function, term.node] = Finding(
             "definedness",

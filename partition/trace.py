@@ -91,11 +91,11 @@ class Tracer:
         self.programs = programs
         self.table = table
         self.known = known
-        mesh = {MICROBATCH: plan.microbatches}
+        self.mesh = {MICROBATCH: plan.microbatches}
         for program in programs:
             for axis, extent in program.extents.items():
-                mesh[axis] = max(extent, mesh.get(axis, 1))
-        self.reading = LineageReading(table, reference_size, mesh)
+                self.mesh[axis] = max(extent, self.mesh.get(axis, 1))
+        self.reading = LineageReading(table, reference_size, self.mesh)
         self.repeats = Repeats(self.reading, forms or Forms(table), reference_size)
         self.extents = [tuple(program.extents.items()) for program in programs]
 

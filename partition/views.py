@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from engine.affine import ZERO
+from engine.affine import ZERO, Affine
 from engine.layout import Misaligned, adjoin, constant_atom, merge
 from engine.lineage import ABSOLUTE, BROADCAST, Atom, Dim, Layout, Lineage, NodeTable, Term
 
@@ -115,3 +115,30 @@ def result_layout(
                 )
         result.append(merge(atoms))
     return Layout(tuple(result))
+
+
+def lies_in(view: Term, box: Term, mesh: Mapping[str, int]) -> bool:
+    """Whether all that a view reads of a node is what another view of it reads too, at every
+    coordinate."""
+    own = [*(a for dim in view.layout.dims for a in dim), *view.layout.fixed]
+    for atom in (*(a for dim in box.layout.dims for a in dim), *box.layout.fixed):
+        if atom.axis == BROADCAST or atom.full:
+            continue
+        low, size = atom.start * atom.stride, atom.size * atom.stride
+        period = atom.stride * atom.extent
+        if not any(
+            a.axis == atom.axis
+            and a.stride * a.extent == period
+            and _within(a.start * a.stride - low, size - a.size * a.stride, mesh)
+            for a in own
+        ):
+            return False
+    return True
+
+
+def _within(value: Affine, most: int, mesh: Mapping[str, int]) -> bool:
+    try:
+        low, high = value.span(mesh)
+    except KeyError:
+        return False
+    return low >= 0 and high <= most

@@ -1,0 +1,232 @@
+"""Intervals of different axes, or of one axis in different places, that one label runs along.
+
+``x[:h] * x[h:]`` reads two blocks of one axis by one label; so do the query and the key of a fused
+projection.  A *window* of each is chosen, all of one size, in which the intervals lie alike.  The
+single-device program's are what it reads; a parallel program's are those of the single device that
+its intervals lie in.  A window that is one of several equal ones is a fixed position (which of them)
+beside a label that runs inside; any other is a block (`engine.blocks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import gcd
+from typing import NamedTuple
+
+from engine.affine import Affine
+from engine.blocks import Block, extents
+from engine.layout import Misaligned, constant_atom
+from engine.lineage import ABSOLUTE, BROADCAST, Atom, NodeTable, Term
+from partition.views import join
+
+#: Where an interval may run, in positions of its atom: (start, size).
+Window = tuple[int, int]
+#: Ways to choose windows that are looked at.
+MOST_CHOICES = 256
+
+
+class Settled(NamedTuple):
+    """``joined``: where the label runs (of no axis: there is none); for each view its atom, a
+    position of its axis that is fixed, and a block of its axis that it is about."""
+
+    joined: Atom
+    atoms: tuple[Atom | None, ...]
+    fixed: tuple[Atom | None, ...]
+    blocks: tuple[Block | None, ...]
+
+
+class Windows:
+    """Chooses windows; ``defining``: of the single-device program, which says what they are."""
+
+    def __init__(self, table: NodeTable, defining: bool, mesh: Mapping[str, int]) -> None:
+        self.table = table
+        self.defining = defining
+        self.mesh = mesh
+
+    def settle(
+        self, position: Sequence[Atom | None], nodes: Sequence[int], *, closed: bool = False
+    ) -> Settled:
+        """Aligned atoms as one label (``closed``: which runs along what they are, no further);
+        raises `Misaligned` where they are none."""
+        none = (None,) * len(position)
+        if not closed:
+            try:
+                return Settled(join(position), tuple(position), none, none)
+            except Misaligned:
+                pass
+        held = [i for i, a in enumerate(position) if a is not None and a.axis != BROADCAST]
+        atoms = [a for a in position if a is not None and a.axis != BROADCAST]
+        if len({a.size for a in atoms}) > 1:
+            raise Misaligned
+        windows = self._windows(atoms, [nodes[i] for i in held], closed)
+        result: list[Atom | None] = list(position)
+        fixed: list[Atom | None] = list(none)
+        blocks: list[Block | None] = list(none)
+        for i, atom, window in zip(held, atoms, windows, strict=True):
+            result[i], fixed[i], blocks[i] = _inside(atom, window)
+        size = windows[0][1]
+        if size == 1:
+            return Settled(constant_atom(1), none, tuple(fixed), tuple(blocks))
+        first = result[held[0]]
+        assert first is not None
+        return Settled(first, tuple(result), tuple(fixed), tuple(blocks))
+
+    def _windows(
+        self, atoms: Sequence[Atom], nodes: Sequence[int], closed: bool
+    ) -> Sequence[Window]:
+        exact = not any(a.start.terms for a in atoms)
+        if exact and (self.defining or closed):
+            found: Sequence[Window] = [(a.start.const, a.size) for a in atoms]
+            self._note(atoms, nodes, found)
+            return found
+        known = [self._known(a, n) for a, n in zip(atoms, nodes, strict=True)]
+        for count, chosen in enumerate(product(*known)):
+            if count > MOST_CHOICES:
+                break
+            if self._alike(atoms, chosen):
+                return chosen
+        if exact:
+            return [(a.start.const, a.size) for a in atoms]
+        return self._equal_blocks(atoms)
+
+    def _note(self, atoms: Sequence[Atom], nodes: Sequence[int], found: Sequence[Window]) -> None:
+        for atom, node, (start, size) in zip(atoms, nodes, found, strict=True):
+            held = self.table.blocks.setdefault((node, atom.axis, _period(atom)), [])
+            window = start * atom.stride, size * atom.stride
+            if window not in held:
+                held.append(window)
+                held.sort(key=lambda w: (w[1], w[0]))
+
+    def _known(self, atom: Atom, node: int) -> list[Window]:
+        """Windows of the single-device program that an interval lies in, the smallest first."""
+        low, high = self._span(atom.start)
+        noted = self.table.blocks.get((node, atom.axis, _period(atom)), ())
+        scaled = [
+            (start // atom.stride, size // atom.stride)
+            for start, size in noted
+            if start % atom.stride == 0 and size % atom.stride == 0
+        ]
+        if atom.extent != ABSOLUTE:
+            scaled.append((0, atom.extent))
+        return [w for w in scaled if w[0] <= low and high + atom.size <= w[0] + w[1]]
+
+    def _span(self, start: Affine) -> tuple[int, int]:
+        try:
+            return start.span(self.mesh)
+        except KeyError:
+            raise Misaligned from None
+
+    def _alike(self, atoms: Sequence[Atom], windows: Sequence[Window]) -> bool:
+        if len({size for _, size in windows}) > 1:
+            return False
+        return len({a.start - start for a, (start, _) in zip(atoms, windows, strict=True)}) == 1
+
+    def _equal_blocks(self, atoms: Sequence[Atom]) -> list[Window]:
+        """The largest blocks into which all axes divide, if each interval is in one of them."""
+        size = 0
+        for atom in atoms:
+            apart = atom.start - atoms[0].start
+            if apart.terms or atom.extent == ABSOLUTE:
+                raise Misaligned
+            size = gcd(size, atom.extent, apart.const)
+        windows = []
+        for atom in atoms:
+            low, high = self._span(atom.start)
+            start = low // size * size
+            if high + atom.size > start + size:
+                raise Misaligned
+            windows.append((start, size))
+        if not self._alike(atoms, windows):
+            raise Misaligned
+        return windows
+
+
+def _period(atom: Atom) -> int:
+    return atom.stride * atom.extent if atom.extent != ABSOLUTE else ABSOLUTE
+
+
+def _inside(atom: Atom, window: Window) -> tuple[Atom | None, Atom | None, Block | None]:
+    """An atom as an interval of a window: its atom there, a fixed position, a block."""
+    start, size = window
+    if (start, size) == (0, atom.extent):
+        return atom, None, None
+    inner = Atom(atom.axis, atom.stride, size, atom.start - start, atom.size)
+    if atom.extent != ABSOLUTE and start % size == 0 and atom.extent % size == 0:
+        outer = atom.stride * size, atom.extent // size
+        return inner, Atom(atom.axis, *outer, Affine(start // size), 1), None
+    stride = atom.stride
+    return inner, None, Block(atom.axis, start * stride, size * stride, _period(atom))
+
+
+def compressed(atom: Atom, blocks: Sequence[Block]) -> Atom:
+    """An atom of an axis as one of what ``blocks`` leave of it: a block of them is what the atom
+    runs in, or lies inside or outside of."""
+    stride = atom.stride
+    for block in blocks:
+        if block.axis == atom.axis and block.extent and atom.stride >= block.extent:
+            if atom.stride % block.extent:
+                raise Misaligned
+            stride = stride // block.extent * block.size
+    return atom._replace(stride=stride)
+
+
+class Reads:
+    """How a definition reads the views that it is made of, label by label."""
+
+    def __init__(self, windows: Windows, terms: Sequence[Term]) -> None:
+        self.windows = windows
+        self.terms = terms
+        self._atoms: list[list[tuple[Atom, int]]] = [[] for _ in terms]
+        self._fixed: list[list[Atom]] = [list(t.layout.fixed) for t in terms]
+        self._blocks: list[list[Block]] = [[] for _ in terms]
+
+    def label(
+        self,
+        label: int,
+        position: Sequence[Atom | None],
+        owners: Sequence[int],
+        *,
+        closed: bool = False,
+    ) -> Atom:
+        """Note a label that runs along one atom of each of the views ``owners``, and where it runs;
+        raises `Misaligned`."""
+        nodes = [self.terms[k].node for k in owners]
+        found = self.windows.settle(position, nodes, closed=closed)
+        for i, k in enumerate(owners):
+            atom, fixed, block = found.atoms[i], found.fixed[i], found.blocks[i]
+            if atom is not None and atom.axis != BROADCAST:
+                self._atoms[k].append((atom._replace(extent=found.joined.extent), label))
+            if fixed is not None:
+                self._fixed[k].append(fixed)
+            if block is not None:
+                self._blocks[k].append(block)
+        return found.joined
+
+    def of(self, k: int) -> tuple[tuple[tuple[Atom, int], ...], tuple[Atom, ...]]:
+        """The atoms with their labels, and the fixed positions, of view ``k``."""
+        blocks = self._blocks[k]
+        if not blocks:
+            return tuple(self._atoms[k]), tuple(self._fixed[k])
+        return (
+            tuple((compressed(atom, blocks), label) for atom, label in self._atoms[k]),
+            tuple(compressed(atom, blocks) for atom in self._fixed[k]),
+        )
+
+    def settled(self) -> list[Term]:
+        """The views, over the blocks of nodes that are read."""
+        return [
+            term._replace(node=self._block(term, blocks)) if blocks else term
+            for term, blocks in zip(self.terms, self._blocks, strict=True)
+        ]
+
+    def _block(self, term: Term, found: Sequence[Block]) -> int:
+        if term.parts:
+            raise Misaligned  # a part is of the whole node
+        blocks = tuple(sorted(found, key=lambda b: (b.axis, b.extent == ABSOLUTE, b.extent)))
+        held = self.windows.table[term.node]
+        try:
+            full = extents(blocks, held.extents)
+        except ValueError:
+            raise Misaligned from None
+        return self.windows.table.node("block", (term.node, blocks), full, held.coordinates)
