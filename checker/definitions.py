@@ -142,7 +142,9 @@ class DefinitionChecker:
         found: set[str] = set()
         for term in terms:
             held = self.earlier(number, term.node)
+            # A local tensor is a symbol wherever it occurs: how it lies in itself says nothing.
             shape = tuple(self.views.size(dim) for dim in term.layout.dims)
+            term = term._replace(places=())
             found |= held.coordinates | self.views.term(term, shape, self.mesh)
         return frozenset(found)
 

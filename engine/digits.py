@@ -13,10 +13,11 @@ from math import gcd
 from typing import NamedTuple
 
 from engine.affine import Affine
-from engine.blocks import Digit, digits
+from engine.blocks import Block, Digit, digits
 from engine.cone import operands
 from engine.errors import Unsupported
 from engine.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, NodeTable, Part
+from engine.places import of_dim
 
 #: Node and axis; axis -1 - l: reduced label l of the node's definition.  Node -1 - i: dimension of
 #: the claim's lineage i.
@@ -60,7 +61,7 @@ class Digits:
             self.places = {id(lineage): -1 - i for i, lineage in enumerate(lineages)}
             local = [*related, *self.views(lineages, whole=False)]
         self._note_strides(lineages, extents)
-        self._relate(defined, local)
+        self._relate(defined, local, list(self.sides(lineages)) if related is not None else [])
 
     def _note_strides(self, lineages: Sequence[Lineage], extents: Mapping[str, int]) -> None:
         for lineage in lineages:
@@ -103,17 +104,30 @@ class Digits:
         """Local dimensions and the axes that they are views of; unless ``whole``, of an interval
         that is none of several equal ones only the digits that do not cut through it."""
         for i, lineage in enumerate(lineages):
-            for term in lineage.terms:
+            for k, term in enumerate(lineage.terms):
                 for d, dim in enumerate(term.layout.dims):
+                    local = _left(i, k, d) if of_dim(term, d) else (-1 - i, d)
                     inner = 1
                     for atom in reversed(dim):
                         if atom.axis != BROADCAST and atom.size > 1:
                             axis = (term.node, atom.axis)
                             size = atom.size if whole else _uncut(atom)
-                            yield (-1 - i, d), inner, axis, atom.stride, size
+                            yield local, inner, axis, atom.stride, size
                         inner *= atom.size
 
-    def _relate(self, numbers: Sequence[int], local: Sequence[Relation]) -> None:
+    @staticmethod
+    def sides(lineages: Sequence[Lineage]) -> Iterator[Shift]:
+        """The digits of local dimensions in which terms have places."""
+        for i, lineage in enumerate(lineages):
+            for k, term in enumerate(lineage.terms):
+                for d in sorted({place.dim for place in term.places}):
+                    held = [Block(*place) for place in of_dim(term, d)]
+                    for digit in digits(held, d, lineage.shape[d]):
+                        yield Shift(_left(i, k, d), (-1 - i, d), digit)
+
+    def _relate(
+        self, numbers: Sequence[int], local: Sequence[Relation], sides: Sequence[Shift]
+    ) -> None:
         """Carry strides between axes that a definition or the operator identifies, until nothing
         changes."""
         relations: list[Relation] = []
@@ -124,6 +138,7 @@ class Digits:
             self._stride(axis, stride, extent)
             self._stride(label, 1, extent)
         shifts = [shift for number in sorted(numbers) for shift in self.shifts(number)]
+        shifts += sides
         for inside, around, digit in shifts:
             self._stride(inside, digit.inner, digit.size)
             self._stride(around, digit.outer, digit.extent)
@@ -238,6 +253,15 @@ class Digits:
             for s, e in self._digits(key)
             if s >= stride and (extent == ABSOLUTE or s < stride * extent)
         ]
+
+
+#: Lineages of a claim, and terms of a lineage, are fewer.
+_MANY = 1 << 20
+
+
+def _left(lineage: int, term: int, dim: int) -> Axis:
+    """What the places of a term leave of a local dimension, as an axis."""
+    return -1 - lineage - _MANY * (term + 1), dim
 
 
 def _uncut(atom: Atom) -> int:

@@ -18,7 +18,9 @@ from engine.affine import Affine
 from engine.arrays.dims import Dim, Factor
 from engine.digits import Axis, Digits, Relation, Shift
 from engine.errors import Unsupported
-from engine.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, NodeTable, Part
+from engine.layout import Misaligned
+from engine.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, NodeTable, Part, Term
+from engine.places import clipped, of_dim, radix, split
 
 Interval = tuple[int, int]
 Over = tuple[tuple[str, int], ...]
@@ -93,6 +95,7 @@ class Grid(Digits):
         for extent, place in boundaries:
             self.cuts.setdefault(extent, {0, extent}).add(place)
         self._note_cuts(lineages)
+        self._note_sides(lineages)
         self._note_shifts(defined)
         if related is not None:
             self._note_absolute(lineages)
@@ -155,6 +158,47 @@ class Grid(Digits):
                     )
                 for part in term.parts:
                     self._cut(self._range(part), 1, part.extent, self.at(part.start), part.size)
+
+    def _note_sides(self, lineages: Sequence[Lineage]) -> None:
+        """Where values lie side by side along a dimension, all dimensions of that size are cut."""
+        placed: dict[int, list[Term]] = {}
+        for lineage in lineages:
+            for term in lineage.terms:
+                for place in term.places:
+                    self.cuts.setdefault(place.extent, {0, place.extent}).update(
+                        (place.start, place.start + place.size)
+                    )
+                    own = [p._replace(dim=0) for p in of_dim(term, place.dim)]
+                    size = lineage.shape[place.dim]
+                    placed.setdefault(size, []).append(term._replace(places=tuple(own)))
+        for size, terms in placed.items():
+            for lineage in lineages:
+                for dim in (d for d, n in enumerate(lineage.shape) if n == size):
+                    for term in lineage.terms:
+                        with suppress(Misaligned):
+                            self._cut_along(term, dim, size, terms)
+
+    def _cut_along(self, term: Term, dim: int, size: int, terms: Sequence[Term]) -> None:
+        """Cut what a term views along one dimension where ``terms`` lie along dimension 0."""
+        own = term._replace(
+            layout=Layout((term.layout.dims[dim],)),
+            places=tuple(p._replace(dim=0) for p in of_dim(term, dim)),
+        )
+        sizes = radix([own, *terms], 0, size)
+        one = split(own, 0, sizes)
+        bounds: list[set[int]] = [{0, n} for n in sizes]
+        for other in terms:
+            for place in other.places:
+                inner = 1
+                for part in reversed(range(len(sizes))):
+                    if inner < place.extent <= inner * sizes[part]:
+                        bounds[part] |= {place.start // inner, (place.start + place.size) // inner}
+                    inner *= sizes[part]
+        for part, found in enumerate(bounds):
+            for low, high in pairwise(sorted(found)):
+                inside = clipped(one, part, low, high - low, sizes[part])
+                if inside is not None:
+                    self._note_cuts([Lineage((), (inside._replace(parts=()),))])
 
     def _note_shifts(self, defined: Sequence[int]) -> None:
         """Cut blocks and the axes that they are of alike, until nothing changes."""
@@ -284,7 +328,8 @@ class Grid(Digits):
         """How local dimensions are represented, for tensors that are constant along them."""
         for lineage in lineages:
             for term in lineage.terms:
-                for dim, size in zip(term.layout.dims, lineage.shape, strict=True):
+                for dim in term.layout.dims:
+                    size = prod(a.size for a in dim)
                     if any(a.axis == BROADCAST for a in dim) or size in self.local:
                         continue
                     factors = [f for a in dim for f, _ in self.digits((term.node, a.axis), a)]

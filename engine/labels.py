@@ -56,6 +56,8 @@ class Classes:
             self._relate(grid.relations(number))
             for shift in grid.shifts(number):
                 self._one(shift.inside, shift.around)
+        for side in grid.sides(lineages):
+            self._one(side.inside, side.around)
         self._relate(grid.views(lineages))
         self._relate(relations)
         self._coordinates(lineages, joined)

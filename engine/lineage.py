@@ -69,17 +69,34 @@ class Part(NamedTuple):
     extent: int
 
 
+class Place(NamedTuple):
+    """Where a view lies in a local dimension: at the positions i for which i mod ``extent`` is in
+    [start, start + size); ``extent`` divides the dimension.  Elsewhere the term is zero.
+
+    Several places of one dimension hold together, as parts of one token do.
+    """
+
+    dim: int
+    start: int
+    size: int
+    extent: int
+
+
 class Term(NamedTuple):
+    """``layout`` is of the positions that ``places`` leave: all, if there are none."""
+
     factor: Fraction
     node: int
     layout: Layout
     parts: tuple[Part, ...] = ()
+    places: tuple[Place, ...] = ()
 
 
 class Lineage(NamedTuple):
     """A local tensor of ``shape`` as a sum of terms (none: all zero).
 
-    More than one term only while at least one of them is partial: a complete sum is a node.
+    More than one term at one position only while at least one of them is partial: a complete sum
+    is a node.  A concatenation of different values is a sum of terms that lie side by side.
     """
 
     shape: tuple[int, ...]

@@ -26,6 +26,8 @@ from engine.grid import Grid
 from engine.lineage import BROADCAST, Lineage, NodeTable, Operand, Part
 from engine.lineage import Term as View
 from engine.reading import Selection
+from engine.places import has_places
+from engine.regions import side_by_side
 from engine.sums import largest
 from engine.terms import ONE, ZERO, Term, TermTable
 
@@ -305,12 +307,15 @@ class Meaning:
 
     # -- tensors ----------------------------------------------------------------------------
 
-    def tensor(self, lineage: Lineage) -> Weighted:
-        """The local tensor that a lineage describes, represented on the grid."""
+    def tensor(self, lineage: Lineage, like: Sequence[Dim] | None = None) -> Weighted:
+        """The local tensor that a lineage describes, represented on the grid (what is zero: as
+        ``like``, where that can be)."""
         if not lineage.terms:
             dims = tuple(self.grid.constant_dim(n) for n in lineage.shape)
             data = np.full([count(d) for d in dims], self.terms.zero, dtype=object)
             return Weighted(data, dims)
+        if has_places(lineage):
+            return side_by_side(self, lineage, like)
         total: Weighted | None = None
         for view in lineage.terms:
             one = self.view(view, lineage)

@@ -160,7 +160,7 @@ def _goals(meaning: Meaning, claim: Claim) -> list[tuple[Term, Term]]:
         raise ShapeMismatch(f"{len(actual)} outputs, claimed {len(claim.outputs)}")
     goals: list[tuple[Term, Term]] = []
     for left, lineage in zip(actual, claim.outputs, strict=True):
-        right = meaning.tensor(lineage)
+        right = meaning.tensor(lineage, left.dims)
         if left.dims != right.dims:
             raise Unsupported(
                 f"a result of shape {list(left.shape)} represented as {left.dims}, "

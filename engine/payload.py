@@ -17,7 +17,7 @@ import msgspec
 from engine.affine import Affine, affine
 from engine.blocks import Block
 from engine.errors import InvalidInput
-from engine.lineage import Atom, Layout, Operand, Part, Term
+from engine.lineage import Atom, Layout, Operand, Part, Place, Term
 from engine.reading import Selection
 
 _FRACTION = re.compile(r"(-?(?:0|[1-9][0-9]{0,400}))/([1-9][0-9]{0,400})", re.ASCII)
@@ -108,7 +108,14 @@ AFFINE = Codec(lambda value: _AFFINE.encode((value.const, value.terms)), _AFFINE
 ATOM = record(Atom, INTEGER, INTEGER, INTEGER, AFFINE, INTEGER)
 PART = record(Part, INTEGER, AFFINE, INTEGER, INTEGER)
 LAYOUT = record(Layout, several(several(ATOM)), several(ATOM))
-TERM = record(Term, FRACTION, INTEGER, LAYOUT, several(PART))
+PLACE = record(Place, INTEGER, INTEGER, INTEGER, INTEGER)
+_ALL = record(Term, FRACTION, INTEGER, LAYOUT, several(PART))
+_PLACED = record(Term, FRACTION, INTEGER, LAYOUT, several(PART), several(PLACE))
+#: A term without places has no list of them.
+TERM = Codec(
+    lambda term: _PLACED.encode(term) if term.places else _ALL.encode(term[:4]),
+    lambda value: (_ALL if type(value) is list and len(value) == 4 else _PLACED).decode(value),
+)
 OPERAND = record(
     Operand,
     INTEGER,

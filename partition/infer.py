@@ -11,14 +11,17 @@ it claims is checked by the solvers at each operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from math import prod
+from string import ascii_letters
+from typing import TypeVar
 
 from engine.affine import ZERO, Affine
 from engine.errors import ShapeMismatch, Unsupported
-from engine.layout import Misaligned, align, constant_atom, merge, narrow, regroup
+from engine.layout import Misaligned, align, constant_atom, merge, regroup
 from engine.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -31,12 +34,15 @@ from engine.lineage import (
     Term,
     Token,
 )
+from engine.places import MOST_REGIONS, cut, has_places, joined, moved, permuted, placed
 from engine.reading import CONSTANTS, Selection, is_partial
 from engine.sums import collect, largest, merge_parts
 from partition.canonical import Draft, canonical
 from partition.closing import closed
+from partition.floats import Way, dropped, ways
 from partition.masks import masked_once, unscaled
 from partition.match import Matcher
+from partition.pieces import each, multiplied
 from partition.views import (
     adjoin_terms,
     constant_layout,
@@ -97,6 +103,11 @@ class LineageReading:
 
     def fold(self, x: Lineage) -> Lineage:
         """Collect equal terms, join partial ones; a complete sum of several becomes a node."""
+        if has_places(x):
+            try:
+                return each([x], lambda here: self.fold(here[0]))
+            except Misaligned:
+                return self.piece(x)
         terms = collect(unscaled(self.table, x.terms))
         if len(terms) > 1 and any(term.parts for term in terms):
             terms = collect(merge_parts(self.table, terms, self.mesh))
@@ -110,13 +121,33 @@ class LineageReading:
         if len(terms) == 1:
             return self.known(Lineage(x.shape, tuple(terms)))
         try:
-            return self.known(self._sum_node(x.shape, terms))
+            return self.known(self._placed_sum(x.shape, terms))
         except Misaligned:
             apart = [self.piece(Lineage(x.shape, (t._replace(factor=Fraction(1)),))) for t in terms]
             taken = [
                 p.terms[0]._replace(factor=t.factor) for p, t in zip(apart, terms, strict=True)
             ]
             return self.known(self._sum_node(x.shape, taken))
+
+    def _placed_sum(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
+        """`_sum_node`, with positions of one of many where the single-device program has them."""
+
+        def another(way: Way) -> Term:
+            count = len(way.kept)
+            spread = [
+                _with_behind(t, len(shape), own, way.kept)
+                for t, own in zip(way.terms, way.labels, strict=True)
+            ]
+            made = self._sum_node((*shape, *(1,) * count), spread).terms[0]
+            return dropped(made, len(shape))
+
+        letters = ascii_letters
+        found = self._first_known(
+            terms,
+            lambda: self._sum_node(shape, terms).terms[0],
+            lambda: map(partial(_tried, another), ways(terms, self.mesh, letters, sums=False)),
+        )
+        return Lineage(shape, (found,))
 
     def _sum_node(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
         outputs: set[int] = set()
@@ -195,12 +226,17 @@ class LineageReading:
         shape = tuple(extents[name] for name in output)
         if any(not x.terms for x in xs):
             return Lineage(shape, ())
+        if has_places(*xs):
+            try:
+                return self.fold(multiplied(operands, output, xs, extents, self._einsum))
+            except Misaligned:
+                xs = tuple(self.piece(x) if has_places(x) else x for x in xs)
         if prod(len(x.terms) for x in xs) > MOST_PRODUCTS:
             xs = tuple(self.piece(x) if len(x.terms) > 1 else x for x in xs)
         terms: list[Term] = []
         for chosen in product(*(x.terms for x in xs)):
             try:
-                terms.append(self._product(operands, output, chosen, extents))
+                terms.append(self._placed_product(operands, output, chosen, extents))
             except Misaligned:
                 taken = [
                     self.piece(Lineage(x.shape, (t,))).terms[0]
@@ -210,6 +246,64 @@ class LineageReading:
         if len(terms) == 1:
             return self.known(Lineage(shape, (terms[0],)))
         return self.fold(Lineage(shape, tuple(terms)))
+
+    def _einsum(self, spec: str, xs: Sequence[Lineage], sizes: Mapping[str, int]) -> Lineage:
+        return self.einsum(spec, *xs, sizes=sizes)
+
+    def _each(
+        self, x: Lineage, make: Callable[[Lineage], Lineage], inner: int = 0
+    ) -> Lineage | None:
+        """What is made of a tensor of several values, region by region (None: it is of one, or has
+        no regions)."""
+        if not has_places(x):
+            return None
+        try:
+            return each([x], lambda here: make(here[0]), inner)
+        except Misaligned:
+            return None
+
+    def _placed_product(
+        self,
+        names: Sequence[str],
+        output: str,
+        terms: Sequence[Term],
+        sizes: Mapping[str, int],
+    ) -> Term:
+        """`_product`, with positions of one of many where the single-device program has them."""
+        used = {*"".join(names), *output}
+        letters = "".join(a for a in ascii_letters if a not in used)
+
+        def another(way: Way) -> Term:
+            spelled = [n + more for n, more in zip(names, way.labels, strict=True)]
+            more = dict.fromkeys("".join(way.labels), 1)
+            made = self._product(spelled, output + way.kept, way.terms, {**sizes, **more})
+            return dropped(made, len(output))
+
+        return self._first_known(
+            terms,
+            lambda: self._product(names, output, terms, sizes),
+            lambda: map(partial(_tried, another), ways(terms, self.mesh, letters, sums=True)),
+        )
+
+    def _first_known(
+        self,
+        terms: Sequence[Term],
+        default: Callable[[], Term],
+        others: Callable[[], Iterable[Term | None]],
+    ) -> Term:
+        """The first way of reading views that gives a value of the single-device program."""
+        size = self.reference_size
+        first = _tried(lambda _: default(), None)
+        if first is None and size is None:
+            raise Misaligned
+        if size is not None and not (first is not None and first.node < size):
+            if all(t.node < size for t in terms):
+                for found in others():
+                    if found is not None and found.node < size:
+                        return found
+        if first is None:
+            raise Misaligned
+        return first
 
     def _product(
         self,
@@ -322,7 +416,7 @@ class LineageReading:
 
     def _single(self, x: Lineage) -> Term:
         """The one complete term of ``x``; taken as it is if there is no such term."""
-        if len(x.terms) == 1 and not x.terms[0].parts:
+        if len(x.terms) == 1 and not x.terms[0].parts and not x.terms[0].places:
             return x.terms[0]
         whole = self.closed(x)
         return self.piece(x).terms[0] if whole is None else whole.terms[0]
@@ -330,7 +424,7 @@ class LineageReading:
     def closed(self, x: Lineage) -> Lineage | None:
         """Partial sums over constant blocks as one complete term over these blocks (None: it is
         none, or none that the single-device program has)."""
-        if not any(t.parts for t in x.terms):
+        if has_places(x) or not any(t.parts for t in x.terms):
             return None
         try:
             terms = [closed(self.table, t, self._closed_product) for t in x.terms]
@@ -347,6 +441,9 @@ class LineageReading:
         return self._product(names, output, terms, {}, over)
 
     def unary(self, function: str, x: Lineage) -> Lineage:
+        several = self._each(x, lambda here: self.unary(function, here))
+        if several is not None:
+            return several
         term = self._single(x)
         if is_partial(function):
             self.partial.append((function, term))
@@ -362,7 +459,7 @@ class LineageReading:
         if shape == x.shape:
             return x
         try:
-            terms = tuple(t._replace(layout=regroup(t.layout, shape)) for t in x.terms)
+            terms = tuple(joined([moved(t, x.shape, shape) for t in x.terms]))
         except Misaligned:
             taken = self.piece(x).terms[0]
             terms = (taken._replace(layout=regroup(taken.layout, shape)),)
@@ -374,15 +471,14 @@ class LineageReading:
         if size > x.shape[dim] or (not start.terms and not 0 <= start.const <= x.shape[dim] - size):
             raise ShapeMismatch(f"slice [{start}, +{size}) of a dimension of {x.shape[dim]}")
 
-        def cut(term: Term) -> Term:
-            dims = list(term.layout.dims)
-            dims[dim] = narrow(dims[dim], start, size)
-            return term._replace(layout=term.layout._replace(dims=tuple(dims)))
+        def taken(given: Lineage) -> Lineage:
+            terms = [cut(t, x.shape, dim, start, size) for t in given.terms]
+            return Lineage(shape, tuple(joined([t for t in terms if t is not None])))
 
         try:
-            return Lineage(shape, tuple(cut(t) for t in x.terms))
+            return taken(x)
         except Misaligned:
-            return Lineage(shape, tuple(cut(t) for t in self.piece(x).terms))
+            return taken(self.piece(x))
 
     def concat(self, xs: Sequence[Lineage], dim: int) -> Lineage:
         shape = list(xs[0].shape)
@@ -393,16 +489,58 @@ class LineageReading:
         try:
             return Lineage(tuple(shape), tuple(adjoin_terms(xs, dim)))
         except Misaligned:
+            pass
+        try:
+            return Lineage(tuple(shape), tuple(self._side_by_side(xs, dim, shape[dim])))
+        except Misaligned:
             taken = tuple(self.piece(x).terms[0] for x in xs)
             node = self.local_node("stack", (dim, taken), tuple(shape), taken)
             return local_view(node, tuple(shape))
 
+    def _side_by_side(self, xs: Sequence[Lineage], dim: int, whole: int) -> list[Term]:
+        terms: list[Term] = []
+        start = 0
+        for x in xs:
+            size = x.shape[dim]
+            terms += [placed(t, dim, start, size, whole) for t in x.terms if size]
+            start += size
+        if len(terms) > MOST_REGIONS:
+            raise Misaligned
+        return joined(terms)
+
     def amax(self, x: Lineage, dim: int) -> Lineage:
+        if has_places(x):
+            order = [i for i in range(len(x.shape)) if i != dim]
+            rows = permuted(x, [*order, dim])
+            several = self._each(rows, lambda here: self.amax(here, len(order)), 1)
+            if several is not None:
+                return several
         term = self._single(x)
         try:
-            return self._amax(x.shape, term, dim)
+            return self._placed_amax(x.shape, term, dim)
         except Misaligned:
             return self._amax(x.shape, self.piece(x).terms[0], dim)
+
+    def _placed_amax(self, shape: tuple[int, ...], term: Term, dim: int) -> Lineage:
+        """`_amax`, with positions of one of many where the single-device program has them."""
+
+        def another(way: Way) -> Term:
+            dims = way.terms[0].layout.dims
+            behind = list(zip(way.labels[0], dims[len(shape) :], strict=True))
+            over = tuple(a for letter, d in behind if letter not in way.kept for a in d)
+            more = [d for letter, d in behind if letter in way.kept]
+            own = (*dims[:dim], (*over, *dims[dim]), *dims[dim + 1 : len(shape)], *more)
+            moved = way.terms[0]._replace(layout=way.terms[0].layout._replace(dims=own))
+            made = self._amax((*shape, *(1,) * len(more)), moved, dim).terms[0]
+            return dropped(made, len(shape) - 1)
+
+        letters = ascii_letters
+        found = self._first_known(
+            [term],
+            lambda: self._amax(shape, term, dim).terms[0],
+            lambda: map(partial(_tried, another), ways([term], self.mesh, letters, sums=True)),
+        )
+        return Lineage(shape[:dim] + shape[dim + 1 :], (found,))
 
     def _amax(self, shape: tuple[int, ...], term: Term, dim: int) -> Lineage:
         reduced = shape[:dim] + shape[dim + 1 :]
@@ -442,6 +580,9 @@ class LineageReading:
         return Lineage(reduced, (term._replace(layout=term.layout._replace(dims=dims)),))
 
     def onehot(self, ids: Lineage, start: Affine, size: int) -> Lineage:
+        several = self._each(ids, lambda here: self.onehot(here, start, size))
+        if several is not None:
+            return several
         term = self._single(ids)
         operand = self.table[term.node]
         node = self.table.node(
@@ -459,6 +600,9 @@ class LineageReading:
         return Lineage((queries, keys), (Term(Fraction(1), node, Layout(dims)),))
 
     def select(self, scores: Lineage, selection: Selection) -> Lineage:
+        several = self._each(scores, lambda here: self.select(here, selection), 1)
+        if several is not None:
+            return several
         term = self._single(scores)
         row = term.layout.dims[-1]
         if len(row) != 1 or not row[0].full or row[0].axis == BROADCAST:
@@ -513,3 +657,22 @@ class LineageReading:
     ) -> int:
         axes = lineage_axes(Lineage(shape, tuple(terms)), self.table)
         return self.table.node(kind, payload, tuple(n for n in shape if n != 1), axes)
+
+
+W = TypeVar("W")
+
+
+def _tried(make: Callable[[W], Term], way: W) -> Term | None:
+    """What is made, if it is a view."""
+    try:
+        return make(way)
+    except Misaligned:
+        return None
+
+
+def _with_behind(term: Term, rank: int, own: str, names: str) -> Term:
+    """A view with a dimension of size 1 for each of ``names``, of which it has its ``own``."""
+    dims = term.layout.dims
+    held = dict(zip(own, dims[rank:], strict=True))
+    behind = tuple(held.get(name, ()) for name in names)
+    return term._replace(layout=term.layout._replace(dims=(*dims[:rank], *behind)))

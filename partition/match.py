@@ -173,7 +173,7 @@ class Matcher:
         if len(x.terms) != 1:
             return x
         (term,) = x.terms
-        if term.node < self.reference_size or term.parts:
+        if term.node < self.reference_size or term.parts or term.places:
             return x
         alias = self.alias(term.node)
         return x if alias is None else Lineage(x.shape, (_renamed(term, alias),))

@@ -239,7 +239,7 @@ def _lineage(x: Lineage, node: Renaming, token: Renaming) -> Lineage:
 
 def _term(x: Term, node: Renaming, token: Renaming) -> Term:
     parts = tuple(p._replace(token=token(p.token)) for p in x.parts) if x.parts else ()
-    return Term(x.factor, node(x.node), x.layout, parts)
+    return Term(x.factor, node(x.node), x.layout, parts, x.places)
 
 
 def _token(x: Token, node: Renaming, token: Renaming) -> Token:

@@ -77,6 +77,8 @@ def adjoin_terms(xs: Sequence[Lineage], dim: int) -> list[Term]:
                 term.factor == head.factor
                 and term.node == head.node
                 and term.parts == head.parts
+                and not term.places
+                and not head.places
                 and term.layout.fixed == head.layout.fixed
             )
             others = [
