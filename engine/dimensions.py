@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 from engine.affine import Affine
 from engine.errors import ShapeMismatch, Unsupported
 from engine.reading import CONSTANTS, Selection
+
+
+#: In place of a number of positions: one index runs along two axes, but not along digits of both.
+ALIKE = -1
 
 
 class Digit(NamedTuple):
@@ -143,20 +147,31 @@ class Relating:
     def concat(self, xs: Sequence[Tensor], dim: int) -> Tensor:
         whole = self._root(sum(self.shape(x)[dim] for x in xs))
         first: list[Dim] = list(xs[0])
+        start = 0
         for x in xs:
             for i, (a, b) in enumerate(zip(first, x, strict=True)):
                 if i != dim:
                     first[i] = self.same(a, b)
-            self.inside(whole, x[dim])
+            self.inside(whole, x[dim], start)
+            start += self.shape(x)[dim]
         first[dim] = whole
         return tuple(first)
 
-    def inside(self, whole: Dim, part: Dim) -> None:
-        """``part`` is an interval of ``whole``, which is one digit."""
+    def inside(self, whole: Dim, part: Dim, start: int = 0) -> None:
+        """``part`` is an interval of ``whole``, which is one digit, from ``start`` on.  A digit that
+        the interval cuts through is related as far as it does not."""
         inner = 1
         for digit in reversed(part):
             if whole and digit.size > 1:
-                self.relations.append(Relation(digit, Digit(whole[0].root, inner, digit.size)))
+                root, size = whole[0].root, whole[0].size
+                cut = start % inner or size % inner
+                fits = 0 if cut else gcd(digit.size, start // inner, size // inner)
+                if fits != digit.size:
+                    self.relations.append(Relation(digit._replace(size=ALIKE), whole[0]))
+                if fits:
+                    self.relations.append(
+                        Relation(digit._replace(size=fits), Digit(root, inner, fits))
+                    )
             inner *= digit.size
 
     def amax(self, x: Tensor, dim: int) -> Tensor:

@@ -20,7 +20,7 @@ from engine.digits import Axis, Digits, Relation, Shift
 from engine.errors import Unsupported
 from engine.layout import Misaligned
 from engine.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, NodeTable, Part, Term
-from engine.places import clipped, of_dim, radix, split
+from engine.places import alone, clipped, radix, split
 
 Interval = tuple[int, int]
 Over = tuple[tuple[str, int], ...]
@@ -88,6 +88,9 @@ class Grid(Digits):
         self.coordinates = dict(self.generic)
         self.cuts: dict[int, set[int]] = {}
         self.local: dict[int, Dim] = {}
+        #: By size of a local dimension: what lies side by side along one, and all that lies there.
+        self.placed: dict[int, list[Term]] = {}
+        self.beside: dict[int, list[Term]] = {}
         if needs is not None:
             self._note_needs(needs)
         for _, extent in over:
@@ -161,29 +164,26 @@ class Grid(Digits):
 
     def _note_sides(self, lineages: Sequence[Lineage]) -> None:
         """Where values lie side by side along a dimension, all dimensions of that size are cut."""
-        placed: dict[int, list[Term]] = {}
+        placed = self.placed
         for lineage in lineages:
             for term in lineage.terms:
                 for place in term.places:
                     self.cuts.setdefault(place.extent, {0, place.extent}).update(
                         (place.start, place.start + place.size)
                     )
-                    own = [p._replace(dim=0) for p in of_dim(term, place.dim)]
                     size = lineage.shape[place.dim]
-                    placed.setdefault(size, []).append(term._replace(places=tuple(own)))
+                    placed.setdefault(size, []).append(alone(term, place.dim))
         for size, terms in placed.items():
             for lineage in lineages:
                 for dim in (d for d, n in enumerate(lineage.shape) if n == size):
                     for term in lineage.terms:
+                        own = alone(term, dim)
+                        self.beside.setdefault(size, []).append(own)
                         with suppress(Misaligned):
-                            self._cut_along(term, dim, size, terms)
+                            self._cut_along(own, size, terms)
 
-    def _cut_along(self, term: Term, dim: int, size: int, terms: Sequence[Term]) -> None:
-        """Cut what a term views along one dimension where ``terms`` lie along dimension 0."""
-        own = term._replace(
-            layout=Layout((term.layout.dims[dim],)),
-            places=tuple(p._replace(dim=0) for p in of_dim(term, dim)),
-        )
+    def _cut_along(self, own: Term, size: int, terms: Sequence[Term]) -> None:
+        """Cut what a term of one dimension views where ``terms`` lie along it."""
         sizes = radix([own, *terms], 0, size)
         one = split(own, 0, sizes)
         bounds: list[set[int]] = [{0, n} for n in sizes]
@@ -347,6 +347,22 @@ class Grid(Digits):
             raise Unsupported(f"a dimension of {size} in blocks of {steps}")
         factors = [tuple(w for _, w in self._blocks(h // low)) for low, h in pairwise(steps)]
         return tuple(reversed(factors))
+
+    def represented(self, size: int, sizes: Sequence[int], part: int, low: int, high: int) -> Dim:
+        """How positions [low, high) of part ``part`` of a local dimension of ``size``, split into
+        ``sizes``, are represented where nothing lies there: as what does elsewhere."""
+        for term in self.beside.get(size, ()):
+            with suppress(Misaligned):
+                own = split(term, 0, tuple(sizes))
+                found = clipped(own, part, low, high - low, sizes[part])
+                if found is None or any(p.dim == part for p in found.places):
+                    continue
+                atoms = found.layout.dims[part]
+                if all(a.axis != BROADCAST for a in atoms):
+                    return tuple(
+                        f for a in atoms for f, _ in self.digits((term.node, a.axis), a)
+                    )
+        return self.constant_dim(high - low)
 
     def constant_dim(self, size: int) -> Dim:
         """A dimension of ``size`` along which a tensor is constant, represented like any other

@@ -24,7 +24,7 @@ from engine.affine import Affine
 from engine.claim import Claim, applied, names_of
 from engine.cone import Cone, operand_nodes, operands
 from engine.digits import Axis, Digits, Relation
-from engine.dimensions import Digit, Relating
+from engine.dimensions import ALIKE, Digit, Relating
 from engine.dimensions import Tensor as Dims
 from engine.lineage import ABSOLUTE, Lineage, NodeTable, Operand
 from engine.reading import Selection
@@ -68,6 +68,8 @@ class Classes:
 
     def _relate(self, relations: Iterable[Relation]) -> None:
         for one, a, other, b, extent in relations:
+            if extent == ALIKE:
+                self._one(one, other)
             for stride, _ in self.grid.within(one, a, extent):
                 self._join((one, stride), (other, stride // a * b))
 

@@ -13,7 +13,7 @@ from math import prod
 
 from engine.affine import Affine, affine
 from engine.layout import Misaligned, adjoin, merge, narrow, regroup
-from engine.lineage import Lineage, Place, Term
+from engine.lineage import Layout, Lineage, Place, Term
 
 Shape = tuple[int, ...]
 #: Regions into which places may divide a tensor.
@@ -119,7 +119,13 @@ def _placed(start: int, size: int, extent: int, shape: Shape) -> list[Place]:
 def radix(terms: Iterable[Term], dim: int, size: int) -> Shape:
     """A dimension split so that every place of it is an interval of one of the parts, outermost
     first; raises `Misaligned` where that cannot be."""
-    bounds = sorted({1, size} | {p.extent for t in terms for p in of_dim(t, dim)})
+    return split_at((p.extent for t in terms for p in of_dim(t, dim)), size)
+
+
+def split_at(periods: Iterable[int], size: int) -> Shape:
+    """A dimension split at periods of places, outermost first; raises `Misaligned` where these are
+    not inside one another."""
+    bounds = sorted({1, size, *periods})
     if any(high % low for low, high in pairwise(bounds)):
         raise Misaligned
     return tuple(high // low for low, high in reversed(list(pairwise(bounds)))) or (size,)
@@ -282,3 +288,11 @@ def permuted(x: Lineage, order: Sequence[int]) -> Lineage:
         for term in x.terms
     ]
     return Lineage(tuple(x.shape[i] for i in order), tuple(joined(terms)))
+
+
+def alone(term: Term, dim: int) -> Term:
+    """A term along one of its dimensions."""
+    return term._replace(
+        layout=Layout((term.layout.dims[dim],)),
+        places=tuple(p._replace(dim=0) for p in of_dim(term, dim)),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise, product
 from math import prod
 from typing import TYPE_CHECKING
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.arrays.base import Array
-from engine.arrays.dims import Dim, Weighted, adjoin, count, narrow, regroup
+from engine.arrays.dims import Dim, Weighted, adjoin, count, narrow, normal, regroup
 from engine.errors import Unsupported
 from engine.layout import Misaligned
 from engine.lineage import Lineage, Term
-from engine.places import MOST_REGIONS, clipped, cuts, radix, split
+from engine.places import MOST_REGIONS, clipped, cuts, of_dim, split, split_at
 
 if TYPE_CHECKING:
     from engine.meaning import Meaning
@@ -27,12 +28,16 @@ def side_by_side(meaning: Meaning, lineage: Lineage, like: Sequence[Dim] | None)
     represented, if that can be.  Raises `Unsupported` where these are no regions, or where what
     lies in a region is represented in two ways."""
     try:
-        sizes = [radix(lineage.terms, dim, size) for dim, size in enumerate(lineage.shape)]
+        sizes = [_sizes(meaning, lineage, dim) for dim in range(len(lineage.shape))]
         terms = list(lineage.terms)
         for dim in reversed(range(len(sizes))):
             terms = [split(term, dim, sizes[dim]) for term in terms]
         whole = [n for parts in sizes for n in parts]
-        bounds = [list(pairwise(cuts(terms, dim, n))) for dim, n in enumerate(whole)]
+        beside = _beside(meaning, lineage.shape, sizes)
+        bounds = [
+            list(pairwise(sorted({*cuts(terms, dim, n), *beside[dim]})))
+            for dim, n in enumerate(whole)
+        ]
         if prod(map(len, bounds)) > MOST_REGIONS:
             raise Unsupported(f"a tensor of more than {MOST_REGIONS} regions")
         found = {
@@ -42,11 +47,20 @@ def side_by_side(meaning: Meaning, lineage: Lineage, like: Sequence[Dim] | None)
     except Misaligned:
         raise Unsupported("parts of a tensor that do not lie side by side") from None
     given = _split_like(like, sizes)
+    parts = [(d, part) for d, own in enumerate(sizes) for part in range(len(own))]
+
+    def zeros(dim: int, start: int, stop: int) -> Dim:
+        """How positions at which nothing lies are represented."""
+        held = given[dim]
+        with suppress(Unsupported):
+            if held is not None:
+                return narrow(held, start, stop - start)[0]
+        d, part = parts[dim]
+        size = lineage.shape[d]
+        return normal(meaning.grid.represented(size, sizes[d], part, start, stop))
+
     dims = [
-        [
-            _represented(found, dim, i) or _zeros(meaning, given[dim], start, stop - start)
-            for i, (start, stop) in enumerate(b)
-        ]
+        [_represented(found, dim, i) or zeros(dim, *bound) for i, bound in enumerate(b)]
         for dim, b in enumerate(bounds)
     ]
     data = _assembled(meaning, found, dims)
@@ -96,12 +110,34 @@ def _split_like(like: Sequence[Dim] | None, sizes: Sequence[Sequence[int]]) -> l
     return result
 
 
-def _zeros(meaning: Meaning, like: Dim | None, start: int, size: int) -> Dim:
-    """How positions at which nothing lies are represented."""
+def _sizes(meaning: Meaning, lineage: Lineage, dim: int) -> tuple[int, ...]:
+    """Into what a dimension is split, so that places of it, and of all dimensions of its size, are
+    intervals."""
+    size = lineage.shape[dim]
+    others = meaning.grid.placed.get(size, ())
+    periods = {p.extent for t in lineage.terms for p in of_dim(t, dim)}
     try:
-        return meaning.grid.constant_dim(size) if like is None else narrow(like, start, size)[0]
-    except Unsupported:
-        return meaning.grid.constant_dim(size)
+        return split_at(periods | {p.extent for t in others for p in t.places}, size)
+    except Misaligned:
+        return split_at(periods, size)
+
+
+def _beside(
+    meaning: Meaning, shape: Sequence[int], sizes: Sequence[tuple[int, ...]]
+) -> list[set[int]]:
+    """Where other tensors have places along dimensions of the same sizes."""
+    result: list[set[int]] = []
+    for size, own in zip(shape, sizes, strict=True):
+        found: list[set[int]] = [set() for _ in own]
+        for term in meaning.grid.placed.get(size, ()):
+            try:
+                spread = split(term, 0, own)
+            except Misaligned:
+                continue
+            for part, n in enumerate(own):
+                found[part].update(cuts([spread], part, n))
+        result += found
+    return result
 
 
 def _assembled(
