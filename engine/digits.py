@@ -40,7 +40,8 @@ class Digits:
     representation does not cover.
 
     ``extents``: of the mesh coordinates.  ``related``: local dimensions that the operator takes for
-    one another (None: local dimensions are not split as others are).
+    one another (None: local dimensions are not split as others are).  ``coarse``: local dimensions
+    are not split as what lies side by side in them.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Digits:
         defined: Sequence[int],
         extents: Mapping[str, int],
         related: Sequence[Relation] | None,
+        coarse: bool = False,
     ) -> None:
         self.nodes = nodes
         self.strides: dict[Axis, set[int]] = {}
@@ -61,7 +63,8 @@ class Digits:
             self.places = {id(lineage): -1 - i for i, lineage in enumerate(lineages)}
             local = [*related, *self.views(lineages, whole=False)]
         self._note_strides(lineages, extents)
-        self._relate(defined, local, list(self.sides(lineages)) if related is not None else [])
+        sides = [] if related is None or coarse else list(self.sides(lineages))
+        self._relate(defined, local, sides)
 
     def _note_strides(self, lineages: Sequence[Lineage], extents: Mapping[str, int]) -> None:
         for lineage in lineages:

@@ -43,9 +43,13 @@ class Relation(NamedTuple):
 
 
 class Relating:
-    """A `engine.reading.Reading` of dimensions; raises `Unsupported` where digits do not fit."""
+    """A `engine.reading.Reading` of dimensions; raises `Unsupported` where digits do not fit.
 
-    def __init__(self) -> None:
+    ``coarse``: parts of a dimension are related as wholes, not digit by digit.
+    """
+
+    def __init__(self, coarse: bool = False) -> None:
+        self.coarse = coarse
         self.relations: list[Relation] = []
         self.splits: list[tuple[int, int]] = []
         self.count = 0
@@ -130,19 +134,35 @@ class Relating:
         return tuple(reversed(result))
 
     def slice(self, x: Tensor, dim: int, start: Affine, size: int) -> Tensor:
-        return (*x[:dim], self._cut(x[dim], int(size)), *x[dim + 1 :])
+        return (*x[:dim], self._cut(x[dim], start, int(size)), *x[dim + 1 :])
 
-    @staticmethod
-    def _cut(dim: Dim, size: int) -> Dim:
+    def _cut(self, dim: Dim, start: Affine, size: int) -> Dim:
         taken: list[Digit] = []
+        inner = 1
         for digit in reversed(dim):
             if size == 1:
                 break
             if size > digit.size and size % digit.size:
                 raise Unsupported(f"{size} positions of a dimension in blocks of {digit.size}")
-            taken.append(digit._replace(size=min(size, digit.size)))
+            equal = digit.size % size == 0 and start.divisible(inner * size)
+            if size < digit.size and not equal:
+                taken.append(self._part(digit, start, inner, size))
+            else:
+                taken.append(digit._replace(size=min(size, digit.size)))
+            inner *= digit.size
             size = max(1, size // digit.size)
         return tuple(reversed(taken))
+
+    def _part(self, digit: Digit, start: Affine, inner: int, size: int) -> Digit:
+        """``size`` positions of a digit, ``inner`` positions of the dimension apart, that are none
+        of several equal blocks: a dimension of its own, related as far as it is not cut through."""
+        (part,) = self._root(size)
+        steps = (start.const, *(c for _, c in start.terms))
+        cut = not start.divisible(inner)
+        fits = 1 if cut else gcd(size, digit.size, *(n // inner for n in steps))
+        self.relations.append(Relation(part._replace(size=ALIKE), digit))
+        self.relations.append(Relation(part._replace(size=fits), digit._replace(size=fits)))
+        return part
 
     def concat(self, xs: Sequence[Tensor], dim: int) -> Tensor:
         whole = self._root(sum(self.shape(x)[dim] for x in xs))
@@ -165,7 +185,8 @@ class Relating:
             if whole and digit.size > 1:
                 root, size = whole[0].root, whole[0].size
                 cut = start % inner or size % inner
-                fits = 0 if cut else gcd(digit.size, start // inner, size // inner)
+                apart = cut or self.coarse
+                fits = 0 if apart else gcd(digit.size, start // inner, size // inner)
                 if fits != digit.size:
                     self.relations.append(Relation(digit._replace(size=ALIKE), whole[0]))
                 if fits:

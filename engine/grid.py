@@ -29,6 +29,8 @@ Over = tuple[tuple[str, int], ...]
 FEWEST = 2
 #: Rounds in which cuts are carried between blocks and the axes that they are of.
 MOST_SHIFTED = 8
+#: Positions of a dimension that may be kept whole.
+MOST_WHOLE = 64
 
 
 def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
@@ -62,6 +64,7 @@ class Grid(Digits):
     dimensions that the operator takes for one another.  ``needs``: how many positions a piece of a
     digit (axis, stride, extent) has to keep, if more than `FEWEST`; ``more``: how many it keeps
     beyond.  ``point``: the member of the family, where it is not the second along every coordinate.
+    ``whole``: dimensions along which values lie side by side are not reduced.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Grid(Digits):
         related: Sequence[Relation] | None = None,
         point: Mapping[str, int] | None = None,
         needs: Callable[[Axis, int, int], int] | None = None,
+        whole: bool = False,
     ) -> None:
         super().__init__(nodes, lineages, defined, extents, related)
         self.more = more
@@ -89,6 +93,7 @@ class Grid(Digits):
         self.cuts: dict[int, set[int]] = {}
         self.local: dict[int, Dim] = {}
         #: By size of a local dimension: what lies side by side along one, and all that lies there.
+        self.whole = whole
         self.placed: dict[int, list[Term]] = {}
         self.beside: dict[int, list[Term]] = {}
         if needs is not None:
@@ -184,6 +189,14 @@ class Grid(Digits):
 
     def _cut_along(self, own: Term, size: int, terms: Sequence[Term]) -> None:
         """Cut what a term of one dimension views where ``terms`` lie along it."""
+        if self.whole and size > MOST_WHOLE:
+            raise Unsupported(f"a dimension of {size} positions that overlap")
+        if self.whole:
+            for atom in (a for a in own.layout.dims[0] if a.axis != BROADCAST):
+                start = self.at(atom.start)
+                for position in range(atom.size):
+                    self._cut((own.node, atom.axis), atom.stride, atom.extent, start + position, 1)
+            self.cuts.setdefault(size, set()).update(range(size + 1))
         sizes = radix([own, *terms], 0, size)
         one = split(own, 0, sizes)
         bounds: list[set[int]] = [{0, n} for n in sizes]

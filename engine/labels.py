@@ -21,12 +21,14 @@ from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 from engine.affine import Affine
-from engine.claim import Claim, applied, names_of
+from engine.claim import Claim, applied, names_of, related
 from engine.cone import Cone, operand_nodes, operands
 from engine.digits import Axis, Digits, Relation
 from engine.dimensions import ALIKE, Digit, Relating
 from engine.dimensions import Tensor as Dims
+from engine.errors import Unsupported
 from engine.lineage import ABSOLUTE, Lineage, NodeTable, Operand
+from engine.places import has_places
 from engine.reading import Selection
 
 #: A class of digits, by one of them.
@@ -339,14 +341,28 @@ class Needs:
 def enough(nodes: NodeTable, claim: Claim, here: Cone, relations: Sequence[Relation]) -> Needs:
     """How many positions are enough for a claim. ``relations``: what its operator takes for one
     another (`engine.claim.related`). Raises `Unsupported` where digits do not fit one another."""
+    lineages = [*(x for x in claim.inputs if x is not None), *claim.outputs]
+    try:
+        return _enough(nodes, claim, here, relations, coarse=False)
+    except Unsupported:
+        if not has_places(*lineages):
+            raise
+        # Values side by side that are split in different ways: their dimension is one digit.
+        return _enough(nodes, claim, here, related(claim, coarse=True), coarse=True)
+
+
+def _enough(
+    nodes: NodeTable, claim: Claim, here: Cone, relations: Sequence[Relation], *, coarse: bool
+) -> Needs:
     given = [x for x in claim.inputs if x is not None]
     lineages = [*given, *claim.outputs]
-    grid = Digits(nodes, lineages, sorted(here.defined), claim.extents, relations)
+    numbers = sorted(here.defined)
+    grid = Digits(nodes, lineages, numbers, claim.extents, relations, coarse)
     joined = [axis for axis, _ in claim.over]
     classes = Classes(nodes, grid, lineages, here, relations, joined)
     levels = Levels()
     definitions = Definitions(nodes, classes, here, levels)
-    reading = Relating()
+    reading = Relating(coarse)
     tensors = [reading.tensor(x.shape) for x in lineages]
     names = names_of(tensors, 0)
 

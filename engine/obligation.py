@@ -34,6 +34,7 @@ from engine.labels import Needs, enough
 from engine.lineage import Lineage, NodeTable
 from engine.meaning import Meaning, SmallReading
 from engine.moves import attribute_axes, is_even, is_scattered_evenly
+from engine.places import has_places
 from engine.sums import Over
 from engine.terms import Term, TermTable
 
@@ -113,7 +114,13 @@ def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Ob
         return _build(nodes, claim, here, more, None, needs)
     except Unsupported:
         # Splitting dimensions as others are split costs positions; it is done where it is needed.
-        return _build(nodes, claim, here, more, relations, needs)
+        try:
+            return _build(nodes, claim, here, more, relations, needs)
+        except Unsupported:
+            if not has_places(*inputs, *claim.outputs):
+                raise
+            # Views of one axis that overlap where they lie side by side: nothing is reduced there.
+            return _build(nodes, claim, here, more, relations, needs, whole=True)
 
 
 def _build(
@@ -123,6 +130,8 @@ def _build(
     more: int,
     relations: Sequence[Relation] | None,
     needs: Needs,
+    *,
+    whole: bool = False,
 ) -> Obligation:
     joined = {axis for axis, _ in claim.over}
     for number in (*here.opaque, *here.defined):
@@ -144,6 +153,7 @@ def _build(
             related=relations,
             point=point,
             needs=needs.of,
+            whole=whole,
         )
         masks = compares(nodes, here)
         meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols), MOST_PRODUCTS, masks=masks)

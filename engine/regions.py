@@ -33,7 +33,7 @@ def side_by_side(meaning: Meaning, lineage: Lineage, like: Sequence[Dim] | None)
         for dim in reversed(range(len(sizes))):
             terms = [split(term, dim, sizes[dim]) for term in terms]
         whole = [n for parts in sizes for n in parts]
-        beside = _beside(meaning, lineage.shape, sizes)
+        beside = _beside(meaning, lineage, sizes)
         bounds = [
             list(pairwise(sorted({*cuts(terms, dim, n), *beside[dim]})))
             for dim, n in enumerate(whole)
@@ -116,6 +116,8 @@ def _sizes(meaning: Meaning, lineage: Lineage, dim: int) -> tuple[int, ...]:
     size = lineage.shape[dim]
     others = meaning.grid.placed.get(size, ())
     periods = {p.extent for t in lineage.terms for p in of_dim(t, dim)}
+    if not periods:
+        return (size,)
     try:
         return split_at(periods | {p.extent for t in others for p in t.places}, size)
     except Misaligned:
@@ -123,13 +125,14 @@ def _sizes(meaning: Meaning, lineage: Lineage, dim: int) -> tuple[int, ...]:
 
 
 def _beside(
-    meaning: Meaning, shape: Sequence[int], sizes: Sequence[tuple[int, ...]]
+    meaning: Meaning, lineage: Lineage, sizes: Sequence[tuple[int, ...]]
 ) -> list[set[int]]:
-    """Where other tensors have places along dimensions of the same sizes."""
+    """Where other tensors have places along dimensions of the sizes of those that have."""
+    placed = {place.dim for term in lineage.terms for place in term.places}
     result: list[set[int]] = []
-    for size, own in zip(shape, sizes, strict=True):
+    for dim, (size, own) in enumerate(zip(lineage.shape, sizes, strict=True)):
         found: list[set[int]] = [set() for _ in own]
-        for term in meaning.grid.placed.get(size, ()):
+        for term in meaning.grid.placed.get(size, ()) if dim in placed else ():
             try:
                 spread = split(term, 0, own)
             except Misaligned:

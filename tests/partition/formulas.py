@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from checker import check
-from engine.ir import Plan, Program
+from engine.ir import Group, Plan, Program
 from frontends.zoo.builder import BodyBuilder, ProgramBuilder, along
 from shardproof.mutation.edit import apart
 from shardproof.result import Result
@@ -56,9 +56,11 @@ def pair(
     loss: str = "sum",
     types: Sequence[str] = (),
     backward: bool = True,
+    buckets: Sequence[Sequence[str]] = (),
 ) -> Plan:
     """``batch``: shapes in full; replicas and microbatches divide their first dimension.  ``axes``:
-    extents, the outermost first."""
+    extents, the outermost first.  ``buckets``: parameters whose gradients are reduced as one flat
+    tensor, all along the first one's axes."""
 
     def program(formula: Formula, alone: bool) -> Program:
         held: list[tuple[str, int, int]] = []
@@ -93,14 +95,34 @@ def pair(
             return made.build()
         made.schedule(body, body.backward(), 1 if alone else microbatches)
         if not alone:
-            made.reduce(
-                [(numbers[n], along(*w.over)) for n, w in weights.items() if w.over and w.trainable]
-            )
+            together = {name for bucket in buckets for name in bucket}
+            for bucket in buckets:
+                flat_reduce(made, [numbers[n] for n in bucket], along(*weights[bucket[0]].over))
+            over = {n: w.over for n, w in weights.items() if w.over and w.trainable}
+            alone_too = [(numbers[n], along(*o)) for n, o in over.items() if n not in together]
+            if alone_too:
+                made.reduce(alone_too)
         return made.build()
 
     return Plan(
         "formulas", program(single, True), (program(parallel, False),), microbatches, replicas, loss
     )
+
+
+def flat_reduce(made: ProgramBuilder, shards: Sequence[int], group: Group) -> None:
+    """All-reduce gradients as one flat tensor, as buckets do."""
+    body = made.body("bucket")
+    held = [made.shards[s] for s in shards]
+    read = [body.value(s.shape, f"gradient of {s.name}") for s in held]
+    flat = [body.view(v, -1) for v in read]
+    whole = body.all_reduce(body.op("concat", *flat, dim=0), group)
+    start = 0
+    for shard, value, own in zip(shards, read, flat, strict=True):
+        size = body.shape(own)[0]
+        part = body.op("slice", whole, dim=0, start=start, size=size)
+        body.reduced.append((value, body.view(part, *body.shape(value)), shard))
+        start += size
+    made.call(body)
 
 
 def taken_apart(plan: Plan, *axes: str) -> Plan:
