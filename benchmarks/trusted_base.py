@@ -29,14 +29,18 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "lineages and sums": (
         "engine/affine.py",
+        "engine/blocks.py",
+        "engine/floating.py",
         "engine/lineage.py",
         "engine/layout.py",
+        "engine/places.py",
         "engine/positions.py",
         "engine/sums.py",
         "engine/tiling.py",
     ),
     "obligations": (
         "engine/claim.py",
+        "engine/related.py",
         "engine/cone.py",
         "engine/digits.py",
         "engine/dimensions.py",
@@ -45,6 +49,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/moves.py",
         "engine/meaning.py",
         "engine/obligation.py",
+        "engine/regions.py",
     ),
     "derivative and conclusions": ("engine/derive.py", "engine/conclusions.py"),
     "what is stored, read strictly": (

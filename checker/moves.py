@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.affine import Affine
+from engine.blocks import Block
 from engine.cone import Cone, operand_nodes
 from engine.ir import Attr
 from engine.lineage import BROADCAST, NodeTable, Operand, Term
@@ -94,20 +95,10 @@ class _Moves:
         match node.kind:
             case "one":
                 pass
-            case "unary":
-                self.node(payload[2], vector)
-            case "onehot":
-                if vector[-1]:  # a class is read by its number
-                    raise Uneven
-                self.node(payload[1], vector[:-1])
+            case "unary" | "onehot":
+                self.elementwise(node.kind, payload, vector)
             case "block":
-                operand, blocks = payload
-                for axis, step in enumerate(vector):
-                    # Moved, what is left must be what was left: one interval of the whole axis.
-                    of = [b for b in blocks if b.axis == axis]
-                    if step and any(b.extent != self.nodes[operand].extents[axis] for b in of):
-                        raise Uneven
-                self.node(operand, vector)
+                self.block(payload[0], payload[1], vector)
             case "einsum":
                 self.operands(number, payload[0], payload[1], vector)
             case "combine":
@@ -122,6 +113,22 @@ class _Moves:
                 if any(vector):
                     raise Uneven
                 self.still(number)
+
+    def elementwise(self, kind: str, payload: tuple[Any, ...], vector: Vector) -> None:
+        if kind == "unary":
+            self.node(payload[2], vector)
+            return
+        if vector[-1]:  # a class is read by its number
+            raise Uneven
+        self.node(payload[1], vector[:-1])
+
+    def block(self, operand: int, blocks: Sequence[Block], vector: Vector) -> None:
+        """Moved, what is left must be what was left: one interval of the whole axis."""
+        extents = self.nodes[operand].extents
+        for axis, _, _, extent in blocks:
+            if vector[axis] and extent != extents[axis]:
+                raise Uneven
+        self.node(operand, vector)
 
     def still(self, number: int) -> None:
         """A definition that does not move: nothing below it may."""

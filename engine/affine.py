@@ -69,7 +69,9 @@ class Affine:
     def span(self, extents: Mapping[str, int]) -> tuple[int, int]:
         """The least and the largest value; raises `KeyError` for a coordinate without an extent."""
         reach = [c * (extents[a] - 1) for a, c in self.terms]
-        return self.const + sum(min(r, 0) for r in reach), self.const + sum(max(r, 0) for r in reach)
+        return self.const + sum(min(r, 0) for r in reach), self.const + sum(
+            max(r, 0) for r in reach
+        )
 
     def settled(self, extents: Mapping[str, int]) -> Affine:
         """The function without coordinates that are always 0: along axes of one position."""

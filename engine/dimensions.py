@@ -17,7 +17,6 @@ from engine.affine import Affine
 from engine.errors import ShapeMismatch, Unsupported
 from engine.reading import CONSTANTS, Selection
 
-
 #: In place of a number of positions: one index runs along two axes, but not along digits of both.
 ALIKE = -1
 
@@ -178,8 +177,8 @@ class Relating:
         return tuple(first)
 
     def inside(self, whole: Dim, part: Dim, start: int = 0) -> None:
-        """``part`` is an interval of ``whole``, which is one digit, from ``start`` on.  A digit that
-        the interval cuts through is related as far as it does not."""
+        """``part`` is an interval of ``whole``, which is one digit, from ``start`` on.  A digit
+        that the interval cuts through is related as far as it does not."""
         inner = 1
         for digit in reversed(part):
             if whole and digit.size > 1:

@@ -1,8 +1,8 @@
 """Positions that belong to no dimension: one of many.
 
-A tensor of one head of eight has a position on the axis of heads, but no dimension for it: a view may
-put it anywhere, or leave it out.  `settled` is the form of a layout that does not depend on where it
-was put.
+A tensor of one head of eight has a position on the axis of heads, but no dimension for it: a
+view may put it anywhere, or leave it out.  `settled` is the form of a layout that does not depend
+on where it was put.
 """
 
 from __future__ import annotations

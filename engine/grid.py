@@ -372,9 +372,7 @@ class Grid(Digits):
                     continue
                 atoms = found.layout.dims[part]
                 if all(a.axis != BROADCAST for a in atoms):
-                    return tuple(
-                        f for a in atoms for f, _ in self.digits((term.node, a.axis), a)
-                    )
+                    return tuple(f for a in atoms for f, _ in self.digits((term.node, a.axis), a))
         return self.constant_dim(high - low)
 
     def constant_dim(self, size: int) -> Dim:

@@ -21,7 +21,7 @@ from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 from engine.affine import Affine
-from engine.claim import Claim, applied, names_of, related
+from engine.claim import Claim
 from engine.cone import Cone, operand_nodes, operands
 from engine.digits import Axis, Digits, Relation
 from engine.dimensions import ALIKE, Digit, Relating
@@ -30,6 +30,7 @@ from engine.errors import Unsupported
 from engine.lineage import ABSOLUTE, Lineage, NodeTable, Operand
 from engine.places import has_places
 from engine.reading import Selection
+from engine.related import applied, names_of, related
 
 #: A class of digits, by one of them.
 Class = tuple[Axis, int]

@@ -19,14 +19,14 @@ import numpy as np
 from engine.arrays import MASKED, TermReading, Weighted
 from engine.arrays.base import Array
 from engine.arrays.dims import Dim, Extent, Factor, count
-from engine.blocks import place
+from engine.blocks import place as placed
 from engine.cone import operands
 from engine.errors import Unsupported
 from engine.grid import Grid
 from engine.lineage import BROADCAST, Lineage, NodeTable, Operand, Part
 from engine.lineage import Term as View
-from engine.reading import Selection
 from engine.places import has_places
+from engine.reading import Selection
 from engine.regions import side_by_side
 from engine.sums import largest
 from engine.terms import ONE, ZERO, Term, TermTable
@@ -277,7 +277,7 @@ class Meaning:
         operand, held = self.nodes[number].payload
         extents = self.nodes[operand].extents  # type: ignore[index]
         found = (
-            place(held, axis, n, i) if any(b.axis == axis for b in held) else i  # type: ignore[arg-type,attr-defined]
+            placed(held, axis, n, i) if any(b.axis == axis for b in held) else i  # type: ignore[arg-type,attr-defined]
             for axis, (n, i) in enumerate(zip(extents, index, strict=True))
         )
         return self.entry(operand, tuple(found))  # type: ignore[arg-type]
@@ -315,7 +315,7 @@ class Meaning:
             data = np.full([count(d) for d in dims], self.terms.zero, dtype=object)
             return Weighted(data, dims)
         if has_places(lineage):
-            return side_by_side(self, lineage, like)
+            return side_by_side(lineage, like, self.grid, self.tensor, self.terms.zero)
         total: Weighted | None = None
         for view in lineage.terms:
             one = self.view(view, lineage)

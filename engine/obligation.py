@@ -25,7 +25,7 @@ import numpy as np
 
 from engine.arrays import MASKED, Weighted
 from engine.arrays.dims import narrow
-from engine.claim import Claim, applied, related
+from engine.claim import Claim
 from engine.cone import Cone, compares, cone
 from engine.digits import Relation
 from engine.errors import ShapeMismatch, Unsupported
@@ -35,6 +35,7 @@ from engine.lineage import Lineage, NodeTable
 from engine.meaning import Meaning, SmallReading
 from engine.moves import attribute_axes, is_even, is_scattered_evenly
 from engine.places import has_places
+from engine.related import applied, related
 from engine.sums import Over
 from engine.terms import Term, TermTable
 

@@ -1,8 +1,8 @@
 """Views that lie side by side in one tensor: splitting, cutting, moving and joining them.
 
-A concatenation is a sum of views each of which is zero outside of its place (`engine.lineage.Place`).
-Where a place repeats along a dimension (the second half of every head), the dimension is split first;
-then every place is one interval.
+A concatenation is a sum of views each of which is zero outside of its place
+(`engine.lineage.Place`).  Where a place repeats along a dimension (the second half of every head),
+the dimension is split first; then every place is one interval.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ def of_dim(term: Term, dim: int) -> tuple[Place, ...]:
 
 def normal(places: Iterable[Place]) -> tuple[Place, ...]:
     """Places in order, without those that leave everything."""
-    return tuple(
-        sorted((p for p in places if p.size != p.extent), key=lambda p: (p.dim, p.extent))
-    )
+    return tuple(sorted((p for p in places if p.size != p.extent), key=lambda p: (p.dim, p.extent)))
 
 
 def left(shape: Sequence[int], places: Sequence[Place]) -> Shape:

@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise, product
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from engine.arrays.base import Array
 from engine.arrays.dims import Dim, Weighted, adjoin, count, narrow, normal, regroup
 from engine.errors import Unsupported
+from engine.grid import Grid
 from engine.layout import Misaligned
-from engine.lineage import Lineage, Term
+from engine.lineage import Lineage
+from engine.lineage import Term as View
 from engine.places import MOST_REGIONS, clipped, cuts, of_dim, split, split_at
-
-if TYPE_CHECKING:
-    from engine.meaning import Meaning
+from engine.terms import Term
 
 Interval = tuple[int, int]
 
 
-def side_by_side(meaning: Meaning, lineage: Lineage, like: Sequence[Dim] | None) -> Weighted:
-    """The local tensor of a lineage whose terms have places; ``like``: how what is zero is
-    represented, if that can be.  Raises `Unsupported` where these are no regions, or where what
-    lies in a region is represented in two ways."""
+def side_by_side(
+    lineage: Lineage,
+    like: Sequence[Dim] | None,
+    grid: Grid,
+    tensor: Callable[[Lineage], Weighted],
+    zero: Term,
+) -> Weighted:
+    """The local tensor of a lineage whose terms have places.
+
+    ``like``: how what is zero is represented, if that can be; ``tensor``: of a lineage without
+    places.  Raises `Unsupported` where these are no regions, or where what lies in a region is
+    represented in two ways.
+    """
     try:
-        sizes = [_sizes(meaning, lineage, dim) for dim in range(len(lineage.shape))]
+        sizes = [_sizes(grid, lineage, dim) for dim in range(len(lineage.shape))]
         terms = list(lineage.terms)
         for dim in reversed(range(len(sizes))):
             terms = [split(term, dim, sizes[dim]) for term in terms]
         whole = [n for parts in sizes for n in parts]
-        beside = _beside(meaning, lineage, sizes)
+        beside = _beside(grid, lineage, sizes)
         bounds = [
             list(pairwise(sorted({*cuts(terms, dim, n), *beside[dim]})))
             for dim, n in enumerate(whole)
@@ -41,7 +49,7 @@ def side_by_side(meaning: Meaning, lineage: Lineage, like: Sequence[Dim] | None)
         if prod(map(len, bounds)) > MOST_REGIONS:
             raise Unsupported(f"a tensor of more than {MOST_REGIONS} regions")
         found = {
-            place: _region(meaning, terms, [b[i] for b, i in zip(bounds, place, strict=True)], whole)
+            place: _region(tensor, terms, [b[i] for b, i in zip(bounds, place, strict=True)], whole)
             for place in product(*(range(len(b)) for b in bounds))
         }
     except Misaligned:
@@ -57,28 +65,31 @@ def side_by_side(meaning: Meaning, lineage: Lineage, like: Sequence[Dim] | None)
                 return narrow(held, start, stop - start)[0]
         d, part = parts[dim]
         size = lineage.shape[d]
-        return normal(meaning.grid.represented(size, sizes[d], part, start, stop))
+        return normal(grid.represented(size, sizes[d], part, start, stop))
 
     dims = [
         [_represented(found, dim, i) or zeros(dim, *bound) for i, bound in enumerate(b)]
         for dim, b in enumerate(bounds)
     ]
-    data = _assembled(meaning, found, dims)
+    data = _assembled(zero, found, dims)
     joined = [adjoin(parts) for parts in dims]
     grouped: list[Dim] = []
-    for parts in sizes:
-        own, joined = joined[: len(parts)], joined[len(parts) :]
+    for split_into in sizes:
+        own, joined = joined[: len(split_into)], joined[len(split_into) :]
         grouped.append(tuple(factor for dim in own for factor in dim))
     return Weighted(data.reshape([count(dim) for dim in grouped]), tuple(grouped))
 
 
 def _region(
-    meaning: Meaning, terms: Sequence[Term], region: Sequence[Interval], whole: Sequence[int]
+    tensor: Callable[[Lineage], Weighted],
+    terms: Sequence[View],
+    region: Sequence[Interval],
+    whole: Sequence[int],
 ) -> Weighted | None:
     """What lies in a region: (start, stop) along every dimension; None: nothing."""
-    kept: list[Term] = []
+    kept: list[View] = []
     for term in terms:
-        found: Term | None = term
+        found: View | None = term
         for dim, (start, stop) in enumerate(region):
             if found is not None and stop - start < whole[dim]:
                 found = clipped(found, dim, start, stop - start, whole[dim])
@@ -86,12 +97,10 @@ def _region(
             kept.append(found)
     if not kept:
         return None
-    return meaning.tensor(Lineage(tuple(stop - start for start, stop in region), tuple(kept)))
+    return tensor(Lineage(tuple(stop - start for start, stop in region), tuple(kept)))
 
 
-def _represented(
-    found: dict[tuple[int, ...], Weighted | None], dim: int, part: int
-) -> Dim | None:
+def _represented(found: dict[tuple[int, ...], Weighted | None], dim: int, part: int) -> Dim | None:
     """How the positions of one part of a dimension are represented, alike in all its regions; None
     where nothing lies there."""
     held = {x.dims[dim] for place, x in found.items() if place[dim] == part and x is not None}
@@ -110,11 +119,11 @@ def _split_like(like: Sequence[Dim] | None, sizes: Sequence[Sequence[int]]) -> l
     return result
 
 
-def _sizes(meaning: Meaning, lineage: Lineage, dim: int) -> tuple[int, ...]:
+def _sizes(grid: Grid, lineage: Lineage, dim: int) -> tuple[int, ...]:
     """Into what a dimension is split, so that places of it, and of all dimensions of its size, are
     intervals."""
     size = lineage.shape[dim]
-    others = meaning.grid.placed.get(size, ())
+    others = grid.placed.get(size, ())
     periods = {p.extent for t in lineage.terms for p in of_dim(t, dim)}
     if not periods:
         return (size,)
@@ -124,15 +133,13 @@ def _sizes(meaning: Meaning, lineage: Lineage, dim: int) -> tuple[int, ...]:
         return split_at(periods, size)
 
 
-def _beside(
-    meaning: Meaning, lineage: Lineage, sizes: Sequence[tuple[int, ...]]
-) -> list[set[int]]:
+def _beside(grid: Grid, lineage: Lineage, sizes: Sequence[tuple[int, ...]]) -> list[set[int]]:
     """Where other tensors have places along dimensions of the sizes of those that have."""
     placed = {place.dim for term in lineage.terms for place in term.places}
     result: list[set[int]] = []
     for dim, (size, own) in enumerate(zip(lineage.shape, sizes, strict=True)):
         found: list[set[int]] = [set() for _ in own]
-        for term in meaning.grid.placed.get(size, ()) if dim in placed else ():
+        for term in grid.placed.get(size, ()) if dim in placed else ():
             try:
                 spread = split(term, 0, own)
             except Misaligned:
@@ -144,11 +151,11 @@ def _beside(
 
 
 def _assembled(
-    meaning: Meaning,
+    zero: Term,
     found: dict[tuple[int, ...], Weighted | None],
     dims: Sequence[Sequence[Dim]],
 ) -> Array:
-    data = np.full([sum(map(count, parts)) for parts in dims], meaning.terms.zero, dtype=object)
+    data = np.full([sum(map(count, parts)) for parts in dims], zero, dtype=object)
     starts = [[0, *accumulate(map(count, parts))] for parts in dims]
     for place, x in found.items():
         if x is not None:

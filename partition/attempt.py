@@ -17,7 +17,8 @@ from engine.ir import Plan
 from engine.lineage import Lineage, NodeTable, Term
 from engine.rows import Row, Unrolled
 from engine.unroll import unroll
-from partition.diagnose import Culprit, counterparts, culprits
+from partition.alignment import counterparts
+from partition.diagnose import Culprit, culprits
 from partition.partition import Partition, Side
 from partition.trace import UNSUPPORTED, Tracer, reference
 

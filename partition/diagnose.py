@@ -17,15 +17,13 @@ from engine.claim import SUMS
 from engine.findings import Finding
 from engine.lineage import Lineage, Term
 from engine.rows import Row
+from partition.alignment import PLACES, counterparts
 from partition.partition import Partition
 
 #: What an operator's result is a view of: (factor, node) of each term.
 Essence = frozenset[tuple[Fraction, int]]
-Place = tuple[str, bool, str, str, int, int]
 
 
-#: Attributes that name ranks or places and are no constants of the model.
-PLACES: Final = frozenset({"group", "peer", "claimed", "position", "arity", "wrt"})
 #: Attributes that differ where a rank has a part only.
 _OF_SHARDS: Final = PLACES | {"start", "size"}
 
@@ -49,33 +47,6 @@ def essence(lineage: Lineage | None) -> Essence | None:
     if lineage is None:
         return None
     return frozenset((t.factor, t.node) for t in lineage.terms)
-
-
-def places(rows: list[Row]) -> list[Place | None]:
-    """What each row is aligned by: name, direction, module, source, which of its program's and
-    microbatch's operators of that kind it is, and how many of them there are (where the sides have
-    different numbers of a kind, none of that kind is aligned)."""
-    counts: dict[tuple[object, ...], int] = {}
-    found: list[tuple[tuple[str, bool, str, str], tuple[object, ...], int] | None] = []
-    for row in rows:
-        if row.kind != "op" or not (row.source.module or row.source.location):
-            found.append(None)
-            continue
-        key = (row.name, row.backward, row.source.module, row.source.location)
-        held = (*key, row.programs, row.microbatch)
-        found.append((key, held, counts.get(held, 0)))
-        counts[held] = counts.get(held, 0) + 1
-    return [None if x is None else (*x[0], x[2], counts[x[1]]) for x in found]
-
-
-def counterparts(result: Partition) -> list[int]:
-    """For each parallel row the aligned row of the single-device side (-1: none)."""
-    given = result.single.unrolled.rows[: result.derived.given]
-    numbers = {place: number for number, place in enumerate(places(given)) if place is not None}
-    return [
-        numbers.get(place, -1) if place is not None else -1
-        for place in places(result.parallel.unrolled.rows)
-    ]
 
 
 @lru_cache(maxsize=2)

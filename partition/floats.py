@@ -1,7 +1,7 @@
 """Where positions of one of many go: what a product or a sum makes of them.
 
-One head of eight: a product of two tensors that are of this head keeps it, the output projection sums
-over it, a fused gate has two halves of which each is one.  Which it is cannot be told from the
+One head of eight: a product of two tensors that are of this head keeps it, the output projection
+sums over it, a fused gate has two halves of which each is one.  Which it is cannot be told from the
 tensors, whose dimensions do not say (`engine.floating`).  The first guess follows the dimensions.
 Where it gives a value that the single-device program does not have, the other ways are tried, and
 the one that gives a value that it has is taken.
@@ -58,7 +58,9 @@ Exposure = tuple[int, int, int, Atom]
 
 
 def _exposures(
-    dims: Sequence[Sequence[Sequence[Atom]]], single: Sequence[Sequence[Atom]], mesh: Mapping[str, int]
+    dims: Sequence[Sequence[Sequence[Atom]]],
+    single: Sequence[Sequence[Atom]],
+    mesh: Mapping[str, int],
 ) -> Iterator[tuple[Exposure, ...]]:
     """Atoms that lie in a block that is another view's position: none, all and each choice."""
     found: list[Exposure] = []

@@ -4,7 +4,7 @@ and place in the model."""
 from __future__ import annotations
 
 from engine.findings import Finding
-from partition.diagnose import counterparts
+from partition.alignment import counterparts
 from partition.partition import Partition
 
 

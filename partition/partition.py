@@ -321,9 +321,7 @@ def _live(result: Partition, name: str) -> set[int]:
     return live
 
 
-def _less_defined(
-    single: Trace, parallel: Trace, mesh: Mapping[str, int]
-) -> list[Finding]:
+def _less_defined(single: Trace, parallel: Trace, mesh: Mapping[str, int]) -> list[Finding]:
     """Functions that are undefined somewhere, of entries that the single-device program does not
     take them of: the parallel program might be undefined where the other one is not."""
     whole = {(f, t.factor, t.node) for f, t in single.partial if _is_whole(t)}

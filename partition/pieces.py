@@ -1,8 +1,8 @@
 """Operators on tensors whose parts are different values: region by region.
 
-Places (`engine.lineage.Place`) divide a tensor into regions in each of which every term is all there
-or not at all.  An elementwise operator is applied in each region to what is there; a product to each
-pair of regions that meet; results are put side by side again.
+Places (`engine.lineage.Place`) divide a tensor into regions in each of which every term is all
+there or not at all.  An elementwise operator is applied in each region to what is there; a product
+to each pair of regions that meet; results are put side by side again.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ def multiplied(
     parts: dict[str, Shape] = {}
     for name, size in sizes.items():
         held = [
-            t._replace(places=tuple(p._replace(dim=0) for p in t.places if p.dim == own.index(name)))
+            t._replace(
+                places=tuple(p._replace(dim=0) for p in t.places if p.dim == own.index(name))
+            )
             for own, x in zip(names, xs, strict=True)
             if name in own
             for t in x.terms
@@ -143,12 +145,12 @@ def multiplied(
         here = []
         for own, terms in zip(left, spread, strict=True):
             box, shape = [at[a] for a in own], tuple(whole[a] for a in own)
-            size = tuple(stop - start for start, stop in box)
+            lengths = tuple(stop - start for start, stop in box)
             kept = tuple(c for t in terms if (c := _clip(t, box, shape)) is not None)
-            here.append(Lineage(size, kept))
+            here.append(Lineage(lengths, kept))
         if all(x.terms for x in here):
-            lengths = {a: stop - start for a, (start, stop) in at.items()}
-            made = make(",".join(left) + "->" + right, here, lengths)
+            each_size = {a: stop - start for a, (start, stop) in at.items()}
+            made = make(",".join(left) + "->" + right, here, each_size)
             found += _put(made, [at[a] for a in right], tuple(whole[a] for a in right))
-    shape = tuple(sizes[n] for n in output)
-    return Lineage(shape, tuple(_unsplit(t, [parts[n] for n in output]) for t in found))
+    result = tuple(sizes[n] for n in output)
+    return Lineage(result, tuple(_unsplit(t, [parts[n] for n in output]) for t in found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.findings import Finding
-from partition.diagnose import counterparts
+from partition.alignment import counterparts
 from partition.partition import Partition
 
 #: Operators that change the element type.

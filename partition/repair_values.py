@@ -8,7 +8,8 @@ from fractions import Fraction
 from itertools import combinations
 
 from engine.ir import Op
-from partition.diagnose import PLACES, Essence, essence, shown, times
+from partition.alignment import PLACES
+from partition.diagnose import Essence, essence, shown, times
 from partition.edits import Edit, Site, applied, op_at, peer, sites
 from partition.spot import Candidate, Spot, edited, named
 

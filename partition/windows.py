@@ -3,8 +3,8 @@
 ``x[:h] * x[h:]`` reads two blocks of one axis by one label; so do the query and the key of a fused
 projection.  A *window* of each is chosen, all of one size, in which the intervals lie alike.  The
 single-device program's are what it reads; a parallel program's are those of the single device that
-its intervals lie in.  A window that is one of several equal ones is a fixed position (which of them)
-beside a label that runs inside; any other is a block (`engine.blocks`).
+its intervals lie in.  A window that is one of several equal ones is a fixed position (which of
+them) beside a label that runs inside; any other is a block (`engine.blocks`).
 """
 
 from __future__ import annotations

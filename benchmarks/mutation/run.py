@@ -31,6 +31,7 @@ from engine.ir import Plan  # noqa: E402
 from frontends.zoo import build  # noqa: E402
 from shardproof.assume import Assumptions  # noqa: E402
 from shardproof.load import load_plan  # noqa: E402
+from shardproof.mutant import verify  # noqa: E402
 from shardproof.mutation import campaign  # noqa: E402
 from shardproof.mutation.label import LABELS  # noqa: E402
 
@@ -154,7 +155,7 @@ def run(
             print(f"{case.name}: {outcome.number}: {outcome.disagreement}: {outcome.what}")
             store.save(mutant, out / f"{case.name} {seed} {outcome.number}".replace(" ", "-"))
 
-    for _ in campaign.run(plan, seed, todo, keep, out / "cache"):
+    for _ in campaign.run(plan, seed, todo, verify, keep, out / "cache"):
         if time.monotonic() > end:
             return
 

@@ -49,6 +49,7 @@ def mutate(
     """
     from shardproof.assume import Assumptions
     from shardproof.load import load_plan
+    from shardproof.mutant import verify
     from shardproof.mutation import campaign
 
     held = load_plan(plan, parallel, Assumptions())
@@ -56,7 +57,7 @@ def mutate(
     start = time.perf_counter()
     keep = _keeper(out, bool(only))
     numbers = only or range(count)
-    for outcome in campaign.run(held, seed, numbers, keep):
+    for outcome in campaign.run(held, seed, numbers, verify, keep):
         outcomes.append(outcome)
         if outcome.disagreement:
             click.echo(_line(outcome), err=True)

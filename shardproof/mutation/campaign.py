@@ -5,21 +5,16 @@ A mutant is known by the plan, the seed and its number: the same three give the 
 
 from __future__ import annotations
 
-import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from engine import wellformed
-from engine.errors import InvalidInput
 from engine.ir import Plan
 from partition.memo import Memo
-from shardproof import pairing
 from shardproof.mutation.bodies import BODIES
 from shardproof.mutation.dimensions import SHAPES
 from shardproof.mutation.equivalent import EQUIVALENT
@@ -40,10 +35,11 @@ MUTATORS: Final[tuple[Mutator, ...]] = (
     *EQUIVALENT,
 )
 
+#: Comes to the verdict on a plan in memory, and its reason: ``verify(plan, cache, memo)``.
+Verifier: TypeAlias = "Callable[[Plan, Path | None, Memo], tuple[str, str]]"
+
 #: In the order of the report; "rejected" is what the command line calls invalid input.
 VERDICTS: Final = ("proved", "refuted", "inconclusive", "rejected", "internal error")
-#: Seconds for one query of a mutant.
-TIMEOUT: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +85,12 @@ def run(
     plan: Plan,
     seed: int,
     numbers: Iterable[int],
+    verify: Verifier,
     keep: Callable[[Outcome, Plan], None] = lambda outcome, plan: None,
     cache: Path | None = None,
 ) -> Iterator[Outcome]:
-    """The outcomes of mutants, one by one; ``keep`` is given each with its plan.
+    """The outcomes of mutants, one by one; ``verify`` is what is tested, ``keep`` is given each
+    with its plan.
 
     ``cache``: where proofs of texts are kept across mutants; the user's folder if it is None.
     """
@@ -111,37 +109,6 @@ def run(
         )
         keep(found, made.plan)
         yield found
-
-
-def verify(plan: Plan, cache: Path | None = None, memo: Memo | None = None) -> tuple[str, str]:
-    """The verdict on a plan in memory, and its reason, as the command line comes to them."""
-    from cluster.settings import Settings
-    from shardproof import pipeline
-    from shardproof.assume import Assumptions
-    from shardproof.progress import Progress
-
-    try:
-        wellformed.check(plan)
-        pairing.check(plan)
-        with tempfile.TemporaryDirectory(prefix="shardproof-mutant-") as folder:
-            result = pipeline.run(
-                plan,
-                settings=Settings(executor="local", workers=1, timeout=TIMEOUT),
-                out=Path(folder),
-                exhaustive=False,
-                use_cache=True,
-                cache_dir=cache,
-                memo=memo,
-                assumptions=Assumptions(),
-                load_seconds=0.0,
-                progress=Progress(),
-            )
-    except InvalidInput as error:
-        return "rejected", str(error)
-    except Exception:  # noqa: BLE001 - a mutant that ends the prover is what is looked for
-        return "internal error", traceback.format_exc()
-    first = result.findings[0].message if result.findings else ""
-    return result.verdict, result.reason or first
 
 
 # -- counting ------------------------------------------------------------------------------------

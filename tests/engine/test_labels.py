@@ -8,13 +8,14 @@ from fractions import Fraction
 import pytest
 
 from engine.affine import ZERO
-from engine.claim import Claim, related
+from engine.claim import Claim
 from engine.cone import cone
 from engine.errors import Unsupported
 from engine.labels import enough
 from engine.layout import constant_atom
 from engine.lineage import ABSOLUTE, Atom, Layout, Lineage, NodeTable, Operand, Term
 from engine.obligation import build
+from engine.related import related
 from solvers import Portfolio, Query
 
 SIZE = 6

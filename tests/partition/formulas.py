@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from checker import check
@@ -39,7 +40,7 @@ class Weight(NamedTuple):
     ``over``."""
 
     shape: tuple[int, ...]
-    split: Split = {}
+    split: Split = MappingProxyType({})
     over: tuple[str, ...] = ()
     trainable: bool = True
 

@@ -91,7 +91,9 @@ def attention(parallel: bool, right: bool = True) -> Formula:
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize(("tp", "apart"), [(1, False), (2, False), (2, True), (4, False), (4, True)])
+@pytest.mark.parametrize(
+    ("tp", "apart"), [(1, False), (2, False), (2, True), (4, False), (4, True)]
+)
 def test_fused_projection_of_groups_of_heads(tp: int, apart: bool, backward: bool) -> None:
     def made(right: bool) -> Plan:
         formulas = attention(False), attention(True, right)

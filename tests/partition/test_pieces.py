@@ -129,7 +129,9 @@ REPLICATED = {"w": Weight((HALF, WIDTH), over=("dp",)), "v": Weight((HALF, WIDTH
     ids=["stacked", "chunks", "padded"],
 )
 def test_replicas(single: Formula, right: Formula, wrong: Formula) -> None:
-    weights = {n: w for n, w in REPLICATED.items() if n == "w" or single.__qualname__[:7] == "stacked"}
+    weights = {
+        n: w for n, w in REPLICATED.items() if n == "w" or single.__qualname__[:7] == "stacked"
+    }
 
     def made(formula: Formula) -> Plan:
         return pair(single, formula, weights, BATCH, axes={"dp": 2}, replicas=("dp",))

@@ -14,7 +14,9 @@ from click.testing import CliRunner
 from engine import store
 from engine.ir import Plan
 from frontends.zoo import build
+from shardproof import mutant
 from shardproof.commands.mutate import mutate
+from shardproof.mutant import verify
 from shardproof.mutation import campaign
 from shardproof.mutation.edit import Draft, apart, one_call, separable
 from shardproof.mutation.evaluate import uncovered
@@ -80,7 +82,7 @@ def test_a_constant_that_is_off_by_rounding_is_different_but_for_that(plan: Plan
     assert found.label == "rounded"
     assert 0 < found.error < 1e-6
     assert found.field == "differs"
-    assert campaign.verify(off)[0] == "proved"
+    assert verify(off)[0] == "proved"
 
 
 def test_a_constant_that_is_off_by_little_is_different_by_the_field(plan: Plan) -> None:
@@ -209,7 +211,7 @@ def test_the_command_keeps_what_disagrees(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save(plan, tmp_path / "plan")
-    monkeypatch.setattr(campaign, "verify", lambda plan, *known: ("proved", ""))
+    monkeypatch.setattr(mutant, "verify", lambda plan, *known: ("proved", ""))
     number = next(
         n
         for n in range(40)

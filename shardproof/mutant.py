@@ -1,0 +1,46 @@
+"""The verdict on a plan in memory, as the command line comes to it: what mutants are put to."""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Final
+
+from cluster.settings import Settings
+from engine import wellformed
+from engine.errors import InvalidInput
+from engine.ir import Plan
+from partition.memo import Memo
+from shardproof import pairing, pipeline
+from shardproof.assume import Assumptions
+from shardproof.progress import Progress
+
+#: Seconds for one query of a mutant.
+TIMEOUT: Final = 10.0
+
+
+def verify(plan: Plan, cache: Path | None = None, memo: Memo | None = None) -> tuple[str, str]:
+    """The verdict on a plan in memory, and its reason, as the command line comes to them."""
+    try:
+        wellformed.check(plan)
+        pairing.check(plan)
+        with tempfile.TemporaryDirectory(prefix="shardproof-mutant-") as folder:
+            result = pipeline.run(
+                plan,
+                settings=Settings(executor="local", workers=1, timeout=TIMEOUT),
+                out=Path(folder),
+                exhaustive=False,
+                use_cache=True,
+                cache_dir=cache,
+                memo=memo,
+                assumptions=Assumptions(),
+                load_seconds=0.0,
+                progress=Progress(),
+            )
+    except InvalidInput as error:
+        return "rejected", str(error)
+    except Exception:  # noqa: BLE001 - a mutant that ends the prover is what is looked for
+        return "internal error", traceback.format_exc()
+    first = result.findings[0].message if result.findings else ""
+    return result.verdict, result.reason or first

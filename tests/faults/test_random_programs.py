@@ -1,0 +1,30 @@
+"""A sample of the campaign of random programs (benchmarks/random_programs), with a fixed seed: no
+program that NumPy finds different is proved, and none that it finds equal is refuted."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from benchmarks.random_programs.judge import judge
+from benchmarks.random_programs.programs import CLASSES, make
+from benchmarks.random_programs.run import outcomes
+
+SEEDS = range(26, 38)
+
+
+def test_verdicts_agree_with_the_judge() -> None:
+    found = list(outcomes(SEEDS, mistakes=1))
+    assert [outcome for outcome in found if outcome.disagreement] == []
+    labels = Counter(outcome.label for outcome in found)
+    assert labels["equal"] >= 8
+    assert labels["different"] >= 5
+    assert any(outcome.verdict == "proved" for outcome in found)
+
+
+def test_the_judge_tells_a_mistake_from_the_program_without() -> None:
+    right, wrong = make(0), make(0, 0)
+    assert right is not None
+    assert wrong is not None
+    assert judge(right.plan, 1, CLASSES) == ""
+    assert wrong.mistake
+    assert judge(wrong.plan, 1, CLASSES) != ""
