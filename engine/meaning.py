@@ -308,23 +308,25 @@ class Meaning:
     # -- tensors ----------------------------------------------------------------------------
 
     def tensor(self, lineage: Lineage, like: Sequence[Dim] | None = None) -> Weighted:
-        """The local tensor that a lineage describes, represented on the grid (what is zero: as
-        ``like``, where that can be)."""
+        """The local tensor that a lineage describes, represented on the grid (where it does not
+        vary: as ``like``, where that can be)."""
+        if not self.grid.places and not has_places(lineage):
+            like = None  # what does not vary is represented as what has its size
         if not lineage.terms:
-            dims = tuple(self.grid.constant_dim(n) for n in lineage.shape)
+            dims = tuple(like or (self.grid.constant_dim(n) for n in lineage.shape))
             data = np.full([count(d) for d in dims], self.terms.zero, dtype=object)
             return Weighted(data, dims)
         if has_places(lineage):
             return side_by_side(lineage, like, self.grid, self.tensor, self.terms.zero)
         total: Weighted | None = None
         for view in lineage.terms:
-            one = self.view(view, lineage)
+            one = self.view(view, lineage, like)
             total = one if total is None else self.reading.combine([total, one], [ONE, ONE], ZERO)
         assert total is not None
         return total
 
-    def view(self, view: View, lineage: Lineage) -> Weighted:
-        """One term of a lineage."""
+    def view(self, view: View, lineage: Lineage, like: Sequence[Dim] | None = None) -> Weighted:
+        """One term of a lineage; ``like``: see `tensor`."""
         extents = self.nodes[view.node].extents
         base = [0] * len(extents)
         for atom in view.layout.fixed:
@@ -334,6 +336,10 @@ class Meaning:
         for d, atoms in enumerate(view.layout.dims):
             factors: list[Factor] = []
             steps: list[list[tuple[int, int]]] = []
+            if like is not None and atoms and all(a.axis == BROADCAST for a in atoms):
+                dims.append(like[d])
+                offsets.append([((-1, 0),)] * count(like[d]))
+                continue
             for k, atom in enumerate(atoms):
                 if atom.axis == BROADCAST:
                     inner = prod(a.size for a in atoms[k + 1 :])

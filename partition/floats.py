@@ -9,15 +9,20 @@ the one that gives a value that it has is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, combinations, product
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from engine.floating import floating, within
-from engine.lineage import BROADCAST, Atom, Layout, Term
+from engine.layout import Misaligned
+from engine.lineage import BROADCAST, Atom, Layout, NodeTable, Part, Term, Token
 
 #: Ways that are tried for one operator, and exposures that are combined.
 MOST_WAYS, MOST_EXPOSED = 96, 4
+
+
+#: A view as part of a sum of the single-device program (None: it is none).
+Sides: TypeAlias = Callable[[Term], Term | None]
 
 
 class Way(NamedTuple):
@@ -30,10 +35,20 @@ class Way(NamedTuple):
 
 
 def ways(
-    terms: Sequence[Term], mesh: Mapping[str, int], letters: str, *, sums: bool
+    terms: Sequence[Term], mesh: Mapping[str, int], letters: str, *, sums: bool, sides: Sides
 ) -> Iterator[Way]:
     """Other ways to read views together; ``sums``: positions may be summed over.  ``letters``: for
-    new labels."""
+    new labels; ``sides``: what a view is, as part of a sum."""
+    yield from _ways(terms, mesh, letters, sums=sums)
+    parts = [sides(t) or t for t in terms] if sums else list(terms)
+    if parts != list(terms):
+        yield Way(tuple(parts), ("",) * len(parts), "")
+        yield from _ways(parts, mesh, letters, sums=sums)
+
+
+def _ways(
+    terms: Sequence[Term], mesh: Mapping[str, int], letters: str, *, sums: bool
+) -> Iterator[Way]:
     found = [floating(t.layout) for t in terms]
     if not any(single for _, single in found):
         return
@@ -53,8 +68,8 @@ def ways(
             yield _way(terms, inner, groups, picked, letters)
 
 
-#: (term, dimension, or -1 for a position, place in it, the position that it is held against)
-Exposure = tuple[int, int, int, Atom]
+#: (term, dimension, or -1 for a position, place in it, the positions that it is held against).
+Exposure = tuple[int, int, int, tuple[Atom, ...]]
 
 
 def _exposures(
@@ -62,21 +77,36 @@ def _exposures(
     single: Sequence[Sequence[Atom]],
     mesh: Mapping[str, int],
 ) -> Iterator[tuple[Exposure, ...]]:
-    """Atoms that lie in a block that is another view's position: none, all and each choice."""
+    """Atoms that lie in blocks that are other views' positions: all of them, some, and none."""
     found: list[Exposure] = []
     for k, own in enumerate(dims):
         others = [a for i, s in enumerate(single) if i != k for a in s]
         places = [(d, j, a) for d, dim in enumerate(own) for j, a in enumerate(dim)]
         places += [(-1, j, a) for j, a in enumerate(single[k])]
         for d, j, atom in places:
-            fitting = [o for o in others if _lies_in(atom, o, mesh)]
-            if fitting:
-                found.append((k, d, j, min(fitting, key=lambda o: o.extent)))
+            blocks = _chain(atom, others, mesh)
+            if blocks:
+                found.append((k, d, j, blocks))
     if len(found) > MOST_EXPOSED:
         yield from (tuple(found), ())
         return
     sizes = range(len(found), -1, -1)
     yield from chain.from_iterable(combinations(found, n) for n in sizes)
+
+
+def _chain(atom: Atom, others: Sequence[Atom], mesh: Mapping[str, int]) -> tuple[Atom, ...]:
+    """Positions of other views that an atom lies in, one inside the other."""
+    left = sorted(others, key=lambda o: o.extent)
+    found: list[Atom] = []
+    while True:
+        outer = next((o for o in left if _lies_in(atom, o, mesh)), None)
+        if outer is None:
+            return tuple(found)
+        parts = within(atom, outer)
+        assert parts is not None
+        left.remove(outer)
+        found.append(outer)
+        atom = parts[1]
 
 
 def _lies_in(atom: Atom, outer: Atom, mesh: Mapping[str, int]) -> bool:
@@ -100,17 +130,19 @@ def _exposed(
     inner = [[list(d) for d in own] for own in dims]
     outer = [list(s) for s in single]
     gone: list[tuple[int, Atom]] = []
-    for k, d, j, held in chosen:
-        atom = dims[k][d][j] if d >= 0 else single[k][j]
-        parts = within(atom, held)
-        assert parts is not None
-        outer[k].append(parts[0])
+    for k, d, j, blocks in chosen:
+        atom = whole = dims[k][d][j] if d >= 0 else single[k][j]
+        for held in blocks:
+            parts = within(atom, held)
+            assert parts is not None
+            outer[k].append(parts[0])
+            atom = parts[1]
         if d >= 0:
-            inner[k][d][j] = parts[1]
+            inner[k][d][j] = atom
         else:
-            gone.append((k, atom))
-            if parts[1].extent > 1:
-                outer[k].append(parts[1])
+            gone.append((k, whole))
+            if atom.extent > 1:
+                outer[k].append(atom)
     for k, atom in gone:
         outer[k].remove(atom)
     for k, own in enumerate(inner):
@@ -162,3 +194,56 @@ def dropped(term: Term, rank: int) -> Term:
     layout = term.layout
     behind = tuple(a for dim in layout.dims[rank:] for a in dim if a.axis != BROADCAST)
     return term._replace(layout=Layout(layout.dims[:rank], (*layout.fixed, *behind)))
+
+
+class Reductions:
+    """Sums of one node over one of its labels that the single-device program has: a view of one
+    position of many is part of such a sum."""
+
+    def __init__(self, table: NodeTable, size: int) -> None:
+        self.table = table
+        self.of: dict[int, list[int]] = {}
+        for number in range(size):
+            node = table[number]
+            if node.kind == "einsum" and len(node.payload[0]) == 1:  # type: ignore[arg-type]
+                self.of.setdefault(node.payload[0][0].node, []).append(number)  # type: ignore[index]
+
+    def part(self, term: Term) -> Term | None:
+        """A view as part of a sum; None where it is none."""
+        for number in self.of.get(term.node, ()):
+            found = self._part(term, number)
+            if found is not None:
+                return found
+        return None
+
+    def _part(self, term: Term, number: int) -> Term | None:
+        (read,), outputs = self.table[number].payload  # type: ignore[misc]
+        summed = [(a, s, e, x) for a, s, e, x in read.atoms if x not in outputs]  # type: ignore[has-type]
+        if len(summed) != 1 or read.fixed or term.parts:  # type: ignore[has-type]
+            return None
+        axis, stride, extent, label = summed[0]
+        dims, single = floating(term.layout)
+        own = [a for a in single if (a.axis, a.stride, a.extent) == (axis, stride, extent)]
+        if len(own) != 1:
+            return None
+        place = {(a, s): (outputs.index(x), e) for a, s, e, x in read.atoms if x in outputs}  # type: ignore[has-type]
+
+        def moved(atom: Atom) -> Atom:
+            if atom.axis == BROADCAST:
+                return atom
+            for (a, s), (there, e) in place.items():
+                inside = atom.stride % s == 0 and atom.stride * atom.extent <= s * e
+                if a == atom.axis and atom.stride >= s and inside:
+                    return atom._replace(axis=there, stride=atom.stride // s)
+            raise Misaligned
+
+        try:
+            layout = Layout(
+                tuple(tuple(moved(a) for a in dim) for dim in dims),
+                tuple(moved(a) for a in single if a != own[0]),
+            )
+        except Misaligned:
+            return None
+        token = self.table.token(Token("sum", number, label))
+        part = Part(token, own[0].start, 1, extent)
+        return Term(term.factor, number, layout, (part,))

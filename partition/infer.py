@@ -131,7 +131,10 @@ class LineageReading(Products):
         found = self._first_known(
             [term],
             lambda: self._amax(shape, term, dim).terms[0],
-            lambda: map(partial(tried, another), ways([term], self.mesh, letters, sums=True)),
+            lambda: map(
+                partial(tried, another),
+                ways([term], self.mesh, letters, sums=True, sides=self.as_part),
+            ),
         )
         return Lineage(shape[:dim] + shape[dim + 1 :], (found,))
 

@@ -98,7 +98,10 @@ class Products(Sums):
         return self._first_known(
             terms,
             lambda: self._product(names, output, terms, sizes),
-            lambda: map(partial(tried, another), ways(terms, self.mesh, letters, sums=True)),
+            lambda: map(
+                partial(tried, another),
+                ways(terms, self.mesh, letters, sums=True, sides=self.as_part),
+            ),
         )
 
     def _product(

@@ -14,7 +14,7 @@ from engine.lineage import BROADCAST, Atom, Lineage, NodeTable, Term
 from engine.places import has_places
 from engine.sums import collect, largest, merge_parts
 from partition.canonical import Draft, canonical
-from partition.floats import Way, dropped, ways
+from partition.floats import Reductions, Way, dropped, ways
 from partition.masks import masked_once, unscaled
 from partition.match import Matcher
 from partition.pieces import each
@@ -39,6 +39,7 @@ class Values:
         self.table = table
         self.reference_size = reference_size
         self.mesh = mesh or {}
+        self._reductions: Reductions | None = None
         self.windows = Windows(table, reference_size is None, self.mesh)
         self.partial: list[tuple[str, Term]] = []
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
@@ -66,6 +67,12 @@ class Values:
         return self.table.node(
             kind, payload, tuple(extents[x] for x in outputs), frozenset(coordinates)
         )
+
+    def as_part(self, term: Term) -> Term | None:
+        """A view of one position of many as part of a sum that the single-device program has."""
+        if self._reductions is None:
+            self._reductions = Reductions(self.table, self.reference_size or 0)
+        return self._reductions.part(term)
 
     def _first_known(
         self,
@@ -168,7 +175,10 @@ class Sums(Values):
         found = self._first_known(
             terms,
             lambda: self._sum_node(shape, terms).terms[0],
-            lambda: map(partial(tried, another), ways(terms, self.mesh, letters, sums=False)),
+            lambda: map(
+                partial(tried, another),
+                ways(terms, self.mesh, letters, sums=False, sides=self.as_part),
+            ),
         )
         return Lineage(shape, (found,))
 
