@@ -313,7 +313,8 @@ class Meaning:
         if not self.grid.places and not has_places(lineage):
             like = None  # what does not vary is represented as what has its size
         if not lineage.terms:
-            dims = tuple(like or (self.grid.constant_dim(n) for n in lineage.shape))
+            held = enumerate(lineage.shape)
+            dims = tuple(like or (self.grid.broadcast_dim(lineage, d, 1, n) for d, n in held))
             data = np.full([count(d) for d in dims], self.terms.zero, dtype=object)
             return Weighted(data, dims)
         if has_places(lineage):

@@ -12,8 +12,8 @@ from itertools import pairwise
 from math import prod
 
 from engine.affine import Affine, affine
-from engine.layout import Misaligned, adjoin, merge, narrow, regroup
-from engine.lineage import Layout, Lineage, Place, Term
+from engine.layout import Misaligned, adjoin, constant_atom, merge, narrow, regroup
+from engine.lineage import BROADCAST, Dim, Layout, Lineage, Place, Term
 
 Shape = tuple[int, ...]
 #: Regions into which places may divide a tensor.
@@ -262,14 +262,26 @@ def _both(one: Term, other: Term, dim: int) -> Term | None:
     mine, next_to = of_dim(one, dim), of_dim(other, dim)
     if not mine or mine[-1].start + mine[-1].size != next_to[-1].start:
         return None
+    dims = list(one.layout.dims)
     try:
-        dims = list(one.layout.dims)
         dims[dim] = adjoin([one.layout.dims[dim], other.layout.dims[dim]])
     except Misaligned:
-        return None
+        again = _repeated(one.layout.dims[dim], other.layout.dims[dim])
+        if again is None:
+            return None
+        dims[dim] = again
     whole = mine[-1]._replace(size=mine[-1].size + next_to[-1].size)
     places = normal([*(p for p in one.places if p != mine[-1]), whole])
     return one._replace(layout=one.layout._replace(dims=tuple(dims)), places=places)
+
+
+def _repeated(one: Dim, other: Dim) -> Dim | None:
+    """A view, once or several times, and then once more."""
+    if one == other and one:
+        return (constant_atom(2), *one)
+    if one[1:] == other and other and one[0].axis == BROADCAST:
+        return (constant_atom(one[0].size + 1), *other)
+    return None
 
 
 def has_places(*lineages: Lineage) -> bool:

@@ -24,6 +24,7 @@ from engine.lineage import ABSOLUTE, BROADCAST, Atom, Dim, Layout, Lineage, Term
 from engine.places import MOST_REGIONS, cut, has_places, joined, moved, permuted, placed
 from engine.reading import CONSTANTS, Selection, is_partial
 from partition.canonical import Draft, canonical
+from partition.families import along_axes
 from partition.floats import Way, dropped, ways
 from partition.products import Products
 from partition.sums import tried
@@ -64,14 +65,18 @@ class LineageReading(Products):
         if size > x.shape[dim] or (not start.terms and not 0 <= start.const <= x.shape[dim] - size):
             raise ShapeMismatch(f"slice [{start}, +{size}) of a dimension of {x.shape[dim]}")
 
-        def taken(given: Lineage) -> Lineage:
+        def taken(given: Lineage, start: Affine) -> Lineage:
             terms = [cut(t, x.shape, dim, start, size) for t in given.terms]
             return Lineage(shape, tuple(joined([t for t in terms if t is not None])))
 
         try:
-            return taken(x)
+            return taken(x, start)
         except Misaligned:
-            return taken(self.piece(x))
+            pass
+        try:
+            return along_axes(lambda at: taken(x, at), start, self.mesh)
+        except Misaligned:
+            return taken(self.piece(x), start)
 
     def concat(self, xs: Sequence[Lineage], dim: int) -> Lineage:
         shape = list(xs[0].shape)
