@@ -95,8 +95,11 @@ class DefinitionChecker:
                 raise IllFormed(f"a block of {extent} positions of an axis of {full}")
             if start % period or size % period or start < 0 or size < 1:
                 raise IllFormed(f"[{start}, +{size}) cuts through periods of {period}")
-            if extent and (start + size > extent or size == extent):
+            if extent and start + size > extent:
                 raise IllFormed(f"[{start}, +{size}) is no block of {extent}")
+            if extent and start % size == 0 and extent % size == 0:
+                # It is a fixed position of a digit, which counts as a label (5.3).
+                raise IllFormed(f"[{start}, +{size}) is one of {extent // size} equal blocks")
             left = left * (size // period)
             inside[axis] = extent, left
             extents[axis] = left * (full // extent) if extent else left

@@ -41,9 +41,10 @@ def of_axis(blocks: Iterable[Block], axis: int) -> list[Block]:
     return sorted((b for b in blocks if b.axis == axis), key=lambda b: b.extent or 1 << 62)
 
 
-def digits(blocks: Iterable[Block], axis: int, full: int) -> list[Digit]:
+def digits(blocks: Iterable[Block], axis: int, full: int, *, equal: bool = False) -> list[Digit]:
     """The digits, innermost first, of an axis of ``full`` positions of which ``blocks`` are left;
-    raises `ValueError` for blocks that are not inside one another."""
+    raises `ValueError` for blocks that are not inside one another and, unless ``equal``, for one
+    of several equal blocks, which is a position of a digit."""
     found: list[Digit] = []
     inner = outer = 1
     for block in of_axis(blocks, axis):
@@ -52,6 +53,8 @@ def digits(blocks: Iterable[Block], axis: int, full: int) -> list[Digit]:
         extent, cut = divmod(block.extent, outer)
         if rest or more or cut or size < 1 or start < 0 or (extent and start + size > extent):
             raise ValueError(f"{block} of an axis in blocks of {outer}")
+        if not equal and extent and extent % size == 0 and start % size == 0:
+            raise ValueError(f"{block}, which is a fixed position of a digit")
         if not extent and full != ABSOLUTE:
             raise ValueError(f"{block} of an axis of {full}")
         found.append(Digit(inner, outer, size, start, extent))

@@ -125,7 +125,7 @@ class Digits:
             for k, term in enumerate(lineage.terms):
                 for d in sorted({place.dim for place in term.places}):
                     held = [Block(*place) for place in of_dim(term, d)]
-                    for digit in digits(held, d, lineage.shape[d]):
+                    for digit in digits(held, d, lineage.shape[d], equal=True):
                         yield Shift(_left(i, k, d), (-1 - i, d), digit)
 
     def _relate(

@@ -217,10 +217,10 @@ class Grid(Digits):
         """Cut blocks and the axes that they are of alike, until nothing changes."""
         shifts = [s for n in defined for s in self.shifts(n) if s.digit.size != s.digit.extent]
         for _ in range(MOST_SHIFTED if shifts else 0):
-            before = {extent: set(cuts) for extent, cuts in self.cuts.items()}
+            before = {extent: set(cuts) for extent, cuts in self.cuts.items()}, dict(self.units)
             for shift in shifts:
                 self._shift(shift)
-            if before == self.cuts:
+            if before == (self.cuts, self.units):
                 return
         if shifts:
             raise Unsupported("blocks of one axis that overlap")
@@ -229,7 +229,7 @@ class Grid(Digits):
         inside, around, (inner, outer, size, start, extent) = shift
         stride, last = self.within(inside, inner, size)[-1]
         step = stride // inner
-        (at, above), *more = self.within(around, outer * step, extent // step)
+        at, above = self.within(around, outer * step, extent // step)[0]
         if start % step or size != step * last or at != outer * step:
             raise Unsupported(f"a block of {size} positions from {start} in blocks of {step}")
         if above == last:
@@ -238,8 +238,8 @@ class Grid(Digits):
         held = self.cuts.setdefault(last, {0, last})
         for stop in sorted(held):
             self._cut(around, at, extent // step, first, stop)
-        if not more:
-            held |= {p - first for p in self.cuts[above] if first <= p <= first + last}
+        begin = first % above if above else first
+        held |= {p - begin for p in self.cuts[above] if begin <= p <= begin + last}
         units = max(self.units.get(last, 0), self.units.get(above, 0))
         self.units[last] = self.units[above] = units
 

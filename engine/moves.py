@@ -20,6 +20,7 @@ from engine.blocks import Block, is_shift
 from engine.cone import Cone, cone, operand_nodes, operands
 from engine.ir import Attr
 from engine.lineage import BROADCAST, Lineage, NodeTable, Operand, Part, Term
+from engine.places import of_dim
 
 
 class Uneven(Exception):
@@ -197,6 +198,8 @@ def is_scattered_evenly(
 def _sliced(term: Term, dim: int, step: int, size: int) -> list[int] | None:
     """How far each interval of a view moves where its dimension is cut ``step`` further on (None:
     not one of them alone)."""
+    if of_dim(term, dim):
+        return None  # what lies there depends on where it is cut
     moved = [0] * len(starts(term))
     place = sum(len(d) for d in term.layout.dims[:dim])
     atoms = term.layout.dims[dim]
