@@ -63,7 +63,7 @@ def repeated(times: int, dim: int) -> Formula:
         (twice, whole, columns),
         (mean, local_means(True), local_means(False)),
         (repeated(2, 0), repeated(2, 0), repeated(3, 0)),
-        (repeated(2, 1), repeated(2, 1), repeated(2, 0)),
+        (repeated(2, 1), repeated(2, 1), repeated(3, 1)),
     ],
     ids=["sum of sums", "sum", "local means", "repeated rows", "repeated columns"],
 )

@@ -109,8 +109,9 @@ def padded(parallel: bool, right: bool = True) -> Formula:
     def formula(b: BodyBuilder, given: Given) -> int:
         x, t = given.batch
         y = b.linear(x, given["w"])
-        first = cut(b, y, 0 if right else 1, 1)
-        shifted = b.op("concat", cut(b, y, 1, HALF - 1), b.mul_constant(first, Fraction(0)), dim=-1)
+        nothing = b.mul_constant(cut(b, y, 0, 1), Fraction(0))
+        parts = [cut(b, y, 1, HALF - 1), nothing]
+        shifted = b.op("concat", *(parts if right else parts[::-1]), dim=-1)
         return b.sum(b.mul(t, b.silu(b.add(y, b.mul_constant(shifted, Fraction(1, 2))))))
 
     return formula
@@ -129,9 +130,7 @@ REPLICATED = {"w": Weight((HALF, WIDTH), over=("dp",)), "v": Weight((HALF, WIDTH
     ids=["stacked", "chunks", "padded"],
 )
 def test_replicas(single: Formula, right: Formula, wrong: Formula) -> None:
-    weights = {
-        n: w for n, w in REPLICATED.items() if n == "w" or single.__qualname__[:7] == "stacked"
-    }
+    weights = {n: w for n, w in REPLICATED.items() if n == "w" or "stacked" in single.__qualname__}
 
     def made(formula: Formula) -> Plan:
         return pair(single, formula, weights, BATCH, axes={"dp": 2}, replicas=("dp",))
