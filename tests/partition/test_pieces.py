@@ -125,7 +125,7 @@ REPLICATED = {"w": Weight((HALF, WIDTH), over=("dp",)), "v": Weight((HALF, WIDTH
     [
         (stacked(), stacked(), stacked(False)),
         (chunks(False), chunks(True), chunks(True, False)),
-        (padded(False), padded(True), padded(False)),
+        (padded(False), padded(True), padded(True, False)),
     ],
     ids=["stacked", "chunks", "padded"],
 )
