@@ -4,6 +4,7 @@ apart."""
 from __future__ import annotations
 
 from checker.result import Problems
+from engine.assumption import texts
 from engine.records import Run
 from engine.rounding import attribute, is_rounding, statement
 
@@ -21,7 +22,7 @@ def check_rounding(run: Run, problems: Problems) -> bool:
                 f"{place.key} of operator {place.op} in body {place.body} of program "
                 f"{place.program} was {place.value}, which is no rounding of {held}",
             )
-    for line in statement(run.plan) if sound else ():
+    for line in texts(statement(run.plan)) if sound else ():
         if line not in run.certificate.assumptions:
             sound = False
             problems.add("assumption", f"the certificate does not name the assumption that {line}")

@@ -14,7 +14,7 @@ Texts = tuple[str, str]
 class Solver:
     """Verdicts by text; each text is solved once.  ``memory_limits``: the bytes that a solver has
     at first, and what a text that does not fit is tried with again, alone.  ``progress``: told
-    (done, total)."""
+    (done, total) of the texts of a call; what is tried again is not done before that."""
 
     def __init__(
         self,
@@ -31,11 +31,13 @@ class Solver:
         self.progress = progress
         self.verdicts: dict[Texts, str] = {}
         self._short: list[Texts] = []
+        self._done = self._total = 0
 
     def solve(self, texts: Iterable[Texts]) -> None:
         """Find the verdict on every text: "unsat", or why there is none."""
         todo = [t for t in dict.fromkeys(texts) if t not in self.verdicts]
         parallel = self.parallel
+        self._done, self._total = 0, len(todo)
         for limit in self.memory_limits:
             if todo:
                 self._solve(todo, limit, min(parallel, len(todo)))
@@ -45,16 +47,16 @@ class Solver:
         queue = iter(todo)
         lock = threading.Lock()
         with ThreadPoolExecutor(workers) as pool:
-            arguments = (queue, limit, lock, len(todo))
+            arguments = (queue, limit, lock)
             for future in [pool.submit(self._work, *arguments) for _ in range(workers)]:
                 future.result()
 
-    def _work(self, queue: Iterator[Texts], limit: int, lock: threading.Lock, total: int) -> None:
+    def _work(self, queue: Iterator[Texts], limit: int, lock: threading.Lock) -> None:
+        last = limit == self.memory_limits[-1]
         with Portfolio(self.mode, self.timeout, limit, self.seed) as portfolio:
             while True:
                 with lock:
                     texts = next(queue, None)
-                    done = len(self.verdicts)
                 if texts is None:
                     return
                 verdict, short = self._ask(portfolio, texts)
@@ -62,7 +64,9 @@ class Solver:
                     self.verdicts[texts] = verdict
                     if short:
                         self._short.append(texts)
-                    self.progress(min(done + 1, total), total)
+                    # What is tried again is not done.
+                    self._done += last or not short
+                    self.progress(self._done, self._total)
 
     @staticmethod
     def _ask(portfolio: Portfolio, texts: Texts) -> tuple[str, bool]:

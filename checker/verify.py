@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from checker import eye
 from checker.assumptions import Assumptions, Inputs
 from checker.claims import Rebuilder, single_values
 from checker.definitions import DefinitionChecker
 from checker.ethos import Ethos
 from checker.ethos import find as find_ethos
 from checker.leftovers import check_leftovers
+from checker.operands import check_operands
 from checker.proofs import Alone, check_proofs
 from checker.result import CheckResult, Problems
 from checker.rounding import check_rounding
@@ -114,6 +116,8 @@ def check(
     told("argument", 0, 1)
     _check_argument(work)
     told("argument", 1, 1)
+    if not problems:
+        _look(work)
     if named:
         check_assumptions(run, problems)
     check_leftovers(run, problems)
@@ -125,6 +129,15 @@ def check(
     return CheckResult(
         ok, run.certificate.verdict, problems.all(), work.seconds, work.counts, tuple(work.notes)
     )
+
+
+def _look(work: _Check) -> None:
+    """What the argument does not rest on: operators that nothing depends on, and whether ranks that
+    are run one by one end with what was concluded."""
+    with work.timed("runtime"):
+        check_operands(work.run.plan, work.problems)
+        if work.part[0] == 0 and not work.problems:
+            work.notes += eye.look(work.run.plan, work.problems)
 
 
 def _silent(phase: str, done: int, total: int) -> None:
@@ -177,8 +190,9 @@ def _check_argument(work: _Check) -> None:
     with work.timed("unroll"):
         single = unroll([run.plan.single], 1)
         parallel = unroll(run.plan.programs, run.plan.microbatches)
-        for finding in (*single.faults, *parallel.faults):
-            problems.add("plan", finding.message)
+        for unrolled in (single, parallel):
+            for finding in (*unrolled.faults, *unrolled.unsupported):
+                problems.add("plan", finding.message)
         if problems:
             return
         try:

@@ -40,9 +40,6 @@ RESERVE_SHARE = 8
 """What is kept free for what grows between two looks: the larger of the two, as a part of the
 budget, but never more than a quarter of it."""
 
-PORTFOLIO_BYTES = 96 * MIB
-"""What the first children of a worker take as soon as they are there."""
-
 AGAIN_SECONDS = 2.0
 """A run that has been told to end, and has not, is told again after this time."""
 

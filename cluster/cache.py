@@ -50,12 +50,15 @@ _decode = msgspec.json.Decoder(_Entry).decode
 class VerdictCache:
     """Proofs by text and options. ``damaged`` counts the entries that were no longer sound.
 
-    A folder that cannot be written is a cache that keeps nothing: :attr:`failure` says why.
+    A folder that cannot be written is a cache that keeps nothing: :attr:`failure` says why. Where
+    the place of one entry is taken by something else, that entry alone is not kept:
+    :attr:`in_the_way` names such places.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.damaged = 0
         self.failure = ""
+        self.in_the_way: list[Path] = []
         self.folder = default_folder() if folder is None else folder
         self._writer = uuid.uuid4().hex
         self._drafts = self.folder / "drafts"
@@ -101,6 +104,13 @@ class VerdictCache:
             found.append(
                 f"{many} of the verdict cache {self.folder} damaged: not used, solved again"
             )
+        if self.in_the_way:
+            more = len(self.in_the_way) - 1
+            others = f", and {more} more" if more else ""
+            found.append(
+                f"something else than an entry of the verdict cache is at {self.in_the_way[0]}"
+                f"{others}: remove it, its verdict is not kept"
+            )
         if self.failure:
             found.append(f"nothing is kept in the verdict cache {self.folder}: {self.failure}")
         return tuple(found)
@@ -109,14 +119,15 @@ class VerdictCache:
         name = entry.name
         body = msgspec.json.encode(entry, enc_hook=dict)
         seal = hashlib.sha256(body).hexdigest().encode()
-        path = self._path(name)
         draft = self._drafts / f"{self._writer}-{name}"
         draft.write_bytes(seal + b"\n" + body)
+        path = self._path(name)
         try:
-            draft.rename(path)
-        except FileNotFoundError:
             path.parent.mkdir(exist_ok=True)
             draft.rename(path)
+        except (FileExistsError, IsADirectoryError, NotADirectoryError):
+            draft.unlink()
+            self.in_the_way.append(path)
 
     def _path(self, name: str) -> Path:
         return self.folder / name[:2] / name[2:]
@@ -124,7 +135,8 @@ class VerdictCache:
     def _sweep(self) -> None:
         """Remove what killed runs left half-written."""
         for draft in self._drafts.iterdir():
-            with contextlib.suppress(FileNotFoundError):
+            # What is no file of ours, or is gone, is nobody's draft.
+            with contextlib.suppress(OSError):
                 if time.time() - draft.stat().st_mtime > STALE_SECONDS:
                     draft.unlink()
 

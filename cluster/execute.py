@@ -7,19 +7,17 @@ ledger before it counts.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from cluster import needs
 from cluster.cache import VerdictCache
 from cluster.events import Events
 from cluster.ledger import Ledger, text_key
 from cluster.local import LocalExecutor, Peaks
-from cluster.settings import POOL, Options, Settings
+from cluster.settings import Options, Settings
 from solvers import Query, Solved
 
 LARGE = 5_000
@@ -30,23 +28,12 @@ POISONED = "poisoned"
 """The folder of a run with the texts that its solvers died of, by the beginning of their keys."""
 
 
-class Executor(Protocol):
+class Executor(AbstractContextManager["Executor"], Protocol):
     """Whatever solves queries; it may be used for several rounds before it is closed."""
 
     options: Options
     peaks: Peaks
     events: Events
-
-    def __enter__(self) -> Self:
-        """Start what takes time to start."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
 
     def solve(self, queries: Sequence[Query], on_solved: Callable[[str, Solved], None]) -> None:
         """Report the verdict on each query once, by its key, from the calling thread."""
@@ -144,10 +131,10 @@ def choose_executor(
         name = "ray" if settings.on_cluster or queries > LARGE else "local"
     if name == "local":
         return LocalExecutor(settings, events=events)
-    if pool := os.environ.get(POOL):
+    if settings.pool:
         from cluster.hub import HubExecutor
 
-        return HubExecutor(settings, pool)
+        return HubExecutor(settings)
     from cluster.ray_executor import RayExecutor
 
     return RayExecutor(settings, known, events)

@@ -19,6 +19,9 @@ MIB = 1 << 20
 KEPT_FREE = 8
 """One part in so many of a machine's memory is left to everything else on it."""
 
+PORTFOLIO_BYTES = 96 * MIB
+"""What the first children of a worker take as soon as they are there."""
+
 _CGROUP = Path("/sys/fs/cgroup")
 
 

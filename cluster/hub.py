@@ -9,14 +9,13 @@ the verdicts are on record in a ledger of the hub's own, beside the ledgers of t
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import ray
@@ -177,34 +176,31 @@ def _key(name: str) -> str:
 
 
 class HubExecutor(Closing):
-    """An executor that lets the hub of the cluster work: the one that ``POOL`` names."""
+    """An executor that lets the hub of the cluster work: the one that ``settings.pool`` names."""
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.options = settings.options
         self.peaks: Peaks = {}
         self.events = Events()
         self._settings = settings
-        self._name = name
+        self._name = settings.pool
         self._run = uuid.uuid4().hex
         self._began_ray = False
         self._hub: Any = None
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
+        """Find the hub. Raises ClusterError."""
         self._began_ray = connect(self._settings)
         try:
             self._hub = ray.get_actor(self._name, namespace=NAMESPACE)
         except ValueError as error:
-            self._end()
             raise ClusterError(f"no shared pool {self._name} in the Ray cluster") from error
-        return self
 
     def close(self) -> None:
         """Leave the pool; it goes on for the others."""
-        with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(self._hub.leave.remote(self._run))
-        self._end()
-
-    def _end(self) -> None:
+        if self._hub is not None:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(self._hub.leave.remote(self._run))
         if self._began_ray:
             ray.shutdown()
             self._began_ray = False
@@ -240,10 +236,26 @@ class HubExecutor(Closing):
         yield from from_batch(said.rows)
 
 
+class SharedPool(NamedTuple):
+    """A pool of workers by its name, and the address of the cluster that it is in."""
+
+    name: str
+    address: str
+
+    def used_by(self, settings: Settings) -> Settings:
+        """The settings of a run in this process that uses it."""
+        return replace(settings, pool=self.name, address=self.address)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What makes other processes use it, in their environment."""
+        return {POOL: self.name, "RAY_ADDRESS": self.address}
+
+
 @contextmanager
-def hub(settings: Settings, folder: Path, *, shared: bool) -> Iterator[dict[str, str]]:
-    """While it is open, runs on the cluster of ``settings`` in this process, and in processes with
-    these variables in their environment, use one pool of workers.
+def hub(settings: Settings, folder: Path, *, shared: bool) -> Iterator[SharedPool]:
+    """While it is open, there is a pool of workers on the cluster of ``settings`` that runs use
+    whose settings name it.
 
     ``folder`` gets the hub's log and, if verdicts are ``shared``, its ledger. Raises ClusterError,
     and LedgerError if somebody else writes there.
@@ -259,20 +271,12 @@ def hub(settings: Settings, folder: Path, *, shared: bool) -> Iterator[dict[str,
         num_cpus=0, max_concurrency=CONCURRENT, name=name, namespace=NAMESPACE,
         scheduling_strategy=here,
     ).remote(settings, str(folder.resolve()), shared)  # fmt: skip
-    variables = {POOL: name, "RAY_ADDRESS": context.gcs_address}
-    before = {key: os.environ.get(key) for key in variables}
     try:
         ray.get(actor.ready.remote())
-        os.environ.update(variables)
-        yield variables
+        yield SharedPool(name, context.gcs_address)
     except ray.exceptions.RayError as error:
         raise ClusterError(f"the shared pool does not start: {last_line(error)}") from error
     finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(actor.close.remote())
             ray.kill(actor)

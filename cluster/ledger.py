@@ -15,6 +15,7 @@ import hashlib
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -218,18 +219,21 @@ class Ledger(Closing):
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / FILE
-        self._lock = _lock(self.path)
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            table, self._end = _scan(self.path)
-            self.dropped_bytes = os.fstat(self._file).st_size - self._end
-            os.ftruncate(self._file, self._end)
-            if self._end == 0:
-                self._write(_PREFIX)
-        except BaseException:
-            os.close(self._file)
-            os.close(self._lock)
-            raise
+        with ExitStack() as undo:
+            self._lock = _lock(self.path)
+            undo.callback(os.close, self._lock)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            undo.callback(os.close, self._file)
+            self._recall()
+            undo.pop_all()
+
+    def _recall(self) -> None:
+        """Cut a broken end off, and take in what is on record."""
+        table, self._end = _scan(self.path)
+        self.dropped_bytes = os.fstat(self._file).st_size - self._end
+        os.ftruncate(self._file, self._end)
+        if self._end == 0:
+            self._write(_PREFIX)
         rows = zip(from_batch(table), _options_of(table), strict=True)
         self._known: dict[Options, dict[str, Solved]] = {}
         for (key, solved), options in rows:
@@ -280,10 +284,10 @@ class Ledger(Closing):
             while left:
                 written = os.pwrite(self._file, left, at)
                 left, at = left[written:], at + written
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._end)
-            raise
+        finally:
+            if left:  # what stopped it goes on; half a batch does not stay
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, self._end)
         self._end = at
 
 

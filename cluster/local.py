@@ -9,12 +9,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Self
 
-from cluster.budget import PORTFOLIO_BYTES, admit
+from cluster.budget import admit
 from cluster.events import Events
-from cluster.fitting import MIB, machine_bytes, with_figures
+from cluster.fitting import MIB, PORTFOLIO_BYTES, machine_bytes, with_figures
 from cluster.settings import Options, Settings
 from engine.closing import Closing
 from solvers import Answer, Portfolio, Query, Solved, SolverUnavailable
@@ -95,9 +95,9 @@ class LocalExecutor(Closing):
         self._portfolios: list[Portfolio] = []
         self._limits = limits(settings, machine_bytes())
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
+        """Start the first worker's child."""
         self._start(1)
-        return self
 
     def close(self) -> None:
         """End the solver children."""
@@ -168,18 +168,17 @@ class LocalExecutor(Closing):
         ]
         for thread in threads:
             thread.start()
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._abandon, threads)
+            undo.callback(pending.give_up)
             for _ in queries:
                 report = results.get()
-                if isinstance(report, BaseException):
+                if isinstance(report, Exception):
                     raise report
                 worker, key, solved = report
                 note_peaks(self.peaks, worker, solved.answers)
                 on_solved(key, solved)
-        except BaseException:
-            pending.give_up()
-            self._abandon(threads)
-            raise
+            undo.pop_all()
         for thread in threads:
             thread.join()
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
 
 import psutil
 
@@ -89,15 +88,16 @@ class MemorySampler(Closing):
         self._peak_bytes = max(self._peak_bytes, now)
         return now / _MIB
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
+        """Look a first time, and go on looking."""
         self.sample()
         self._thread.start()
-        return self
 
     def close(self) -> None:
         """Look a last time, and no more."""
         self._stop.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self.sample()
 
     def _watch(self) -> None:

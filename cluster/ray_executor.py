@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from contextlib import ExitStack
+from typing import Any
 
 import ray
 
@@ -77,14 +78,6 @@ class RayExecutor(Closing):
         self._began_ray = False
         self._seconds_per_query = BATCH_SECONDS[0] / FIRST_BATCH
 
-    def __enter__(self) -> Self:
-        try:
-            self._open()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
     def close(self) -> None:
         """End the workers, and the use of Ray if it began here."""
         self.close_workers()
@@ -104,12 +97,11 @@ class RayExecutor(Closing):
         """
         if not queries:
             return
-        try:
-            self._open()
+        with ExitStack() as undo:
+            undo.callback(self.close_workers)
+            self.open()
             _Ladder(self, queries, on_solved).climb()
-        except BaseException:
-            self.close_workers()
-            raise
+            undo.pop_all()
 
     @property
     def level(self) -> int:
@@ -171,7 +163,7 @@ class RayExecutor(Closing):
         if self._meters is not None:
             self._meters.retried(cause, len(keys))
 
-    def _open(self) -> None:
+    def open(self) -> None:
         self._began_ray = connect(self._settings) or self._began_ray
         if self._meters is None:
             self._meters = Meters(self.events.run)

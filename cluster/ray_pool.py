@@ -23,6 +23,7 @@ from cluster.ray_worker import SolverActor
 from cluster.reserve import Node, reservation
 from cluster.settings import Options, Settings, installed_version
 from cluster.work import Batch
+from engine.errors import InvalidInput
 
 START_SECONDS = 120.0
 """How long to wait for the first worker of a pool."""
@@ -49,10 +50,15 @@ class ClusterError(RuntimeError):
     """The cluster cannot be reached, or cannot do this work."""
 
 
+class NoClusterThere(InvalidInput, ClusterError):
+    """There is no Ray cluster at the address that the user gave."""
+
+
 def connect(settings: Settings) -> bool:
     """Use the Ray of this process, of ``settings.address``, of RAY_ADDRESS, or a new one.
 
-    Returns whether the use of Ray began here. Raises ClusterError.
+    Returns whether the use of Ray began here. Raises ClusterError, which is `NoClusterThere` for an
+    address at which there is none.
     """
     if ray.is_initialized():
         return False
@@ -70,7 +76,8 @@ def connect(settings: Settings) -> bool:
             _knock(address)
             init()
     except (OSError, RuntimeError, ValueError) as error:
-        raise ClusterError(f"Ray cannot be used at {address!r}: {error}") from error
+        kind = ClusterError if address == "local" else NoClusterThere
+        raise kind(f"Ray cannot be used at {address!r}: {error}") from error
     return True
 
 

@@ -8,9 +8,11 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Literal, TypeAlias, get_args
 
 from solvers import Mode, Portfolio
+from solvers.child import LEAST_SECONDS
 from solvers.configurations import CONFIGURATIONS
 
 ExecutorName: TypeAlias = Literal["auto", "local", "ray"]
@@ -21,7 +23,11 @@ UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start
 """Bytes per unit; a bare letter is binary, as container runtimes have it."""
 
 POOL = "SHARDPROOF_POOL"
-"""The environment variable that names a pool of workers shared by several runs (`cluster.hub`)."""
+"""The environment variable that tells other processes the name of a pool of workers shared by
+several runs (`cluster.hub`); it is read where options become settings."""
+
+WORKERS_PER_CPU = 4
+"""More workers than this only wait for each other."""
 
 FIRST_LIMIT_BYTES = 2 << 30
 """What a solver gets at first where the user sets no limit."""
@@ -37,7 +43,7 @@ def parse_size(text: str) -> int:
     unit = None if match is None else _SPELLED.get(match[2].lower())
     if match is None or unit is None:
         raise ValueError(f"{text!r} is not a size: write a number and a unit, as in 512MiB or 2GiB")
-    size = int(float(match[1]) * unit)
+    size = int(Fraction(match[1]) * unit)
     if size <= 0:
         raise ValueError(f"a size must be at least one byte, not {text!r}")
     return size
@@ -84,7 +90,8 @@ class Settings:
 
     ``workers`` None means one per CPU: of this process (local), of the cluster (Ray). An
     ``address`` is that of a running Ray cluster. ``memory_budget_bytes`` bounds this process and
-    everything below it (`cluster.budget`). Raises ValueError for what cannot be.
+    everything below it (`cluster.budget`). ``pool`` names the pool of workers that several runs on
+    one cluster share, if they do (`cluster.hub`). Raises ValueError for what cannot be.
     """
 
     executor: ExecutorName = "auto"
@@ -95,6 +102,7 @@ class Settings:
     memory_limit_bytes: int | None = None
     seed: int = 1
     memory_budget_bytes: int | None = None
+    pool: str = ""
 
     def __post_init__(self) -> None:
         if self.executor not in get_args(ExecutorName):
@@ -137,7 +145,7 @@ class Settings:
     @property
     def own_cluster(self) -> bool:
         """Whether a Ray cluster works for this run alone, not for several with one pool."""
-        return self.on_cluster and POOL not in os.environ
+        return self.on_cluster and not self.pool
 
     @property
     def first_limit_bytes(self) -> int:
@@ -151,5 +159,35 @@ class Settings:
         return sum(1 for configuration in CONFIGURATIONS if configuration.solver in used)
 
     def local_workers(self) -> int:
-        """The number of workers for this machine."""
-        return self.workers or len(os.sched_getaffinity(0))
+        """The number of workers for this machine: as many as asked for, within what it has."""
+        return min(self.workers or _cpus(), most_workers())
+
+    def notes(self) -> tuple[str, ...]:
+        """What of these settings this machine does not give, in one line each."""
+        found = []
+        here = self.local_workers()
+        elsewhere = self.address or os.environ.get("RAY_ADDRESS")
+        if self.workers is not None and here < self.workers and not elsewhere:
+            found.append(
+                f"{self.workers} workers are more than this machine has use for, with "
+                f"{_cpus()} CPUs: {here} solve"
+            )
+        if self.timeout < LEAST_SECONDS:
+            found.append(
+                f"a timeout of {self.timeout:g} s is shorter than the start of a solver: queries "
+                "are bounded by the solvers' own resource limits, and by the clock after "
+                f"{LEAST_SECONDS:g} s"
+            )
+        return tuple(found)
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@functools.cache
+def most_workers() -> int:
+    """How many workers this machine has use for: CPUs, and memory for their solvers."""
+    from cluster.fitting import PORTFOLIO_BYTES, machine_bytes
+
+    return max(1, min(WORKERS_PER_CPU * _cpus(), machine_bytes() // PORTFOLIO_BYTES))

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
+from engine.assumption import Assumption
 from engine.errors import InvalidInput
 from engine.tables import read_file, write_file
 
@@ -52,7 +53,8 @@ class ProofEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``plan``: digest of the plan (`engine.store.digest`); ``inputs``: SHA-256 of the files that
-    it was read from; ``files``: of every table of the run; ``assumptions``: as printed;
+    it was read from; ``files``: of every table of the run; ``assumptions``: as printed, and
+    ``assumption_details``: of what kind each is, about what, where (`engine.assumption`);
     ``reasons``: why the verdict is not "proved"; ``conclusions``: by kind, how many hold of how
     many; ``solvers``: versions; ``proofs``: of every template, if the run stored proofs."""
 
@@ -61,6 +63,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     inputs: dict[str, str]
     files: dict[str, str]
     assumptions: tuple[str, ...] = ()
+    assumption_details: tuple[Assumption, ...] = ()
     reasons: tuple[str, ...] = ()
     conclusions: dict[str, tuple[int, int]] = {}
     counts: dict[str, int] = {}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from engine.collectives import ADDS
 from engine.ir import Attr
 from engine.lineage import Lineage
 from engine.sums import Over
 
 #: Kinds of rows that add their inputs up.
-SUMS = frozenset({"all_reduce", "reduce", "reduce_scatter", "accumulate"})
+SUMS = ADDS | {"accumulate"}
 
 
 class Claim(NamedTuple):

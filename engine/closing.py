@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
 
 class Closing(ABC):
-    """A ``with`` over it ends with :meth:`close`; errors go on."""
+    """A ``with`` over it begins with :meth:`open` and ends with :meth:`close`, also where opening
+    fails; errors go on."""
 
     def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self.open()
+            undo.pop_all()
         return self
 
     def __exit__(
@@ -20,6 +26,9 @@ class Closing(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def open(self) -> None:  # noqa: B027 - most have nothing to open
+        """Start what takes time to start."""
 
     @abstractmethod
     def close(self) -> None:

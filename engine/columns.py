@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engine import findings, rounding
+from engine import assumption, findings, rounding
 from engine.affine import Affine
 from engine.attributes import Encoder, decode
 from engine.claims import Claimed, read_claim, read_claims
@@ -237,6 +237,8 @@ def to_columns(plan: Plan) -> Columns:
         "recorded": [findings.listed(finding) for finding in plan.recorded],
         "rounded": [rounding.listed(place) for place in plan.rounded],
     }
+    if plan.assumed:
+        header["assumed"] = [assumption.listed(assumed) for assumed in plan.assumed]
     return Columns(header, writer.tables)
 
 
@@ -389,8 +391,9 @@ def from_columns(columns: Columns) -> Plan:
         ("notes", _is_texts),
         ("recorded", findings.are_listed),
         ("rounded", rounding.are_listed),
+        ("assumed", assumption.are_listed),
     ]
-    header = columns.header
+    header = {"assumed": [], **columns.header}  # where none is, none is listed
     for key, valid in fields:
         if key not in header or not valid(header[key]):
             raise InvalidInput(f"{key} is {header.get(key)!r}", "header")
@@ -404,6 +407,7 @@ def from_columns(columns: Columns) -> Plan:
         tuple(header["notes"]),
         tuple(findings.unlisted(cells) for cells in header["recorded"]),
         tuple(rounding.unlisted(cells) for cells in header["rounded"]),
+        tuple(assumption.unlisted(cells) for cells in header["assumed"]),
     )
 
 

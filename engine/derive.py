@@ -74,9 +74,8 @@ def derive(program: Program, single: Unrolled) -> Derived:
     rows.append(Row("seed", "loss gradient", (0,), (), (seed,), {}, Source()))
     work.arriving[loss] = [seed]
     for row in reversed([r for r in single.rows if r.kind == "op" and not r.backward]):
-        wrt = [
-            i for i, v in enumerate(row.inputs) if v in needed and i not in lookup(row.name).data
-        ]
+        data = lookup(row.name).index_data(len(row.inputs))
+        wrt = [i for i, v in enumerate(row.inputs) if v in needed and i not in data]
         outputs = [work.gradient(v) for v in row.outputs]
         if not wrt or all(g < 0 for g in outputs):
             continue
@@ -120,7 +119,7 @@ def _needing_gradients(program: Program, single: Unrolled) -> set[int]:
             if isinstance(number, int) and program.shards[number].trainable:
                 needed.update(row.outputs)
         elif row.kind == "op" and not row.backward:
-            data = lookup(row.name).data
+            data = lookup(row.name).index_data(len(row.inputs))
             if any(v in needed and i not in data for i, v in enumerate(row.inputs)):
                 needed.update(row.outputs)
     return needed

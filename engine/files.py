@@ -23,17 +23,35 @@ MEMORY_BYTES: Final = 4 << 30
 """What reading may take: a compressed table of Arrow, or one that nests, is small as a file."""
 
 
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""How the system says that a disk, or somebody's share of it, is full."""
+
+
+def is_full(error: OSError) -> bool:
+    """Whether something could not be written because the disk is full: a fault of the machine."""
+    return error.errno in FULL
+
+
+def unwritable(error: OSError, path: str | Path) -> InvalidInput:
+    """The error of a place that cannot be written; raises ``error`` itself where the disk is full,
+    which is no fault of what the user named."""
+    if is_full(error):
+        raise error
+    return InvalidInput(f"cannot be written: {error.strerror or error}", str(path))
+
+
 def opened(path: str | Path) -> BinaryIO:
     """A regular file, to be read; raises OSError for any other, and waits for none."""
+    return open(path, "rb", buffering=1 << 18, opener=_regular)
+
+
+def _regular(path: str, flags: int) -> int:
     # Non-blocking: opening a named pipe must not wait for a writer.
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "no regular file", str(path))
-        return open(handle, "rb", buffering=1 << 18)
-    except BaseException:
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise
+        raise OSError(errno.EINVAL, "no regular file", path)
+    return handle
 
 
 def contents(path: Path, most: int = MOST_BYTES) -> bytes:

@@ -21,6 +21,7 @@ from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
 from engine.affine import ZERO, Affine
+from engine.assumption import Assumption
 from engine.claims import Claimed
 from engine.findings import Finding
 
@@ -44,9 +45,9 @@ class Group:
     """A process group: explicit ranks, whole mesh axes of the program, or both.
 
     ``ranks`` are ranks of the first instance of the programs that take part (all free coordinates
-    0), in group order; a member at other coordinates has its group shifted alike.  Empty means:
-    this program alone.  ``axes`` are free axes of the program whose every coordinate takes part.
-    Members are ordered by rank.
+    0); a member at other coordinates has its group shifted alike.  Empty means: this program alone.
+    ``axes`` are free axes of the program whose every coordinate takes part.  Members are ordered by
+    rank, however they are listed.
     """
 
     ranks: tuple[int, ...] = ()
@@ -91,8 +92,10 @@ class Body:
     ``mirror`` (autograd's contexts are first in, first out).
     ``gradients``: (value, shard number): produced here, added to the gradient of that shard, which
     starts at zero.
-    ``reduced``: (value read, value written, shard number): the reducer reads the accumulated
-    gradient of the shard and replaces it.
+    ``reduced``: (value read, value written, shard number): the reducer reads the gradient of the
+    shard as it is when the body begins (zero, if nothing was added so far), and what it writes is
+    the gradient when the body ends.  One body does so at most once for a shard, and does not add to
+    the gradient of that shard: whether what it adds is reduced would not be said.
     ``losses``: values that are the training loss.
     ``claims``: what the plan records about each value (empty: about none); it means nothing.
     """
@@ -203,7 +206,8 @@ class Plan:
     ``loss``: how the losses of microbatches and replicas combine to the single-device loss
     ("sum" or "mean"); ``notes``: specification to be printed; ``recorded``: where the records that
     it was read from contradict each other; ``rounded``: where constants of the parallel side were
-    replaced by the single-device side's, from which they differ by rounding alone.
+    replaced by the single-device side's, from which they differ by rounding alone; ``assumed``:
+    what its reader assumed beside the defaults.
     """
 
     name: str
@@ -215,6 +219,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     recorded: tuple[Finding, ...] = ()
     rounded: tuple[Rounded, ...] = ()
+    assumed: tuple[Assumption, ...] = ()
 
     @property
     def ranks(self) -> int:

@@ -23,6 +23,7 @@ from engine.blocks import place as placed
 from engine.cone import operands
 from engine.errors import Unsupported
 from engine.grid import Grid
+from engine.laws import applied, without_opposites
 from engine.lineage import BROADCAST, Lineage, NodeTable, Operand, Part
 from engine.lineage import Term as View
 from engine.places import has_places
@@ -42,10 +43,21 @@ class SmallReading(TermReading):
 
     ``masks``: positions are compared by a mask. Then one that stands for others is counted as the
     mask has it: what is summed has to differ from position to position, so that nothing is a count.
+    ``laws``: exponentials are read with the laws of `engine.laws`.
     """
 
     grid: Grid
     masks: bool = False
+    laws: bool = False
+
+    def _applied(self, function: str, entry: Term) -> Term:
+        if self.laws:
+            return applied(self.table, function, entry)
+        return super()._applied(function, entry)
+
+    def _product(self, factors: Sequence[Any]) -> Any:
+        found = super()._product(factors)
+        return without_opposites(found) if self.laws and isinstance(found, Term) else found
 
     def dim(self, size: int) -> Dim:
         return size.dim if isinstance(size, Extent) else self.grid.constant_dim(size)
@@ -95,15 +107,16 @@ class SmallReading(TermReading):
         return self.table.mul(lead, self.table.add(*addends))
 
     def _maximum(self, row: Array) -> Term:
-        """A maximum commutes with a positive factor: the common one of all entries is taken out,
-        so that a scaled maximum is the maximum of scaled entries."""
+        """A maximum commutes with a positive factor: the size of the common one of all entries is
+        taken out, so that a scaled maximum is the maximum of scaled entries; its sign stays."""
         entries = [e for e in row if isinstance(e, Term)]
         factors = {_factor(e) for e in entries}
-        if len(factors) != 1 or (factor := factors.pop()) == 1 or factor <= 0:
+        if len(factors) != 1 or abs(factor := factors.pop()) in (0, 1):
             return super()._maximum(row)
+        sign = 1 if factor > 0 else -1
         inner = np.empty(len(entries), dtype=object)
-        inner[:] = [_core(e) for e in entries]
-        return self.table.mul(factor, super()._maximum(inner))
+        inner[:] = [self.table.mul(sign, _core(e)) for e in entries]
+        return self.table.mul(abs(factor), super()._maximum(inner))
 
 
 def _factor(term: Term) -> Fraction:
@@ -133,6 +146,7 @@ class Meaning:
         most: int | None = None,
         *,
         masks: bool = False,
+        laws: bool = False,
     ) -> None:
         """``most``: products after which to give up (`Unsupported`)."""
         self.nodes = nodes
@@ -144,7 +158,7 @@ class Meaning:
         self.products = 0
         self.symbols: dict[tuple[object, ...], Term] = {}
         self.memo: dict[tuple[int, Index, tuple[Part, ...]], Entry] = {}
-        self.reading = SmallReading(terms, grid, masks)
+        self.reading = SmallReading(terms, grid, masks, laws)
 
     def symbol(self, key: tuple[object, ...]) -> Term:
         found = self.symbols.get(key)
@@ -229,7 +243,7 @@ class Meaning:
                 self._operand(o, labels, tuple(inner.get(i, ())))
                 for i, o in enumerate(operands(self.nodes, number))
             ]
-            addends.append(self.terms.mul(weight, *factors))
+            addends.append(self.reading._product([weight, *factors]))
         return self.reading._total(addends)
 
     def _combine(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
@@ -252,7 +266,7 @@ class Meaning:
             if function == "exp" and factor > 0:  # type: ignore[operator]
                 return self.terms.zero
             raise Unsupported(f"{function} of a masked entry")
-        return self.terms.app(str(function), self.terms.mul(factor, entry))  # type: ignore[arg-type]
+        return self.reading._applied(str(function), self.terms.mul(factor, entry))  # type: ignore[arg-type]
 
     def _amax(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         sign, operand, outputs = self.nodes[number].payload

@@ -6,12 +6,13 @@ what it joins and divides, and the two sides meet in the parameters and the batc
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from operator import itemgetter
 
+from engine.collectives import TABLE, Effect, group_size
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.factors import Axes, Factors, extent
 from engine.ir import MICROBATCH, Plan, Program, Shard
@@ -177,7 +178,7 @@ class Recorder:
                     raise Unsupported("an operand without a value")
                 return apply_forward(self.reading, row.name, inputs, row.attrs)
             return self.backward(row, inputs)
-        if row.kind == "shard":
+        if row.kind == "shard" or (row.kind == "accumulate" and not inputs):
             number = row.attrs["shard"]
             assert isinstance(number, int)
             return [self.shard(programs[row.programs[0]].shards[number])]
@@ -200,24 +201,31 @@ class Recorder:
 
     def communicate(self, row: Row, inputs: Sequence[Recorded]) -> list[Recorded]:
         """Accumulation and communication: what ranks share, join and keep parts of."""
-        first = inputs[0]
-        ranks = prod(n for _, n in row.over)
-        if row.kind == "all_gather":
-            dim = attribute_dim(row, "dim", len(first.dims))
-            return [self.gathered(inputs, dim, ranks)] * len(row.outputs)
+        declared = TABLE.get(row.kind)
+        effect = Effect.TOTAL if declared is None else declared.effect
+        return [RULES[effect](self, row, inputs)] * len(row.outputs)
+
+    def shared(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        """One of several tensors that are alike."""
         for x in inputs[1:]:
-            self.reading.unify(first, x)
-        ranks *= len(inputs)
-        if row.kind == "reduce_scatter":
-            return [self.kept(first, attribute_dim(row, "dim", len(first.dims)), ranks)] * len(
-                row.outputs
-            )
-        if row.kind == "all_to_all":
-            split = attribute_dim(row, "split_dim", len(first.dims))
-            joined = attribute_dim(row, "concat_dim", len(first.dims))
-            part = self.kept(first, split, ranks)
-            return [self.gathered([part], joined, ranks)] * len(row.outputs)
-        return [first] * len(row.outputs)
+            self.reading.unify(inputs[0], x)
+        return inputs[0]
+
+    def gathers(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        dim = attribute_dim(row, "dim", len(inputs[0].dims))
+        return self.gathered(inputs, dim, prod(n for _, n in row.over))
+
+    def scatters(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        first = self.shared(row, inputs)
+        dim = attribute_dim(row, "dim", len(first.dims))
+        return self.kept(first, dim, group_size(row.over, len(inputs)))
+
+    def exchanges(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        first = self.shared(row, inputs)
+        split = attribute_dim(row, "split_dim", len(first.dims))
+        joined = attribute_dim(row, "concat_dim", len(first.dims))
+        ranks = group_size(row.over, len(inputs))
+        return self.gathered([self.kept(first, split, ranks)], joined, ranks)
 
     def gathered(self, inputs: Sequence[Recorded], dim: int, ranks: int) -> Recorded:
         """The concatenation of tensors, each from so many ranks."""
@@ -232,6 +240,16 @@ class Recorder:
             return x
         part = self.reading.interval(x.dims[dim], size // ranks, size // ranks)
         return self.reading.resized(x, dim, part)
+
+
+#: The dimensions of what communication gives, by its effect.
+RULES: Mapping[Effect, Callable[[Recorder, Row, Sequence[Recorded]], Recorded]] = {
+    Effect.TOTAL: Recorder.shared,
+    Effect.COPY: Recorder.shared,
+    Effect.GATHER: Recorder.gathers,
+    Effect.SCATTER: Recorder.scatters,
+    Effect.EXCHANGE: Recorder.exchanges,
+}
 
 
 def same(row: Row, told: Hashable) -> Hashable:
@@ -256,11 +274,9 @@ def located(row: Row, programs: Sequence[Program]) -> Iterator[None]:
         yield
     except (Unsupported, ShapeMismatch) as error:
         raise type(error)(f"{where}: {error}") from None
-    except (IndexError, ValueError) as error:
-        # What a declaration says when it unpacks operands or shapes that it does not expect.
-        raise Unsupported(
-            f"{where}: operands that its declaration does not fit ({error})"
-        ) from None
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        error.add_note(f"{where}: while this row was read")
+        raise
 
 
 def scalar(shape: tuple[int, ...]) -> Recorded:

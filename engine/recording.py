@@ -14,10 +14,9 @@ from math import gcd
 from typing import Self
 
 from engine.affine import Affine
-from engine.arrays.base import check_selection
 from engine.errors import ShapeMismatch, Unsupported
 from engine.factors import Axes, Factors, extent
-from engine.reading import CONSTANTS, Selection
+from engine.reading import CONSTANTS, Selection, check_selection
 
 
 class Length(int):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from engine import files, store
 from engine import proofs as proof_files
+from engine.assumption import Assumption, texts
 from engine.certificate import (
     FORMAT,
     NAME,
@@ -28,6 +29,7 @@ from engine.certificate import (
 )
 from engine.conclusions import Conclusion
 from engine.errors import InvalidInput
+from engine.files import unwritable
 from engine.ir import Plan
 from engine.lineage import Lineage, Node, NodeTable, Token
 from engine.lineage_columns import LineageReader, LineageWriter
@@ -137,7 +139,7 @@ def write_run(
     conclusions: Sequence[Conclusion],
     verdict: str,
     inputs: Mapping[str, str] | None = None,
-    assumptions: Sequence[str] = (),
+    assumptions: Sequence[Assumption] = (),
     reasons: Sequence[str] = (),
     counts: Mapping[str, int] | None = None,
     solvers: Mapping[str, str] | None = None,
@@ -174,7 +176,7 @@ def write_run(
         target.mkdir(parents=True, exist_ok=True)
         (target / NAME).unlink(missing_ok=True)
     except OSError as error:
-        raise InvalidInput(f"cannot be written: {error.strerror or error}", str(target)) from error
+        raise unwritable(error, target) from error
     digest = saved or store.save(plan, target / PLAN)
     files = {
         name + SUFFIX: write_file(
@@ -190,7 +192,8 @@ def write_run(
         plan=digest,
         inputs=dict(inputs or {}),
         files=files,
-        assumptions=tuple(assumptions),
+        assumptions=texts(assumptions),
+        assumption_details=tuple(assumptions),
         reasons=tuple(reasons),
         conclusions=summary(conclusions),
         counts=dict(counts or {}),

@@ -14,11 +14,13 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
 from engine.affine import Affine
 from engine.arrays import FloatReading, Weighted
+from engine.collectives import COPIES, TABLE, Effect, refused
 from engine.errors import ShapeMismatch, Unsupported
 from engine.factors import Factors
 from engine.inputs import Inputs
@@ -30,8 +32,10 @@ from engine.shrink import Sizes
 
 #: Where a member of a family is: (axis, position) along expanded axes.
 Coordinates = tuple[tuple[str, int], ...]
-#: Collective kinds under which equal members stay equal, along an axis that is not expanded.
-REDUCING = frozenset({"all_reduce", "reduce", "accumulate"})
+#: Kinds under which equal members stay equal, along an axis that is not expanded.
+REDUCING = frozenset(
+    {"accumulate", *(name for name, c in TABLE.items() if c.effect is Effect.TOTAL)}
+)
 
 
 def needed_axes(programs: Sequence[Program], unrolled: Unrolled) -> frozenset[str]:
@@ -93,7 +97,7 @@ class Replay:
             self.given(row)
         elif row.kind == "accumulate":
             self.accumulate(row)
-        elif row.kind in ("recv", "broadcast"):
+        elif row.kind in COPIES:
             self.move(row)
         else:
             self.collective(row)
@@ -182,21 +186,23 @@ class Replay:
                 )
             ]
         if row.kind == "shard":
-            number = row.attrs["shard"]
-            assert isinstance(number, int)
-            shard = self.programs[row.programs[0]].shards[number]
-            return [
-                self.once(
-                    (shard, tuple(at.items())),
-                    lambda: self.cut(self.inputs.parameter(shard.name), shard, at),
-                )
-            ]
+            return [self.held(row, at)]
         known = dict(at) if row.microbatch < 0 else {**at, MICROBATCH: row.microbatch}
         here = None if self.whole else known
         return [
             self.once(("load", i, tuple(known.items())), partial(self.inputs.batch, i, here))
             for i in range(len(row.outputs))
         ]
+
+    def held(self, row: Row, at: Mapping[str, int]) -> Weighted:
+        """The shard that a row names."""
+        number = row.attrs["shard"]
+        assert isinstance(number, int)
+        shard = self.programs[row.programs[0]].shards[number]
+        return self.once(
+            (shard, tuple(at.items())),
+            lambda: self.cut(self.inputs.parameter(shard.name), shard, at),
+        )
 
     def once(self, what: Hashable, make: Callable[[], Weighted]) -> Weighted:
         """One object for one input, whoever holds it."""
@@ -220,6 +226,8 @@ class Replay:
         for at in self.members(self.axes_of(row.outputs[0])):
             parts: list[Weighted] = []
             factors: list[Fraction] = []
+            if not row.inputs:
+                parts, factors = [self.held(row, at)], [Fraction(0)]
             for value in row.inputs:
                 axes = self.axes_of(value)
                 distinct = [a for a in axes if a[0] == MICROBATCH]
@@ -234,8 +242,9 @@ class Replay:
 
     def move(self, row: Row) -> None:
         """A message, or a broadcast to other programs at the same coordinates."""
-        if len(row.inputs) != 1 or row.over:
-            raise Unsupported(f"{row.kind} of {len(row.inputs)} tensors over {list(row.over)}")
+        reason = refused(row.kind, row.attrs, row.over, len(row.programs))
+        if reason or len(row.inputs) != 1:
+            raise Unsupported(reason or f"{row.kind} of {len(row.inputs)} tensors")
         for value in row.outputs:
             for at in self.members(self.axes_of(value)):
                 self.put(value, at, self.get(row.inputs[0], at))
@@ -245,9 +254,11 @@ class Replay:
         mesh axes that it spans."""
         over = [a for a in row.over if a[0] in self.sizes.expanded]
         alike = prod(extent for axis, extent in row.over if axis not in self.sizes.expanded)
-        if row.kind not in REDUCING and row.over and len(row.programs) > 1:
-            raise Unsupported(f"{row.kind} over explicit ranks and mesh axes together")
-        if len(row.inputs) != len(row.programs) or len(row.outputs) != len(row.programs):
+        reason = refused(row.kind, row.attrs, row.over, len(row.programs))
+        if reason:
+            raise Unsupported(reason)
+        taking = 1 if TABLE[row.kind].root == "takes" else len(row.programs)
+        if len(row.inputs) != len(row.programs) or len(row.outputs) != taking:
             raise ShapeMismatch(f"{len(row.inputs)} inputs over {len(row.programs)} programs")
         spanned = {axis for axis, _ in over}
         common = [a for a in self.axes_of(row.outputs[0]) if a[0] not in spanned]
@@ -263,25 +274,40 @@ class Replay:
         self, row: Row, inputs: Sequence[Weighted], alike: int, at: Mapping[str, int]
     ) -> list[Weighted]:
         """What each member has after a collective; each input counts ``alike`` times."""
-        reading = self.reading(at)
-        count = len(inputs)
-        if row.kind in ("all_reduce", "reduce"):
-            return [self.reduced(reading, row, inputs, alike)] * count
-        rank = len(inputs[0].dims)
-        if row.kind == "all_gather":
-            return [reading.concat(inputs, attribute_dim(row, "dim", rank))] * count
-        if row.kind == "reduce_scatter":
-            total = self.reduced(reading, row, inputs, alike)
-            dim = attribute_dim(row, "dim", rank)
-            return [self.part(reading, total, dim, i, count) for i in range(count)]
-        if row.kind == "all_to_all":
-            split = attribute_dim(row, "split_dim", rank)
-            joined = attribute_dim(row, "concat_dim", rank)
-            return [
-                reading.concat([self.part(reading, x, split, i, count) for x in inputs], joined)
-                for i in range(count)
-            ]
-        raise Unsupported(f"communication {row.kind}")
+        rule = RULES.get(TABLE[row.kind].effect)
+        if rule is None:
+            raise Unsupported(f"communication {row.kind}")
+        return rule(self, self.reading(at), row, inputs, alike)
+
+    def totals(
+        self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+    ) -> list[Weighted]:
+        """The sum (or maximum), which all members have, or the root alone."""
+        taking = 1 if TABLE[row.kind].root == "takes" else len(inputs)
+        return [self.reduced(reading, row, inputs, alike)] * taking
+
+    def gathers(
+        self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+    ) -> list[Weighted]:
+        joined = attribute_dim(row, "dim", len(inputs[0].dims))
+        return [reading.concat(inputs, joined)] * len(inputs)
+
+    def scatters(
+        self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+    ) -> list[Weighted]:
+        total = self.reduced(reading, row, inputs, alike)
+        dim = attribute_dim(row, "dim", len(inputs[0].dims))
+        return [self.part(reading, total, dim, i, len(inputs)) for i in range(len(inputs))]
+
+    def exchanges(
+        self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+    ) -> list[Weighted]:
+        split = attribute_dim(row, "split_dim", len(inputs[0].dims))
+        joined = attribute_dim(row, "concat_dim", len(inputs[0].dims))
+        return [
+            reading.concat([self.part(reading, x, split, i, len(inputs)) for x in inputs], joined)
+            for i in range(len(inputs))
+        ]
 
     @staticmethod
     def reduced(
@@ -303,6 +329,16 @@ class Replay:
         if rest:
             raise ShapeMismatch(f"{x.shape[dim]} positions divided among {count} ranks")
         return reading.slice(x, dim, Affine(position * size), size)
+
+
+Exchange: TypeAlias = Callable[[Replay, FloatReading, Row, Sequence[Weighted], int], list[Weighted]]
+#: What each member of a collective has, by its effect.
+RULES: Mapping[Effect, Exchange] = {
+    Effect.TOTAL: Replay.totals,
+    Effect.GATHER: Replay.gathers,
+    Effect.SCATTER: Replay.scatters,
+    Effect.EXCHANGE: Replay.exchanges,
+}
 
 
 def instances(

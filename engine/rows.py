@@ -16,8 +16,8 @@ class Row(NamedTuple):
 
     ``kind``: "op" (a declared operator), "slice" (a chunk at its position), "shard", "load",
     "seed" (values that are assumptions), "accumulate" (sum of inputs, and over ``mb`` if
-    ``over`` has it), or a collective; ``over``: (axis, extent) pairs that it reduces or gathers
-    along.  ``microbatch``: -1 where it stands for all, or for none.
+    ``over`` has it; of no inputs: zero), or a collective; ``over``: (axis, extent) pairs that it
+    reduces or gathers along.  ``microbatch``: -1 where it stands for all, or for none.
     """
 
     kind: str
@@ -49,7 +49,8 @@ class Unrolled:
     ``symbolic``; ``gradients``: (program, shard, value) after everything ran.
 
     ``symbolic``: microbatches are the coordinate ``mb``.  ``instances``: operators over all ranks
-    and microbatches.
+    and microbatches.  ``faults``: the programs contradict themselves; ``unsupported``: they say
+    something of communication that there is no rule for, so that nothing else is said of them.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -57,6 +58,7 @@ class Unrolled:
     losses: list[tuple[int, str, int]] = field(default_factory=list)
     gradients: list[tuple[int, int, int]] = field(default_factory=list)
     faults: list[Finding] = field(default_factory=list)
+    unsupported: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     symbolic: bool = True
     instances: int = 0

@@ -32,6 +32,9 @@ TOLERANCE = 1e-6
 #: Scale of the smallest tensor, relative to the largest one, that is no rounding error itself (the
 #: gradient of a key that attends to one position is zero over the reals).
 SMALLEST_SCALE = 1e-7
+#: The same, relative to the loss: where all gradients are zero over the reals, none of them says
+#: how large a rounding error is.
+SMALLEST_OF_LOSS = 1e-7
 #: Positions that an indexed axis keeps per shard where slices are distinct: enough classes to tell
 #: them apart.
 INDEXED = 4
@@ -43,6 +46,8 @@ BUDGET = 6_000
 LARGE = 30_000
 #: Numbers in all tensors together, above which a plan cannot be simulated.
 MOST_ENTRIES = 200_000_000
+#: The same for a plan that is run at the true size of its indexed axes, to confirm a difference.
+MOST_CONFIRMED = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,8 @@ class Simulation:
     """``failure``: why it could not be run, or empty; ``impossible``: because the plan itself
     cannot run, not because something is not supported.  ``expanded``: the coordinates along which
     members were evaluated one by one; ``seed``: of the inputs; ``indexed``: see `shrink`;
-    ``of_losses``: only what the losses depend on was evaluated."""
+    ``of_losses``: only what the losses depend on was evaluated.  ``another``: what was run is a
+    plan with fewer positions of an indexed axis (classes, experts, positions under a mask)."""
 
     losses: tuple[Comparison, ...] = ()
     gradients: tuple[Comparison, ...] = ()
@@ -92,6 +98,7 @@ class Simulation:
     seed: int = 0
     indexed: int = 0
     of_losses: bool = False
+    another: bool = False
     sides: dict[str, Replay] = field(default_factory=dict)
 
     @property
@@ -133,6 +140,8 @@ def simulate(
     faults = [*single.faults, *parallel.faults]
     if faults:
         return Simulation(failure=faults[0].message, impossible=True)
+    if single.unsupported or parallel.unsupported:
+        return Simulation(failure=(*single.unsupported, *parallel.unsupported)[0].message)
     needed = needed_axes(plan.programs, parallel)
     if len(single.rows) + len(parallel.rows) > LARGE:
         result = simulate_along(plan, _of_losses(single), _of_losses(parallel), needed, seed, more)
@@ -156,6 +165,25 @@ def simulate_again(
     if known.of_losses:
         single, parallel = _of_losses(single), _of_losses(parallel)
     return simulate_along(plan, single, parallel, known.expanded, known.seed, more, known.indexed)
+
+
+def confirmed(known: Simulation, plan: Plan, single: Unrolled, parallel: Unrolled) -> Simulation:
+    """A difference of another plan, sought in the plan itself: all indexed axes at their true
+    sizes.  It says so in ``failure`` if that is too large."""
+    if known.of_losses:
+        single, parallel = _of_losses(single), _of_losses(parallel)
+    try:
+        sizes = shrink(plan, single, parallel, known.expanded, whole=True)
+        if sizes.entries > MOST_CONFIRMED:
+            sizes = shrink(plan, single, parallel, known.expanded, 1, whole=True)
+        if sizes.entries > MOST_CONFIRMED:
+            raise Unsupported(
+                "a difference was seen at fewer classes, experts or positions only, and the plan "
+                "counts these; at their true number it is too large to be run"
+            )
+        return _run(plan, single, parallel, sizes, known.seed)
+    except (Unsupported, ShapeMismatch, InvalidInput) as error:
+        return Simulation(expanded=known.expanded, failure=str(error), seed=known.seed)
 
 
 def _of_losses(unrolled: Unrolled) -> Unrolled:
@@ -209,6 +237,7 @@ def _run(plan: Plan, single: Unrolled, parallel: Unrolled, sizes: Sizes, seed: i
         tuple(_gradients(plan.programs, one, many)),
         sizes.expanded,
         seed=seed,
+        another=sizes.another,
         sides={"single": one, "parallel": many},
     )
 
@@ -297,7 +326,10 @@ def _gradients(programs: Sequence[Program], one: Replay, many: Replay) -> list[C
     """For every rank and shard, its gradient after everything ran; none at all is zero."""
     expected = _full_gradients(one)
     scales = {name: float(np.abs(full.data).max(initial=0.0)) for name, full in expected.items()}
+    loss = sum(_total(one, value, {}, ()) for _, _, value in final_losses(one.unrolled))
     least = SMALLEST_SCALE * max(scales.values(), default=0.0)
+    if least and np.isfinite(loss):
+        least = max(least, SMALLEST_OF_LOSS * abs(loss))
     found = {(program, shard): value for program, shard, value in many.unrolled.gradients}
     result = []
     for number, program in enumerate(programs):

@@ -83,7 +83,7 @@ def save(plan: Plan, folder: str | Path) -> str:
                     writer.write_table(table)
         _put_in_place(scratch, target)
     except OSError as error:
-        raise InvalidInput(f"cannot be written: {error.strerror or error}", str(target)) from error
+        raise files.unwritable(error, target) from error
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -118,7 +118,7 @@ def write_file(path: Path, data: bytes) -> str:
     except OSError as error:
         if scratch and os.path.exists(scratch):
             os.unlink(scratch)
-        raise InvalidInput(f"cannot be written: {error.strerror or error}", str(path)) from error
+        raise files.unwritable(error, path) from error
     return hashlib.sha256(data).hexdigest()
 
 

@@ -1,8 +1,8 @@
 """What must hold of any plan before anything is made of it.
 
-Bodies are in SSA form, references are in range, shards lie inside their parameters, attributes
-speak of axes that exist.  What a plan *does* (messages, deadlock, reads before writes) is found
-later, by running it; a plan that fails here is no plan.
+Bodies are in SSA form, references are in range, shards lie inside their parameters, operators are
+called as they are declared, attributes speak of axes that exist.  What a plan *does* (messages,
+deadlock, reads before writes) is found later, by running it; a plan that fails here is no plan.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from engine.affine import Affine
+from engine.calling import check_call
+from engine.collectives import malformed
 from engine.errors import InvalidInput
 from engine.ir import Attr, Body, Group, Plan, Program, Shard
 
@@ -65,6 +67,7 @@ def _program(program: Program) -> None:
         try:
             _body(program, body)
             for index, op in enumerate(body.ops):
+                check_call(index, op)
                 if id(op.attrs) not in checked:
                     checked[id(op.attrs)] = op.attrs
                     _axes(op.attrs, names, f"operator {index} ({op.name})")
@@ -151,6 +154,9 @@ def _body(program: Program, body: Body) -> None:
                     f"reads value {v}, expected one of {count}", f"operator {index} ({op.name})"
                 )
         define(op.outputs, f"an output of operator {index} ({op.name})")
+        wrong = malformed(op)
+        if wrong:
+            raise InvalidInput(wrong, f"operator {index}")
     read = [
         *body.outputs,
         *body.losses,
@@ -161,6 +167,20 @@ def _body(program: Program, body: Body) -> None:
         if not 0 <= v < count:
             raise InvalidInput(f"gives out value {v}, expected one of {count}")
     _references(program, body)
+    _reduced(program, body)
+
+
+def _reduced(program: Program, body: Body) -> None:
+    """A reducer replaces a gradient, which one body therefore does once, and without adding to it:
+    nothing says whether what is added was there before."""
+    added = {shard for _, shard in body.gradients}
+    replaced: set[int] = set()
+    for _, _, shard in body.reduced:
+        if shard in added or shard in replaced:
+            name = program.shards[shard].name
+            also = "adds to it as well" if shard in added else "does so twice"
+            raise InvalidInput(f"replaces the gradient of shard {shard} ({name}), and {also}")
+        replaced.add(shard)
 
 
 def _references(program: Program, body: Body) -> None:

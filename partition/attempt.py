@@ -13,6 +13,7 @@ from typing import Final
 from engine import wellformed
 from engine.conclusions import conclude
 from engine.errors import InvalidInput
+from engine.findings import UNSUPPORTED
 from engine.ir import Plan
 from engine.lineage import Lineage, NodeTable, Term
 from engine.rows import Row, Unrolled
@@ -20,7 +21,7 @@ from engine.unroll import unroll
 from partition.alignment import counterparts
 from partition.diagnose import Culprit, culprits
 from partition.partition import Partition, Side
-from partition.trace import UNSUPPORTED, Tracer, reference
+from partition.trace import Tracer, reference
 
 #: What a tensor is called: its program, its name, how many of that name there are before it.  An
 #: edit elsewhere does not change it.
@@ -72,10 +73,13 @@ def attempt(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partit
         result.reference_size,
         faults=[*parallel.faults, *(f for f in trace.findings if f.kind != UNSUPPORTED)],
         findings=list(parallel.findings),
-        unsupported=[f for f in trace.findings if f.kind == UNSUPPORTED],
+        unsupported=[
+            *parallel.unsupported,
+            *(f for f in trace.findings if f.kind == UNSUPPORTED),
+        ],
         guessed=trace.guessed,
     )
-    if not parallel.faults:
+    if not parallel.faults and not parallel.unsupported:
         found.conclusions = conclude(
             plan, nodes, result.derived, result.single.lineages, parallel, trace.lineages
         )

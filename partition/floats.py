@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, combinations, product
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from engine.floating import floating, within
 from engine.layout import Misaligned
-from engine.lineage import BROADCAST, Atom, Layout, NodeTable, Part, Term, Token
+from engine.lineage import BROADCAST, Atom, Layout, NodeTable, Operand, Part, Term, Token
 
 #: Ways that are tried for one operator, and exposures that are combined.
 MOST_WAYS, MOST_EXPOSED = 96, 4
@@ -217,16 +217,18 @@ class Reductions:
         return None
 
     def _part(self, term: Term, number: int) -> Term | None:
-        (read,), outputs = self.table[number].payload  # type: ignore[misc]
-        summed = [(a, s, e, x) for a, s, e, x in read.atoms if x not in outputs]  # type: ignore[has-type]
-        if len(summed) != 1 or read.fixed or term.parts:  # type: ignore[has-type]
+        payload: tuple[Any, ...] = self.table[number].payload
+        read: Operand = payload[0][0]
+        outputs: Sequence[int] = payload[1]
+        summed = [(a, s, e, x) for a, s, e, x in read.atoms if x not in outputs]
+        if len(summed) != 1 or read.fixed or term.parts:
             return None
         axis, stride, extent, label = summed[0]
         dims, single = floating(term.layout)
         own = [a for a in single if (a.axis, a.stride, a.extent) == (axis, stride, extent)]
         if len(own) != 1:
             return None
-        place = {(a, s): (outputs.index(x), e) for a, s, e, x in read.atoms if x in outputs}  # type: ignore[has-type]
+        place = {(a, s): (outputs.index(x), e) for a, s, e, x in read.atoms if x in outputs}
 
         def moved(atom: Atom) -> Atom:
             if atom.axis == BROADCAST:

@@ -22,13 +22,14 @@ from engine.errors import ShapeMismatch, Unsupported
 from engine.layout import Misaligned, regroup
 from engine.lineage import ABSOLUTE, BROADCAST, Atom, Dim, Layout, Lineage, Term
 from engine.places import MOST_REGIONS, cut, has_places, joined, moved, permuted, placed
-from engine.reading import CONSTANTS, Selection, is_partial
+from engine.reading import Selection, is_partial
 from partition.canonical import Draft, canonical
 from partition.families import along_axes
 from partition.floats import Way, dropped, ways
+from partition.laws import rewritten
 from partition.products import Products
 from partition.sums import tried
-from partition.views import adjoin_terms, local_view, result_layout
+from partition.views import adjoin_terms, causal_view, constant_view, local_view, result_layout
 
 
 class LineageReading(Products):
@@ -39,6 +40,9 @@ class LineageReading(Products):
         if several is not None:
             return several
         term = self._single(x)
+        if known := rewritten(self.table, function, term):
+            self.rewrote = True
+            return Lineage(x.shape, (known,))
         if is_partial(function):
             self.partial.append((function, term))
         operand = self.table[term.node]
@@ -194,11 +198,7 @@ class LineageReading(Products):
         return Lineage((*ids.shape, size), (Term(Fraction(1), node, layout),))
 
     def causal(self, queries: int, keys: int) -> Lineage:
-        node = self.table.node("causal", (), (ABSOLUTE, ABSOLUTE))
-        dims = tuple(
-            (Atom(axis, 1, ABSOLUTE, ZERO, size),) for axis, size in enumerate((queries, keys))
-        )
-        return Lineage((queries, keys), (Term(Fraction(1), node, Layout(dims)),))
+        return causal_view(self.table, queries, keys)
 
     def select(self, scores: Lineage, selection: Selection) -> Lineage:
         several = self._each(scores, lambda here: self.select(here, selection), 1)
@@ -235,6 +235,4 @@ class LineageReading(Products):
         )
 
     def constant(self, name: str) -> Lineage:
-        array = CONSTANTS[name]
-        shape = (len(array), len(array[0]), len(array[0][0]))
-        return local_view(self.table.node("constant", (name,), shape), shape)
+        return constant_view(self.table, name)

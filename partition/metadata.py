@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from engine.affine import ZERO, Affine, affine
 from engine.claims import Claimed
+from engine.collectives import COPIES
 from engine.findings import Finding
 from engine.ir import MICROBATCH
 from engine.lineage import Lineage, Part
@@ -134,7 +135,7 @@ def _first(result: Partition, wrong: dict[int, Contradiction]) -> Iterator[int]:
             if v not in wrong or (unknown and (from_lost or from_wrong)):
                 continue
             claim = side.unrolled.tensors[v].claim
-            handed = row.kind in ("recv", "broadcast") or row.name == "identity"
+            handed = row.kind in COPIES or row.name == "identity"
             if handed and any(
                 u in wrong and side.unrolled.tensors[u].claim == claim for u in row.inputs
             ):

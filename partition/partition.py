@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from engine.collectives import COPIES
 from engine.conclusions import Conclusion, conclude
 from engine.derive import Derived, derive
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.evaluate import holds
-from engine.findings import Finding
+from engine.findings import UNSUPPORTED, Finding
 from engine.ir import MICROBATCH, Plan, Program
 from engine.lineage import BROADCAST, Lineage, NodeTable, Term
 from engine.moves import is_moved
@@ -29,19 +30,19 @@ from partition.memo import Memo
 from partition.repeat import Repeat
 from partition.signature import Signatures
 from partition.templates import key
-from partition.trace import UNSUPPORTED, Trace, Tracer, reference
+from partition.trace import Trace, Tracer, reference
 from partition.views import lies_in
 
 #: Rows that claim nothing beyond their source or an assumption.
-UNCLAIMED = frozenset({"shard", "load", "seed", "recv", "broadcast"})
+UNCLAIMED = COPIES | {"shard", "load", "seed"}
 
 #: The two sides of a plan, in reports and tables.
 SINGLE, PARALLEL = "single", "parallel"
 
 
 class Stage(NamedTuple):
-    """``side``, ``row``: which row; ``template``: -1 where nothing is to solve; ``live``: whether a
-    conclusion depends on it; ``problem``: why no obligation could be stated."""
+    """``side``, ``row``: which row; ``template``: `NONE` where nothing is to solve; ``live``:
+    whether a conclusion depends on it; ``problem``: why no obligation could be stated."""
 
     side: str
     row: int
@@ -101,7 +102,9 @@ class Partition:
     claim it is; ``reference_size``: nodes below are the single-device program's.
     ``more``: representatives of every piece of an axis beyond the fewest that are enough.
     ``faults``: the plan contradicts itself; ``unsupported``: operators without a meaning here.
-    ``guessed``: some values were matched by what they multiply out to (`partition.match`);
+    ``counts``: a side sums what does not vary along an axis: its value tells how many positions the
+    axis has.  ``guessed``: some values were matched by what they multiply out to
+    (`partition.match`);
     ``wider``: templates whose cut was moved back, and by how many definitions.
     """
 
@@ -120,6 +123,7 @@ class Partition:
     unsupported: list[Finding] = field(default_factory=list)
     more: int = 0
     guessed: bool = False
+    counts: bool = False
     wider: dict[int, int] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)
 
@@ -138,6 +142,8 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     parallel = unroll(plan.programs, plan.microbatches)
     nodes = NodeTable()
     forms = Forms(nodes)
+    if single.unsupported:
+        raise Unsupported(single.unsupported[0].message)
     _whole(single.faults)
     known = reference(plan.single, single)
     derived = derive(plan.single, single)
@@ -156,8 +162,10 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         size,
         faults=list(parallel.faults),
         findings=list(parallel.findings),
+        unsupported=list(parallel.unsupported),
         more=more,
-        guessed=second.guessed,
+        guessed=first.guessed or second.guessed,
+        counts=first.counts or second.counts,
         memo=memo or Memo(),
     )
     result.memo.begin(nodes, size)
@@ -165,7 +173,7 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
     result.findings += _less_defined(first, second, tracer.mesh)
-    if not parallel.faults:
+    if not parallel.faults and not parallel.unsupported:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
         )
@@ -180,8 +188,38 @@ def _whole(faults: Sequence[Finding]) -> None:
         raise InvalidInput(f"the single-device plan contradicts itself: {faults[0].message}")
 
 
+class Stated(NamedTuple):
+    """What became of a claim: its template, or `NONE` and why there is none; ``alone``: it has to
+    be stated by itself, with its cut moved back, since it may not hold as it is."""
+
+    template: int
+    problem: str = ""
+    alone: bool = False
+
+
+#: In place of a template: there is nothing to solve.
+NONE: Final = -1
+
+#: What has to be stated alone has no template that others could share.
+ALONE: Final = Stated(NONE, alone=True)
+
+#: By how many definitions the cut of a claim is moved back, at most; the checker allows no less
+#: (`checker.claims.MOST_WIDENED`).
+WIDEST: Final = 3
+
 #: Why the claims of a plan are not stated one by one.
-POINTLESS = "not stated, since a conclusion does not hold"
+POINTLESS: Final = "not stated, since a conclusion does not hold"
+
+
+@dataclass(slots=True)
+class Known:
+    """Templates so far: what became of claims by signature, of repeated rows by side and number,
+    and of examples by form."""
+
+    signatures: Signatures
+    equal: dict[tuple[object, ...], Stated] = field(default_factory=dict)
+    repeats: dict[tuple[str, int], Stated] = field(default_factory=dict)
+    forms: dict[tuple[object, ...], list[tuple[Claim, Stated]]] = field(default_factory=dict)
 
 
 def _stage(result: Partition, forms: Forms) -> None:
@@ -194,31 +232,15 @@ def _stage(result: Partition, forms: Forms) -> None:
         for number, row in enumerate(side.unrolled.rows):
             used = any(v in live for v in row.outputs)
             if row.kind in UNCLAIMED:
-                result.stages.append(Stage(name, number, -1, used))
+                result.stages.append(Stage(name, number, NONE, used))
                 continue
-            template, problem = -1, POINTLESS
+            found = Stated(NONE, POINTLESS)
             if not pointless:
-                template, problem = _template(result, name, number, known)
-            result.stages.append(Stage(name, number, template, used, problem))
+                found = _template(result, name, number, known)
+            result.stages.append(Stage(name, number, found.template, used, found.problem))
 
 
-#: By how many definitions the cut of a claim is moved back; in place of a template: it has to be.
-WIDEST = 3
-WIDER = -2
-
-
-@dataclass(slots=True)
-class Known:
-    """Templates so far: (template, problem) of claims by signature and of repeated rows by side and
-    number, and (claim, template, problem) of examples by form."""
-
-    signatures: Signatures
-    equal: dict[tuple[object, ...], tuple[int, str]] = field(default_factory=dict)
-    repeats: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
-    forms: dict[tuple[object, ...], list[tuple[Claim, int, str]]] = field(default_factory=dict)
-
-
-def _template(result: Partition, name: str, number: int, known: Known) -> tuple[int, str]:
+def _template(result: Partition, name: str, number: int, known: Known) -> Stated:
     side = result.side(name)
     repeat = side.repeats.get(number)
     found = None if repeat is None else known.repeats.get((name, repeat.number))
@@ -226,55 +248,55 @@ def _template(result: Partition, name: str, number: int, known: Known) -> tuple[
         return found
     claim = side.claim(side.unrolled.rows[number])
     if claim is None:
-        return -1, "a tensor without a lineage"
+        return Stated(NONE, "a tensor without a lineage")
     try:
         signature = known.signatures(claim)
     except Unsupported as error:
-        return -1, str(error)
+        return Stated(NONE, str(error))
     found = known.equal.get(signature.content)
     if found is None:
         found = _alike(result, claim, known) or _stated(result, claim, known)
         known.equal[signature.content] = found
-    if found[0] == WIDER:
+    if found.alone:
         found = _widened(result, claim)
     elif repeat is not None and repeat.row == number and signature.nodes <= repeat.nodes:
         # A claim that speaks of no other nodes is the same claim wherever the row is repeated.
         known.repeats[name, repeat.number] = found
-    if found[0] == len(result.examples):
+    if found.template == len(result.examples):
         result.examples.append((name, number))
     return found
 
 
-def _alike(result: Partition, claim: Claim, known: Known) -> tuple[int, str] | None:
-    """The template of a claim that is this one, moved."""
-    for example, template, problem in known.forms.get(key(result.nodes, claim), ()):
+def _alike(result: Partition, claim: Claim, known: Known) -> Stated | None:
+    """What became of a claim that is this one, moved."""
+    for example, stated in known.forms.get(key(result.nodes, claim), ()):
         if is_same(result.nodes, claim, example):
-            return template, problem
+            return stated
     return None
 
 
-def _stated(result: Partition, claim: Claim, known: Known) -> tuple[int, str]:
-    """A new template for a claim; where values were guessed, `WIDER` if it does not hold, or why it
+def _stated(result: Partition, claim: Claim, known: Known) -> Stated:
+    """A new template for a claim; where values were guessed, `ALONE` if it does not hold, or why it
     cannot be stated."""
-    found = len(result.templates), ""
+    found = Stated(len(result.templates))
     obligation = None
     if result.guessed:
         try:
             obligation = result.memo.build(result.nodes, claim, result.more)
         except Unsupported:
             # What is too large to state down to the inputs may be small behind them.
-            found = WIDER, ""
+            found = ALONE
         except ShapeMismatch as error:
-            found = -1, str(error)
+            found = Stated(NONE, str(error))
         else:
-            found = found if holds(obligation) else (WIDER, "")
-    if found[0] >= 0:
+            found = found if holds(obligation) else ALONE
+    if found.template != NONE:
         result.templates.append(Template(claim, obligation))
-    known.forms.setdefault(key(result.nodes, claim), []).append((claim, *found))
+    known.forms.setdefault(key(result.nodes, claim), []).append((claim, found))
     return found
 
 
-def _widened(result: Partition, claim: Claim) -> tuple[int, str]:
+def _widened(result: Partition, claim: Claim) -> Stated:
     """A template for this claim alone, with its cut moved back until it may hold: what lies behind
     the cut is not part of what claims are compared by."""
     for steps in range(1, WIDEST + 1):
@@ -285,12 +307,12 @@ def _widened(result: Partition, claim: Claim) -> tuple[int, str]:
         if holds(obligation):
             result.wider[len(result.templates)] = steps
             result.templates.append(Template(claim, obligation))
-            return len(result.templates) - 1, ""
+            return Stated(len(result.templates) - 1)
     try:
         result.templates.append(Template(claim, build(result.nodes, claim, more=result.more)))
     except Unsupported as error:
-        return -1, str(error)
-    return len(result.templates) - 1, ""
+        return Stated(NONE, str(error))
+    return Stated(len(result.templates) - 1)
 
 
 def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:

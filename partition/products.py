@@ -16,6 +16,7 @@ from engine.places import has_places
 from partition.canonical import Draft, canonical
 from partition.closing import closed
 from partition.floats import Way, dropped, ways
+from partition.laws import Factor, left
 from partition.pieces import each, multiplied
 from partition.sums import Sums, tried
 from partition.views import result_layout
@@ -131,8 +132,9 @@ class Products(Sums):
                 owners = [k for k, _ in holders]
                 joined = reads.label(label, position, owners, closed=name in closed)
                 if joined.axis == BROADCAST:
-                    if name not in output:
+                    if name not in output and joined.size != 1:
                         factor *= joined.size
+                        self.counts = True
                     dim.append(joined)
                     continue
                 extents[label] = joined.extent
@@ -140,20 +142,21 @@ class Products(Sums):
                 dim.append(label)
             dims[name] = dim
         outputs = frozenset(x for name in output for x in dims[name] if not isinstance(x, Atom))
+        views, atoms = reads.settled()
         return self._product_term(
-            factor, reads, [dims[n] for n in output], outputs, extents, intervals
+            factor, views, atoms, [dims[n] for n in output], outputs, extents, intervals
         )
 
     def _product_term(
         self,
         factor: Fraction,
-        reads: Reads,
+        terms: Sequence[Term],
+        atoms: Sequence[tuple[tuple[Atom, int], ...]],
         dims: Sequence[Sequence[int | Atom]],
         outputs: frozenset[int],
         extents: Mapping[int, int],
         intervals: Mapping[int, Atom],
     ) -> Term:
-        terms = reads.terms
         real = [k for k, t in enumerate(terms) if t.node != self.table.one]
         if not real:
             return Term(
@@ -163,15 +166,19 @@ class Products(Sums):
             )
         if len(real) == 1 and len(outputs) == len(extents):
             only = terms[real[0]]
-            atoms, fixed = reads.of(real[0])
-            held = {label: atom for atom, label in atoms}
+            held = {label: atom for atom, label in atoms[real[0]]}
             moved = tuple(
                 merge([a if isinstance(a, Atom) else held[a] for a in dim]) for dim in dims
             )
-            return Term(factor, only.node, Layout(moved, fixed), only.parts)
-        settled = reads.settled()
-        chosen = [settled[k] for k in real]
-        drafts: list[Draft] = [(settled[k].node, *reads.of(k), ()) for k in real]
+            return Term(factor, only.node, Layout(moved, only.layout.fixed), only.parts)
+        read = [Factor(terms[k], tuple(atoms[k])) for k in real]
+        if rest := left(self.table, factor, read, dims, outputs, extents, intervals):
+            self.rewrote, self.counts = True, self.counts or rest.factor != factor
+            return self._product_term(*rest, intervals)
+        chosen = [terms[k] for k in real]
+        drafts: list[Draft] = [
+            (t.node, tuple(atoms[k]), t.layout.fixed, ()) for k, t in zip(real, chosen, strict=True)
+        ]
         form = canonical(drafts, outputs, dict(extents))
         payload = (form.operands, form.outputs)
         node = self._definition("einsum", payload, form.outputs, form.extents, chosen)

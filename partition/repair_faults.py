@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from engine.collectives import COLLECTIVES
 from engine.ir import Attr, Body, Call, Group, Op, Plan, Program
-from engine.rendezvous import COLLECTIVES
 from partition.edits import (
     Site,
     groups,

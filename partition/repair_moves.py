@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import combinations, product
 from typing import Final
 
+from engine.collectives import COLLECTIVES
 from engine.conclusions import Conclusion
 from engine.ir import Attr, Group, Op, Plan, Value
-from engine.rendezvous import COLLECTIVES
 from partition.edits import (
     Edit,
     Site,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from engine.collectives import COPIES
 from engine.lineage import PAYLOAD, Lineage, Node, NodeTable, Term, Token, with_nodes
 from engine.rows import Row
 from partition.forms import Forms, View
@@ -22,7 +23,7 @@ from partition.infer import LineageReading
 Renaming: TypeAlias = Callable[[int], int]
 
 #: Rows that are read by what they are and where, not by their inputs.
-GIVEN = frozenset({"shard", "load", "seed", "recv", "broadcast"})
+GIVEN = COPIES | {"shard", "load", "seed"}
 #: Definitions that are made of nodes alone (others are of local tensors).
 MADE = frozenset({*PAYLOAD, "causal", "constant"})
 

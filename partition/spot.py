@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from engine.collectives import COLLECTIVES, COPIES
 from engine.flow import flow, label
 from engine.ir import Op, Plan
 from engine.lineage import Lineage
-from engine.rendezvous import COLLECTIVES, match
+from engine.rendezvous import match
 from engine.rows import Row
 from partition.diagnose import Culprit
 from partition.edits import Edit, Site, applied, op_at
@@ -17,7 +18,7 @@ from partition.partition import Partition
 #: Rows that no operator of a program makes.
 _MADE_UP: Final = frozenset({"shard", "seed", "accumulate"})
 #: What moves a value without changing it.
-MOVES: Final = frozenset({"identity", "multiref", "slice", "recv", "broadcast", *COLLECTIVES})
+MOVES: Final = frozenset({"identity", "multiref", "slice", *COPIES, *COLLECTIVES})
 #: How far back from a fault the operators before it are looked at.
 _STEPS: Final = 6
 

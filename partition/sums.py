@@ -42,6 +42,7 @@ class Values:
         self._reductions: Reductions | None = None
         self.windows = Windows(table, reference_size is None, self.mesh)
         self.partial: list[tuple[str, Term]] = []
+        self.counts = self.rewrote = False
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
@@ -99,6 +100,7 @@ class Values:
         if not x.terms:
             return Lineage(x.shape, (Term(Fraction(0), self.table.one, constant_layout(x.shape)),))
         ranked = tuple(sorted(x.terms, key=repr))
+        self.counts |= any(a.axis == BROADCAST for t in ranked for d in t.layout.dims for a in d)
         node = self.local_node("piece", (ranked,), x.shape, ranked)
         return local_view(node, x.shape)
 
@@ -202,8 +204,8 @@ class Sums(Values):
                 dim.append(label)
             dims.append(dim)
         drafts: list[Draft] = [
-            (t.node if t.node != self.table.one else -1, *reads.of(k), (t.factor,))
-            for k, t in enumerate(reads.settled())
+            (t.node if t.node != self.table.one else -1, own, t.layout.fixed, (t.factor,))
+            for t, own in zip(*reads.settled(), strict=True)
         ]
         form = canonical(drafts, frozenset(outputs), extents)
         factors = [terms[i].factor for i in form.order]

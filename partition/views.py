@@ -7,7 +7,18 @@ from fractions import Fraction
 
 from engine.affine import ZERO, Affine
 from engine.layout import Misaligned, adjoin, constant_atom, merge
-from engine.lineage import ABSOLUTE, BROADCAST, Atom, Dim, Layout, Lineage, NodeTable, Term
+from engine.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Atom,
+    Dim,
+    Layout,
+    Lineage,
+    NodeTable,
+    Term,
+    box_view,
+)
+from engine.reading import CONSTANTS
 
 
 def lineage_axes(lineage: Lineage, table: NodeTable) -> frozenset[str]:
@@ -32,15 +43,23 @@ def constant_layout(shape: tuple[int, ...]) -> Layout:
 
 def local_view(node: int, shape: tuple[int, ...]) -> Lineage:
     """All of a node whose axes are the dimensions of ``shape`` that exceed 1."""
-    dims: list[Dim] = []
-    axis = 0
-    for size in shape:
-        if size == 1:
-            dims.append(())
-        else:
-            dims.append((Atom(axis, 1, size, ZERO, size),))
-            axis += 1
-    return Lineage(shape, (Term(Fraction(1), node, Layout(tuple(dims))),))
+    return box_view(node, shape, shape, (ZERO,) * len(shape))
+
+
+def causal_view(table: NodeTable, queries: int, keys: int) -> Lineage:
+    """The first positions of the mask, which is as large as it has to be."""
+    node = table.node("causal", (), (ABSOLUTE, ABSOLUTE))
+    dims = tuple(
+        (Atom(axis, 1, ABSOLUTE, ZERO, size),) for axis, size in enumerate((queries, keys))
+    )
+    return Lineage((queries, keys), (Term(Fraction(1), node, Layout(dims)),))
+
+
+def constant_view(table: NodeTable, name: str) -> Lineage:
+    """All of a table of constants."""
+    array = CONSTANTS[name]
+    shape = (len(array), len(array[0]), len(array[0][0]))
+    return local_view(table.node("constant", (name,), shape), shape)
 
 
 def join(position: Sequence[Atom | None]) -> Atom:

@@ -203,22 +203,18 @@ class Reads:
                 self._blocks[k].append(block)
         return found.joined
 
-    def of(self, k: int) -> tuple[tuple[tuple[Atom, int], ...], tuple[Atom, ...]]:
-        """The atoms with their labels, and the fixed positions, of view ``k``."""
-        blocks = self._blocks[k]
-        if not blocks:
-            return tuple(self._atoms[k]), tuple(self._fixed[k])
-        return (
-            tuple((compressed(atom, blocks), label) for atom, label in self._atoms[k]),
-            tuple(compressed(atom, blocks) for atom in self._fixed[k]),
-        )
-
-    def settled(self) -> list[Term]:
-        """The views, over the blocks of nodes that are read."""
-        return [
-            term._replace(node=self._block(term, blocks)) if blocks else term
-            for term, blocks in zip(self.terms, self._blocks, strict=True)
-        ]
+    def settled(self) -> tuple[list[Term], list[tuple[tuple[Atom, int], ...]]]:
+        """The views, over the blocks of nodes that are read and at the positions that are fixed,
+        and their atoms with labels."""
+        terms, atoms = [], []
+        for term, own, fixed, blocks in zip(
+            self.terms, self._atoms, self._fixed, self._blocks, strict=True
+        ):
+            held = tuple(compressed(atom, blocks) for atom in fixed)
+            node = self._block(term, blocks) if blocks else term.node
+            terms.append(term._replace(node=node, layout=term.layout._replace(fixed=held)))
+            atoms.append(tuple((compressed(atom, blocks), label) for atom, label in own))
+        return terms, atoms
 
     def _block(self, term: Term, found: Sequence[Block]) -> int:
         if term.parts:

@@ -6,11 +6,11 @@ lives in the floors below: `cluster`, `checker`, `frontends`, `partition`, `solv
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from shardproof.options import AnyPath, Options, with_options
 from shardproof.result import Conclusion, Counts, Result, Seconds
 
 if TYPE_CHECKING:
@@ -20,26 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["Conclusion", "Counts", "Result", "Seconds", "check", "verify"]
 
 
+@with_options(Options)
 def verify(
-    single: str | os.PathLike[str],
-    parallel: str | os.PathLike[str] | None = None,
+    single: AnyPath,
+    parallel: AnyPath | None = None,
     *,
-    out: str | os.PathLike[str] | None = None,
-    executor: str = "auto",
-    address: str | None = None,
-    workers: int | None = None,
-    solver: str = "portfolio",
-    timeout: float = 30.0,
-    memory_limit: int | str | None = None,
-    memory_budget: int | str | None = None,
-    exhaustive: bool = False,
-    cache: bool = True,
-    cache_dir: str | os.PathLike[str] | None = None,
-    seed: int = 1,
-    assume: str | os.PathLike[str] | None = None,
-    shapes: int = 0,
-    proofs: bool = False,
     progress: Progress | None = None,
+    **options: Any,
 ) -> Result:
     """Whether the parallel plan computes what the single-device plan computes, for every input.
 
@@ -50,40 +37,25 @@ def verify(
     for this process and everything below it; ``cache_dir`` is where proofs are kept across runs
     instead of the user's cache folder; ``assume`` a file as in docs/assumptions.md; ``shapes`` is
     how many positions stand for an interval of an axis beyond the fewest; ``proofs`` stores cvc5's
-    proof of every template.
+    proof of every template; ``strict`` allows a proof no assumptions but defaults, stated ones and
+    the framework's.
 
     Input that cannot be read is a result too (verdict "invalid input").  Raises ``ValueError``
     for options that cannot be; any other error is a fault of Shardproof's or of the machine.
     """
     from shardproof import api
 
-    options = api.Options(
-        out=None if out is None else Path(out),
-        executor=executor,
-        address=address,
-        workers=workers,
-        solver=solver,
-        timeout=timeout,
-        memory_limit=memory_limit,
-        memory_budget=memory_budget,
-        exhaustive=exhaustive,
-        cache=cache,
-        cache_dir=None if cache_dir is None else Path(cache_dir),
-        seed=seed,
-        assume=None if assume is None else Path(assume),
-        shapes=shapes,
-        proofs=proofs,
-    )
-    return api.run(Path(single), None if parallel is None else Path(parallel), options, progress)
+    where = None if parallel is None else Path(parallel)
+    return api.run(Path(single), where, Options(**options), progress)
 
 
 def check(
-    run_dir: str | os.PathLike[str],
-    inputs: Sequence[str | os.PathLike[str]] = (),
+    run_dir: AnyPath,
+    inputs: Sequence[AnyPath] = (),
     *,
     proofs: bool = False,
-    ethos: str | os.PathLike[str] | None = None,
-    cpc: str | os.PathLike[str] | None = None,
+    ethos: AnyPath | None = None,
+    cpc: AnyPath | None = None,
 ) -> CheckResult:
     """The second eye over a finished run: builds and solves it again.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from engine.errors import InvalidInput
 from engine.garbage import no_collector
 from shardproof import rundir
+from shardproof.options import Options, path
 from shardproof.progress import Progress
 from shardproof.result import Result
 
 if TYPE_CHECKING:
     from checker import CheckResult
+    from cluster.budget import OverBudget
     from cluster.settings import Settings
     from engine.ir import Plan
     from shardproof.asked import Asked
@@ -27,74 +29,46 @@ if TYPE_CHECKING:
 GRADIENT = "gradient"
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of ``verify``, by the names of the command line; see `shardproof.verify`."""
-
-    out: Path | None = None
-    executor: str = "auto"
-    address: str | None = None
-    workers: int | None = None
-    solver: str = "portfolio"
-    timeout: float = 30.0
-    memory_limit: int | str | None = None
-    memory_budget: int | str | None = None
-    exhaustive: bool = False
-    cache: bool = True
-    cache_dir: Path | None = None
-    seed: int = 1
-    assume: Path | None = None
-    shapes: int = 0
-    proofs: bool = False
-
-    def settings(self) -> Settings:
-        """How to execute; raises ``ValueError`` for what cannot be."""
-        from cluster.budget import within
-        from cluster.settings import Settings, parse_size
-        from engine.certificate import MOST_SHAPES
-
-        if self.cache_dir is not None and not self.cache:
-            raise ValueError("a folder for the cache and no cache exclude each other")
-        if not 0 <= self.shapes <= MOST_SHAPES:
-            raise ValueError(f"the sizes must be from +0 to +{MOST_SHAPES}, not +{self.shapes}")
-        limit, budget = self.memory_limit, self.memory_budget
-        settings = Settings(
-            executor=self.executor,  # type: ignore[arg-type]  # it checks
-            address=self.address,
-            workers=self.workers,
-            mode=self.solver,  # type: ignore[arg-type]  # it checks
-            timeout=self.timeout,
-            memory_limit_bytes=parse_size(limit) if isinstance(limit, str) else limit,
-            seed=self.seed,
-        )
-        if budget is None:
-            return settings
-        return within(settings, parse_size(budget) if isinstance(budget, str) else budget)
-
-
 def run(
-    single: Path, parallel: Path | None, options: Options, progress: Progress | None = None
+    single: Path,
+    parallel: Path | None,
+    options: Options,
+    progress: Progress | None = None,
+    settings: Settings | None = None,
 ) -> Result:
-    """Verify; what is wrong with the input is a result too.
+    """Verify; what is wrong with the input is a result too.  ``settings``: those of the options,
+    with more that only this process knows (a shared pool).
 
     Raises ``ValueError`` for options that cannot be; any other error is a fault of ours, or of
     the machine.
     """
-    settings = options.settings()
+    settings = options.settings() if settings is None else settings
     progress = Progress() if progress is None else progress
-    return measured(settings, progress, lambda: _run(single, parallel, options, settings, progress))
+
+    def place() -> Path:
+        from shardproof.load import plan_name
+
+        return rundir.create(path(options.out), plan_name(parallel or single), datetime.now())
+
+    work = partial(_run, single, parallel, options, settings, progress)
+    return measured(settings, progress, work, place)
 
 
-def measured(settings: Settings, progress: Progress, work: Callable[[], Result]) -> Result:
+def measured(
+    settings: Settings, progress: Progress, work: Callable[[], Result], place: Callable[[], Path]
+) -> Result:
     """The result of a run with its time and memory, kept in its directory.
 
-    What is wrong with the input, and a budget that was not enough, are results.
+    What is wrong with the input, and a budget that was not enough, are results; ``place`` gives the
+    directory for that of a budget which was not enough for the run to come to one.
     """
     from cluster.budget import OverBudget, bounded
     from cluster.ledger import LedgerError
 
     start = time.perf_counter()
     peak = 0.0
+    for line in settings.notes():
+        progress.note(line)
     try:
         with bounded(settings.memory_budget_bytes) as sampler, no_collector():
             progress.memory = lambda: sampler.peak_mib
@@ -106,8 +80,7 @@ def measured(settings: Settings, progress: Progress, work: Callable[[], Result])
         result = Result("invalid input", reason=str(error), run_dir=_place(progress))
     except OverBudget as over:
         peak = over.held_mib
-        reason = f"memory: in phase {progress.current}, {over}"
-        result = Result("inconclusive", reason=reason, run_dir=_place(progress))
+        result = _over(over, progress, place)
     result = replace(
         result,
         seconds=replace(result.seconds, total=time.perf_counter() - start),
@@ -116,6 +89,15 @@ def measured(settings: Settings, progress: Progress, work: Callable[[], Result])
     if result.run_dir:
         rundir.keep(Path(result.run_dir), rundir.RESULT, result.to_json() + "\n")
     return result
+
+
+def _over(over: OverBudget, progress: Progress, place: Callable[[], Path]) -> Result:
+    """The result of a run that would not keep within its budget."""
+    reason = f"memory: in phase {progress.current}, {over}"
+    try:
+        return Result("inconclusive", reason=reason, run_dir=_place(progress) or str(place()))
+    except InvalidInput as error:
+        return Result("invalid input", reason=str(error))
 
 
 def _place(progress: Progress) -> str:
@@ -149,18 +131,23 @@ def check(
 
     source = read_again(run_dir, files)
     if cluster is not None and not proofs and spread_check.can_be_spread(run_dir):
-        parts = spread_check.check(run_dir, cluster, inputs=source.inputs, plan=source.plan)
-        return parts._replace(notes=(source.note, *parts.notes) if source.note else parts.notes)
-    found = checker.check(
-        run_dir,
-        memory_limits=limits(Settings(), machine_bytes()),
-        inputs=source.inputs,
-        plan=source.plan,
-        proofs=proofs,
-        ethos=ethos,
-        cpc=cpc,
-    )
-    return found._replace(notes=(source.note, *found.notes) if source.note else found.notes)
+        found = spread_check.check(run_dir, cluster, inputs=source.inputs, plan=source.plan)
+    else:
+        found = checker.check(
+            run_dir,
+            memory_limits=limits(Settings(), machine_bytes()),
+            inputs=source.inputs,
+            plan=source.plan,
+            proofs=proofs,
+            ethos=ethos,
+            cpc=cpc,
+        )
+    if source.note:
+        found = found._replace(notes=(source.note, *found.notes))
+    if source.refused:
+        problem = checker.Problem("input", source.refused)
+        found = found._replace(ok=False, problems=(*found.problems, problem))
+    return found._replace(compared=source.files)
 
 
 def _run(
@@ -175,11 +162,13 @@ def _run(
 
     start = time.perf_counter()
     progress.phase("load")
-    if options.out is not None:
-        rundir.refuse_used(options.out)
-    assumptions = assume.Assumptions() if options.assume is None else assume.read(options.assume)
+    chosen, stated = path(options.out), path(options.assume)
+    rundir.refuse_nameless(single, parallel, chosen or rundir.DEFAULT, path(options.cache_dir))
+    if chosen is not None:
+        rundir.refuse_used(chosen)
+    assumptions = assume.Assumptions() if stated is None else assume.read(stated)
     plan = load_plan(single, parallel, assumptions)
-    out = rundir.create(options.out, plan.name, datetime.now())
+    out = rundir.create(chosen, plan.name, datetime.now())
     progress.run_dir = out
     seconds = time.perf_counter() - start
 
@@ -189,15 +178,12 @@ def _run(
 
     question = asked.Asked(
         plan=store.save(plan, out / PLAN),
-        settings=settings,
+        # A pool is there for as long as what began it: whoever goes on later uses none.
+        settings=replace(settings, pool="", address=options.address),
         assumptions=assumptions,
         inputs=digests(single, parallel),
         files=tuple(str(p.resolve()) for p in (single, parallel) if p is not None),
-        exhaustive=options.exhaustive,
-        use_cache=options.cache,
-        cache_dir=None if options.cache_dir is None else str(options.cache_dir.resolve()),
-        more=options.shapes,
-        proofs=options.proofs,
+        options=options.given(),
     )
     asked.write(out, question)
     return prove(plan, out, question, settings, progress, seconds)
@@ -219,17 +205,13 @@ def prove(
     with status.told(out, progress):
         result = pipeline(
             plan,
+            options=question.chosen,
             settings=settings,
             out=out,
-            exhaustive=question.exhaustive,
-            use_cache=question.use_cache,
-            cache_dir=None if question.cache_dir is None else Path(question.cache_dir),
             assumptions=question.assumptions,
             load_seconds=load_seconds,
             progress=progress,
             inputs=question.inputs,
-            more=question.more,
-            with_proofs=question.proofs,
             otherwise=partial(_as_recorded, question),
             saved=question.plan,
         )

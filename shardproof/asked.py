@@ -7,7 +7,7 @@ it holds a run that had not begun.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -19,35 +19,72 @@ from engine.records import PLAN
 from engine.tables import read_file
 from shardproof import rundir
 from shardproof.assume import Assumptions
+from shardproof.options import Options, Scalar, names, shown
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 NAME: Final = "run.json"
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A run's settings and assumptions, the SHA-256 of its plan and of its input files, and where
-    these were.
+    """A run's settings, options and assumptions, the SHA-256 of its plan and of its input files,
+    and where these were.
 
-    ``use_cache``, ``cache_dir`` (absolute), ``more`` and ``proofs`` as in
-    `shardproof.pipeline.run`.
+    ``options`` are those of `shardproof.options` that are not their defaults; ``settings`` is what
+    they came to on the machine where the run began, which verdicts depend on.
     """
 
     plan: str
     settings: Settings
     assumptions: Assumptions
     inputs: dict[str, str]
-    exhaustive: bool
-    use_cache: bool
-    cache_dir: str | None
+    options: dict[str, Scalar] = {}
     files: tuple[str, ...] = ()
-    more: int = 0
-    proofs: bool = False
     format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        for name, value in self.options.items():
+            if name not in names():
+                raise ValueError(f"unknown option {name!r}")
+            wanted = tuple(str if kind is Path else kind for kind in shown(name).kinds)
+            if name in ("memory_limit", "memory_budget"):
+                wanted = (*wanted, int)
+            if type(value) not in wanted:
+                kinds = " or ".join(kind.__name__ for kind in wanted)
+                raise ValueError(f"option {name}: expected {kinds}, found {value!r}")
+
+    @property
+    def chosen(self) -> Options:
+        """The options."""
+        given: dict[str, Any] = dict(self.options)
+        return Options(**given)
 
 
 def write(out: Path, asked: Asked) -> None:
     """Store what was asked about the plan that is in ``out``."""
     rundir.keep(out, NAME, msgspec.json.format(msgspec.json.encode(asked)).decode() + "\n")
+
+
+def decode(data: bytes) -> Asked:
+    """What was asked, from its bytes, of this version or of the one before; raises `InvalidInput`
+    for another version, and the errors of msgspec, UnicodeDecodeError, RecursionError and
+    ValueError."""
+    found = msgspec.json.decode(data, type=dict[str, Any])
+    version = found.get("format")
+    if version == 1:
+        found = _of_format_1(found)
+    elif isinstance(version, int) and version != FORMAT:
+        raise InvalidInput(f"expected format {FORMAT}, found {version}", NAME)
+    return msgspec.convert(found, Asked)
+
+
+def _of_format_1(found: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 had every option that is no setting in a place of its own."""
+    places = {"exhaustive": "exhaustive", "use_cache": "cache", "cache_dir": "cache_dir",
+              "more": "shapes", "proofs": "proofs"}  # fmt: skip
+    given = {option: found[place] for place, option in places.items() if place in found}
+    rest = {name: value for name, value in found.items() if name not in places}
+    chosen = {option: value for option, value in given.items() if value is not None}
+    return {**rest, "options": chosen, "format": FORMAT}
 
 
 def read(run_dir: Path) -> tuple[Asked, Plan]:
@@ -61,11 +98,9 @@ def read(run_dir: Path) -> tuple[Asked, Plan]:
     try:
         data = read_file(run_dir / NAME)
         try:
-            asked = msgspec.json.decode(data, type=Asked)
+            asked = decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
             raise InvalidInput(f"expected what a run was asked, found {error}", NAME) from error
-        if asked.format != FORMAT:
-            raise InvalidInput(f"expected format {FORMAT}, found {asked.format}", NAME)
         plan = store.load(run_dir / PLAN)
         if store.digest(plan) != asked.plan:
             raise InvalidInput(f"expected the plan that {NAME} names, found another", PLAN)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cluster.settings import Settings
+from engine.assumption import Assumption
 from engine.certificate import SHAPES
 from engine.records import TemplateRecord, write_run
 from partition.partition import Partition
@@ -21,7 +22,7 @@ def write(
     result: Partition,
     answers: Answers,
     decision: Decision,
-    assumptions: Sequence[str],
+    assumptions: Sequence[Assumption],
     counts: Counts,
     settings: Settings,
     inputs: Mapping[str, str],

@@ -22,6 +22,8 @@ import click
 from shardproof.commands.check import check
 from shardproof.commands.mutate import mutate
 from shardproof.commands.nightly import nightly
+from shardproof.commands.operators import operators
+from shardproof.commands.options import PATH, of_verify
 from shardproof.commands.plan import plan
 from shardproof.commands.report import report as html_report
 from shardproof.commands.resume import resume
@@ -36,11 +38,6 @@ INVALID: Final = 3
 INTERNAL: Final = 4
 INTERRUPTED: Final = 130
 NOBODY_READS: Final = 141
-
-EXECUTORS: Final = ("auto", "local", "ray")
-SOLVERS: Final = ("portfolio", "z3", "cvc5", "both")
-
-_PATH: Final = click.Path(path_type=Path)
 
 
 class _NobodyReads(Exception):
@@ -84,6 +81,7 @@ class _Face(click.Group):
     def _code(self, command: Callable[[], Any]) -> int:
         """The exit code of a command; nothing that goes wrong leaves a traceback."""
         from engine.errors import InvalidInput
+        from engine.files import is_full
 
         try:
             code = command()
@@ -102,8 +100,23 @@ class _Face(click.Group):
             _forget_stdout()
             return NOBODY_READS
         except Exception as error:  # noqa: BLE001 - said in one line, kept in a file
-            _complain(self._internal(error))
+            full = isinstance(error, OSError) and is_full(error)
+            _complain(self._no_space(error) if full else self._internal(error))
             return INTERNAL
+
+    def _no_space(self, error: Exception) -> str:
+        """What to say of a full disk; whatever is on record stays there."""
+        from shardproof.asked import NAME
+
+        place = getattr(error, "filename", None) or ""
+        where = None if self.progress is None else self.progress.run_dir
+        then = "start again"
+        if where is not None and (where / NAME).is_file():
+            place = place or where
+            then = f"go on with: shardproof resume {where}"
+        return (
+            f"no space left on the disk{f' for {place}' if place else ''}: make room, then {then}"
+        )
 
     def _internal(self, error: Exception) -> str:
         """Keep the traceback of a fault of ours; what to say of it."""
@@ -173,90 +186,16 @@ def main() -> None:
 
 
 @main.command(short_help="Prove or refute a parallel plan.")
-@click.argument("single", type=_PATH)
-@click.argument("parallel", type=_PATH, required=False)
-@click.option(
-    "--out",
-    type=_PATH,
-    metavar="RUN_DIR",
-    help="Where the run keeps its tables, texts, verdicts and certificate; new or empty."
-    "  [default: shardproof-runs/TIME-PLAN]",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-@click.option(
-    "--executor",
-    type=click.Choice(EXECUTORS),
-    default="auto",
-    show_default=True,
-    help="Solve in this process, on a Ray cluster, or wherever suits the work.",
-)
-@click.option(
-    "--address", metavar="ADDR", help="The Ray cluster to join; without it a local one is started."
-)
-@click.option("--workers", type=int, metavar="N", help="How many solve.  [default: one per CPU]")
-@click.option(
-    "--solver",
-    type=click.Choice(SOLVERS),
-    default="portfolio",
-    show_default=True,
-    help="'both' requires that Z3 and cvc5 agree.",
-)
-@click.option(
-    "--timeout",
-    type=float,
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="For one query.",
-)
-@click.option(
-    "--memory-limit",
-    metavar="SIZE",
-    help="For one solver.  [default: 2GiB, then alone all that the machine or node has]",
-)
-@click.option(
-    "--memory-budget",
-    metavar="SIZE",
-    help="For the whole run, its children included (docs/cache.md).  [default: no bound]",
-)
-@click.option(
-    "--exhaustive",
-    is_flag=True,
-    help="Symmetry off: every rank and microbatch is looked at on its own.",
-)
-@click.option(
-    "--cache",
-    "cache_dir",
-    type=_PATH,
-    metavar="DIR",
-    help="Where proofs are kept across runs.  [default: the user's cache folder]",
-)
-@click.option("--no-cache", is_flag=True, help="Solve again what earlier runs have solved.")
-@click.option("--seed", type=int, default=1, show_default=True, help="For the random parts.")
-@click.option(
-    "--assume",
-    type=_PATH,
-    metavar="FILE",
-    help="Your own assumptions and expectations (docs/assumptions.md).",
-)
-@click.option(
-    "--shapes",
-    type=int,
-    default=0,
-    metavar="+N",
-    help="Positions that stand for an interval of an axis, beyond the fewest (docs/soundness.md).",
-)
-@click.option(
-    "--proofs", is_flag=True, help="Store cvc5's proof of every template (docs/proofs.md)."
-)
-def verify(
-    single: Path, parallel: Path | None, as_json: bool, no_cache: bool, **options: Any
-) -> int:
+@click.argument("single", type=PATH)
+@click.argument("parallel", type=PATH, required=False)
+@of_verify
+def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -> int:
     """Verify two nnScaler plans (SINGLE PARALLEL), or a folder that holds both sides (SINGLE)."""
     from shardproof import api
+    from shardproof.options import Options
     from shardproof.progress import on_stderr
 
-    chosen = api.Options(cache=not no_cache, **options)
+    chosen = Options(**options)
     try:
         chosen.settings()
     except ValueError as error:
@@ -276,7 +215,7 @@ def verify(
 
 
 @main.command(short_help="Show what is in a plan or a run.")
-@click.argument("path", type=_PATH, metavar="PLAN_OR_RUN")
+@click.argument("path", type=PATH, metavar="PLAN_OR_RUN")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def inspect(path: Path, as_json: bool) -> int:
     """Show what is in a plan folder, an nnScaler plan or the directory of a run, as tables."""
@@ -303,3 +242,4 @@ main.add_command(resume)
 main.add_command(status)
 main.add_command(submit)
 main.add_command(nightly)
+main.add_command(operators)

@@ -52,6 +52,14 @@ CHUNK_POSITION: Final = "chunk position"
 DEFINEDNESS: Final = "definedness"
 
 
+#: The cause and the repair where another order of groups is what it takes.
+ORDER: Final = "order of process groups"
+AS_RECORDED: Final = (
+    'the assumption groups = "as recorded" (`--assume`) and no other change: that is, if the '
+    "runtime cuts and joins in the order of the plan's index maps, not by rank"
+)
+
+
 class Diagnosis:
     """One plan being diagnosed: what it was, what has been tried, what was found.
 
@@ -254,14 +262,6 @@ class Diagnosis:
         name = best[0].cause if best else found[0].cause
         after = best[1] if best else None
         self.causes.append(Cause(found, culprit, state, repairs, name, after, assuming))
-
-
-#: The cause and the repair where another order of groups is what it takes.
-ORDER: Final = "order of process groups"
-AS_RECORDED: Final = (
-    'the assumption groups = "as recorded" (`--assume`) and no other change: that is, if the '
-    "runtime cuts and joins in the order of the plan's index maps, not by rank"
-)
 
 
 # -- findings --------------------------------------------------------------------------------------

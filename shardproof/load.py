@@ -7,19 +7,19 @@ anything is proved.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 from engine import store
 from engine.errors import InvalidInput
 from engine.ir import Plan, Program
+from engine.mesh import on_one_mesh
 from frontends.errors import UnreadablePlan
 from frontends.nnscaler.inert import printable
-from frontends.nnscaler.read import read_bounded
+from frontends.nnscaler.read import reading
 from shardproof import pairing
 from shardproof.assume import Assumptions
 from shardproof.rundir import is_run
@@ -45,7 +45,8 @@ def load_plan(single: Path, parallel: Path | None, assumptions: Assumptions) -> 
 
 def load_side(path: Path) -> Plan:
     """One nnScaler plan by itself, as the parallel side of a plan without a single-device one."""
-    return _side(path, single=False, as_recorded=False)
+    with _side(path, single=False, as_recorded=False) as side:
+        return side()
 
 
 def plan_name(path: Path) -> str:
@@ -83,13 +84,12 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
                 "a plan folder holds both sides and is given alone",
                 str(path),
             )
-    reading = _Beside(lambda: _side(parallel, single=False, as_recorded=assumptions.as_recorded))
-    try:
-        alone = _side(single, single=True, as_recorded=False)
-    except BaseException:
-        reading.abandon()
-        raise
-    other = reading.result()
+    with (
+        _side(parallel, single=False, as_recorded=assumptions.as_recorded) as parallel_side,
+        _side(single, single=True, as_recorded=False) as single_side,
+    ):
+        alone = single_side()
+        other = parallel_side()
     if alone.microbatches > 1:
         raise InvalidInput(
             f"expected a single-device plan that reads its batch at once, found "
@@ -104,16 +104,17 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
             microbatches=other.microbatches,
             replica_axes=other.replica_axes,
             loss=alone.loss,
-            notes=(assumptions.of_groups(),),
             recorded=other.recorded,
+            assumed=(assumptions.of_groups(), *alone.assumed, *other.assumed),
         ),
         assumptions,
     )
 
 
 def _combined(plan: Plan, assumptions: Assumptions) -> Plan:
-    """``plan`` with the user's word on how losses combine."""
-    return plan if assumptions.loss is None else replace(plan, loss=assumptions.loss)
+    """``plan`` with the user's word on how losses combine, its programs on one mesh."""
+    chosen = plan if assumptions.loss is None else replace(plan, loss=assumptions.loss)
+    return on_one_mesh(chosen)
 
 
 def _expected(plan: Plan, assumptions: Assumptions) -> None:
@@ -129,18 +130,26 @@ def _expected(plan: Plan, assumptions: Assumptions) -> None:
 # -- one side, in a child ------------------------------------------------------------------------
 
 
-def _side(path: Path, *, single: bool, as_recorded: bool) -> Plan:
-    data = read_bounded(str(path), "shardproof.load:convert_side", [int(single), int(as_recorded)])
-    try:
-        return store.from_bytes(data)
-    except InvalidInput as error:
-        raise error.within(printable(str(path), 400)) from None
+@contextmanager
+def _side(path: Path, *, single: bool, as_recorded: bool) -> Iterator[Callable[[], Plan]]:
+    """While it is open, a child reads the plan; what is handed in waits for it."""
+    arguments = [int(single), int(as_recorded)]
+    with reading(str(path), "shardproof.load:convert_side", arguments) as data:
+
+        def result() -> Plan:
+            try:
+                return store.from_bytes(data())
+            except InvalidInput as error:
+                name = printable(str(path), 400)
+                raise (error if error.where.startswith(name) else error.within(name)) from None
+
+        yield result
 
 
 def convert_side(path: str, single: int, as_recorded: int) -> bytes:
     """One nnScaler plan as the parallel side of a plan with an empty single-device one, as bytes.
 
-    Made to be called by `read_bounded`, in the child.
+    Made to be called by `reading`, in the child.
     """
     from frontends.nnscaler import cells, convert
     from frontends.nnscaler.read import read_records
@@ -162,52 +171,6 @@ def convert_side(path: str, single: int, as_recorded: int) -> bytes:
         recorded=made.recorded,
     )
     return store.to_bytes(side)
-
-
-class _Beside:
-    """A call in a thread of its own, whose result or error is asked for later."""
-
-    def __init__(self, call: Callable[[], Plan]) -> None:
-        self._call = call
-        self._plan: Plan | None = None
-        self._error: BaseException | None = None
-        self._thread = Thread(target=self._run, name="reading PARALLEL", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._plan = self._call()
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
-            self._error = error
-
-    def result(self) -> Plan:
-        """Wait for it; whatever stops the waiting ends the child too."""
-        try:
-            self._thread.join()
-        except BaseException:
-            self.abandon()
-            raise
-        if self._error is not None:
-            raise self._error
-        assert self._plan is not None
-        return self._plan
-
-    def abandon(self) -> None:
-        """End the reading child, now or once it starts: nobody will ask for its result."""
-        while self._thread.is_alive():
-            _end_readers()
-            self._thread.join(0.02)
-
-
-def _end_readers() -> None:
-    """Kill the reading children of this process."""
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process().children():
-            with contextlib.suppress(psutil.Error):
-                if "frontends.nnscaler.child" in child.cmdline():
-                    child.kill()
 
 
 def digests(single: Path, parallel: Path | None) -> dict[str, str]:

@@ -7,13 +7,13 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-from cluster.settings import Settings
 from engine import wellformed
 from engine.errors import InvalidInput
 from engine.ir import Plan
 from partition.memo import Memo
 from shardproof import pairing, pipeline
 from shardproof.assume import Assumptions
+from shardproof.options import Options
 from shardproof.progress import Progress
 
 #: Seconds for one query of a mutant.
@@ -26,13 +26,12 @@ def verify(plan: Plan, cache: Path | None = None, memo: Memo | None = None) -> t
         wellformed.check(plan)
         pairing.check(plan)
         with tempfile.TemporaryDirectory(prefix="shardproof-mutant-") as folder:
+            options = Options(executor="local", workers=1, timeout=TIMEOUT, cache_dir=cache)
             result = pipeline.run(
                 plan,
-                settings=Settings(executor="local", workers=1, timeout=TIMEOUT),
+                options=options,
+                settings=options.settings(),
                 out=Path(folder),
-                exhaustive=False,
-                use_cache=True,
-                cache_dir=cache,
                 memo=memo,
                 assumptions=Assumptions(),
                 load_seconds=0.0,

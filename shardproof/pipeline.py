@@ -12,11 +12,13 @@ from cluster.cache import VerdictCache
 from cluster.execute import joined
 from cluster.ledger import Ledger
 from cluster.settings import Settings
-from engine import rounding
+from engine import liveness, rounding
 from engine.assumed import stated_orders
+from engine.assumption import texts
 from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
+from engine.mesh import on_one_mesh
 from engine.simulate import Simulation
 from engine.whole import kept_whole
 from partition.exhaustive import Audit, audit
@@ -28,12 +30,13 @@ from shardproof import certificate
 from shardproof.assume import Assumptions
 from shardproof.counterexample import simulated
 from shardproof.diagnosis import diagnosed
+from shardproof.options import Options, path
 from shardproof.progress import Progress
 from shardproof.proofs import Proof, produce
 from shardproof.result import Conclusion, Counts, Result, Seconds
 from shardproof.rounding import without_rounding
 from shardproof.solve import Answers, Solving
-from shardproof.verdict import Decision, decide, is_proved, name_stage, unproved
+from shardproof.verdict import Decision, decide, is_proved, name_stage, strictly, unproved
 
 #: How many inputs are tried before a failed conclusion counts as unconfirmed.
 SEEDS = 4
@@ -45,38 +48,34 @@ INSTANCES = "instances.arrow"
 def run(
     plan: Plan,
     *,
+    options: Options,
     settings: Settings,
     out: Path,
-    exhaustive: bool,
-    use_cache: bool,
-    cache_dir: Path | None = None,
     assumptions: Assumptions,
     load_seconds: float,
     progress: Progress,
     inputs: Mapping[str, str] | None = None,
-    more: int = 0,
-    with_proofs: bool = False,
     otherwise: Callable[[], Plan | None] | None = None,
     memo: Memo | None = None,
     saved: str = "",
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
 
-    ``cache_dir``: where verdicts are kept across runs; the user's cache folder if it is None.
-    ``inputs``: SHA-256 of the files that the plan was read from, by name, for the certificate.
-    ``more``: positions that represent a piece of an axis, beyond the fewest.  ``with_proofs``:
-    store proofs of all templates.  ``otherwise``: the plan as it is if groups are in the order that
-    it records, which a refutation for another order is tried with.  ``memo``: what is known from
-    other plans of the same model.  ``saved``: the digest of ``plan`` if it is in ``out`` already.
+    ``settings``: those of the options, or others to go on with.  ``inputs``: SHA-256 of the files
+    that the plan was read from, by name, for the certificate.  ``otherwise``: the plan as it is if
+    groups are in the order that it records, which a refutation for another order is tried with.
+    ``memo``: what is known from other plans of the same model.  ``saved``: the digest of ``plan``
+    if it is in ``out`` already.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
     `cluster.execute.execute`.
     """
     start = time.perf_counter()
+    plan = on_one_mesh(plan)
     progress.phase("partition")
     told = (*assumptions.describe(plan), *stated_orders(plan))
     try:
-        result = without_rounding(partition(plan, more, memo))
+        result = without_rounding(partition(plan, options.shapes, memo))
     except Unsupported as error:
         # The single-device side has no meaning here: there is nothing to hold the plan against.
         seconds = time.perf_counter() - start
@@ -85,29 +84,32 @@ def run(
             reason=f"single-device plan: {error}",
             counts=Counts(ranks=plan.ranks),
             seconds=Seconds(load=load_seconds, partition=seconds, total=load_seconds + seconds),
-            assumptions=told,
+            assumptions=texts(told),
+            assumption_details=told,
             run_dir=str(out),
         )
-    told = (*told, *rounding.statement(result.plan))
+    told = (*told, *liveness.statement(result.plan), *rounding.statement(result.plan))
     if not result.faults:
         result.findings += [*precision(result), *metadata(result)]
     with joined(settings), Ledger(out) as ledger:
-        texts = stating.texts(result, settings, progress.update)
+        stated = stating.texts(result, settings, progress.update)
         partitioned = time.perf_counter()
         progress.phase("solve")
-        cache = VerdictCache(cache_dir) if use_cache else None
+        cache = VerdictCache(path(options.cache_dir)) if options.cache else None
         solving = Solving(settings, ledger, cache, progress.update)
-        answers = solving.run(texts)
-        if exhaustive:
+        answers = solving.run(stated)
+        if options.exhaustive:
             batch = batch_instances(settings.memory_budget_bytes)
             _audit(result, solving, audit(result, out / INSTANCES, batch, progress.update))
     solved = time.perf_counter()
     progress.phase("compose")
     decision = _decide(result, answers, otherwise)
+    if options.strict:
+        decision = strictly(decision, told)
     composed = time.perf_counter()
     found = counts(result, answers)
     proofs: list[Proof] = []
-    if with_proofs:
+    if options.proofs:
         progress.phase("prove")
         proofs = produce(answers, settings, progress.update)
     there = saved if result.plan is plan else ""
@@ -125,7 +127,8 @@ def run(
             compose=composed - solved,
             total=load_seconds + time.perf_counter() - start,
         ),
-        assumptions=told,
+        assumptions=texts(told),
+        assumption_details=told,
         kept_whole=kept_whole(result.nodes),
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
 #: Where nobody can rewrite a line: seconds until the first one, and between two.
@@ -68,6 +69,9 @@ class Progress:
     def show(self) -> None:
         """Something has changed."""
 
+    def note(self, text: str) -> None:
+        """Something to know before it begins, in one line."""
+
     def line(self) -> str:
         """The state in one line."""
         parts = [self.current]
@@ -96,9 +100,20 @@ class Sparse(Progress):
             self._stream.write(f"shardproof: {self.line()}\n")
             self._stream.flush()
 
+    def note(self, text: str) -> None:
+        self._stream.write(f"shardproof: {text}\n")
+        self._stream.flush()
+
 
 class _Live(Progress):
     """The state as something that rich draws anew a few times a second."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def note(self, text: str) -> None:
+        self._console.print(f"shardproof: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def __rich__(self) -> Text:
         from rich.text import Text
@@ -116,7 +131,7 @@ def on_stderr() -> Iterator[Progress]:
     from rich.console import Console
     from rich.live import Live
 
-    progress = _Live()
     console = Console(file=stream)
+    progress = _Live(console)
     with Live(progress, console=console, refresh_per_second=8, transient=True):
         yield progress

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from engine.assumption import unstated
 from shardproof.report_findings import fitted, grid, lines, short, told_of
 from shardproof.result import Conclusion, Result, Verdict
 from shardproof.words import many, numbers, plain
@@ -57,6 +58,9 @@ def write(result: Result, to: Console) -> None:
     """The report, on one screen."""
     verdict = result.verdict
     head: list[RenderableType] = [Text(f"{verdict}: {_SAYS[verdict]}", style=_STYLES[verdict])]
+    if verdict == "proved" and result.assumption_details:
+        count = many(len(unstated(result.assumption_details)), "assumption")
+        head.append(Text(f"  proved, under {count} that you did not state"))
     if result.reason:
         head.append(Padding(Text(short(result.reason)), (0, 0, 0, 2)))
     told = told_of(result)

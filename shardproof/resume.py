@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from checker.leftovers import check_claims, check_leftovers
+from checker.result import Problems
 from engine import files
-from engine.certificate import read_certificate
 from engine.errors import InvalidInput
+from engine.records import read_run
 from shardproof import api, asked, rundir
 from shardproof.progress import Progress
 from shardproof.result import Result
@@ -29,10 +31,12 @@ def resume(run_dir: Path, progress: Progress | None = None, **where: Any) -> Res
 
     progress = Progress() if progress is None else progress
     question, plan = asked.read(run_dir)
+    chosen = {name: value for name, value in where.items() if value is not None}
+    if chosen.get("executor") == "local":
+        # An address that the run began with is not one that it goes on with here.
+        chosen.setdefault("address", None)
     try:
-        settings = replace(
-            question.settings, **{name: value for name, value in where.items() if value is not None}
-        )
+        settings = replace(question.settings, **chosen)
     except ValueError as error:
         raise InvalidInput(str(error), str(run_dir)) from error
     done = finished(run_dir)
@@ -45,14 +49,23 @@ def resume(run_dir: Path, progress: Progress | None = None, **where: Any) -> Res
     except LedgerError as error:
         raise InvalidInput(str(error), str(run_dir)) from error
     return api.measured(
-        settings, progress, lambda: api.prove(plan, out, question, settings, progress, 0.0)
+        settings,
+        progress,
+        lambda: api.prove(plan, out, question, settings, progress, 0.0),
+        lambda: out,
     )
 
 
 def finished(run_dir: Path) -> Result | None:
-    """The result of a run that came to its end; None of one that did not."""
+    """The result of a run that came to its end; None of one that did not, and of one whose files do
+    not bear its result out: that one is found again."""
     try:
-        read_certificate(run_dir)
-        return Result.from_json(files.contents(run_dir / rundir.RESULT))
+        run = read_run(run_dir)
+        result = Result.from_json(files.contents(run_dir / rundir.RESULT))
     except (InvalidInput, OSError, ValueError):
         return None
+    problems = Problems()
+    check_leftovers(run, problems)
+    if result.verdict == "proved":
+        check_claims(run, problems)
+    return None if problems else result

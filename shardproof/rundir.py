@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from engine.errors import InvalidInput
+from engine.files import is_full
 
 #: Where runs go that are not told where.
 DEFAULT: Final = Path("shardproof-runs")
@@ -18,6 +20,17 @@ RESULT: Final = "result.json"
 
 #: The verdicts of a run, finished or not (`cluster.ledger`).
 VERDICTS: Final = "verdicts.arrows"
+
+
+def refuse_nameless(*paths: Path | None) -> None:
+    """Raise `InvalidInput` for a path that is no text: what a run leaves are texts that name it."""
+    for path in paths:
+        whole = os.path.abspath(path) if path is not None else ""
+        try:
+            whole.encode()
+        except UnicodeEncodeError:
+            shown = repr(os.fsencode(whole)).removeprefix("b")
+            raise InvalidInput("expected a path in UTF-8, found another", shown) from None
 
 
 def is_run(path: Path) -> bool:
@@ -74,6 +87,8 @@ def slug(name: str) -> str:
 
 
 def _unusable(path: Path, error: OSError) -> InvalidInput:
+    if is_full(error):
+        raise error
     return InvalidInput(f"cannot be the run directory: {error.strerror or error}", str(path))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
+from engine.assumption import Assumption, beyond_strict
 from engine.findings import Finding
 from engine.simulate import Comparison, Simulation
 from partition.partition import Partition, Stage
@@ -13,6 +14,15 @@ from shardproof.solve import Answers
 
 #: Findings that are listed one by one; more of a kind are counted.
 MOST = 20
+
+
+#: A kind of assumption that is beyond ``--strict``, in a sentence.
+_KINDS: Final[Mapping[str, str]] = {
+    "inferred": "inferred",
+    "stand-in": "a stand-in",
+    "not captured": "not captured",
+    "user's word": "the user's word",
+}
 
 
 class Decision(NamedTuple):
@@ -84,6 +94,18 @@ def decide(
         why(result, open_stages, simulation),
         (*result.unsupported[:MOST], *notes),
     )
+
+
+def strictly(decision: Decision, assumptions: Sequence[Assumption]) -> Decision:
+    """The decision, or that a proof is none where it rests on more than ``--strict`` allows."""
+    beyond = beyond_strict(assumptions)
+    if decision.verdict != "proved" or not beyond:
+        return decision
+    first = beyond[0]
+    more = f", and {len(beyond) - 1} more" if len(beyond) > 1 else ""
+    where = f" ({first.where})" if first.where else ""
+    reason = f"--strict: the proof rests on what is {_KINDS[first.kind]}: {first.text}{where}{more}"
+    return Decision("inconclusive", reason, decision.findings)
 
 
 def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from engine import files
+from engine.assumption import texts
+from engine.collectives import COMMUNICATION, TABLE, Wire
 from engine.errors import InvalidInput
 from engine.ir import Group, Op, Plan, Program
-from engine.rendezvous import COMMUNICATION
 from shardproof import rundir
 from shardproof.report import write as write_result
 from shardproof.result import Result
@@ -51,7 +52,7 @@ def plan(held: Plan) -> Data:
         "microbatches": held.microbatches,
         "replica_axes": list(held.replica_axes),
         "loss": held.loss,
-        "notes": list(held.notes),
+        "notes": [*held.notes, *texts(held.assumed)],
         "programs": [program(p, side) for side, programs in sides.items() for p in programs],
         "operators": _operators(sides),
         "parameters": _parameters(held),
@@ -148,7 +149,7 @@ def _communication(programs: Iterable[Program]) -> list[Data]:
 
 def _members(op: Op, held: Program) -> tuple[int, int]:
     """How many ranks take part, and how many programs they run."""
-    if op.name in ("send", "recv"):
+    if TABLE[op.name].wire is not Wire.GROUP:
         return 2, 2
     group = op.attrs.get("group")
     if not isinstance(group, Group):

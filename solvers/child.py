@@ -26,6 +26,10 @@ from solvers.worker import LENGTH, MIB, OUT_OF_MEMORY, Question, Reply, Settings
 START_SECONDS = 60.0
 """Wall clock for a child to come up."""
 
+LEAST_SECONDS = 0.5
+"""The shortest wall clock of a question: a child that is killed has to be started again, and that
+takes about as long."""
+
 NEAR_LIMIT = 0.5
 """A child last seen with this share of its memory limit resident that died, died of memory."""
 
@@ -101,7 +105,7 @@ class Child:
         """When to kill it, on the clock of ``time.perf_counter``."""
         if not self.version:
             return self._started + START_SECONDS
-        return self._asked + self._timeout
+        return self._asked + max(self._timeout, LEAST_SECONDS)
 
     def ask(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterable, Iterator
-from typing import Literal, Self, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from engine.closing import Closing
 from solvers.answers import Answer, Query, Solved, SolverDisagreement, SolverName, Verdict
@@ -39,9 +39,10 @@ class Portfolio(Closing):
     """Solver children behind one question: does this text have a model?
 
     ``timeout`` is in seconds of wall clock per text and solver, and sets the resource limits in
-    proportion. ``memory_limit_bytes`` bounds each child's address space (at least some 300 MiB).
-    ``seed`` goes to every random source of the solvers. Children start when first needed and end
-    with the context. Not for use from several threads at once.
+    proportion; a solver is killed for its clock no sooner than `solvers.child` says.
+    ``memory_limit_bytes`` bounds each child's address space (at least some 300 MiB). ``seed`` goes
+    to every random source of the solvers. Children start when first needed and end with the
+    context. Not for use from several threads at once.
     """
 
     def __init__(
@@ -63,9 +64,9 @@ class Portfolio(Closing):
         self.seed = seed
         self._children: dict[str, Child] = {}
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
+        """Start the child that is asked first."""
         self._child(_USUAL["cvc5" if self.mode == "cvc5" else "z3"])
-        return self
 
     def close(self) -> None:
         """End the children."""
@@ -128,7 +129,10 @@ class Portfolio(Closing):
         chosen = [
             c
             for c in CONFIGURATIONS
-            if rung in c.rungs and self.mode in ("portfolio", "both", c.solver)
+            if rung in c.rungs
+            and self.mode in ("portfolio", "both", c.solver)
+            # A child for one text alone takes longer to start than a shorter timeout gives it.
+            and (c.warm or self.timeout > c.after)
         ]
         if self.mode == "both":
             return [(0.0 if c.warm else c.after, c) for c in chosen]

@@ -1,7 +1,11 @@
 """What every test shares: where the plans are, the markers, and repeatable random search."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Before anything imports NumPy, torch or Ray: the test processes already use every core, and a
 # machine without network must not wait for a usage report.
@@ -10,6 +14,9 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.engine.obligations import Holds
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_PLANS = ROOT.parent / "shared" / "plans"
@@ -33,3 +40,13 @@ def shared_plans() -> Path:
     if not SHARED_PLANS.is_dir():
         pytest.skip(f"no real plans here: the folder {SHARED_PLANS} is missing")
     return SHARED_PLANS
+
+
+@pytest.fixture(scope="module")
+def holds() -> Iterator[Holds]:
+    """Whether the obligation that the prover states of a claim, with all its members, is proved."""
+    from solvers import Portfolio
+    from tests.engine.obligations import asked
+
+    with Portfolio() as portfolio:
+        yield asked(portfolio)

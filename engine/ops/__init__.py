@@ -6,16 +6,29 @@ are declared in `engine.collectives`: they are defined over a group, not over on
 """
 
 from engine.ops import basic, experts, model, shape
-from engine.ops.declare import OPERATORS, Operator, apply_backward, apply_forward, lookup
+from engine.ops.declare import (
+    OPERATORS,
+    Operator,
+    apply_backward,
+    apply_forward,
+    backward_misfit,
+    lookup,
+    misfit,
+)
+from engine.ops.listing import described, listing
 
 __all__ = [
     "OPERATORS",
     "Operator",
     "apply_backward",
     "apply_forward",
+    "backward_misfit",
     "basic",
+    "described",
     "experts",
+    "listing",
     "lookup",
+    "misfit",
     "model",
     "shape",
 ]

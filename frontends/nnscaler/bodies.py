@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
+from engine.calling import wrong_call
 from engine.claims import Claimed
 from engine.ir import Attr, Body, Op, Source, Value
 from frontends.errors import UnreadablePlan
@@ -119,6 +120,10 @@ class BodyWriter:
         *,
         backward: bool = False,
     ) -> None:
+        """Append an operator.  A call that its declaration does not know is legal in PyTorch, but
+        has no meaning here: it is no call of that operator, and the verdict names it."""
+        wrong = wrong_call(name, inputs, len(outputs), attrs, backward=backward)
+        name = f"{name} ({wrong})" if wrong else name
         self.ops.append(Op(name, tuple(inputs), tuple(outputs), attrs, backward, source))
 
     # -- nodes ----------------------------------------------------------------------------------

@@ -12,11 +12,15 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
+from engine.closing import Closing
 from engine.errors import InvalidInput
+from engine.files import is_full
 from engine.garbage import no_collector
 from frontends.errors import UnreadablePlan
 
@@ -40,44 +44,89 @@ def run_bounded(
     seconds: float = SECONDS,
     result_bytes: int = RESULT_BYTES,
 ) -> bytes:
-    """``module:function`` called with ``args`` in a child; its bytes.
+    """``module:function`` called with ``args`` in a child; its bytes, or an error as
+    `BoundedCall.result` raises it."""
+    bounds = Bounds(memory_bytes, seconds, result_bytes)
+    with BoundedCall(function, args, bounds) as call:
+        return call.result()
 
-    ``memory_bytes`` bounds the child's address space, ``seconds`` its processor time and the
-    wall clock.  Raises what the function raises of `InvalidInput` and `UnreadablePlan`;
-    `InvalidInput` if a limit or a crash ends the child; `BoundedCallError` for anything else.
+
+class Bounds(NamedTuple):
+    """``memory_bytes`` bounds the child's address space, ``seconds`` its processor time and the
+    wall clock from its start, ``result_bytes`` what it hands over."""
+
+    memory_bytes: int = MEMORY_BYTES
+    seconds: float = SECONDS
+    result_bytes: int = RESULT_BYTES
+
+
+class BoundedCall(Closing):
+    """A call of ``module:function`` that is under way in a child of its own.
+
+    The child starts where the context opens and ends with it at the latest; it ends by itself when
+    this process does, however that ends.
     """
-    import subprocess
-    import tempfile
 
-    call = {
-        "function": function,
-        "args": list(args),
-        "memory": memory_bytes,
-        "seconds": seconds,
-        "result": result_bytes + _HEADER_BYTES,
-    }
-    with tempfile.TemporaryFile() as result, tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(result.fileno()), json.dumps(call)],
+    def __init__(self, function: str, args: Sequence[str | int], bounds: Bounds) -> None:
+        self._call = {"function": function, "args": list(args), **bounds._asdict()}
+        self._bounds = bounds
+        self._held = ExitStack()
+
+    def open(self) -> None:
+        """Start the child."""
+        import tempfile
+
+        self._result, self._errors = (
+            self._held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+            for _ in ("result", "errors")
+        )
+        self._until = time.monotonic() + self._bounds.seconds
+        lifeline, ours = os.pipe()
+        self._held.callback(os.close, ours)
+        try:
+            self._start(lifeline)
+        finally:
+            os.close(lifeline)
+
+    def _start(self, lifeline: int) -> None:
+        import subprocess
+
+        handed = (self._result.fileno(), lifeline)
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, *map(str, handed), json.dumps(self._call)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=errors,
-            pass_fds=(result.fileno(),),
+            stderr=self._errors,
+            pass_fds=handed,
             env=_environment(),
             start_new_session=True,
         )
-        try:
-            in_time = _ended(child.pid, seconds)
-        finally:
-            # Before it is reaped: until then its number, and its group's, are its own.
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        self._held.callback(self._end)
+
+    def result(self) -> bytes:
+        """The function's bytes, once they are there.
+
+        Raises what the function raises of `InvalidInput` and `UnreadablePlan`; `InvalidInput` if a
+        limit or a crash ends the child; `BoundedCallError` for anything else.
+        """
+        in_time = _ended(self._child.pid, max(0.0, self._until - time.monotonic()))
+        self._end()
         if not in_time:
-            raise _too_slow(seconds)
-        if child.returncode == 0:
-            result.seek(0)
-            return _outcome(result, result_bytes)
-        raise _death(child.returncode, errors, memory_bytes, seconds)
+            raise _too_slow(self._bounds.seconds)
+        if self._child.returncode == 0:
+            self._result.seek(0)
+            return _outcome(self._result, self._bounds.result_bytes)
+        raise _death(self._child.returncode, self._errors, self._bounds)
+
+    def close(self) -> None:
+        """End the child, wherever it is."""
+        self._held.close()
+
+    def _end(self) -> None:
+        if self._child.returncode is None:
+            # Before it is reaped: until then its number, and its group's, are its own.
+            os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
 
 
 def _environment() -> dict[str, str]:
@@ -123,24 +172,26 @@ def _outcome(result: BinaryIO, limit: int) -> bytes:
         if len(data) > limit:
             raise InvalidInput(f"what was read of it is larger than {limit} bytes")
         return data
+    if header["error"] == "full disk":
+        import tempfile
+
+        raise OSError(header["errno"], header["message"], tempfile.gettempdir())
     kind = _ERRORS.get(header["error"])
     if kind is None:
         raise BoundedCallError(header["message"])
     raise kind(header["message"], header["where"])
 
 
-def _death(
-    returncode: int, errors: BinaryIO, memory_bytes: int, seconds: float
-) -> InvalidInput | BoundedCallError:
+def _death(returncode: int, errors: BinaryIO, bounds: Bounds) -> InvalidInput | BoundedCallError:
     """The error for a child that did not end by itself."""
     if returncode in (-signal.SIGXCPU, -signal.SIGALRM):
-        return _too_slow(seconds)
+        return _too_slow(bounds.seconds)
     errors.seek(0, os.SEEK_END)
     errors.seek(max(0, errors.tell() - _ERROR_BYTES))
     said = errors.read().decode(errors="replace").strip()
     # malloc's and Arrow's own ways of dying, and the kernel's, when memory is out.
     if returncode == -signal.SIGKILL or "MemoryError" in said or "bad_alloc" in said:
-        return _too_large(memory_bytes)
+        return _too_large(bounds.memory_bytes)
     if returncode < 0:
         name = signal.Signals(-returncode).name
         return InvalidInput(f"the reader crashed on it ({name}), which a plan does not cause")
@@ -162,7 +213,7 @@ def _limit(memory_bytes: int, seconds: float, result_bytes: int) -> None:
         resource.setrlimit(what, (lower, lower))
     # A write beyond the bound should be an error that we report, not a death.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    # Should the parent die, nobody else will stop this process.
+    # Should the parent hang, nobody else will stop this process.
     signal.setitimer(signal.ITIMER_REAL, seconds + 5)
 
 
@@ -186,10 +237,35 @@ def _called(function: str, args: Sequence[str | int]) -> tuple[dict[str, str], b
         return {"error": "fault", "message": traceback.format_exc()[-_ERROR_BYTES:]}, b""
 
 
-def main(result_fd: str, call: str) -> None:
+def _not_handed_over(error: OSError) -> dict[str, str | int]:
+    """The header where the bytes do not fit: into the bound, or onto the disk."""
+    if is_full(error):
+        return {
+            "error": "full disk",
+            "errno": error.errno or 0,
+            "message": os.strerror(error.errno or 0),
+        }
+    message = f"what was read of it could not be handed over: {error.strerror}"
+    return {"error": "InvalidInput", "message": message, "where": ""}
+
+
+def _bind_to_parent(lifeline: int) -> None:
+    """Let the kernel end this process (SIGIO) when the parent's end of the pipe closes, which it
+    does however the parent ends."""
+    import fcntl
+    import select
+
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:  # it closed before anybody watched
+        os._exit(1)
+
+
+def main(result_fd: str, lifeline: str, call: str) -> None:
     """The child: one call, its outcome to ``result_fd``."""
+    _bind_to_parent(int(lifeline))
     request = json.loads(call)
-    _limit(request["memory"], request["seconds"], request["result"])
+    _limit(request["memory_bytes"], request["seconds"], request["result_bytes"] + _HEADER_BYTES)
     header, data = _called(request["function"], request["args"])
     with open(int(result_fd), "wb") as result:
         try:
@@ -199,9 +275,7 @@ def main(result_fd: str, call: str) -> None:
         except OSError as error:
             result.seek(0)
             result.truncate()
-            message = f"what was read of it could not be handed over: {error.strerror}"
-            failed = {"error": "InvalidInput", "message": message, "where": ""}
-            result.write(json.dumps(failed).encode() + b"\n")
+            result.write(json.dumps(_not_handed_over(error)).encode() + b"\n")
     # Taking a million records apart one by one would only cost time.
     os._exit(0)
 

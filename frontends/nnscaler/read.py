@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from engine.errors import InvalidInput
 from frontends.errors import UnreadablePlan
-from frontends.nnscaler.child import MEMORY_BYTES, RESULT_BYTES, SECONDS, run_bounded
+from frontends.nnscaler.child import MEMORY_BYTES, RESULT_BYTES, SECONDS, BoundedCall, Bounds
 from frontends.nnscaler.inert import Record, printable
 from frontends.nnscaler.source import MAX_PLAN_BYTES, open_source
 from frontends.nnscaler.unpickle import load
@@ -28,7 +30,8 @@ def read_records(path: str, limit: int = MAX_PLAN_BYTES) -> Record:
             raise error.within(printable(path, 400)) from error.__cause__
 
 
-def read_bounded(
+@contextmanager
+def reading(
     path: str,
     function: str,
     args: Sequence[str | int] = (),
@@ -36,24 +39,31 @@ def read_bounded(
     memory_bytes: int = MEMORY_BYTES,
     seconds: float = SECONDS,
     result_bytes: int = RESULT_BYTES,
-) -> bytes:
-    """What our ``module:function`` makes of ``(path, *args)`` in a bounded child.
+) -> Iterator[Callable[[], bytes]]:
+    """While it is open, a bounded child calls our ``module:function`` with ``(path, *args)``; what
+    is handed in waits for the bytes.
 
-    Raises `UnreadablePlan` or `InvalidInput`, both naming the file; `BoundedCallError` if the
+    That raises `UnreadablePlan` or `InvalidInput`, both naming the file; `BoundedCallError` if the
     fault is ours.
     """
-    try:
-        return run_bounded(
-            function,
-            [path, *args],
-            memory_bytes=memory_bytes,
-            seconds=seconds,
-            result_bytes=result_bytes,
-        )
-    except InvalidInput as error:
-        # Limits and views do not know the file; the reader itself has named it.
-        name = printable(path, 400)
-        raise (error if error.where.startswith(name) else error.within(name)) from None
+    bounds = Bounds(memory_bytes, seconds, result_bytes)
+    with BoundedCall(function, [path, *args], bounds) as call:
+
+        def result() -> bytes:
+            try:
+                return call.result()
+            except InvalidInput as error:
+                # Limits and views do not know the file; the reader itself has named it.
+                name = printable(path, 400)
+                raise (error if error.where.startswith(name) else error.within(name)) from None
+
+        yield result
+
+
+def read_bounded(path: str, function: str, args: Sequence[str | int] = (), **bounds: Any) -> bytes:
+    """What our ``module:function`` makes of ``(path, *args)`` in a bounded child, as `reading`."""
+    with reading(path, function, args, **bounds) as result:
+        return result()
 
 
 def outline(path: str) -> bytes:

@@ -172,7 +172,7 @@ class Tape:
             raise self.fail(f"{operator} of shapes {[list(s) for s in shapes]}: {error}") from error
         outputs = [self.value(shape, name or operator) for shape in found]
         self.append(operator, inputs, outputs, attrs)
-        data = lookup(operator).data
+        data = lookup(operator).index_data(len(inputs))
         wrt = tuple(i for i, v in enumerate(inputs) if v in self.differentiable and i not in data)
 
         def pullback(reverse: Reverse, gradients: Sequence[int]) -> list[int]:

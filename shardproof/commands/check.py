@@ -7,24 +7,24 @@ from typing import Any
 
 import click
 
-_PATH = click.Path(path_type=Path)
+from shardproof.commands.options import PATH
 
 
 @click.command(short_help="Check a finished run anew.")
-@click.argument("run_dir", type=_PATH)
+@click.argument("run_dir", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option(
     "--inputs",
-    type=_PATH,
+    type=PATH,
     multiple=True,
     metavar="FILE",
     help="What the run was made from, as given to verify; once per file."
     "  [default: where it was then, if it is still there]",
 )
 @click.option("--proofs", is_flag=True, help="Check the stored proofs too (docs/proofs.md).")
-@click.option("--ethos", type=_PATH, metavar="PROGRAM", help="The external checker of proofs.")
+@click.option("--ethos", type=PATH, metavar="PROGRAM", help="The external checker of proofs.")
 @click.option(
-    "--cpc", type=_PATH, metavar="FILE", help="cvc5's proofs/eo/cpc/Cpc.eo, which ethos needs."
+    "--cpc", type=PATH, metavar="FILE", help="cvc5's proofs/eo/cpc/Cpc.eo, which ethos needs."
 )
 @click.option(
     "--executor",
@@ -77,12 +77,15 @@ def check(
             "problems": problems,
             "notes": list(found.notes),
             "counts": found.counts,
+            "compared": list(found.compared),
             "run_dir": str(run_dir.resolve()),
         }
         click.echo(json.dumps(document, indent=2))
         return 0 if found.ok else 1
     for line in (*problems, *(f"note: {note}" for note in found.notes)):
         click.echo(plain(line))
+    for name in found.compared:
+        click.echo(plain(f"compared with {name}"))
     if proofs:
         click.echo(_of_proofs(found.counts))
     click.echo("the run holds" if found.ok else "the run does not hold")

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardproof.commands.options import PATH
+
 if TYPE_CHECKING:
     from engine.ir import Plan
     from shardproof.mutation.campaign import Outcome
 
-_PATH = click.Path(path_type=Path)
-
 
 @click.command(short_help="Derive mutants of a plan, and verify each.")
-@click.argument("plan", type=_PATH)
-@click.argument("parallel", type=_PATH, required=False)
+@click.argument("plan", type=PATH)
+@click.argument("parallel", type=PATH, required=False)
 @click.option("--count", type=click.IntRange(1), default=100, show_default=True, metavar="N")
 @click.option("--seed", type=int, default=1, show_default=True, help="Which mutants.")
 @click.option(
@@ -28,7 +28,7 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--out",
-    type=_PATH,
+    type=PATH,
     metavar="DIR",
     help="Keep the outcomes there, and the plans of disagreements and of --only mutants.",
 )
@@ -74,9 +74,13 @@ def mutate(
 def _keeper(out: Path | None, every: bool) -> Any:
     """Saves the plans that are to be kept."""
     from engine import store
+    from engine.files import unwritable
 
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(error, out) from error
 
     def keep(outcome: Outcome, plan: Plan) -> None:
         if out is not None and (every or outcome.disagreement):

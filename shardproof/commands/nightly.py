@@ -6,17 +6,15 @@ from pathlib import Path
 
 import click
 
-from shardproof.commands.options import of_many
-
-_PATH = click.Path(path_type=Path)
+from shardproof.commands.options import PATH, jobs_here, of_many
 
 
 @click.command(short_help="Verify suites of plans, compared with the night before.")
-@click.argument("suites", type=_PATH, nargs=-1, required=True, metavar="SUITE.yaml...")
+@click.argument("suites", type=PATH, nargs=-1, required=True, metavar="SUITE.yaml...")
 @click.option(
     "-o",
     "--out",
-    type=_PATH,
+    type=PATH,
     default=Path("shardproof-nightly"),
     show_default=True,
     metavar="DIR",
@@ -47,6 +45,7 @@ def nightly(
     if len(set(names)) < len(names):
         raise InvalidInput(f"expected suites of different names, found {', '.join(names)}")
     documents = []
+    jobs = jobs_here(jobs)
     for one, name in zip(read, names, strict=True):
         folder = out / name
         now = night.run(one, folder, datetime.now(), _tell, jobs)

@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
 
+from shardproof import options
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Path(click.Path):
+    """A path that is a text: what a run leaves, and says, names it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            os.path.abspath(value).encode()
+        except UnicodeEncodeError:
+            shown = repr(os.fsencode(value)).removeprefix("b")
+            self.fail(f"expected a path in UTF-8, found {shown}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH: Final = _Path(path_type=Path)
+FOLDER_THERE: Final = _Path(path_type=Path, file_okay=False, exists=True)
+FILE_THERE: Final = _Path(path_type=Path, dir_okay=False, exists=True)
+
+#: How the command line reads a value of the types that it has in a file.
+_TYPES: Final[Mapping[tuple[type, ...], Any]] = {
+    (Path,): PATH,
+    (str,): str,
+    (int,): int,
+    (int, float): float,
+}
 
 
 def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:
@@ -16,10 +45,10 @@ def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:
     ``what``: the plural of what it runs, ``said``: what else says where they are solved, ``jobs``:
     the help of ``--jobs``.
     """
-    options = (
+    shared = (
         click.option(
             "--executor",
-            type=click.Choice(("auto", "local", "ray")),
+            type=click.Choice(options.EXECUTORS),
             help=f"Where {what} are solved, in place of what the {said} say.",
         ),
         click.option("--address", metavar="ADDR", help="The Ray cluster to join."),
@@ -35,8 +64,48 @@ def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:
     )
 
     def decorate(command: F) -> F:
-        for option in reversed(options):
+        for option in reversed(shared):
             command = option(command)
         return command
 
     return decorate
+
+
+def jobs_here(jobs: int) -> int:
+    """How many runs go on at once on this machine, of as many as asked for; says it if it is
+    fewer."""
+    from cluster.settings import most_workers
+
+    here = min(jobs, most_workers())
+    if here < jobs:
+        said = f"{jobs} runs at once are more than this machine has use for: {here} go on at once"
+        click.echo(f"shardproof: {said}", err=True)
+    return here
+
+
+def of_verify(command: F) -> F:
+    """The options of `shardproof.options.Options`, in their order, with ``--json`` after the first;
+    ``command`` gets them by the names that they have there."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+    first, *others = options.names()
+    for decorate in reversed([_declared(first), as_json, *map(_declared, others)]):
+        command = decorate(command)
+    return command
+
+
+def _declared(name: str) -> Callable[[F], F]:
+    """One option of ``verify``."""
+    shown, default = options.shown(name), options.defaults()[name]
+    flag = shown.flag or f"--{name.replace('_', '-')}"
+    if shown.kinds == (bool,):
+        value = not default if shown.turned else True
+        return click.option(flag, name, flag_value=value, default=default, help=shown.help)
+    return click.option(
+        flag,
+        name,
+        type=click.Choice(shown.choices) if shown.choices else _TYPES[shown.kinds],
+        default=default,
+        show_default=shown.shows_default,
+        metavar=shown.metavar,
+        help=shown.help,
+    )

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import click
 
+from shardproof.commands.options import PATH
+
 _Command = Callable[..., Any]
 _LOSSES: Final = ("token-mean", "mean", "sum")
 
@@ -52,7 +54,7 @@ def _degree(name: str, text: str) -> Callable[[_Command], _Command]:
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     metavar="PLAN_DIR",
     help="The folder to write; a plan in it is replaced.",

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import click
 
-_PATH = click.Path(path_type=Path)
+from shardproof.commands.options import PATH
+from shardproof.options import EXECUTORS
 
 
 @click.command(short_help="Go on with a run that was killed.")
-@click.argument("run_dir", type=_PATH)
+@click.argument("run_dir", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option(
     "--executor",
-    type=click.Choice(("auto", "local", "ray")),
+    type=click.Choice(EXECUTORS),
     help="Go on elsewhere than the run began; also --address and --workers.",
 )
 @click.option("--address", metavar="ADDR", help="The Ray cluster to join.")
@@ -25,7 +26,8 @@ def resume(
 ) -> int:
     """Go on with a run that was killed, and end as it would have: same verdict, same certificate.
 
-    Verdicts on record are kept, nothing is solved twice. Of a finished run the result is shown.
+    Verdicts on record are kept, nothing is solved twice. Of a finished run the result is shown, if
+    its tables and verdicts bear it out; else it is found again.
     Exit codes are those of verify.
     """
     from shardproof.progress import on_stderr

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from shardproof.commands.options import PATH
+
 
 @click.command(short_help="Show where a run is.")
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("run_dir", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def status(run_dir: Path, as_json: bool) -> int:
     """Show where a run is, while it works or after: phase, templates, verdicts on record.

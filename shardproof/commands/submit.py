@@ -7,6 +7,8 @@ from typing import Final
 
 import click
 
+from shardproof.commands.options import FILE_THERE, FOLDER_THERE
+
 #: The pinned packages of a checkout, in its folder.
 LOCK: Final = Path("requirements/runtime.lock")
 
@@ -26,14 +28,14 @@ LOCK: Final = Path("requirements/runtime.lock")
 )
 @click.option(
     "--working-dir",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=FOLDER_THERE,
     default=Path(),
     metavar="DIR",
     help="Goes with the job: a checkout, and the plans in it.  [default: this folder]",
 )
 @click.option(
     "--requirements",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=FILE_THERE,
     metavar="FILE",
     help=f"Pinned packages that the nodes install first.  [default: {LOCK} of DIR]",
 )

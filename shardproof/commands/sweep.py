@@ -8,28 +8,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardproof.commands.options import of_many
+from shardproof.commands.options import PATH, jobs_here, of_many
 
 if TYPE_CHECKING:
     from cluster.settings import Settings
     from shardproof.sweep.spec import Sweep
 
-_PATH = click.Path(path_type=Path)
-
 
 @click.command(short_help="Verify many plans, as a table and plots.")
-@click.argument("files", type=_PATH, nargs=-1, required=True, metavar="SWEEP.yaml...")
+@click.argument("files", type=PATH, nargs=-1, required=True, metavar="SWEEP.yaml...")
 @click.option(
     "-o",
     "--out",
-    type=_PATH,
+    type=PATH,
     metavar="DIR",
     help="Where tables, plots and page go, and what a sweep resumes from."
     "  [default: shardproof-sweeps/NAME]",
 )
 @click.option(
     "--compare",
-    type=_PATH,
+    type=PATH,
     metavar="FILE.csv",
     help="Somebody else's seconds for the same plans, drawn beside ours.",
 )
@@ -64,6 +62,7 @@ def sweep(
     others = [] if compare is None else figures.read(compare)
     folder = Path("shardproof-sweeps") / slug("+".join(names)) if out is None else out
     cluster = _cluster(sweeps)
+    jobs = jobs_here(jobs) if cluster is None else jobs
     swept = run.run(sweeps, folder.resolve(), others, _tell, jobs=jobs, cluster=cluster)
     path = page.write(swept)
     if as_json:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine import files
+from engine.assumption import texts
 from engine.errors import InvalidInput
 from engine.records import Run, read_run
 from engine.rows import Unrolled
@@ -216,7 +217,7 @@ def _add_plan(data: Data, run: Run, result: Data) -> None:
         "name": run.plan.name,
         "ranks": run.plan.ranks,
         "microbatches": run.plan.microbatches,
-        "notes": list(run.plan.notes),
+        "notes": [*run.plan.notes, *texts(run.plan.assumed)],
         "loss": run.plan.loss,
         "mesh": mesh.mesh(run.plan, {rank for one in marked for rank in one["ranks"]}),
         "schedule": schedule.schedule(run.plan, _failing_bodies(run, marked)),

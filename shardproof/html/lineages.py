@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
+from engine.collectives import COMMUNICATION
 from engine.ir import MICROBATCH, Plan
 from engine.lineage import BROADCAST, Lineage, Term
 from engine.records import PARALLEL, Run, StageRecord
-from engine.rendezvous import COMMUNICATION
 from engine.rows import Row, Unrolled
 
 #: In the order of the legend.

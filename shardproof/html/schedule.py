@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
+from engine.collectives import TABLE
 from engine.errors import InvalidInput
 from engine.flow import Structure, flow, label
 from engine.ir import Body, Plan
-from engine.rendezvous import COMMUNICATION, match
+from engine.rendezvous import match
 
 #: Rows (stages that differ) and steps of one that are drawn.
 MOST_STAGES: Final = 32
@@ -34,7 +35,7 @@ def kind_of(body: Body) -> str:
     if any(op.backward for op in body.ops) or body.mirror >= 0:
         return "B"
     # A chunk in the order that a plan records is a slice.
-    moves = COMMUNICATION | {"load_batch", "chunk", "identity", "slice"}
+    moves = TABLE.keys() | {"identity", "slice"}
     return "F" if any(op.name not in moves for op in body.ops) else ""
 
 

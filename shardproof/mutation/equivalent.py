@@ -11,8 +11,8 @@ from fractions import Fraction
 from random import Random
 from typing import Final
 
+from engine.collectives import COMMUNICATION
 from engine.ir import Attr, Body, Group, Op, Plan
-from engine.rendezvous import COMMUNICATION
 from shardproof.mutation.edit import Draft, producers, readers
 from shardproof.mutation.inserted import (
     doubled_and_halved,

@@ -7,9 +7,9 @@ from fractions import Fraction
 from random import Random
 from typing import Final
 
+from engine.collectives import COMMUNICATION
 from engine.ir import Attr, Body, Op, Value
 from engine.ops.declare import lookup
-from engine.rendezvous import COMMUNICATION
 from shardproof.mutation.edit import Draft, alike, defined_before, producers
 from shardproof.mutation.table import Changed, Mutator, on_operator
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -19,9 +19,14 @@ from cluster.ledger import read as read_ledger
 from cluster.settings import installed_version
 from engine import files, store
 from engine.errors import InvalidInput
+from engine.files import unwritable
 from shardproof import api, rundir
 from shardproof.nightly.suite import Entry, Suite
+from shardproof.options import Options
 from shardproof.result import Result
+
+if TYPE_CHECKING:
+    from cluster.hub import SharedPool
 
 FORMAT: Final = 1
 NAME: Final = "night.json"
@@ -72,11 +77,14 @@ def run(
     """
     began = f"{now:%Y%m%d-%H%M%S}"
     here = folder / began
-    here.mkdir(parents=True)
+    try:
+        here.mkdir(parents=True)
+    except OSError as error:
+        raise unwritable(error, here) from error
     work = [(entry, seed) for entry in suite.entries for seed in suite.seeds]
     found: dict[int, Point] = {}
-    with _pool(suite, here):
-        for number, point in _points(suite, work, here, jobs):
+    with _pool(suite, here) as pool:
+        for number, point in _points(suite, work, here, jobs, pool):
             found[number] = point
             tell(f"{len(found)} of {len(work)}: {point.plan}, seed {point.seed}: {point.verdict}")
     points = [found[number] for number in range(len(work))]
@@ -100,16 +108,16 @@ def previous(folder: Path, suite: str, before: str) -> Night | None:
     return None
 
 
-def _pool(suite: Suite, here: Path) -> AbstractContextManager[Mapping[str, str]]:
+def _pool(suite: Suite, here: Path) -> AbstractContextManager[SharedPool | None]:
     """What the plans of a suite share: on a cluster a pool of workers, and with the cache on the
     verdicts too. Raises `InvalidInput` for settings that cannot be."""
     chosen: dict[str, Any] = dict(suite.options)
     try:
-        settings = api.Options(**chosen).settings()
+        settings = Options(**chosen).settings()
     except ValueError as error:
         raise InvalidInput(str(error), f"suite {suite.name}, verify") from error
     if not settings.on_cluster:
-        return nullcontext({})
+        return nullcontext()
     from cluster.hub import hub
 
     (here / POOL).mkdir()
@@ -117,24 +125,28 @@ def _pool(suite: Suite, here: Path) -> AbstractContextManager[Mapping[str, str]]
 
 
 def _points(
-    suite: Suite, work: Sequence[tuple[Entry, int]], here: Path, jobs: int
+    suite: Suite,
+    work: Sequence[tuple[Entry, int]],
+    here: Path,
+    jobs: int,
+    shared: SharedPool | None,
 ) -> Iterator[tuple[int, Point]]:
     """Points by the number of their work, as they come, ``jobs`` at a time."""
     if jobs == 1:
         for number, (entry, seed) in enumerate(work):
-            yield number, _point(suite, entry, seed, here)
+            yield number, _point(suite, entry, seed, here, shared)
         return
     # Each in a process of its own, whose memory is its own too.
     with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
-        begun = {pool.submit(_point, suite, *one, here): n for n, one in enumerate(work)}
+        begun = {pool.submit(_point, suite, *one, here, shared): n for n, one in enumerate(work)}
         for done in as_completed(begun):
             yield begun[done], done.result()
 
 
-def _point(suite: Suite, entry: Entry, seed: int, here: Path) -> Point:
+def _point(suite: Suite, entry: Entry, seed: int, here: Path, shared: SharedPool | None) -> Point:
     out = here / "runs" / f"{rundir.slug(entry.name)}-{seed}"
     try:
-        result = _verify(suite, entry, seed, here, out)
+        result = _verify(suite, entry, seed, here, out, shared)
     except InvalidInput as error:
         result = Result("invalid input", reason=str(error))
     except Exception as error:  # noqa: BLE001 - kept in a file, and the night's exit code says so
@@ -145,7 +157,9 @@ def _point(suite: Suite, entry: Entry, seed: int, here: Path) -> Point:
     return _of(entry, seed, result.verdict, result.reason, result)
 
 
-def _verify(suite: Suite, entry: Entry, seed: int, here: Path, out: Path) -> Result:
+def _verify(
+    suite: Suite, entry: Entry, seed: int, here: Path, out: Path, shared: SharedPool | None
+) -> Result:
     single = entry.single
     if single is None:
         from frontends import zoo
@@ -155,8 +169,9 @@ def _verify(suite: Suite, entry: Entry, seed: int, here: Path, out: Path) -> Res
         single.parent.mkdir(exist_ok=True)
         store.save(zoo.build(entry.model, **parameters), single)
     chosen: dict[str, Any] = dict(suite.options)
-    options = api.Options(out=out, seed=seed, assume=entry.assume, **chosen)
-    return api.run(single, entry.parallel, options)
+    options = Options(out=out, seed=seed, assume=entry.assume, **chosen)
+    settings = None if shared is None else shared.used_by(options.settings())
+    return api.run(single, entry.parallel, options, settings=settings)
 
 
 def _of(entry: Entry, seed: int, verdict: str, reason: str, result: Result) -> Point:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from engine import files
 from engine.errors import InvalidInput
+from shardproof.options import kinds
 from shardproof.result import EXIT_CODES
 
 Scalar: TypeAlias = int | float | str | bool
@@ -20,16 +21,9 @@ _KEYS: Final = ("name", "verify", "seeds", "limits", "plans")
 _ENTRY: Final = ("name", "model", "parameters", "single", "parallel", "assume", "expect")
 
 #: Options of ``verify`` that a suite may set, with their types.
-OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
-    "solver": (str,),
-    "timeout": (int, float),
-    "memory_limit": (str,),
-    "executor": (str,),
-    "address": (str,),
-    "workers": (int,),
-    "exhaustive": (bool,),
-    "cache": (bool,),
-}
+OPTIONS: Final[Mapping[str, tuple[type, ...]]] = kinds(
+    ("solver", "timeout", "memory_limit", "executor", "address", "workers", "exhaustive", "cache")
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -158,12 +159,11 @@ def ended(args: Sequence[str], given: bytes = b"") -> Ended:
             stderr=stderr,
             env={**os.environ, "PYTHONPATH": path},
         )
-        try:
+        with ExitStack() as undo:
+            undo.callback(child.wait)
+            undo.callback(child.kill)
             _, status, used = os.wait4(child.pid, 0)
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
+            undo.pop_all()
         seconds = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)
         stdout.seek(0)

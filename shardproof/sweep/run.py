@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import InvalidInput
+from engine.files import unwritable
 from shardproof.sweep import compare, many, table
 from shardproof.sweep.growth import Growth, growth
 from shardproof.sweep.measure import INTERNAL, VERDICTS, Run
@@ -90,7 +91,7 @@ def run(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(f"cannot hold a sweep: {error.strerror}", str(folder)) from error
+        raise unwritable(error, folder) from error
     keys = [[point.key(sweep.options) for point in sweep.points] for sweep in sweeps]
     with _alone(folder):
         # What ended without a result may have met a fault of the machine: it is run again.
@@ -132,8 +133,8 @@ def _made(
     # With the cache off a run's time is to be its own: nobody solves anything for it.
     shared = all(sweep.options.get("cache", False) for sweep, _, _ in wanted)
     (folder / POOL).mkdir(exist_ok=True)
-    with hub(cluster, folder / POOL, shared=shared) as environment:
-        yield from many.on_cluster(tasks, jobs, environment)
+    with hub(cluster, folder / POOL, shared=shared) as pool:
+        yield from many.on_cluster(tasks, jobs, pool.variables)
 
 
 def missing(

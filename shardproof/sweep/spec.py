@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from engine import files
 from engine.errors import InvalidInput
+from shardproof.options import kinds
 
 Scalar: TypeAlias = int | float | str | bool
 
@@ -25,19 +26,10 @@ MODEL: Final = "model"
 PLAN: Final = "plan"
 
 #: Options of ``verify`` that a sweep may set, and the types of their values.
-OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
-    "solver": (str,),
-    "timeout": (int, float),
-    "memory_limit": (str,),
-    "memory_budget": (str,),
-    "executor": (str,),
-    "address": (str,),
-    "workers": (int,),
-    "seed": (int,),
-    "shapes": (int,),
-    "exhaustive": (bool,),
-    "cache": (bool,),
-}
+OPTIONS: Final[Mapping[str, tuple[type, ...]]] = kinds(
+    ("solver", "timeout", "memory_limit", "memory_budget", "executor", "address", "workers",
+     "seed", "shapes", "exhaustive", "cache")
+)  # fmt: skip
 
 #: What a parameter begins with that is an option of ``verify`` for its point alone.
 OWN: Final = "verify."
@@ -257,9 +249,9 @@ class _Reader:
         before = f"{key}.{OWN}" if key else OWN
         self.known(before.removesuffix("."), given, OPTIONS)
         for name, value in given.items():
-            kinds = OPTIONS[name]
-            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                wanted = " or ".join(kind.__name__ for kind in kinds)
+            known = OPTIONS[name]
+            if not isinstance(value, known) or (isinstance(value, bool) and bool not in known):
+                wanted = " or ".join(kind.__name__ for kind in known)
                 raise self.wrong(f"{before}{name}", f"expected {wanted}, found {value!r}")
 
     def bounds(self, data: Any, axes: set[str]) -> Mapping[str, float | str]:

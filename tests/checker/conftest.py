@@ -14,6 +14,7 @@ from engine.certificate import Certificate
 from engine.conclusions import Conclusion
 from engine.ir import Plan
 from engine.lineage import Lineage, NodeTable
+from engine.liveness import statement
 from engine.records import StageRecord, TemplateRecord, write_run
 from engine.rows import Unrolled
 from frontends.zoo import build
@@ -79,7 +80,7 @@ class Parts:
             conclusions=self.conclusions,
             verdict=self.verdict,
             inputs={"plan": "0" * 64},
-            assumptions=(*statements(self.plan), *stated_orders(self.plan)),
+            assumptions=(*statements(self.plan), *stated_orders(self.plan), *statement(self.plan)),
         )
 
 

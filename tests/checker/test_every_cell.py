@@ -12,7 +12,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,13 @@ from checker.claims import read_by
 from checker.solving import Solver, Texts
 from engine import store
 from engine.assumed import statements
+from engine.assumption import Assumption, texts
 from engine.certificate import SHAPES
 from engine.errors import InvalidInput
 from engine.ir import Plan
 from engine.records import TABLES, Run, read_run
+from engine.reference_runtime import compare as runtime
 from frontends.zoo import build
-from shardproof.mutation import runtime
 from shardproof.result import Counts
 from solvers import Portfolio
 from tests.checker.cells import (
@@ -261,7 +262,7 @@ UNTOLD = {
 
 def test_every_field_of_a_certificate_is_looked_at(verified: Path) -> None:
     fields = json.loads((verified / "certificate.json").read_bytes()).keys()
-    held_elsewhere = {"assumptions", "counts", "reasons"}
+    held_elsewhere = {"assumptions", "assumption_details", "counts", "reasons"}
     assert fields == FIELDS.keys() | UNTOLD.keys() | held_elsewhere
     assert check(verified, proofs=True).problems == ()
 
@@ -297,14 +298,35 @@ def test_every_assumption_is_named_once_and_no_other(verified: Path, tmp_path: P
         assert told(run) == [f"assumption: the certificate names twice: {line}"]
     edit_certificate(run, assumptions=[*right, "the moon is full"])
     assert told(run) == ["assumption: the plan does not assume what is named: the moon is full"]
-    edit_certificate(run, assumptions=right[::-1])
+    details = read_run(run).certificate.assumption_details
+    edit_certificate(run, **assumed(details[::-1]))
     assert check(run).ok
+    edit_certificate(run, assumptions=right)
+    assert told(run) == ["assumption: the certificate describes other assumptions than it names"]
+    for number, one in enumerate(details):
+        for other in (
+            dataclasses.replace(one, kind="framework"),
+            dataclasses.replace(one, about="another"),
+            dataclasses.replace(one, where="elsewhere"),
+        ):
+            edit_certificate(run, **assumed((*details[:number], other, *details[number + 1 :])))
+            said = told(run)
+            assert len(said) == 1
+            assert said[0].endswith(f"what the plan does not: {one.text[:200]}")
+
+
+def assumed(details: Sequence[Assumption]) -> dict[str, Any]:
+    """The fields of a certificate that say so."""
+    return {
+        "assumptions": texts(details),
+        "assumption_details": [dataclasses.asdict(one) for one in details],
+    }
 
 
 def test_how_losses_combine_may_be_the_users_word(verified: Path, tmp_path: Path) -> None:
     run = fresh(verified, tmp_path / "run")
     (run / "result.json").unlink()
-    edit_certificate(run, assumptions=statements(store.load(run / "plan"), chosen=True))
+    edit_certificate(run, **assumed(statements(store.load(run / "plan"), chosen=True)))
     assert check(run).ok
 
 

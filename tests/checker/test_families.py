@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 import pytest
 
-from checker.claims import Rebuilder
+from checker.claims import MOST_WIDENED, Rebuilder
 from checker.families import members
 from checker.forms import form
 from checker.result import Problems
@@ -16,7 +15,9 @@ from engine.errors import Unsupported
 from engine.lineage import ABSOLUTE, Atom, Dim, Layout, Lineage, NodeTable, Operand, Term
 from engine.obligation import Claim, build
 from engine.records import TemplateRecord
-from solvers import Portfolio, Query
+from partition.partition import WIDEST
+from solvers import Query
+from tests.engine.obligations import Holds
 
 EXTENTS = {"dp": 4, "mb": 2}
 
@@ -51,19 +52,6 @@ def identity(given: Lineage, claimed: Lineage) -> Claim:
 def all_reduce(given: Lineage, claimed: Lineage, kind: str = "all_reduce") -> Claim:
     attrs = {"op": "sum"} if kind == "all_reduce" else {"dim": 0}
     return Claim(kind, kind, attrs, False, (("dp", 4),), 1, (given,), (claimed,), EXTENTS)
-
-
-Holds = Callable[[NodeTable, Claim], bool]
-
-
-@pytest.fixture(scope="module")
-def holds() -> Iterator[Holds]:
-    with Portfolio() as portfolio:
-        yield (
-            lambda nodes, claim: (
-                portfolio.solve(Query.of("", build(nodes, claim).goals)).verdict == "unsat"
-            )
-        )
 
 
 DP = affine(0, {"dp": 1})
@@ -219,3 +207,8 @@ def test_too_many_members_of_a_mask_are_refused() -> None:
     claim = identity(x, x)._replace(extents={"dp": 2048})
     with pytest.raises(Unsupported, match="a family of more than 1024 members that differ"):
         build(nodes, claim)
+
+
+def test_the_checker_moves_a_cut_back_as_far_as_the_prover() -> None:
+    """With less, it could not follow what was proved."""
+    assert MOST_WIDENED >= WIDEST

@@ -25,14 +25,16 @@ def solver(*limits: int) -> tuple[Solver, list[tuple[int, int]]]:
 def test_what_does_not_fit_is_tried_with_more() -> None:
     large = texts("large", 700_000)
     small = [(q.linear_text, q.nonlinear_text) for q in mixed(4)]
-    narrow, _ = solver(400)
+    narrow, told = solver(400)
     narrow.solve([large])
+    assert told == [(1, 1)]
     assert narrow.verdicts[large].startswith("memory")
     assert not narrow.unsat(large)
     wide, told = solver(400, 2000)
     wide.solve([large, *small])
     assert wide.unsat(large)
-    assert told[-1] == (1, 1)
-    assert len(told) == 1 + len(small) + 1
+    assert [total for _, total in told] == [5] * 6, "one total for all tries"
+    assert sorted(told) == told
+    assert [done for done, _ in told][-2:] == [4, 5], "what is tried again is not done"
     wide.solve([large])
-    assert len(told) == 1 + len(small) + 1
+    assert len(told) == 6

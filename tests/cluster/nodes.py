@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
 
 import psutil
 
@@ -82,18 +81,13 @@ class Cluster(Closing):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.dashboard}"
 
-    def __enter__(self) -> Self:
-        try:
-            self._start("--head", f"--port={self.port}", f"--include-dashboard={str(self._has_dashboard).lower()}",
-                        f"--dashboard-port={self.dashboard}", "--num-cpus=0",
-                        f"--temp-dir={self.folder}/ray")  # fmt: skip
-            self._until(self._started, "the head")
-            for _ in range(self._workers):
-                self.add()
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def open(self) -> None:
+        self._start("--head", f"--port={self.port}", f"--include-dashboard={str(self._has_dashboard).lower()}",
+                    f"--dashboard-port={self.dashboard}", "--num-cpus=0",
+                    f"--temp-dir={self.folder}/ray")  # fmt: skip
+        self._until(self._started, "the head")
+        for _ in range(self._workers):
+            self.add()
 
     def add(self) -> None:
         """One more worker node; two that start at once would take each other's sockets."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cache import STALE_SECONDS, VerdictCache, default_folder
+from cluster.cache import STALE_SECONDS, VerdictCache, _name, default_folder
 from cluster.settings import Settings
 from solvers import Solved
 from tests.cluster.work import said
@@ -223,6 +223,38 @@ def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_why(tmp_path: Path)
     assert "Not a directory" in cache.failure or "File exists" in cache.failure
     (said_so,) = cache.problems()
     assert said_so.startswith("nothing is kept in the verdict cache")
+
+
+@pytest.mark.parametrize("taken", ["entry", "folder"])
+def test_one_place_that_is_taken_stops_no_other_entry(tmp_path: Path, taken: str) -> None:
+    cache = VerdictCache(tmp_path)
+    place = cache._path(_name(KEY, OPTIONS))
+    if taken == "entry":
+        (place / "something").mkdir(parents=True)
+    else:
+        place.parent.write_text("in the way")
+    others = {f"{i:064}": said("unsat") for i in range(1, 20)}
+    free = {key for key in others if cache._path(_name(key, OPTIONS)).parent != place.parent}
+    cache.put({KEY: said("unsat"), **others}, OPTIONS)
+    again = VerdictCache(tmp_path)
+    assert again.get(KEY, OPTIONS) is None
+    assert {key for key in others if again.get(key, OPTIONS)} >= free
+    assert len(free) > 10
+    (told, *_) = cache.problems()
+    assert told.startswith(f"something else than an entry of the verdict cache is at {place}")
+    assert not cache.failure
+    assert not list((tmp_path / "drafts").iterdir())
+
+
+def test_a_folder_among_the_drafts_stops_nothing(tmp_path: Path) -> None:
+    strange = VerdictCache(tmp_path).folder / "drafts" / "strange"
+    strange.mkdir()
+    past = time.time() - STALE_SECONDS - 1
+    os.utime(strange, (past, past))
+    cache = VerdictCache(tmp_path)
+    cache.put({KEY: said("unsat")}, OPTIONS)
+    assert cache.get(KEY, OPTIONS) == said("unsat")
+    assert cache.problems() == ()
 
 
 def test_the_default_is_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

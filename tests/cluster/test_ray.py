@@ -31,7 +31,7 @@ from cluster.local import LocalExecutor
 from cluster.needs import TRUSTED, Needs, learned, shape_of
 from cluster.ray_executor import RayExecutor
 from cluster.ray_pool import ClusterError
-from cluster.settings import POOL, Settings
+from cluster.settings import Settings
 from cluster.spread import spread
 from engine import store
 from partition.partition import partition
@@ -234,7 +234,7 @@ from pathlib import Path
 import ray
 from cluster.execute import execute
 from cluster.ledger import Ledger
-from cluster.settings import POOL, Settings
+from cluster.settings import Settings
 from tests.cluster.work import expected, mixed
 address = sys.argv[2] or None
 settings = Settings(executor="ray", address=address, workers=1, memory_limit_bytes=512 << 20)
@@ -283,17 +283,18 @@ def test_runs_at_once_use_one_pool_and_solve_nothing_twice(cluster: None, tmp_pa
     def one(number: int) -> None:
         here, count = asked[number]
         with Ledger(tmp_path / f"run-{number}") as ledger:
-            found[number] = execute(mixed(count), here, ledger)
+            found[number] = execute(mixed(count), pool.used_by(here), ledger)
 
+    before = dict(os.environ)
     (tmp_path / "pool").mkdir()
-    with hub(settings, tmp_path / "pool", shared=True):
+    with hub(settings, tmp_path / "pool", shared=True) as pool:
+        assert dict(os.environ) == before, "nobody is told by the environment of this process"
         threads = [threading.Thread(target=one, args=(n,)) for n in range(len(asked))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         one(1)
-    assert POOL not in os.environ
     for number, (_, count) in enumerate(asked):
         assert verdicts(found[number].solved) == expected(count)
     rows = read(tmp_path / "pool" / FILE)
@@ -306,10 +307,10 @@ def test_runs_at_once_use_one_pool_and_solve_nothing_twice(cluster: None, tmp_pa
 def test_a_pool_without_shared_verdicts_solves_for_each(cluster: None, tmp_path: Path) -> None:
     settings = Settings("ray", workers=1, mode="z3", memory_limit_bytes=512 << 20)
     (tmp_path / "pool").mkdir()
-    with hub(settings, tmp_path / "pool", shared=False):
+    with hub(settings, tmp_path / "pool", shared=False) as pool:
         for name in ("one", "two"):
             with Ledger(tmp_path / name) as ledger:
-                done = execute(mixed(4), settings, ledger)
+                done = execute(mixed(4), pool.used_by(settings), ledger)
             assert verdicts(done.solved) == expected(4)
     assert not (tmp_path / "pool" / FILE).exists()
 
@@ -319,11 +320,11 @@ def test_a_pool_that_cannot_work_says_so_to_its_runs(cluster: None, tmp_path: Pa
     settings = Settings("ray", workers=1, mode="z3", memory_limit_bytes=40 << 20)
     (tmp_path / "pool").mkdir()
     with (
-        hub(settings, tmp_path / "pool", shared=True),
+        hub(settings, tmp_path / "pool", shared=True) as pool,
         Ledger(tmp_path / "run") as ledger,
         pytest.raises(SolverUnavailable, match="z3 did not start under a memory limit of 40"),
     ):
-        execute(mixed(2), settings, ledger)
+        execute(mixed(2), pool.used_by(settings), ledger)
 
 
 @pytest.mark.ray

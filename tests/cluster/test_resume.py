@@ -185,6 +185,7 @@ def test_two_drivers_on_one_run_are_refused(whole: Path, tmp_path: Path) -> None
             question.settings,
             progress,
             lambda: api.prove(plan, out, question, question.settings, progress, 0.0),
+            lambda: out,
         )
     assert (late.verdict, late.run_dir) == ("invalid input", "")
     assert "a ledger has one writer" in late.reason
@@ -200,7 +201,12 @@ def test_what_cannot_go_on_is_said(whole: Path, tmp_path: Path) -> None:
     for damage, message in [
         (text[:-20], "expected what a run was asked"),
         (text.replace('"mode": "portfolio"', '"mode": "best"'), "Invalid enum value 'best'"),
-        (text.replace('"format": 1', '"format": 2'), "expected format 1, found 2"),
+        (text.replace('"format": 2', '"format": 3'), "expected format 2, found 3"),
+        (
+            text.replace('"cache": false', '"cache": "no"'),
+            "option cache: expected bool, found 'no'",
+        ),
+        (text.replace('"cache": false', '"crash": false'), "unknown option 'crash'"),
         (text.replace('"plan": "', '"plan": "0'), "expected the plan that run.json names"),
     ]:
         (out / asked.NAME).write_text(damage)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
 
-from cluster.settings import Settings, parse_size
+from cluster.settings import (
+    WORKERS_PER_CPU,
+    Settings,
+    most_workers,
+    parse_size,
+)
+from solvers.child import LEAST_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -75,3 +82,25 @@ def test_options_name_the_versions_of_the_solvers_that_are_used() -> None:
     }
     alone = Settings(mode="z3").options
     assert (alone.z3, alone.cvc5) == (both.z3, "")
+
+
+def test_workers_are_bounded_by_the_machine() -> None:
+    cpus = len(os.sched_getaffinity(0))
+    many = Settings(executor="local", workers=1000)
+    assert many.local_workers() == most_workers() <= WORKERS_PER_CPU * cpus
+    (said,) = many.notes()
+    assert said.endswith(f"with {cpus} CPUs: {most_workers()} solve")
+    for few in (Settings(), Settings(workers=1), Settings(workers=cpus)):
+        assert few.local_workers() == (few.workers or cpus)
+        assert few.notes() == ()
+    assert Settings(executor="ray", address="head:6379", workers=1000).notes() == ()
+
+
+def test_a_timeout_shorter_than_a_start_is_said() -> None:
+    (said,) = Settings(timeout=1e-6).notes()
+    assert said.startswith("a timeout of 1e-06 s is shorter than the start of a solver")
+    assert Settings(timeout=LEAST_SECONDS).notes() == ()
+
+
+def test_a_size_of_any_length_is_a_number() -> None:
+    assert parse_size(f"{'9' * 400}G") == int("9" * 400) << 30

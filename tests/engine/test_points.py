@@ -3,7 +3,7 @@ what is right at its ends and wrong in the middle is not proved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -15,26 +15,13 @@ from engine.errors import Unsupported
 from engine.grid import concrete
 from engine.lineage import ABSOLUTE, Atom, Layout, Lineage, NodeTable, Operand, Part, Term, Token
 from engine.obligation import MOST_MEMBERS, Claim, build, points
-from solvers import Portfolio, Query
+from tests.engine.obligations import Holds
 
 MEMBERS = 32
 LAST = MEMBERS - 1
 DP = affine(0, {"dp": 1})
 BACK = affine(LAST, {"dp": -1})
 EXTENTS = {"dp": MEMBERS}
-
-Holds = Callable[[NodeTable, Claim], bool]
-
-
-@pytest.fixture(scope="module")
-def proved() -> Iterator[Holds]:
-    """Whether the obligation that the prover states, with all its members, is proved."""
-    with Portfolio() as portfolio:
-        yield (
-            lambda nodes, claim: (
-                portfolio.solve(Query.of("", build(nodes, claim).goals)).verdict == "unsat"
-            )
-        )
 
 
 def identity(given: Lineage, claimed: Lineage, dp: int = MEMBERS) -> Claim:
@@ -80,7 +67,7 @@ def both(nodes: NodeTable, place: Place, one: Affine, other: Affine) -> Lineage:
 
 
 @pytest.mark.parametrize("place", [in_a_table, in_strides, in_a_vocabulary])
-def test_what_holds_at_the_ends_only_is_not_proved(place: Place, proved: Holds) -> None:
+def test_what_holds_at_the_ends_only_is_not_proved(place: Place, holds: Holds) -> None:
     """Positions c and 31 - c are 0 and 31 at the first and at the last of 32 members."""
     nodes = NodeTable()
     given = both(nodes, place, DP, BACK)
@@ -88,14 +75,14 @@ def test_what_holds_at_the_ends_only_is_not_proved(place: Place, proved: Holds) 
     right = identity(given, both(nodes, place, BACK, DP))
     for claim in (wrong, right):
         assert [here["dp"] for here in stated(nodes, claim)] == list(range(MEMBERS))
-    assert not proved(nodes, wrong)
-    assert proved(nodes, right)
-    at = {here["dp"]: proved(nodes, member) for here, member in members(nodes, wrong)}
+    assert not holds(nodes, wrong)
+    assert holds(nodes, right)
+    at = {here["dp"]: holds(nodes, member) for here, member in members(nodes, wrong)}
     assert at == {n: n in (0, LAST) for n in range(MEMBERS)}
-    assert all(proved(nodes, member) for _, member in members(nodes, right))
+    assert all(holds(nodes, member) for _, member in members(nodes, right))
 
 
-def test_a_class_is_read_by_its_number_where_a_one_hot_is_defined(proved: Holds) -> None:
+def test_a_class_is_read_by_its_number_where_a_one_hot_is_defined(holds: Holds) -> None:
     """Entries of a one-hot that is taken as it is are symbols, whatever their class: one member
     stands for all. Where its definition is read, all are stated."""
     nodes = NodeTable()
@@ -105,11 +92,11 @@ def test_a_class_is_read_by_its_number_where_a_one_hot_is_defined(proved: Holds)
     for claim in (right, wrong):
         assert stated(nodes, claim) == [{}]
         assert list(members(nodes, claim)) == []
-        each = {proved(nodes, at(claim, n)) for n in range(MEMBERS)}
-        assert each == {proved(nodes, claim)} == {claim is right}
+        each = {holds(nodes, at(claim, n)) for n in range(MEMBERS)}
+        assert each == {holds(nodes, claim)} == {claim is right}
     backwards = identity(given, Lineage((1,), (in_a_vocabulary(nodes, BACK),)))
     assert len(stated(nodes, backwards)) == MEMBERS
-    assert not proved(nodes, backwards)
+    assert not holds(nodes, backwards)
     ids = Lineage((1,), (Term(Fraction(1), nodes[hot.node].payload[1], Layout(((),))),))  # type: ignore[arg-type]
     made = identity(ids, given)
     assert len(stated(nodes, made)) == len(list(members(nodes, made))) == MEMBERS
@@ -134,17 +121,17 @@ def masked(nodes: NodeTable, rows: Affine) -> Lineage:
     return Lineage((16, 4), (Term(Fraction(1), causal, Layout(dims)),))
 
 
-def test_a_mask_that_is_another_in_the_middle_only(proved: Holds) -> None:
+def test_a_mask_that_is_another_in_the_middle_only(holds: Holds) -> None:
     """16 rows from 128c and from 64c + 16 on are all before the keys, or all behind them, but of the
     third of 32 members."""
     nodes = NodeTable()
     given = masked(nodes, affine(0, {"dp": 128}))
     wrong = identity(given, masked(nodes, affine(16, {"dp": 64})))
     assert [here["dp"] for here in stated(nodes, wrong)] == list(range(MEMBERS))
-    assert not proved(nodes, wrong)
-    assert proved(nodes, identity(given, given))
+    assert not holds(nodes, wrong)
+    assert holds(nodes, identity(given, given))
     at = [
-        not build(nodes, member).goals or proved(nodes, member)
+        not build(nodes, member).goals or holds(nodes, member)
         for _, member in members(nodes, wrong)
     ]
     assert [n for n, holds in enumerate(at) if not holds] == [2]
@@ -166,16 +153,16 @@ def test_too_many_that_differ_are_refused() -> None:
         list(members(nodes, more))
 
 
-def test_members_that_are_one_claim_moved_are_one_however_many(proved: Holds) -> None:
+def test_members_that_are_one_claim_moved_are_one_however_many(holds: Holds) -> None:
     nodes = NodeTable()
     x = nodes.node("input", ("x",), (4096,))
     given = Lineage((4,), (Term(Fraction(1), x, Layout(((Atom(0, 1, 4096, DP * 4, 4),),))),))
     claim = identity(given, given, 1024)
     assert stated(nodes, claim) == [{}]
     assert list(members(nodes, claim)) == []
-    assert proved(nodes, claim)
+    assert holds(nodes, claim)
     wrong = given._replace(terms=(given.terms[0]._replace(factor=Fraction(2)),))
-    assert not proved(nodes, identity(given, wrong, 1024))
+    assert not holds(nodes, identity(given, wrong, 1024))
 
 
 # -- partial sums that move -------------------------------------------------------------------------
@@ -237,25 +224,25 @@ def vector(nodes: NodeTable, *atoms: Atom, factor: int = 1) -> Lineage:
 
 
 @pytest.mark.parametrize("count", [8, 512])
-def test_what_is_scattered_is_one_claim_moved(count: int, proved: Holds) -> None:
+def test_what_is_scattered_is_one_claim_moved(count: int, holds: Holds) -> None:
     nodes = NodeTable()
     size = 4 * count
     given = vector(nodes, Atom(0, 1, size, ZERO, size))
     right = vector(nodes, Atom(0, 1, size, DP * 4, 4), factor=count)
     claim = scatter(given, right, count)
     assert [here["dp"] for here in stated(nodes, claim)] == [1, 0, count - 1]
-    assert proved(nodes, claim)
+    assert holds(nodes, claim)
     for wrong in (
         vector(nodes, Atom(0, 1, size, affine(size - 4, {"dp": -4}), 4), factor=count),
         vector(nodes, Atom(0, 1, size, DP * 4, 4)),
     ):
         try:
-            assert not proved(nodes, scatter(given, wrong, count))
+            assert not holds(nodes, scatter(given, wrong, count))
         except Unsupported:
             assert count > MOST_MEMBERS
 
 
-def test_what_is_scattered_across_digits_is_stated_at_every_member(proved: Holds) -> None:
+def test_what_is_scattered_across_digits_is_stated_at_every_member(holds: Holds) -> None:
     """Pieces of half a row: where the next begins is no affine function of one digit."""
     nodes = NodeTable()
     rows, columns = Atom(0, 8, 16, ZERO, 16), Atom(0, 1, 8, ZERO, 8)
@@ -265,6 +252,6 @@ def test_what_is_scattered_across_digits_is_stated_at_every_member(proved: Holds
                                                    factor=Fraction(32)),))  # fmt: skip
     claim = scatter(given, right, 32)
     assert [here["dp"] for here in stated(nodes, claim)] == list(range(32))
-    assert proved(nodes, claim)
+    assert holds(nodes, claim)
     wrong = right._replace(terms=(right.terms[0]._replace(factor=Fraction(31)),))
-    assert not proved(nodes, scatter(given, wrong, 32))
+    assert not holds(nodes, scatter(given, wrong, 32))

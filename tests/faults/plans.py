@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cluster.settings import Settings
 from engine import wellformed
 from engine.ir import Attr, Body, Call, Op, Plan, Program, Shard, Value
 from frontends.zoo import build
 from shardproof import pairing, pipeline
 from shardproof.assume import Assumptions
 from shardproof.mutation.edit import apart
+from shardproof.options import Options
 from shardproof.progress import Progress
 from shardproof.result import Result
 
@@ -76,12 +76,12 @@ def verify(plan: Plan, *, exhaustive: bool = False, out: Path | None = None) -> 
     wellformed.check(plan)
     pairing.check(plan)
     with tempfile.TemporaryDirectory(prefix="shardproof-") as folder:
+        options = Options(executor="local", workers=1, exhaustive=exhaustive, cache=False)
         return pipeline.run(
             plan,
-            settings=Settings(executor="local", workers=1),
+            options=options,
+            settings=options.settings(),
             out=out or Path(folder),
-            exhaustive=exhaustive,
-            use_cache=False,
             assumptions=Assumptions(),
             load_seconds=0.0,
             progress=Progress(),

@@ -14,8 +14,8 @@ import pytest
 
 from engine.affine import Affine, affine
 from engine.ir import Body, Plan, Program
+from engine.reference_runtime import compare as runtime
 from frontends.zoo import build
-from shardproof.mutation import runtime
 from shardproof.mutation.edit import Draft
 from tests.faults.plans import edit_body, edit_program, edit_shard, proved, verify
 

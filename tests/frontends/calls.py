@@ -50,6 +50,19 @@ def sleep_with_a_child(seconds: int, path: str) -> bytes:
     return b""
 
 
+def tell_and_sleep(path: str, seconds: int) -> bytes:
+    """Writes the number of this process to ``path``, and waits."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(str(os.getpid()))
+    time.sleep(seconds)
+    return b""
+
+
+def nap(seconds: int, said: str) -> bytes:
+    time.sleep(seconds)
+    return said.encode()
+
+
 def die(number: int) -> bytes:
     os.kill(os.getpid(), signal.Signals(number))
     return b""

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
+import json
 import os
 import signal
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engine.errors import InvalidInput
 from frontends.errors import UnreadablePlan
-from frontends.nnscaler.child import BoundedCallError, run_bounded
+from frontends.nnscaler.child import (
+    BoundedCall,
+    BoundedCallError,
+    Bounds,
+    _not_handed_over,
+    _outcome,
+    run_bounded,
+)
 from frontends.nnscaler.read import read_bounded
+from tests.conftest import ROOT
 from tests.frontends.pickles import frame, named, pickled, small_plan, text
 
 CALLS = "tests.frontends.calls"
@@ -127,6 +141,69 @@ def test_modules_of_the_working_directory_are_not_imported(
     monkeypatch.chdir(tmp_path)
     assert run_bounded(f"{CALLS}:joined", ["x", 1]) == b"x1"
     assert not (tmp_path / "trace").exists()
+
+
+# -- the life of the child -----------------------------------------------------------------------
+
+HOLDS = """
+import sys
+from frontends.nnscaler.child import BoundedCall, Bounds
+with BoundedCall("tests.frontends.calls:tell_and_sleep", [sys.argv[1], 60], Bounds()) as call:
+    call.result()
+"""
+
+
+def _told(path: Path) -> psutil.Process:
+    """The process whose number appears in a file."""
+    until = time.monotonic() + 20
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return psutil.Process(int(path.read_text()))
+
+
+def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    there = tmp_path / "process"
+    parent = subprocess.Popen([sys.executable, "-c", HOLDS, str(there)], cwd=ROOT)
+    try:
+        child = _told(there)
+        assert child.is_running()
+    finally:
+        parent.kill()
+        parent.wait()
+    child.wait(5)
+
+
+def test_a_call_that_nobody_waits_for_ends_with_its_block(tmp_path: Path) -> None:
+    there = tmp_path / "process"
+    with BoundedCall(f"{CALLS}:tell_and_sleep", [str(there), 60], Bounds()):
+        child = _told(there)
+    assert not child.is_running()
+
+
+def test_calls_do_not_end_each_other() -> None:
+    """One ends with its block; the other's result is its own."""
+    with BoundedCall(f"{CALLS}:nap", [1, "here"], Bounds()) as other:
+        with BoundedCall(f"{CALLS}:spin", [], Bounds()):
+            pass
+        assert other.result() == b"here"
+
+
+def test_the_clock_runs_from_the_start_also_where_nobody_waits_yet() -> None:
+    with BoundedCall(f"{CALLS}:nap", [0, "early"], Bounds(seconds=5)) as done:
+        time.sleep(1)
+        assert done.result() == b"early"
+
+
+def test_a_full_disk_is_no_fault_of_the_input() -> None:
+    """The child has no room for what it read: the parent raises what the system said."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        _outcome(io.BytesIO(json.dumps(_not_handed_over(full)).encode() + b"\n"), 100)
+    assert caught.value.errno == errno.ENOSPC
+    large = OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    with pytest.raises(InvalidInput, match="could not be handed over: File too large"):
+        _outcome(io.BytesIO(json.dumps(_not_handed_over(large)).encode() + b"\n"), 100)
 
 
 # -- hostile plans that need the child ---------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from engine import store
 from frontends.zoo import MODELS
 from shardproof import api, cli
 from shardproof.assume import Assumptions
+from shardproof.options import EXECUTORS, SOLVERS
 from shardproof.result import Conclusion, Result
 from solvers import Mode
 from tests.shardproof.faces import proved, refuted, stub_pipeline, tiny
@@ -124,7 +126,8 @@ def test_options_reach_the_pipeline(
         seed=7,
     )
     assert options["out"] == tmp_path / "out"
-    assert (options["exhaustive"], options["use_cache"]) == (True, False)
+    chosen = options["options"]
+    assert (chosen.exhaustive, chosen.cache) == (True, False)
     assert options["assumptions"] == Assumptions(loss="mean")
 
 
@@ -138,7 +141,7 @@ def test_defaults_reach_the_pipeline(
         assert plan == tiny()
         assert options["settings"] == Settings()
         assert options["out"].parent == tmp_path / "shardproof-runs"
-        assert (options["exhaustive"], options["use_cache"]) == (False, True)
+        assert options["options"] == api.Options()
         assert options["assumptions"] == Assumptions()
 
 
@@ -151,7 +154,6 @@ def test_the_command_line_and_python_have_the_same_options() -> None:
         p.name: given[p.name] for p in command.params if isinstance(p, click.Option) and p.name
     }
     del shown["as_json"]
-    shown["cache"] = not shown.pop("no_cache")
     python = inspect.signature(shardproof.verify).parameters
     keywords = {n: p.default for n, p in python.items() if p.kind is p.KEYWORD_ONLY}
     del keywords["progress"]
@@ -160,8 +162,8 @@ def test_the_command_line_and_python_have_the_same_options() -> None:
     for name, default in keywords.items():
         assert getattr(options, name) == default
         assert shown[name] == default, name
-    assert get_args(ExecutorName) == cli.EXECUTORS
-    assert get_args(Mode) == cli.SOLVERS
+    assert get_args(ExecutorName) == EXECUTORS
+    assert get_args(Mode) == SOLVERS
 
 
 def test_an_expected_gradient_that_is_not_concluded_is_no_proof(
@@ -247,6 +249,11 @@ def test_a_wrong_file_of_assumptions(run: Run, plan_dir: Path, tmp_path: Path) -
         (["a", "--timeout", "0"], "the timeout must be a positive number of seconds: 0.0"),
         (["a", "--timeout", "nan"], "the timeout must be a positive number of seconds: nan"),
         (["a", "--memory-limit", "2 apples"], "'2 apples' is not a size: "),
+        (["a", "--memory-limit", "1MiB"], "the memory limit of a solver must be from 384 MiB "),
+        (["a", "--memory-limit", "99999999999GiB"], "the memory limit of a solver must be from "),
+        (["a", "--memory-limit", f"{'9' * 400}G"], "the memory limit of a solver must be from "),
+        (["a\udcff"], "Invalid value for 'SINGLE': expected a path in UTF-8, found 'a\\xff'"),
+        (["a", "--out", "\udcff"], "Invalid value for '--out': expected a path in UTF-8, found "),
         (["a", "--seed", "-1"], "the seed must be at least 0 and below 2^31, not -1"),
         (
             ["a", "--executor", "local", "--address", "b"],
@@ -262,9 +269,65 @@ def test_a_wrong_use_is_no_verdict(run: Run, args: list[str], message: str) -> N
         assert f"\n\nError: {message}" in outcome.stderr
 
 
+@pytest.mark.parametrize("limit", ["384MiB", "128TiB", 1 << 30])
+def test_a_limit_that_can_be(limit: str | int) -> None:
+    assert (api.Options(memory_limit=limit).settings().memory_limit_bytes or 0) >= 384 << 20
+
+
+@pytest.mark.parametrize(
+    "command", ["check", "inspect", "report", "status", "resume", "nightly", "sweep", "mutate"]
+)
+def test_a_path_that_is_no_text_is_a_wrong_use_everywhere(run: Run, command: str) -> None:
+    outcome = run(command, "runs\udcff")
+    assert (outcome.exit_code, outcome.stdout) == (3, "")
+    assert "expected a path in UTF-8, found 'runs\\xff'" in outcome.stderr
+
+
+def test_a_path_that_is_no_text_in_python(plan_dir: Path) -> None:
+    result = shardproof.verify(plan_dir, out=plan_dir.parent / "\udcff")
+    assert (result.verdict, result.run_dir) == ("invalid input", "")
+    assert result.reason.endswith("\\xff': expected a path in UTF-8, found another")
+    json.loads(result.to_json())
+
+
+def test_paths_in_other_scripts_are_texts(
+    run: Run, plan_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_pipeline(monkeypatch, proved())
+    outcome = run("verify", plan_dir, "--out", "план-計画", "--json")
+    assert outcome.exit_code == 0
+    assert only_document(outcome)["run_dir"] == str(tmp_path / "план-計画")
+
+
+def test_what_the_machine_does_not_give_is_one_line(
+    run: Run, plan_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_pipeline(monkeypatch, proved())
+    assert run("verify", plan_dir, "--timeout", "1", "--workers", "1").stderr == ""
+    outcome = run("verify", plan_dir, "--timeout", "1e-6", "--workers", "1000")
+    assert outcome.exit_code == 0
+    workers, timeout = outcome.stderr.splitlines()
+    assert re.fullmatch(
+        r"shardproof: 1000 workers are more than this machine has use for, with \d+ CPUs: \d+ solve",
+        workers,
+    )
+    assert timeout.startswith("shardproof: a timeout of 1e-06 s is shorter than the start of a ")
+
+
 def test_python_says_what_cannot_be() -> None:
     with pytest.raises(ValueError, match=r"^executor 'cloud' is none of auto, local, ray$"):
         shardproof.verify("a", executor="cloud")
+
+
+def test_an_address_without_a_cluster_is_invalid_input(run: Run, plan_dir: Path) -> None:
+    """It is the user's, and the run can go on with another one."""
+    outcome = run("verify", plan_dir, "--executor", "ray", "--address", "127.0.0.1:1", "--out", "r",
+                  "--no-cache", "--json")  # fmt: skip
+    assert outcome.exit_code == 3
+    assert "Ray cannot be used at '127.0.0.1:1'" in outcome.stderr
+    assert only_document(outcome)["verdict"] == "invalid input"
+    again = run("resume", "r", "--executor", "local", "--json")
+    assert (again.exit_code, only_document(again)["verdict"]) == (0, "proved")
 
 
 @pytest.mark.parametrize("json_", [[], ["--json"]])
@@ -398,6 +461,7 @@ def test_check(
         "problems": list(problems),
         "notes": [note],
         "counts": {"rows": 3},
+        "compared": [],
         "run_dir": str(tmp_path / "run"),
     }
 

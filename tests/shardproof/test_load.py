@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def test_two_nnscaler_plans_become_one(llama: Callable[..., Path]) -> None:
     assert plan.name == "llama3_default_dp2_pp2_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"
     assert (plan.ranks, plan.microbatches, plan.replica_axes) == (8, 2, ("dp",))
     assert (plan.loss, plan.single.axes) == ("sum", ())
-    assert plan.notes == (DEFAULT.of_groups(),)
+    assert plan.assumed == (DEFAULT.of_groups(),)
 
 
 def test_a_plan_and_itself(llama: Callable[..., Path]) -> None:
@@ -55,7 +56,7 @@ def test_groups_as_recorded_are_another_plan(llama: Callable[..., Path]) -> None
     paths = llama(ONE), llama("dp2_pp2_tp2_nm2")
     stated = Assumptions(groups="as recorded")
     plan = load_plan(*paths, stated)
-    assert plan.notes == (stated.of_groups(),)
+    assert plan.assumed == (stated.of_groups(),)
     names = {op.name for p in plan.programs for body in p.bodies for op in body.ops}
     assert "chunk" not in names
 
@@ -187,3 +188,18 @@ def test_the_error_of_the_single_plan_does_not_wait_for_the_other(
 )
 def test_a_plan_is_named_by_its_file(path: str, name: str) -> None:
     assert plan_name(Path(path)) == name
+
+
+def test_a_bad_file_in_one_thread_is_nothing_to_the_other(
+    llama: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Two verifications in one process: what cannot be read ends its own readers alone."""
+    bad = tmp_path / "bad.pkl"
+    bad.write_bytes(b"no pickle")
+    good = llama(ONE), llama("dp2_pp2_tp2_nm2")
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(3):
+            loaded = threads.submit(load_plan, *good, DEFAULT)
+            refused = [threads.submit(refusal, bad, good[1]) for _ in range(4)]
+            assert loaded.result().ranks == 8
+            assert all("bad.pkl" in one.result() for one in refused)

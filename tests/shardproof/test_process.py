@@ -106,16 +106,14 @@ def test_an_interrupt_while_it_works(tmp_path: Path, number: signal.Signals) -> 
     assert err.strip() == "shardproof: interrupted"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_while_it_loads_leaves_nobody_behind(
-    shared_plans: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+def loading(shared_plans: Path, folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A command that reads two large plans, and its readers."""
     plans = sorted((shared_plans / "large").glob("*gbs2048_ly126*"))
     if len(plans) < 2:
         pytest.skip("the large plans are not here")
     child = subprocess.Popen(
         [*COMMAND, "verify", *map(str, plans)],
-        cwd=tmp_path,
+        cwd=folder,
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -128,12 +126,29 @@ def test_an_interrupt_while_it_loads_leaves_nobody_behind(
         readers = psutil.Process(child.pid).children()
         time.sleep(0.05)
     assert len(readers) == 2
+    return child, readers
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_it_loads_leaves_nobody_behind(
+    shared_plans: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    child, readers = loading(shared_plans, tmp_path)
     child.send_signal(number)
     out, err = child.communicate(timeout=20)
     assert (child.returncode, out) == (130, "")
     assert err.strip() == "shardproof: interrupted"
     assert not any(reader.is_running() for reader in readers)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kill_while_it_loads_leaves_nobody_behind(shared_plans: Path, tmp_path: Path) -> None:
+    """Nothing of ours runs any more: it is the kernel that ends the readers."""
+    child, readers = loading(shared_plans, tmp_path)
+    child.kill()
+    child.communicate(timeout=20)
+    gone, alive = psutil.wait_procs(readers, timeout=5)
+    assert (len(gone), alive) == (2, [])
 
 
 def test_the_reader_of_a_pipe_may_go(tmp_path: Path) -> None:

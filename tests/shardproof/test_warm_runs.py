@@ -14,26 +14,25 @@ import pytest
 
 from cluster.cache import VerdictCache
 from cluster.ledger import FILE, read
-from cluster.settings import Settings
 from engine import store
 from engine.ir import Plan
 from frontends.zoo import build
 from shardproof import pipeline
 from shardproof.assume import Assumptions
+from shardproof.options import Options
 from shardproof.progress import Progress
 from shardproof.result import Result
 from solvers import child as children
 from tests.shardproof.faces import ROOT, tiny
 
 
-def verify(plan: Plan, out: Path, cache: Path, **settings: int) -> Result:
+def verify(plan: Plan, out: Path, cache: Path, **chosen: int) -> Result:
+    options = Options(executor="local", workers=1, cache_dir=cache, **chosen)  # type: ignore[arg-type]
     return pipeline.run(
         plan,
-        settings=Settings(executor="local", workers=1, **settings),  # type: ignore[arg-type]
+        options=options,
+        settings=options.settings(),
         out=out,
-        exhaustive=False,
-        use_cache=True,
-        cache_dir=cache,
         assumptions=Assumptions(),
         load_seconds=0.0,
         progress=Progress(),

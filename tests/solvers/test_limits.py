@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from engine.terms import TermTable
 from solvers.answers import Query, SolverName, SolverUnavailable
 from solvers.child import Child
-from solvers.configurations import CONFIGURATIONS
+from solvers.configurations import CONFIGURATIONS, Configuration
 from solvers.portfolio import Portfolio
 from solvers.smtlib import emit
 
@@ -41,6 +42,12 @@ def endless() -> Query:
     return Query("endless", emit([(x[0], x[0] + 1)], hypotheses, "nonlinear"), "")
 
 
+def undecided() -> Query:
+    """Open on the linear rung, and endless on the other."""
+    x = TermTable().symbol("x")
+    return Query("undecided", emit([(x, x + 1)], [], "linear"), endless().linear_text)
+
+
 def large() -> Query:
     """Eighty thousand products: parsing alone takes more than 100 MiB of address space."""
     table = TermTable()
@@ -59,6 +66,28 @@ def test_a_text_that_takes_too_long_costs_only_itself(solver: SolverName) -> Non
     assert solved["endless"].reason == f"{solver}: wall clock of 0.4 s reached"
     assert solved["endless"].answers[0].rss_mib > 10
     assert solved["easy"].verdict == "unsat"
+
+
+def test_a_timeout_shorter_than_a_start_costs_no_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is killed sooner than it takes to start, and none is started for one text alone."""
+    started: list[str] = []
+
+    class Counted(Child):
+        def __init__(self, configuration: Configuration, *rest: int) -> None:
+            started.append(configuration.name)
+            super().__init__(configuration, *rest)
+
+    monkeypatch.setattr("solvers.portfolio.Child", Counted)
+    with Portfolio(timeout=1e-6) as portfolio:
+        for number in range(20):
+            solved = portfolio.solve(replace(undecided(), key=str(number)))
+            assert solved.verdict in ("timeout", "unknown", "unsat")
+    assert sorted(set(started)) == ["cvc5", "z3"]
+    assert len(started) <= 4
+    started.clear()
+    with Portfolio(timeout=3) as portfolio:
+        portfolio.solve(undecided())
+    assert {"z3 nlsat", "cvc5 coverings"} <= set(started), "with more time all of them are tried"
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

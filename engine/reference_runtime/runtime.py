@@ -1,0 +1,429 @@
+"""A plan, run as a cluster runs it: ranks issue their calls in order, send, receive and wait.
+
+Nothing of families, unrolling or matching is used, only what single operators compute: what others
+take from `engine.unroll`, this does not.  A *crew* is one rank, or all ranks of a program side by
+side; each has its own inputs, messages and groups.  What tensors are, an `Arithmetic` says: numbers
+(`values`), or no more than dimensions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import product
+from math import prod
+from typing import Any, Generic, Protocol, TypeVar
+
+from engine.errors import ShapeMismatch, Unsupported
+from engine.ir import Attr, Body, Call, Group, Op, Plan, Program, Shard
+from engine.ops import apply_backward, apply_forward
+from engine.reading import Reading
+from engine.reference_runtime.exchange import (
+    COLLECTIVES,
+    Stuck,
+    chunked,
+    exchanged,
+    understood,
+)
+
+T = TypeVar("T")
+#: An operator of a side: (program, body, operator).
+Where = tuple[int, int, int]
+#: A collective of a group: its ranks, and the how many-th of theirs it is.
+Meeting = tuple[tuple[int, ...], int]
+
+
+class Arithmetic(Protocol[T]):
+    """What the tensors of a crew are, and its inputs."""
+
+    #: Whether tensors have the sizes that the plan declares.
+    declared: bool
+
+    def reading(self, places: Sequence[Mapping[str, int]]) -> Reading[T]:
+        """How operators are read for ranks at these coordinates."""
+        ...
+
+    def of(self, x: T, position: int) -> T:
+        """One rank's tensor of a crew's."""
+        ...
+
+    def together(self, xs: Sequence[T]) -> T:
+        """A crew's tensor, made of one for every rank."""
+        ...
+
+    def box(self, shard: Shard, places: Sequence[Mapping[str, int]]) -> T:
+        """What ranks hold of a parameter."""
+        ...
+
+    def batch(
+        self, number: int, shape: Sequence[int], dtype: str, slices: Sequence[int] | None
+    ) -> T:
+        """A batch tensor: of every rank the slice that it loads; the whole (``slices`` None)."""
+        ...
+
+    def seed(self, shape: Sequence[int], share: Fraction) -> T:
+        """The incoming gradient of a loss: this share of the single-device one."""
+        ...
+
+    def evaluate(
+        self, where: Where, reading: Reading[T], op: Op, inputs: Sequence[T | None]
+    ) -> list[T]:
+        """The outputs of an operator."""
+        ...
+
+
+@dataclass(slots=True)
+class World(Generic[T]):
+    """What ranks share: messages on their way, and who waits in which collective."""
+
+    arithmetic: Arithmetic[T]
+    mail: dict[tuple[int, int], deque[T]] = field(default_factory=dict)
+    issued: dict[Meeting, int] = field(default_factory=dict)
+    joined: dict[Meeting, dict[int, tuple[Op, T | None]]] = field(default_factory=dict)
+    results: dict[Meeting, dict[int, list[T]]] = field(default_factory=dict)
+    moved: bool = False
+
+
+@dataclass(slots=True)
+class Crew(Generic[T]):
+    """Ranks of one program: where they are, what their slots hold, and their gradients.
+
+    ``slices``: into how many the batch is divided at the size of the plan; ``losses``: (which,
+    value) for every call that has one.
+    """
+
+    plan: Plan
+    number: int
+    places: Sequence[Mapping[str, int]]
+    ranks: Sequence[int]
+    world: World[T]
+    slices: int
+    slots: dict[int, T] = field(default_factory=dict)
+    contexts: dict[int, list[dict[int, T]]] = field(default_factory=dict)
+    gradients: dict[int, T] = field(default_factory=dict)
+    losses: list[tuple[str, T]] = field(default_factory=list)
+    issues: dict[int, int] = field(default_factory=dict)
+    shards: dict[int, T] = field(default_factory=dict)
+    groups: dict[Group, list[tuple[int, ...]]] = field(default_factory=dict)
+    reading: Reading[T] = field(init=False)
+    alone: Reading[T] = field(init=False)
+    kept: dict[int, set[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for body in self.program.bodies:
+            if body.mirror >= 0:
+                self.kept.setdefault(body.mirror, set()).update(there for _, there in body.saved)
+        self.reading = self.world.arithmetic.reading(self.places)
+        self.alone = self.world.arithmetic.reading([{}])
+
+    @property
+    def whole(self) -> bool:
+        """Whether this is the single device, which reads the whole batch."""
+        return self.number < 0
+
+    @property
+    def program(self) -> Program:
+        return self.plan.single if self.whole else self.plan.programs[self.number]
+
+    @property
+    def who(self) -> str:
+        return f"rank {self.ranks[0]}"
+
+    def run(self) -> Generator[None, None, None]:
+        """Run to the end; yields where it waits."""
+        for call in self.program.calls:
+            yield from self.call(call)
+
+    def call(self, call: Call) -> Generator[None, None, None]:
+        body = self.program.bodies[call.body]
+        values = self.bound(call, body)
+        for number, op in enumerate(body.ops):
+            yield from self.step(call, (self.number, call.body, number), op, values)
+        for slot, value in zip(call.outputs, body.outputs, strict=True):
+            self.slots[slot] = self.value(values, value)
+        for _, value, shard in body.reduced:
+            self.gradients[shard] = self.value(values, value)
+        for value, shard in body.gradients:
+            new = self.value(values, value)
+            self.same(new, self.program.shards[shard].shape)
+            before = self.gradients.get(shard)
+            self.gradients[shard] = new if before is None else self.sum(before, new)
+        for value in body.losses:
+            which = f"{body.name}: {body.values[value].name}"
+            self.losses.append((which, self.value(values, value)))
+        if call.body in self.kept:
+            held = {v: values[v] for v in self.kept[call.body] if v in values}
+            self.contexts.setdefault(call.body, []).append(held)
+
+    def sum(self, x: T, y: T) -> T:
+        return self.reading.combine([x, y], [Fraction(1)] * 2, Fraction(0))
+
+    def bound(self, call: Call, body: Body) -> dict[int, T]:
+        values: dict[int, T] = {}
+        seeds = dict(self.program.seeds)
+        for value, slot in zip(body.inputs, call.inputs, strict=True):
+            if slot in self.slots:
+                values[value] = self.slots[slot]
+            elif slot in seeds and seeds[slot] in self.slots:
+                values[value] = self.seed(body.values[value].shape)
+            else:
+                raise Stuck(f"{self.who} reads slot {slot}, which nothing has written")
+        for value, number in body.shards:
+            values[value] = self.shard(number)
+        if body.mirror >= 0:
+            # The k-th call of a backward body reads the contexts of the k-th forward call.
+            k = self.issues.get(call.body, 0)
+            self.issues[call.body] = k + 1
+            earlier = self.contexts.get(body.mirror, [])
+            if k >= len(earlier):
+                raise Stuck(f"{self.who}: {body.name} has no forward call left")
+            for value, there in body.saved:
+                values[value] = self.value(earlier[k], there)
+        for value, _, shard in body.reduced:
+            if shard not in self.gradients:
+                held = self.shard(shard)
+                self.gradients[shard] = self.reading.combine([held], [Fraction(0)], Fraction(0))
+            values[value] = self.gradients[shard]
+        return values
+
+    def value(self, values: Mapping[int, T], number: int) -> T:
+        if number not in values:
+            raise Stuck(f"{self.who} reads a value that nothing has written")
+        return values[number]
+
+    def seed(self, shape: Sequence[int]) -> T:
+        mean = self.plan.loss == "mean" and not self.whole
+        return self.world.arithmetic.seed(shape, Fraction(1, self.slices if mean else 1))
+
+    def shard(self, number: int) -> T:
+        """What every rank holds of a parameter."""
+        if number not in self.shards:
+            shard = self.program.shards[number]
+            for start, size, most in zip(shard.offset, shard.shape, shard.full_shape, strict=True):
+                if any(not 0 <= start.at(at) <= most - size for at in self.places):
+                    raise Stuck(f"{self.who} holds {shard.name} from {start}")
+            self.shards[number] = self.world.arithmetic.box(shard, self.places)
+        return self.shards[number]
+
+    def same(self, x: T, declared: Sequence[int]) -> None:
+        if not self.world.arithmetic.declared:
+            return
+        actual = tuple(map(int, self.reading.shape(x)))
+        if actual != tuple(declared):
+            raise ShapeMismatch(f"shape {list(actual)}, declared {list(declared)}")
+
+    # -- operators --------------------------------------------------------------------------
+
+    def step(
+        self, call: Call, where: Where, op: Op, values: dict[int, T]
+    ) -> Generator[None, None, None]:
+        body = self.program.bodies[call.body]
+        self.world.moved = True
+        understood(op)
+        if op.name == "post_recv":
+            return  # Messages wait until they are taken, whoever has said that he will.
+        inputs = [None if v < 0 else self.value(values, v) for v in op.inputs]
+        if op.name in COLLECTIVES:
+            outputs = yield from self.collective(op, inputs)
+        elif op.name == "recv":
+            outputs = yield from self.received(op)
+        elif op.name == "send":
+            self.sent(op, inputs[0])
+            return
+        elif op.name == "load_batch":
+            outputs = [self.load(call, i, body, v) for i, v in enumerate(op.outputs)]
+        elif op.name == "chunk":
+            outputs = [self.chunk(op, inputs[0])]
+        else:
+            outputs = self.world.arithmetic.evaluate(where, self.reading, op, inputs)
+        if len(outputs) != len(op.outputs):
+            raise ShapeMismatch(f"{op.name} gives {len(outputs)} tensors, not {len(op.outputs)}")
+        for value, output in zip(op.outputs, outputs, strict=True):
+            self.same(output, body.values[value].shape)
+            values[value] = output
+
+    def load(self, call: Call, number: int, body: Body, value: int) -> T:
+        declared = body.values[value]
+        if self.whole:
+            return self.world.arithmetic.batch(number, declared.shape, declared.dtype, None)
+        microbatch = call.microbatch
+        if microbatch < 0 and self.plan.microbatches == 1:
+            microbatch = 0
+        if not 0 <= microbatch < self.plan.microbatches:
+            raise Stuck(f"{self.who} loads microbatch {microbatch}")
+        slices = []
+        for at in self.places:
+            replica = 0
+            for axis in self.plan.replica_axes:
+                replica = replica * self.program.extents.get(axis, 1) + at.get(axis, 0)
+            slices.append(replica * self.plan.microbatches + microbatch)
+        return self.world.arithmetic.batch(number, declared.shape, declared.dtype, slices)
+
+    # -- communication ----------------------------------------------------------------------
+
+    def peer(self, op: Op, position: int) -> int:
+        """Who is meant at a rank: the one that is named, shifted like the rank."""
+        peer = op.attrs.get("peer")
+        if isinstance(peer, bool) or not isinstance(peer, int):
+            raise Stuck(f"{self.who}: {op.name} without a peer")
+        return peer + self.ranks[position] - self.program.base
+
+    def sent(self, op: Op, x: T | None) -> None:
+        if x is None:
+            raise Stuck(f"{self.who} sends nothing")
+        for position, rank in enumerate(self.ranks):
+            mail = self.world.mail.setdefault((rank, self.peer(op, position)), deque())
+            mail.append(self.world.arithmetic.of(x, position))
+
+    def received(self, op: Op) -> Generator[None, None, list[T]]:
+        channels = [(self.peer(op, i), rank) for i, rank in enumerate(self.ranks)]
+        while not all(self.world.mail.get(channel) for channel in channels):
+            yield
+        self.world.moved = True
+        arrived = [self.world.mail[channel].popleft() for channel in channels]
+        return [self.world.arithmetic.together(arrived)]
+
+    def members(self, op: Op) -> list[tuple[int, ...]]:
+        """For each rank the ranks of its group, in order."""
+        named = op.attrs.get("group")
+        group = named if isinstance(named, Group) else Group()
+        if group not in self.groups:
+            self.groups[group] = [self.around(group, i) for i in range(len(self.ranks))]
+        return self.groups[group]
+
+    def around(self, group: Group, position: int) -> tuple[int, ...]:
+        """The group as it is at one rank: shifted like the rank."""
+        steps = {name: (extent, stride) for name, extent, stride in self.program.axes}
+        number, at = self.ranks[position], self.places[position]
+        if any(axis not in steps for axis in group.axes):
+            raise Stuck(f"rank {number}: a group along {list(group.axes)}")
+        here = number - self.program.base - sum(at[a] * steps[a][1] for a in group.axes)
+        ranks = [r + here for r in group.ranks or (self.program.base,)]
+        for axis in dict.fromkeys(group.axes):
+            extent, stride = steps[axis]
+            ranks = [r + stride * i for r in ranks for i in range(extent)]
+        if number not in ranks or len(set(ranks)) < len(ranks):
+            raise Stuck(f"rank {number} is not in its group {ranks}, once")
+        return tuple(sorted(ranks))
+
+    def chunk(self, op: Op, x: T | None) -> T:
+        if x is None:
+            raise Stuck(f"{self.who}: a chunk of nothing")
+        parts = []
+        for position, ranks in enumerate(self.members(op)):
+            own = self.world.arithmetic.of(x, position)
+            index = ranks.index(self.ranks[position])
+            parts.append(chunked(self.alone, op, own, index, len(ranks)))
+        return self.world.arithmetic.together(parts)
+
+    def root(self, op: Op, ranks: Sequence[int]) -> Attr:
+        """The root that is named, as in the first instance of the program, among these ranks."""
+        group, root = op.attrs.get("group"), op.attrs.get("root")
+        if isinstance(root, bool) or not isinstance(root, int):
+            return None
+        first = (isinstance(group, Group) and group.ranks) or (self.program.base,)
+        return root + min(ranks) - min(first)
+
+    def collective(self, op: Op, inputs: Sequence[T | None]) -> Generator[None, None, list[T]]:
+        world, given = self.world, inputs[0] if inputs else None
+        meetings: list[Meeting] = []
+        for position, ranks in enumerate(self.members(op)):
+            number = self.ranks[position]
+            k = world.issued.get((ranks, number), 0)
+            world.issued[ranks, number] = k + 1
+            own = None if given is None else world.arithmetic.of(given, position)
+            world.joined.setdefault((ranks, k), {})[number] = (op, own)
+            meetings.append((ranks, k))
+        # A meeting that everybody has joined has results as soon as one of them goes on.
+        while any(m not in world.results and len(world.joined[m]) < len(m[0]) for m in meetings):
+            yield
+        world.moved = True
+        found = []
+        for number, meeting in zip(self.ranks, meetings, strict=True):
+            if meeting not in world.results:
+                ranks, held = meeting[0], world.joined.pop(meeting)
+                given_by, root = [held[r] for r in ranks], self.root(op, ranks)
+                outputs = exchanged(self.alone, ranks, given_by, root)
+                world.results[meeting] = dict(zip(ranks, outputs, strict=True))
+            found.append(world.results[meeting].pop(number))
+        if any(len(outputs) != len(op.outputs) for outputs in found):
+            raise ShapeMismatch(f"{op.name} gives other tensors than the {len(op.outputs)} named")
+        return [world.arithmetic.together(same) for same in zip(*found, strict=True)]
+
+
+def applied(
+    reading: Reading[T], op: Op, attrs: Mapping[str, Attr], inputs: Sequence[T | None]
+) -> list[T]:
+    """What an operator's declaration, or its derivative, makes of operands."""
+    if not op.backward:
+        if any(x is None for x in inputs):
+            raise Stuck(f"{op.name} without an operand")
+        forward: list[T] = apply_forward(reading, op.name, inputs, attrs)
+        return forward
+    wrt, arity = attrs.get("wrt"), attrs.get("arity")
+    if not isinstance(wrt, tuple) or not isinstance(arity, int):
+        raise Unsupported("a backward operator without wrt and arity")
+    places = [w for w in wrt if isinstance(w, int)]
+    if any(x is None for x in inputs[:arity]):
+        raise Stuck(f"the backward of {op.name} without an operand")
+    found: list[T] = apply_backward(reading, op.name, inputs[:arity], inputs[arity:], attrs, places)
+    return found
+
+
+# -- both sides ----------------------------------------------------------------------------------
+
+
+def ranks_of(program: Program) -> Iterator[tuple[int, dict[str, int]]]:
+    """The ranks of a program, and their coordinates."""
+    for place in product(*(range(extent) for _, extent, _ in program.axes)):
+        steps = zip(program.axes, place, strict=True)
+        number = program.base + sum(stride * i for (_, _, stride), i in steps)
+        yield number, {name: i for (name, _, _), i in zip(program.axes, place, strict=True)}
+
+
+def slices_of(plan: Plan, program: Program) -> int:
+    """Into how many slices the batch is divided, as one program has its axes."""
+    axes = [program.extents.get(axis, 1) for axis in plan.replica_axes]
+    return plan.microbatches * prod(axes)
+
+
+def single_crew(plan: Plan, arithmetic: Arithmetic[T]) -> Crew[T]:
+    return Crew(plan, -1, [{}], [0], World(arithmetic), 1)
+
+
+def crews(
+    plan: Plan, arithmetic: Arithmetic[T], *, together: bool, original: Plan | None = None
+) -> list[Crew[T]]:
+    """All ranks of a plan: by themselves, or those of a program ``together``.  ``original``: the
+    plan that ``plan`` is a smaller one of, whose number of slices counts."""
+    world = World(arithmetic)
+    found = []
+    for number, program in enumerate(plan.programs):
+        at = list(ranks_of(program))
+        lists = [at] if together else [[one] for one in at]
+        slices = slices_of(original or plan, (original or plan).programs[number])
+        for held in lists:
+            places, ranks = [place for _, place in held], [rank for rank, _ in held]
+            found.append(Crew(plan, number, places, ranks, world, slices))
+    return found
+
+
+def execute(running: Sequence[Crew[Any]]) -> None:
+    """Run crews until all have ended; raises `Stuck` if they wait for ever, or leave messages."""
+    left = {crew.ranks[0]: (crew, crew.run()) for crew in running}
+    if len(left) < len(running):
+        raise Stuck("two programs have the same first rank")
+    world = running[0].world
+    while left:
+        world.moved = False
+        for number in list(left):
+            if next(left[number][1], StopIteration) is StopIteration:
+                del left[number]
+                world.moved = True
+        if not world.moved:
+            raise Stuck(f"ranks {sorted(left)} wait for each other")
+    lost = [channel for channel, held in world.mail.items() if held]
+    if lost:
+        raise Stuck(f"messages that nobody takes, over {lost}")
