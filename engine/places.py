@@ -285,7 +285,11 @@ def _repeated(one: Dim, other: Dim) -> Dim | None:
 
 
 def has_places(*lineages: Lineage) -> bool:
-    return any(term.places for x in lineages for term in x.terms)
+    for x in lineages:
+        for term in x.terms:
+            if term.places:
+                return True
+    return False
 
 
 def permuted(x: Lineage, order: Sequence[int]) -> Lineage:

@@ -11,9 +11,8 @@ it claims is checked by the solvers at each operator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from functools import partial
 from math import prod
 from string import ascii_letters
 
@@ -136,16 +135,13 @@ class LineageReading(Products):
             made = self._amax((*shape, *(1,) * len(more)), moved, dim).terms[0]
             return dropped(made, len(shape) - 1)
 
-        letters = ascii_letters
-        found = self._first_known(
-            [term],
-            lambda: self._amax(shape, term, dim).terms[0],
-            lambda: map(
-                partial(tried, another),
-                ways([term], self.mesh, letters, sums=True, sides=self.as_part),
-            ),
-        )
-        return Lineage(shape[:dim] + shape[dim + 1 :], (found,))
+        def others() -> Iterator[Term | None]:
+            found = ways([term], self.mesh, ascii_letters, sums=True, sides=self.as_part)
+            return (tried(another, way) for way in found)
+
+        first = tried(lambda t: self._amax(shape, t, dim).terms[0], term)
+        taken = self._taken([term], first, others)
+        return Lineage(shape[:dim] + shape[dim + 1 :], (taken,))
 
     def _amax(self, shape: tuple[int, ...], term: Term, dim: int) -> Lineage:
         reduced = shape[:dim] + shape[dim + 1 :]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from itertools import product
 from math import prod
 from string import ascii_letters
@@ -87,8 +86,12 @@ class Products(Sums):
         sizes: Mapping[str, int],
     ) -> Term:
         """`_product`, with positions of one of many where the single-device program has them."""
-        used = {*"".join(names), *output}
-        letters = "".join(a for a in ascii_letters if a not in used)
+
+        def others() -> Iterator[Term | None]:
+            used = {*"".join(names), *output}
+            letters = "".join(a for a in ascii_letters if a not in used)
+            found = ways(terms, self.mesh, letters, sums=True, sides=self.as_part)
+            return (tried(another, way) for way in found)
 
         def another(way: Way) -> Term:
             spelled = [n + more for n, more in zip(names, way.labels, strict=True)]
@@ -96,14 +99,8 @@ class Products(Sums):
             made = self._product(spelled, output + way.kept, way.terms, {**sizes, **more})
             return dropped(made, len(output))
 
-        return self._first_known(
-            terms,
-            lambda: self._product(names, output, terms, sizes),
-            lambda: map(
-                partial(tried, another),
-                ways(terms, self.mesh, letters, sums=True, sides=self.as_part),
-            ),
-        )
+        first = tried(lambda t: self._product(names, output, t, sizes), terms)
+        return self._taken(terms, first, others)
 
     def _product(
         self,

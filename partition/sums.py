@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from string import ascii_letters
 from typing import TypeVar
 
@@ -75,19 +74,17 @@ class Values:
             self._reductions = Reductions(self.table, self.reference_size or 0)
         return self._reductions.part(term)
 
-    def _first_known(
+    def _taken(
         self,
         terms: Sequence[Term],
-        default: Callable[[], Term],
+        first: Term | None,
         others: Callable[[], Iterable[Term | None]],
     ) -> Term:
-        """The first way of reading views that gives a value of the single-device program."""
+        """The first way of reading views that gives a value of the single-device program; raises
+        `Misaligned` where none gives one at all.  ``first``: by their dimensions."""
         size = self.reference_size
-        first = tried(lambda _: default(), None)
-        if first is None and size is None:
-            raise Misaligned
-        guessed = size is not None and (first is None or first.node >= size)
-        if size is not None and guessed and all(t.node < size for t in terms):
+        guess = size is not None and (first is None or first.node >= size)
+        if size is not None and guess and all(t.node < size for t in terms):
             for found in others():
                 if found is not None and found.node < size:
                     return found
@@ -173,16 +170,12 @@ class Sums(Values):
             made = self._sum_node((*shape, *(1,) * count), spread).terms[0]
             return dropped(made, len(shape))
 
-        letters = ascii_letters
-        found = self._first_known(
-            terms,
-            lambda: self._sum_node(shape, terms).terms[0],
-            lambda: map(
-                partial(tried, another),
-                ways(terms, self.mesh, letters, sums=False, sides=self.as_part),
-            ),
-        )
-        return Lineage(shape, (found,))
+        def others() -> Iterator[Term | None]:
+            found = ways(terms, self.mesh, ascii_letters, sums=False, sides=self.as_part)
+            return (tried(another, way) for way in found)
+
+        first = tried(lambda t: self._sum_node(shape, t).terms[0], terms)
+        return Lineage(shape, (self._taken(terms, first, others),))
 
     def _sum_node(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
         outputs: set[int] = set()

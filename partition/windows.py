@@ -47,14 +47,9 @@ class Windows:
     def settle(
         self, position: Sequence[Atom | None], nodes: Sequence[int], *, closed: bool = False
     ) -> Settled:
-        """Aligned atoms as one label (``closed``: which runs along what they are, no further);
-        raises `Misaligned` where they are none."""
+        """Aligned atoms that are no common interval as one label (``closed``: which runs along what
+        they are, no further); raises `Misaligned` where they are none."""
         none = (None,) * len(position)
-        if not closed:
-            try:
-                return Settled(join(position), tuple(position), none, none)
-            except Misaligned:
-                pass
         held = [i for i, a in enumerate(position) if a is not None and a.axis != BROADCAST]
         atoms = [a for a in position if a is not None and a.axis != BROADCAST]
         if len({a.size for a in atoms}) > 1:
@@ -178,8 +173,8 @@ class Reads:
         self.windows = windows
         self.terms = terms
         self._atoms: list[list[tuple[Atom, int]]] = [[] for _ in terms]
-        self._fixed: list[list[Atom]] = [list(t.layout.fixed) for t in terms]
-        self._blocks: list[list[Block]] = [[] for _ in terms]
+        self._fixed: dict[int, list[Atom]] = {}
+        self._blocks: dict[int, list[Block]] = {}
 
     def label(
         self,
@@ -191,6 +186,17 @@ class Reads:
     ) -> Atom:
         """Note a label that runs along one atom of each of the views ``owners``, and where it runs;
         raises `Misaligned`."""
+        if not closed:
+            try:
+                joined = join(position)
+            except Misaligned:
+                pass
+            else:
+                if joined.axis != BROADCAST:
+                    for k, atom in zip(owners, position, strict=True):
+                        if atom is not None and atom.axis != BROADCAST:
+                            self._atoms[k].append((atom._replace(extent=joined.extent), label))
+                return joined
         nodes = [self.terms[k].node for k in owners]
         found = self.windows.settle(position, nodes, closed=closed)
         for i, k in enumerate(owners):
@@ -198,18 +204,20 @@ class Reads:
             if atom is not None and atom.axis != BROADCAST:
                 self._atoms[k].append((atom._replace(extent=found.joined.extent), label))
             if fixed is not None:
-                self._fixed[k].append(fixed)
+                self._fixed.setdefault(k, []).append(fixed)
             if block is not None:
-                self._blocks[k].append(block)
+                self._blocks.setdefault(k, []).append(block)
         return found.joined
 
     def settled(self) -> tuple[list[Term], list[tuple[tuple[Atom, int], ...]]]:
         """The views, over the blocks of nodes that are read and at the positions that are fixed,
         and their atoms with labels."""
+        if not self._fixed and not self._blocks:
+            return list(self.terms), [tuple(own) for own in self._atoms]
         terms, atoms = [], []
-        for term, own, fixed, blocks in zip(
-            self.terms, self._atoms, self._fixed, self._blocks, strict=True
-        ):
+        for k, (term, own) in enumerate(zip(self.terms, self._atoms, strict=True)):
+            blocks = self._blocks.get(k, ())
+            fixed = (*term.layout.fixed, *self._fixed.get(k, ()))
             held = tuple(compressed(atom, blocks) for atom in fixed)
             node = self._block(term, blocks) if blocks else term.node
             terms.append(term._replace(node=node, layout=term.layout._replace(fixed=held)))
