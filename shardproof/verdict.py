@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from engine.assumption import Assumption, beyond_strict
 from engine.findings import Finding
 from engine.simulate import Comparison, Simulation
+from partition.diagnose import culprits, explain
 from partition.partition import Partition, Stage
 from shardproof.result import Verdict
 from shardproof.solve import Answers
@@ -132,7 +133,7 @@ def why(
         return result.unsupported[0].message
     failed = [c for c in result.conclusions if not c.holds]
     if failed:
-        found = failed[0].message
+        found = failed[0].message + _where_it_left(result)
         if simulation is not None and simulation.failure:
             return f"local mismatch that could not be confirmed ({simulation.failure}): {found}"
         return f"local mismatch that no conclusion confirms: {found}"
@@ -142,6 +143,20 @@ def why(
     if any(f.kind == "definedness" for f in result.findings):
         return next(f.message for f in result.findings if f.kind == "definedness")
     return "there is nothing to conclude"
+
+
+def _where_it_left(result: Partition) -> str:
+    """Which operator first gives what is no value of the single device, in words ("" if none is
+    found), and what to do."""
+    found = culprits(result)
+    if not found:
+        return ""
+    first = explain(result, found[0])
+    beside = f"; on the single device: {first.reference}" if first.reference else ""
+    return (
+        f". The first operator that leaves the single device's values: {first.message}{beside}. "
+        "If both sides compute the same there, write it alike on both; if not, this is the fault"
+    )
 
 
 def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:
