@@ -61,7 +61,7 @@ class DefinitionChecker:
                     raise IllFormed(f"there is no constant {name}")
                 table = CONSTANTS[name]
                 return (len(table), len(table[0]), len(table[0][0])), none
-            case "causal", ():
+            case ("causal" | "order"), ():
                 return (ABSOLUTE, ABSOLUTE), none
             case "unary", (str(function), Fraction(), int(operand)):
                 if not self._known(function):

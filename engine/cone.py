@@ -12,6 +12,10 @@ from engine.lineage import Lineage, NodeTable, Operand
 MOST_NODES = 200
 
 
+#: Kinds of nodes that compare positions.
+COMPARES = frozenset({"causal", "order"})
+
+
 class Cone(NamedTuple):
     """``opaque``: nodes whose entries are free symbols; ``opened``: nodes whose partial sums are
     read term by term; ``defined``: all nodes whose definitions the claim reads."""
@@ -117,8 +121,8 @@ def _unblocked(nodes: NodeTable, numbers: set[int]) -> set[int]:
 
 
 def compares(nodes: NodeTable, here: Cone) -> bool:
-    """Whether a claim reads a mask, which compares positions."""
-    return any(nodes[number].kind == "causal" for number in here.opaque | here.defined)
+    """Whether a claim reads what compares positions."""
+    return any(nodes[number].kind in COMPARES for number in here.opaque | here.defined)
 
 
 def decays(nodes: NodeTable, here: Cone) -> bool:

@@ -203,6 +203,9 @@ class Relating:
     def causal(self, queries: int, keys: int) -> Tensor:
         return (self._root(queries), self._root(keys))
 
+    def order(self, queries: int, keys: int) -> Tensor:
+        return self.causal(queries, keys)
+
     def select(self, scores: Tensor, selection: Selection) -> Tensor:
         return (*scores[:-1], self._root(selection.topk))
 

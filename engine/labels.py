@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from engine.affine import Affine
 from engine.claim import Claim
-from engine.cone import Cone, operand_nodes, operands
+from engine.cone import COMPARES, Cone, operand_nodes, operands
 from engine.digits import Axis, Digits, Relation
 from engine.dimensions import ALIKE, Digit, Relating
 from engine.dimensions import Tensor as Dims
@@ -66,7 +66,7 @@ class Classes:
         self._coordinates(lineages, joined)
         self.ordered = dict(self.above)
         for number in here.defined | here.opaque:
-            if nodes[number].kind == "causal":
+            if nodes[number].kind in COMPARES:
                 self._compare((number, 0), (number, 1))
 
     def _relate(self, relations: Iterable[Relation]) -> None:
@@ -297,6 +297,9 @@ class Counting:
 
     def causal(self, queries: int, keys: int) -> Counted:
         return Counted(self.relating.causal(queries, keys), Counter())
+
+    def order(self, queries: int, keys: int) -> Counted:
+        return self.causal(queries, keys)
 
     def select(self, scores: Counted, selection: Selection) -> Counted:
         return self._function("select", scores, self.relating.select(scores.dims, selection))

@@ -132,6 +132,7 @@ class Node(NamedTuple):
     - "one": (): the constant 1;
     - "constant": (name,): a table of `engine.reading.CONSTANTS`;
     - "causal": (): axes (query, key), absolute positions;
+    - "order": (): the same axes; 1, or 0 where the key comes after the query;
     - "einsum": (operands, output labels): axis i is output label i, other labels are summed;
     - "combine": (factors, operands, output labels): a sum of broadcast operands;
     - "unary": (function, factor, node): same axes as the node;

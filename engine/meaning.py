@@ -299,6 +299,9 @@ class Meaning:
     def _causal(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         return MASKED if index[1] > index[0] else self.terms.zero
 
+    def _order(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        return self.terms.zero if index[1] > index[0] else self.terms.one
+
     def _constant(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         array = self.reading.constant(str(self.nodes[number].payload[0])).data
         entry: Entry = array[tuple(index)]

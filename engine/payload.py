@@ -138,6 +138,7 @@ DEFINITIONS: Mapping[str, Codec] = {
         "one": (),
         "constant": (TEXT,),
         "causal": (),
+        "order": (),
         "einsum": (several(OPERAND), _LABELS),
         "combine": (several(FRACTION), several(OPERAND), _LABELS),
         "unary": (TEXT, FRACTION, INTEGER),

@@ -196,6 +196,9 @@ class LineageReading(Products):
     def causal(self, queries: int, keys: int) -> Lineage:
         return causal_view(self.table, queries, keys)
 
+    def order(self, queries: int, keys: int) -> Lineage:
+        return causal_view(self.table, queries, keys, "order")
+
     def select(self, scores: Lineage, selection: Selection) -> Lineage:
         several = self._each(scores, lambda here: self.select(here, selection), 1)
         if several is not None:

@@ -25,7 +25,7 @@ Renaming: TypeAlias = Callable[[int], int]
 #: Rows that are read by what they are and where, not by their inputs.
 GIVEN = COPIES | {"shard", "load", "seed"}
 #: Definitions that are made of nodes alone (others are of local tensors).
-MADE = frozenset({*PAYLOAD, "causal", "constant"})
+MADE = frozenset({*PAYLOAD, "causal", "order", "constant"})
 
 
 class _Made(NamedTuple):

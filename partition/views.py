@@ -46,9 +46,10 @@ def local_view(node: int, shape: tuple[int, ...]) -> Lineage:
     return box_view(node, shape, shape, (ZERO,) * len(shape))
 
 
-def causal_view(table: NodeTable, queries: int, keys: int) -> Lineage:
-    """The first positions of the mask, which is as large as it has to be."""
-    node = table.node("causal", (), (ABSOLUTE, ABSOLUTE))
+def causal_view(table: NodeTable, queries: int, keys: int, kind: str = "causal") -> Lineage:
+    """The first positions of the mask (of ``kind`` "order": as numbers), which is as large as it
+    has to be."""
+    node = table.node(kind, (), (ABSOLUTE, ABSOLUTE))
     dims = tuple(
         (Atom(axis, 1, ABSOLUTE, ZERO, size),) for axis, size in enumerate((queries, keys))
     )

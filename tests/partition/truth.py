@@ -83,6 +83,9 @@ class Values:
         if node.kind == "causal":
             places = np.arange(REACH)
             return np.where(places[None, :] > places[:, None], -np.inf, 0.0)
+        if node.kind == "order":
+            places = np.arange(REACH)
+            return np.where(places[None, :] > places[:, None], 0.0, 1.0)
         if node.kind == "unary":
             return _function(payload[0], float(payload[1]) * self.node(payload[2], (), at))
         if node.kind == "block":
