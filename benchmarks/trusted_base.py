@@ -56,7 +56,13 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/obligation.py",
         "engine/regions.py",
     ),
-    "derivative and conclusions": ("engine/derive.py", "engine/conclusions.py"),
+    "expectations, derivative and conclusions": (
+        "engine/expectations.py",
+        "engine/given.py",
+        "engine/demands.py",
+        "engine/derive.py",
+        "engine/conclusions.py",
+    ),
     "what is stored, read strictly": (
         "engine/assumed.py",
         "engine/assumption.py",
@@ -67,6 +73,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/files.py",
         "engine/lineage_columns.py",
         "engine/payload.py",
+        "engine/plan_tables.py",
         "engine/proofs.py",
         "engine/records.py",
         "engine/rounding.py",

@@ -26,6 +26,7 @@ from checker.views import check_lineages
 from engine import store
 from engine.certificate import MOST_SHAPES, SHAPES
 from engine.conclusions import Conclusion, conclude
+from engine.demands import demands, roots
 from engine.derive import Derived, derive
 from engine.errors import InvalidInput, Unsupported
 from engine.ir import MICROBATCH, Plan
@@ -196,7 +197,7 @@ def _check_argument(work: _Check) -> None:
         if problems:
             return
         try:
-            derived = derive(run.plan.single, single)
+            derived = derive(run.plan, single)
         except Unsupported as error:
             problems.add("unproved", f"the single-device program has no derivative: {error}")
             return
@@ -256,8 +257,7 @@ def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Si
     """Both sides, each with the rows that the conclusions depend on."""
     run = work.run
     single = derived.unrolled
-    roots = [derived.loss, *derived.gradients.values(), *(v for _, _, v in single.gradients)]
-    ends = [v for _, _, v in (*parallel.losses, *parallel.gradients)]
+    needed, ends = roots(run.plan, derived, parallel)
     return (
         Side(
             SINGLE,
@@ -266,7 +266,7 @@ def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Si
             single,
             run.single,
             1,
-            live_rows(single, roots),
+            live_rows(single, needed),
             _by_row(run, SINGLE, single),
         ),
         Side(
@@ -304,12 +304,16 @@ def _check_templates(work: _Check, sides: Sequence[Side]) -> None:
 def _check_conclusions(work: _Check, derived: Derived, parallel: Unrolled) -> None:
     run, problems = work.run, work.problems
     found = conclude(run.plan, run.nodes, derived, run.single, parallel, run.parallel)
-    maxima = {v for _, _, v in parallel.losses if _is_maximum(run, v)}
+    for demand in demands(run.plan, derived, parallel):
+        several = len(demand.held) > 1 or any(
+            len(held.tensors) > 1 or held.over or held.batched for held in demand.held
+        )
+        values = [v for held in demand.held for v in held.tensors]
+        if several and any(_is_maximum(run, v) for v in values):
+            problems.add("unproved", f"{demand.kind} {demand.name}: a sum of maxima")
     for conclusion in found:
         if not conclusion.holds:
             problems.add("unproved", conclusion.message)
-        elif conclusion.kind == "loss" and conclusion.value in maxima:
-            problems.add("unproved", f"{_name(conclusion)}: a sum of maxima over slices")
     stored = set(run.conclusions)
     for conclusion in found:
         if conclusion not in stored:
@@ -321,7 +325,7 @@ def _check_conclusions(work: _Check, derived: Derived, parallel: Unrolled) -> No
 
 
 def _is_maximum(run: Run, value: int) -> bool:
-    """Whether a loss is a maximum over a slice of the batch: it is no part of a sum."""
+    """Whether a value is a maximum over a part of an axis: it is no part of a sum."""
     lineage = run.parallel[value]
     terms = lineage.terms if lineage is not None else ()
     return any("max" in root_kinds(run.nodes, term.parts) for term in terms)

@@ -13,6 +13,7 @@ from math import prod
 from operator import itemgetter
 
 from engine.collectives import TABLE, Effect, group_size
+from engine.demands import Demand
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.factors import Axes, Factors, extent
 from engine.ir import MICROBATCH, Plan, Program, Shard
@@ -61,13 +62,16 @@ def attribute_dim(row: Row, key: str, rank: int) -> int:
 
 
 class Recorder:
-    """Reads the rows of both sides; see `engine.shrink`."""
+    """Reads the rows of both sides; see `engine.shrink`.  ``integers``: named inputs that hold
+    integers, each with what it indexes; ``others``: those that are no parameters or buffers."""
 
     def __init__(self, plan: Plan, single: Unrolled, parallel: Unrolled) -> None:
         self.plan = plan
         self.axes = Axes()
         self.reading = RecordingReading(self.axes)
         self.parameters: dict[str, tuple[Factors, ...]] = {}
+        self.integers: dict[str, tuple[Shard, int]] = {}
+        self.others: set[str] = set()
         self.boxes: dict[Shard, Recorded] = {}
         self.slices = {
             axis: self.axes.factor(self.axes.new(slices=axis), n) for axis, n in slice_axes(plan)
@@ -110,6 +114,10 @@ class Recorder:
             return self.boxes[held]
         if held.name not in self.parameters:
             self.parameters[held.name] = tuple(self.axes.fresh(n) for n in held.full_shape)
+            if held.kind:
+                self.others.add(held.name)
+            if held.integer:
+                self.integers[held.name] = held, self.axes.new()
         full = self.parameters[held.name]
         shape = tuple(map(extent, full))
         if shape != held.full_shape:
@@ -127,7 +135,8 @@ class Recorder:
             tuple(
                 dim if n == extent(dim) else self.reading.interval(dim, n, step_of(offset))
                 for dim, n, offset in zip(full, held.shape, held.offset, strict=True)
-            )
+            ),
+            self.integers[held.name][1] if held.name in self.integers else None,
         )
         return self.boxes[held]
 
@@ -163,6 +172,25 @@ class Recorder:
             assert gradient is not None
             self.reading.unify(self.shard(programs[program].shards[shard]), gradient)
         return side
+
+    def expect(self, demand: Demand, single: Recording, parallel: Recording) -> None:
+        """What a demand is about is a box of the single-device value; raises `ShapeMismatch`."""
+        held = [parallel.tensors[v] for part in demand.held for v in part.tensors]
+        if demand.problem or demand.expected < 0:
+            return
+        if demand.shard >= 0 and not held:
+            held = [self.shard(self.plan.programs[demand.program].shards[demand.shard])]
+        want = single.tensors[demand.expected]
+        for have in held:
+            if want is None or have is None or not (want.dims and have.dims):
+                continue
+            if prod(want.shape) == prod(have.shape) == 1:
+                continue
+            if not demand.offset:
+                self.reading.unify(want, have)
+                continue
+            for i, (dim, part) in enumerate(zip(want.dims, have.dims, strict=True)):
+                self.axes.relate(dim, part, step_of(demand.relative[i]))
 
     def read(
         self,
@@ -301,6 +329,8 @@ def _loaded(unrolled: Unrolled, who: str) -> list[tuple[int, ...]]:
         for row in unrolled.rows
         if row.kind == "load"
     }
-    if len(found) != 1:
+    if not found:
+        return []
+    if len(found) > 1:
         raise InvalidInput(f"the {who} load batches of {len(found)} different shapes")
     return list(found.pop())

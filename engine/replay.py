@@ -21,8 +21,9 @@ import numpy as np
 from engine.affine import Affine
 from engine.arrays import FloatReading, Weighted
 from engine.collectives import COPIES, TABLE, Effect, refused
+from engine.demands import Demand
 from engine.errors import ShapeMismatch, Unsupported
-from engine.factors import Factors
+from engine.factors import Factors, extent
 from engine.inputs import Inputs
 from engine.ir import MICROBATCH, Attr, Program, Shard
 from engine.ops import apply_backward, apply_forward
@@ -117,7 +118,7 @@ class Replay:
 
     @staticmethod
     def members(axes: Sequence[tuple[str, int]]) -> Iterator[dict[str, int]]:
-        for position in product(*(range(extent) for _, extent in axes)):
+        for position in product(*(range(count) for _, count in axes)):
             yield {axis: p for (axis, _), p in zip(axes, position, strict=True)}
 
     def key(self, tensor: int, at: Mapping[str, int]) -> Coordinates:
@@ -212,14 +213,35 @@ class Replay:
 
     def cut(self, full: Weighted, shard: Shard, at: Mapping[str, int]) -> Weighted:
         """The box of a parameter (or of its gradient) that a rank holds."""
-        reading = self.reading(at)
         dims: tuple[Factors, ...] = self.sizes.recorder.parameters[shard.name]
         kept = self.sizes.recorder.shard(shard).dims
+        return self.box(full, dims, kept, shard.offset, at)
+
+    def box(
+        self,
+        full: Weighted,
+        dims: Sequence[Factors],
+        kept: Sequence[Factors],
+        offset: Sequence[Affine],
+        at: Mapping[str, int],
+    ) -> Weighted:
+        """The box at ``offset`` of a tensor whose dimensions are ``dims``, those of the box
+        ``kept``."""
+        reading = self.reading(at)
         for i, (dim, part) in enumerate(zip(dims, kept, strict=True)):
-            if dim != part:
-                start = self.sizes.scaled(shard.offset[i], dim)
+            if dim != part and extent(dim) != extent(part):
+                start = self.sizes.scaled(offset[i], dim)
                 full = reading.slice(full, i, start, self.sizes.small(part))
         return full
+
+    def held_dims(self, demand: Demand) -> tuple[Factors, ...]:
+        """The dimensions of what a rank has of a demand: of its value, or of its shard."""
+        if demand.held:
+            held = self.recording.tensors[demand.value]
+            assert held is not None
+            return held.dims
+        shard = self.programs[demand.program].shards[demand.shard]
+        return self.sizes.recorder.shard(shard).dims
 
     def accumulate(self, row: Row) -> None:
         """The sum of all contributions, over all microbatches of those that have one."""

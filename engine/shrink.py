@@ -11,13 +11,14 @@ what a mean divides by, stay those of the true size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isqrt, prod
 
 from engine.affine import Affine
 from engine.arrays import Dim
 from engine.arrays.dims import count, normal
+from engine.demands import Demand
 from engine.errors import Unsupported
 from engine.factors import AxisClass, Factors, extent
 from engine.ir import Attr, Plan
@@ -176,6 +177,7 @@ def shrink(
     expanded: frozenset[str] = frozenset(),
     per_shard: int = 2,
     indexed: int = 0,
+    found: Sequence[Demand] = (),
     *,
     whole: bool = False,
 ) -> Sizes:
@@ -184,10 +186,13 @@ def shrink(
     ``expanded``: coordinates of the batch's slices along which data is to be distinct.
     ``per_shard``: positions that the smallest part of each axis keeps, if possible; ``indexed``:
     that of an indexed axis, where it is more (few classes make few distinct slices); ``whole``:
-    indexed axes keep their true sizes, so that this very plan is evaluated.  Raises
+    indexed axes keep their true sizes, so that this very plan is evaluated.  ``found``: the plan's
+    demands, which relate values of one side to those of the other.  Raises
     `Unsupported`, `ShapeMismatch` or `InvalidInput` where operators do not fit their tensors.
     """
     recorder = Recorder(plan, single, parallel)
     first = recorder.run([plan.single], single)
     second = recorder.run(plan.programs, parallel)
+    for demand in found:
+        recorder.expect(demand, first, second)
     return Sizes(plan, recorder, first, second, expanded, per_shard, indexed, whole)

@@ -21,7 +21,7 @@ from engine.ir import MICROBATCH, Attr, Body, Group, Op, Program, Source
 from engine.liveness import deadlock
 from engine.rejoin import rejoined
 from engine.rendezvous import Event, Matching, match, rank_order
-from engine.rows import NOWHERE, Row, Tensor, Unrolled
+from engine.rows import NOWHERE, Result, Row, Tensor, Unrolled
 
 
 class _Emitter:
@@ -355,13 +355,17 @@ class _Emitter:
     # -- the replay ---------------------------------------------------------------------------
 
     def finish(self, p: int, c: int) -> None:
-        """After a call: losses, gradients to accumulate, reduced gradients."""
+        """After a call: results, gradients to accumulate, reduced gradients."""
         program = self.programs[p]
-        body = program.bodies[program.calls[c].body]
+        number = program.calls[c].body
+        body = program.bodies[number]
         values = self.values[p, c]
         for value in body.losses:
             which = f"{body.name}: {body.values[value].name}"
             self.out.losses.append((p, which, self.held(p, body, value, values, None)))
+        for value in dict.fromkeys((*body.losses, *body.results)):
+            held = self.held(p, body, value, values, None)
+            self.out.results.append(Result(p, number, value, held, self.label(p, c)))
         for value, shard in body.gradients:
             held = self.held(p, body, value, values, None)
             self.pending.setdefault((p, shard), []).append(held)

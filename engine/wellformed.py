@@ -15,7 +15,8 @@ from engine.affine import Affine
 from engine.calling import check_call
 from engine.collectives import malformed
 from engine.errors import InvalidInput
-from engine.ir import Attr, Body, Group, Plan, Program, Shard
+from engine.expectations import check as check_expectations
+from engine.ir import INPUT_KINDS, Attr, Body, Group, Plan, Program, Shard
 
 #: Plans for more ranks than this are refused.
 MOST_RANKS = 1 << 24
@@ -34,8 +35,28 @@ def check(plan: Plan) -> None:
             except InvalidInput as error:
                 raise error.within(f"{side} program {program.name}") from error
     _ranks(plan)
+    _inputs(plan)
+    check_expectations(plan)
     if len(set(plan.replica_axes)) < len(plan.replica_axes):
         raise InvalidInput(f"replica axes {list(plan.replica_axes)} repeat", plan.name)
+
+
+def _inputs(plan: Plan) -> None:
+    """What a named input is, all that hold a part of it say alike."""
+    known: dict[str, Shard] = {}
+    for program in (plan.single, *plan.programs):
+        for shard in program.shards:
+            first = known.setdefault(shard.name, shard)
+            if (shard.kind, shard.domain) != (first.kind, first.domain):
+                raise InvalidInput(
+                    f"input {shard.name} is {_said(shard)} here, {_said(first)} elsewhere",
+                    program.name,
+                )
+
+
+def _said(shard: Shard) -> str:
+    kind = shard.kind or "a parameter or buffer"
+    return kind if shard.domain is None else f"{kind} with values in {list(shard.domain)}"
 
 
 def _ranks(plan: Plan) -> None:
@@ -93,6 +114,13 @@ def _shard(shard: Shard, extents: Mapping[str, int]) -> None:
     where = f"shard {shard.name}"
     if not len(shard.full_shape) == len(shard.shape) == len(shard.offset):
         raise InvalidInput("full shape, shape and offset differ in rank", where)
+    if shard.kind not in INPUT_KINDS:
+        raise InvalidInput(f"kind {shard.kind!r}, expected one of {list(INPUT_KINDS)}", where)
+    if shard.kind and (shard.trainable or shard.updated_as >= 0):
+        raise InvalidInput(f"{shard.kind} that is trainable", where)
+    if shard.domain is not None and not (shard.integer and shard.domain[0] < shard.domain[1]):
+        low, high = shard.domain
+        raise InvalidInput(f"{shard.dtype} with a domain of integers [{low}, {high})", where)
     for full, size, start in zip(shard.full_shape, shard.shape, shard.offset, strict=True):
         unknown = [axis for axis in start.axes if axis not in extents]
         if unknown:
@@ -160,6 +188,7 @@ def _body(program: Program, body: Body) -> None:
     read = [
         *body.outputs,
         *body.losses,
+        *body.results,
         *(v for v, _ in body.gradients),
         *(v for _, v, _ in body.reduced),
     ]

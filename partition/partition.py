@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from engine.collectives import COPIES
 from engine.conclusions import Conclusion, conclude
+from engine.demands import roots
 from engine.derive import Derived, derive
 from engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from engine.evaluate import holds
@@ -146,7 +147,7 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         raise Unsupported(single.unsupported[0].message)
     _whole(single.faults)
     known = reference(plan.single, single)
-    derived = derive(plan.single, single)
+    derived = derive(plan, single)
     alone = replace(plan, microbatches=1, replica_axes=())
     first = Tracer(alone, [plan.single], nodes, known, forms=forms).run(derived.unrolled)
     _whole([f for f in first.findings if f.kind != UNSUPPORTED])
@@ -327,16 +328,8 @@ def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
 def _live(result: Partition, name: str) -> set[int]:
     """Values that some conclusion depends on."""
     side = result.side(name)
-    roots = {
-        c.value
-        for c in result.conclusions
-        if (c.kind == "single-device gradient") == (name == SINGLE) and c.value >= 0
-    }
-    if name == SINGLE:
-        roots |= {*result.derived.gradients.values(), result.derived.loss}
-    else:
-        roots |= {v for _, _, v in side.unrolled.losses}
-    live = set(roots)
+    single, parallel = roots(result.plan, result.derived, result.parallel.unrolled)
+    live = single if name == SINGLE else parallel
     for row in reversed(side.unrolled.rows):
         if any(v in live for v in row.outputs):
             live.update(v for v in row.inputs if v >= 0)

@@ -85,6 +85,7 @@ def missing_writes(plan: Plan) -> Iterator[Candidate]:
 
 def _unread(body: Body) -> set[int]:
     read = {v for op in body.ops for v in op.inputs} | set(body.outputs) | set(body.losses)
+    read |= set(body.results)
     read |= {v for v, _ in body.gradients} | {v for _, v, _ in body.reduced}
     return {v for op in body.ops for v in op.outputs} - read
 

@@ -43,10 +43,11 @@ def verify(
     Input that cannot be read is a result too (verdict "invalid input").  Raises ``ValueError``
     for options that cannot be; any other error is a fault of Shardproof's or of the machine.
     """
-    from shardproof import api
+    from shardproof import sources
+    from shardproof.progress import Progress
 
     where = None if parallel is None else Path(parallel)
-    return api.run(Path(single), where, Options(**options), progress)
+    return sources.run(Path(single), where, Options(**options), progress or Progress())
 
 
 def check(

@@ -42,8 +42,8 @@ def run(
     Raises ``ValueError`` for options that cannot be; any other error is a fault of ours, or of
     the machine.
     """
-    settings = options.settings() if settings is None else settings
     progress = Progress() if progress is None else progress
+    settings = options.settings() if settings is None else settings
 
     def place() -> Path:
         from shardproof.load import plan_name

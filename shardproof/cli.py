@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from shardproof.commands.capture import capture
 from shardproof.commands.check import check
 from shardproof.commands.mutate import mutate
 from shardproof.commands.nightly import nightly
@@ -190,8 +191,9 @@ def main() -> None:
 @click.argument("parallel", type=PATH, required=False)
 @of_verify
 def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -> int:
-    """Verify two nnScaler plans (SINGLE PARALLEL), or a folder that holds both sides (SINGLE)."""
-    from shardproof import api
+    """Verify two nnScaler plans or two folders of traces (SINGLE PARALLEL), or a folder that holds
+    both sides (SINGLE)."""
+    from shardproof import sources
     from shardproof.options import Options
     from shardproof.progress import on_stderr
 
@@ -202,7 +204,7 @@ def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -
         raise click.UsageError(str(error)) from error
     with on_stderr() as progress:
         main.progress = progress
-        result = api.run(single, parallel, chosen, progress)
+        result = sources.run(single, parallel, chosen, progress)
     if as_json:
         click.echo(result.to_json())
     if result.verdict == "invalid input":
@@ -217,10 +219,18 @@ def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -
 @main.command(short_help="Show what is in a plan or a run.")
 @click.argument("path", type=PATH, metavar="PLAN_OR_RUN")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def inspect(path: Path, as_json: bool) -> int:
+@click.option("--text", is_flag=True, help="The whole plan as text (docs/text.md).")
+def inspect(path: Path, as_json: bool, text: bool) -> int:
     """Show what is in a plan folder, an nnScaler plan or the directory of a run, as tables."""
     from shardproof import views
 
+    if text:
+        if as_json:
+            raise click.UsageError("--text and --json are two forms of one thing: give one")
+        from engine.text import plan_text
+
+        click.echo(plan_text(views.plan_of(path)), nl=False)
+        return 0
     data = views.look(path)
     if as_json:
         import json
@@ -233,6 +243,7 @@ def inspect(path: Path, as_json: bool) -> int:
     return 0
 
 
+main.add_command(capture)
 main.add_command(check)
 main.add_command(mutate)
 main.add_command(html_report)

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from engine.conclusions import Conclusion
+from engine.conclusions import Conclusion, told
 from engine.errors import Unsupported
+from engine.expectations import LOSS
 from engine.findings import Finding
 from engine.ir import Plan
 from engine.lineage import Lineage
@@ -21,7 +22,7 @@ from engine.simulate import Simulation
 from partition import attempt as attempts
 from partition.alike import elsewhere, places_of, spoken_layers
 from partition.attempt import Called, Resolved, attempt, failing, holds, key, reached
-from partition.diagnose import Culprit, culprits, explain
+from partition.diagnose import OWN, Culprit, culprits, explain
 from partition.edits import applied
 from partition.metadata import metadata
 from partition.partition import Partition
@@ -215,17 +216,17 @@ class Diagnosis:
         )
 
     def _conclusion(self, state: Partition) -> Partition | None:
-        """A gradient that no operator before it makes wrong: its reduction."""
+        """A gradient or output that no operator before it makes wrong: its reduction."""
         makers = {v: n for n, r in enumerate(state.parallel.unrolled.rows) for v in r.outputs}
         for found in state.conclusions:
-            if found.holds or found.value not in makers or found.kind != "gradient":
+            if found.holds or found.value not in makers or found.kind in (OWN, LOSS):
                 continue
             culprit = Culprit((makers[found.value],), -1, found.message)
             proposed = iter(
                 [*missing_reducers(state, found), *candidates(state, culprit, origins(state))]
             )
             best = self.best(state, proposed, Resolved(state, None))
-            self._add(state, culprit, (_of_gradient(found),), best)
+            self._add(state, culprit, (_of_conclusion(found),), best)
             return best[1] if best else None
         return None
 
@@ -351,9 +352,9 @@ def _listed(repairs: Sequence[str]) -> str:
     return "; ".join(repairs[:MOST_SENTENCES]) + more
 
 
-def _of_gradient(found: Conclusion) -> Finding:
+def _of_conclusion(found: Conclusion) -> Finding:
     return Finding(
-        "conclusion", found.message, f"gradient of {found.name}", found.name, ranks=found.ranks
+        "conclusion", found.message, told(found.kind, found.name), found.name, ranks=found.ranks
     )
 
 

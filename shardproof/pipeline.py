@@ -15,6 +15,7 @@ from cluster.settings import Settings
 from engine import liveness, rounding
 from engine.assumed import stated_orders
 from engine.assumption import texts
+from engine.definedness import doubtful
 from engine.errors import Unsupported
 from engine.findings import Finding
 from engine.ir import Plan
@@ -30,6 +31,7 @@ from shardproof import certificate
 from shardproof.assume import Assumptions
 from shardproof.counterexample import simulated
 from shardproof.diagnosis import diagnosed
+from shardproof.optional import optional
 from shardproof.options import Options, path
 from shardproof.progress import Progress
 from shardproof.proofs import Proof, produce
@@ -104,6 +106,7 @@ def run(
     solved = time.perf_counter()
     progress.phase("compose")
     decision = _decide(result, answers, otherwise)
+    beside = optional(result, answers) if result.conclusions else []
     if options.strict:
         decision = strictly(decision, told)
     composed = time.perf_counter()
@@ -133,7 +136,7 @@ def run(
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
         ),
-        findings=(*decision.findings, *_of_cache(cache)),
+        findings=(*decision.findings, *beside, *_of_cache(cache)),
         run_dir=str(out),
     )
 
@@ -164,6 +167,8 @@ def _decide(
             )
         if result.faults or (simulation is not None and simulation.differs):
             found = diagnosed(result, simulation, otherwise)
+    elif doubtful(result.nodes, result.reference_size):
+        simulation = simulated(result, SEEDS, until_defined=True)
     return decide(result, open_stages, found, simulation)
 
 

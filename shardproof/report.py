@@ -24,6 +24,9 @@ LINES: Final = 40
 ROOM: Final = 27
 #: So many conclusions that do not hold are shown one by one.
 FEW: Final = 3
+#: Conclusions that are about parameters, by kind; those of another kind are about what it says.
+COVERAGE: Final = "coverage"
+OF_PARAMETERS: Final = (COVERAGE, "gradient", "single-device gradient")
 
 _SAYS: Final[dict[Verdict, str]] = {
     "proved": "the parallel plan computes what the single-device plan computes, for every input",
@@ -138,11 +141,18 @@ def _conclusions(result: Result) -> Iterator[str]:
 
 
 def _counted(kind: str, names: Sequence[str]) -> str:
-    """Conclusions of one kind: of how many parameters, in how many places."""
+    """Conclusions of one kind: of how many parameters or outputs, in how many places."""
     distinct = len(set(names))
-    of = "" if kind == "loss" else f" of {many(distinct, 'parameter')}"
-    places = f", in {len(names):,} places" if len(names) > (distinct if of else 1) else ""
-    return f"{kind}{of}{places}"
+    if kind == "loss":
+        return kind + (f", in {len(names):,} places" if len(names) > 1 else "")
+    about, _, covered = kind.rpartition(" ")
+    if kind in OF_PARAMETERS:
+        what = f"{kind} of {many(distinct, 'parameter')}"
+    elif covered == COVERAGE:
+        what = f"{COVERAGE} of {many(distinct, about)}"
+    else:
+        what = many(distinct, kind)
+    return what + (f", in {len(names):,} places" if len(names) > distinct else "")
 
 
 def _failed(conclusion: Conclusion) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from engine.assumption import Assumption, beyond_strict
+from engine.conclusions import told
+from engine.expectations import LOSS
 from engine.findings import Finding
 from engine.simulate import Comparison, Simulation
 from partition.diagnose import culprits, explain
@@ -17,6 +19,8 @@ from shardproof.solve import Answers
 MOST = 20
 
 
+#: Why no run of both programs says anything.
+UNDEFINED = "the single-device program is undefined on all inputs that were tried"
 #: A kind of assumption that is beyond ``--strict``, in a sentence.
 _KINDS: Final[Mapping[str, str]] = {
     "inferred": "inferred",
@@ -83,6 +87,8 @@ def decide(
     told = {(f.kind, f.message) for f in diagnosis}
     notes = listed([f for f in result.findings if (f.kind, f.message) not in told])
     if is_proved(result, open_stages):
+        if simulation is not None and simulation.undefined:
+            return Decision("inconclusive", UNDEFINED, notes)
         return Decision("proved", "", notes)
     if result.faults:
         return Decision("refuted", "", (*listed(diagnosis or result.faults), *notes))
@@ -134,6 +140,8 @@ def why(
     failed = [c for c in result.conclusions if not c.holds]
     if failed:
         found = failed[0].message + _where_it_left(result)
+        if simulation is not None and simulation.undefined:
+            return f"{UNDEFINED}, and this is not concluded: {found}"
         if simulation is not None and simulation.failure:
             return f"local mismatch that could not be confirmed ({simulation.failure}): {found}"
         return f"local mismatch that no conclusion confirms: {found}"
@@ -165,13 +173,14 @@ def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:
 
 
 def _conclusion(result: Partition, found: Comparison) -> Finding:
-    name = "loss" if found.shard < 0 else f"gradient of {found.name}"
+    name = "loss" if found.demand.kind == LOSS else told(found.demand.kind, found.name)
     ranks = (result.plan.programs[found.program].base,) if found.program >= 0 else ()
     where = f"rank {ranks[0]}" if ranks else "every rank"
     messages = [
         c.message
         for c in result.conclusions
-        if not c.holds and c.program == found.program and c.name == found.name
+        if not c.holds
+        and (c.kind, c.program, c.name) == (found.demand.kind, found.program, found.name)
     ]
     return Finding(
         "conclusion",

@@ -33,10 +33,18 @@ def look(path: Path) -> Data:
     `InvalidInput`."""
     if path.is_dir() and rundir.is_run(path):
         return run(path)
+    return plan(plan_of(path))
+
+
+def plan_of(path: Path) -> Plan:
+    """The plan in a plan folder, an nnScaler plan or the directory of a run; raises
+    `InvalidInput`."""
     from engine import store
     from shardproof.load import load_side
 
-    return plan(store.load(path) if path.is_dir() else load_side(path))
+    if path.is_dir():
+        return store.load(path / "plan" if rundir.is_run(path) else path)
+    return load_side(path)
 
 
 # -- a plan --------------------------------------------------------------------------------------

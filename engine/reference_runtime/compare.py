@@ -8,9 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from engine.errors import Unsupported
 from engine.ir import Plan
-from engine.reference_runtime.lots import Lot, LotReading
+from engine.reference_runtime.lots import Lot, LotReading, exact
 from engine.reference_runtime.runtime import Crew, crews, execute, single_crew
+from engine.reference_runtime.table import Ended, differences
 from engine.reference_runtime.values import Values
 
 #: Numbers that all ranks and microbatches together may write.
@@ -63,12 +65,32 @@ def compared(plan: Plan, original: Plan, values: Values, *, together: bool) -> t
         if not all(np.isfinite(x.data).all() for x in _results(single)):
             raise Undefined("the single-device program has no finite result")
         execute(many)
+        if plan.expectations:
+            if together:
+                raise Unsupported("a table of expectations is compared at the sizes of the plan")
+            (one,) = _ended(single)
+            every = [rank for crew in many for rank in _ended(crew)]
+            return max(differences(plan, one, every, SMALLEST_SCALE))
         found = [*_losses(plan, single, many), *_gradients(values, single, many)]
     return max(found, default=(np.inf, "none"))
 
 
 def _results(single: Crew[Lot]) -> list[Lot]:
-    return [*(value for _, value in single.losses), *single.gradients.values()]
+    given = [x for calls in single.results.values() for x in calls]
+    return [*single.losses, *given, *single.gradients.values()]
+
+
+def _ended(crew: Crew[Lot]) -> list[Ended]:
+    """What every rank of a crew ends with, at true size."""
+    return [
+        Ended(
+            max(crew.number, 0),
+            at,
+            {place: [x.of(i).data[0] for x in calls] for place, calls in crew.results.items()},
+            {shard: x.of(i).data[0] for shard, x in crew.gradients.items()},
+        )
+        for i, at in enumerate(crew.places)
+    ]
 
 
 def _error(actual: Any, expected: Any, scale: float) -> float:
@@ -85,27 +107,46 @@ def _total(x: Lot) -> Any:
 
 
 def _losses(plan: Plan, single: Crew[Lot], many: Sequence[Crew[Lot]]) -> list[tuple[float, str]]:
-    """Losses of one name, over the ranks of one program that differ in their replica only."""
-    expected = float(sum(_total(value)[0] for _, value in single.losses))
+    """The losses of the ranks of one program that differ in their replica only."""
+    expected = float(sum(_total(value)[0] for value in single.final_losses))
     totals: dict[object, float] = {}
     for crew in many:
         share = crew.slices if plan.loss == "mean" else 1
-        for which, value in crew.losses:
+        for value in crew.final_losses:
             sums = np.broadcast_to(_total(value), [len(crew.ranks)])
             for at, own in zip(crew.places, sums, strict=True):
                 others = tuple((a, i) for a, i in at.items() if a not in plan.replica_axes)
-                key = (crew.program.base, others, which)
+                key = (crew.program.base, others)
                 totals[key] = totals.get(key, 0.0) + float(own) / share
     if not totals:
         return [(np.inf, "no rank computes a loss")]
     return [(_error(x, expected, abs(expected)), f"loss {key}") for key, x in totals.items()]
 
 
+def _full_gradients(single: Crew[Lot]) -> dict[str, Lot]:
+    """The single device's gradients by name; of parameters that it holds in parts, put together."""
+    shards = single.program.shards
+    full: dict[str, Lot] = {}
+    parts: dict[str, Any] = {}
+    for n, x in single.gradients.items():
+        shard = shards[n]
+        if not shard.trainable:
+            continue
+        if shard.shape == shard.full_shape:
+            full[shard.name] = x
+            continue
+        if x.data.shape[1:] != shard.shape:
+            raise Unsupported(f"parts of {shard.name} on the single device, at a smaller size")
+        whole = parts.setdefault(shard.name, np.zeros(shard.full_shape))
+        box = zip((start.const for start in shard.offset), shard.shape, strict=True)
+        whole[tuple(slice(start, start + n) for start, n in box)] += x.data[0]
+    return {**full, **{name: exact(data) for name, data in parts.items()}}
+
+
 def _gradients(
     values: Values, single: Crew[Lot], many: Sequence[Crew[Lot]]
 ) -> list[tuple[float, str]]:
-    shards = single.program.shards
-    full = {shards[n].name: x for n, x in single.gradients.items() if shards[n].trainable}
+    full = _full_gradients(single)
     sizes = {name: float(np.abs(x.data).max(initial=0.0)) for name, x in full.items()}
     largest = max(sizes.values(), default=0.0)
     found = []

@@ -90,8 +90,9 @@ class World(Generic[T]):
 class Crew(Generic[T]):
     """Ranks of one program: where they are, what their slots hold, and their gradients.
 
-    ``slices``: into how many the batch is divided at the size of the plan; ``losses``: (which,
-    value) for every call that has one.
+    ``slices``: into how many the batch is divided at the size of the plan; ``losses``: of every
+    call that has one; ``passed_on``: what communication on this rank turned into a loss;
+    ``results``: by (body, value) what each call gave of losses and results.
     """
 
     plan: Plan
@@ -103,7 +104,9 @@ class Crew(Generic[T]):
     slots: dict[int, T] = field(default_factory=dict)
     contexts: dict[int, list[dict[int, T]]] = field(default_factory=dict)
     gradients: dict[int, T] = field(default_factory=dict)
-    losses: list[tuple[str, T]] = field(default_factory=list)
+    losses: list[T] = field(default_factory=list)
+    passed_on: list[T | None] = field(default_factory=list)
+    results: dict[tuple[int, int], list[T]] = field(default_factory=dict)
     issues: dict[int, int] = field(default_factory=dict)
     shards: dict[int, T] = field(default_factory=dict)
     groups: dict[Group, list[tuple[int, ...]]] = field(default_factory=dict)
@@ -151,11 +154,18 @@ class Crew(Generic[T]):
             before = self.gradients.get(shard)
             self.gradients[shard] = new if before is None else self.sum(before, new)
         for value in body.losses:
-            which = f"{body.name}: {body.values[value].name}"
-            self.losses.append((which, self.value(values, value)))
+            self.losses.append(self.value(values, value))
+        for value in dict.fromkeys((*body.losses, *body.results)):
+            self.results.setdefault((call.body, value), []).append(self.value(values, value))
         if call.body in self.kept:
             held = {v: values[v] for v in self.kept[call.body] if v in values}
             self.contexts.setdefault(call.body, []).append(held)
+
+    @property
+    def final_losses(self) -> list[T]:
+        """The losses, but for those that communication turned into another loss."""
+        before = {id(x) for x in self.passed_on}
+        return [x for x in self.losses if id(x) not in before]
 
     def sum(self, x: T, y: T) -> T:
         return self.reading.combine([x, y], [Fraction(1)] * 2, Fraction(0))
@@ -238,6 +248,9 @@ class Crew(Generic[T]):
             outputs = [self.chunk(op, inputs[0])]
         else:
             outputs = self.world.arithmetic.evaluate(where, self.reading, op, inputs)
+        moves = op.name in COLLECTIVES or op.name in ("recv", "identity")
+        if moves and not set(body.losses).isdisjoint(op.outputs):
+            self.passed_on += inputs
         if len(outputs) != len(op.outputs):
             raise ShapeMismatch(f"{op.name} gives {len(outputs)} tensors, not {len(op.outputs)}")
         for value, output in zip(op.outputs, outputs, strict=True):

@@ -43,6 +43,12 @@ class Values:
         """The whole of a parameter."""
         if shard.name not in self.lots:
             shape = shard.full_shape
+            if shard.integer:
+                low, high = shard.domain or (0, classes(self.plan.single))
+                most = max(low + 1, min(high, classes(self.plan.single)))
+                drawn = self.random.integers(low, most, shape).astype(float)
+                self.lots[shard.name] = exact(drawn)
+                return self.lots[shard.name]
             drawn = self.random.standard_normal(shape)
             self.lots[shard.name] = exact(
                 drawn * 0.2 + 1 if len(shape) < 2 else drawn * (0.5 / np.sqrt(shape[-1]))

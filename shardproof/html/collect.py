@@ -39,6 +39,14 @@ MEANS: Final = {
     "gradient": "a rank ends with its part of the single-device gradient",
     "loss": "the losses combine to the single-device loss",
     "single-device gradient": "the single-device plan's own backward is its loss's derivative",
+    "output": "a rank ends with its part of the single-device output",
+    "output coverage": "the parts of an output that ranks hold are all of it",
+    "updated parameter": "a rank ends with its part of the single-device updated parameter",
+    "updated parameter coverage": "the updated parts that ranks hold are all of the parameter",
+    "state": "a rank ends with its part of the single-device state",
+    "state coverage": "the parts of a state that ranks hold are all of it",
+    "buffer": "a rank ends with its part of the single-device buffer",
+    "buffer coverage": "the parts of a buffer that ranks hold are all of it",
 }
 
 

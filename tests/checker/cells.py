@@ -14,8 +14,9 @@ import msgspec
 
 from engine import store
 from engine.certificate import FORMAT
-from engine.columns import TABLES as PLAN_TABLES
-from engine.columns import Columns, from_columns, to_columns
+from engine.columns import from_columns, to_columns
+from engine.plan_tables import TABLES as PLAN_TABLES
+from engine.plan_tables import Columns
 from engine.records import SUFFIX, TABLES, text_digest
 from engine.tables import decode, encode, write_file
 

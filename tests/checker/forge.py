@@ -33,7 +33,7 @@ STATING = (Unsupported, ShapeMismatch, ValueError, LookupError, ArithmeticError,
 def sides(parts: Any) -> list[Side]:
     """Both sides as the checker sees them."""
     plan = parts.plan
-    derived = derive(plan.single, unroll([plan.single], 1))
+    derived = derive(plan, unroll([plan.single], 1))
     parallel = unroll(plan.programs, plan.microbatches)
     single = derived.unrolled
     roots = [derived.loss, *derived.gradients.values(), *(v for _, _, v in single.gradients)]
@@ -81,7 +81,7 @@ def forged(parts: Any) -> Any:
 def concluded(parts: Any) -> Any:
     """The conclusions that follow from the changed lineages, as the checker will find them."""
     parallel = sides(parts)[1]
-    derived = derive(parts.plan.single, unroll([parts.plan.single], 1))
+    derived = derive(parts.plan, unroll([parts.plan.single], 1))
     parts.conclusions[:] = conclude(
         parts.plan, parts.nodes, derived, parts.single, parallel.unrolled, parts.parallel
     )

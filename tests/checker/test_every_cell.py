@@ -45,19 +45,20 @@ from tests.checker.cells import (
 from tests.checker.conftest import SIZES
 from tests.checker.test_files import edit_certificate
 from tests.engine import small_plans
-from tests.faults import test_routes
+from tests.faults import expected, test_routes
 from tests.frontends.test_zoo_moe import small as small_mixture
 
 SEED = 7
 Plans = dict[str, Callable[[], Plan]]
 
 #: Two ranks that divide an inner dimension; a value by another route, whose templates' cuts were
-#: moved back.
+#: moved back; outputs and gradients that a table of its own expects.
 SMALL: Plans = {
     "two ranks": small_plans.row_parallel,
     "another route": lambda: test_routes.plan(
         test_routes.difference_of_squares, test_routes.sum_of_squares
     ),
+    "a table of expectations": lambda: expected.graded(whole=False),
 }
 #: Everything that a plan of the zoo has: pieces of gradients (``updated_as``), messages, experts.
 LARGE: Plans = {

@@ -20,12 +20,13 @@ from engine import store
 from engine.affine import Affine, affine
 from engine.attributes import Encoder, decode
 from engine.claims import Claimed
-from engine.columns import TABLES, to_columns
+from engine.columns import to_columns
 from engine.errors import InvalidInput
 from engine.findings import Finding
 from engine.ir import Body, Call, Group, Op, Plan, Program, Rounded, Shard, Source, Value, whole
+from engine.plan_tables import declared_in
 
-FILES = [f"{name}.arrow" for name in TABLES]
+FILES = [f"{name}.arrow" for name in declared_in(2)]
 
 
 def example(attrs: dict[str, Any] | None = None) -> Plan:

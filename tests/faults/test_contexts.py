@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.derive import recorded
 from engine.ir import Body, Plan
 from engine.shrink import shrink
 from engine.simulate import simulate
@@ -70,5 +71,5 @@ def test_sizes_that_coincide_are_made_small_together() -> None:
     assert context is not None
     assert gradient is not None
     assert sizes.dims(context.dims) == sizes.dims(gradient.dims)
-    found = simulate(made, single, parallel)
+    found = simulate(made, recorded(made, single), parallel)
     assert (found.failure, found.differs) == ("", False)

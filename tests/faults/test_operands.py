@@ -29,7 +29,6 @@ from frontends.zoo.builder import BodyBuilder, ProgramBuilder, along
 from frontends.zoo.shapes import ShapeReading
 from partition.partition import partition
 from shardproof import cli
-from shardproof.counterexample import single_side
 from tests.faults.plans import (
     OpEdit,
     appended,
@@ -471,7 +470,7 @@ def test_a_difference_that_fewer_classes_make_is_no_counterexample() -> None:
     for made, differs in ((right, False), (wrong, True)):
         result = partition(made)
         assert result.counts
-        sides = single_side(result), unroll(made.programs, made.microbatches)
+        sides = result.derived, unroll(made.programs, made.microbatches)
         fewer_classes = simulate(made, *sides)
         assert fewer_classes.another
         assert fewer_classes.differs

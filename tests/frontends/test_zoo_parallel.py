@@ -194,7 +194,7 @@ def test_an_owned_part_that_is_another_ranks_is_refuted() -> None:
     found = verify(moved(plan, "norm.weight", first))
     assert found.verdict == "refuted", found.reason
     assert any(
-        c.message == "the shards of norm.weight do not tile its [16] elements"
+        c.message == "the shards of norm.weight do not cover its [16] elements"
         for c in found.conclusions
     )
 
