@@ -29,8 +29,8 @@ Over = tuple[tuple[str, int], ...]
 FEWEST = 2
 #: Rounds in which cuts are carried between blocks and the axes that they are of.
 MOST_SHIFTED = 8
-#: Positions of a dimension that may be kept whole.
-MOST_WHOLE = 64
+#: Positions of an axis, and entries of a tensor, of claims that are stated without reduction.
+MOST_WHOLE, MOST_ENTRIES = 64, 4096
 
 
 def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
@@ -64,7 +64,7 @@ class Grid(Digits):
     dimensions that the operator takes for one another.  ``needs``: how many positions a piece of a
     digit (axis, stride, extent) has to keep, if more than `FEWEST`; ``more``: how many it keeps
     beyond.  ``point``: the member of the family, where it is not the second along every coordinate.
-    ``whole``: dimensions along which values lie side by side are not reduced.
+    ``exact``: nothing is reduced; raises `Unsupported` unless everything is small.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Grid(Digits):
         related: Sequence[Relation] | None = None,
         point: Mapping[str, int] | None = None,
         needs: Callable[[Axis, int, int], int] | None = None,
-        whole: bool = False,
+        exact: bool = False,
     ) -> None:
         super().__init__(nodes, lineages, defined, extents, related)
         self.more = more
@@ -93,9 +93,12 @@ class Grid(Digits):
         self.cuts: dict[int, set[int]] = {}
         self.local: dict[int, Dim] = {}
         #: By size of a local dimension: what lies side by side along one, and all that lies there.
-        self.whole = whole
+        self.exact = exact
         self.placed: dict[int, list[Term]] = {}
         self.beside: dict[int, list[Term]] = {}
+        if exact:
+            self._check_small(lineages)
+            return
         if needs is not None:
             self._note_needs(needs)
         for _, extent in over:
@@ -109,6 +112,18 @@ class Grid(Digits):
             self._note_absolute(lineages)
         self._note_local(lineages)
         self._check_joined(lineages, over)
+
+    def _check_small(self, lineages: Sequence[Lineage]) -> None:
+        for shape in (x.shape for x in lineages):
+            if prod(shape) > MOST_ENTRIES or any(n > MOST_WHOLE for n in shape):
+                raise Unsupported(f"a tensor of {list(shape)} that cannot be reduced")
+
+    @staticmethod
+    def _every(size: int) -> list[tuple[int, int]]:
+        """All positions, each of which stands for itself."""
+        if size > MOST_WHOLE:
+            raise Unsupported(f"a range of {size} positions that cannot be reduced")
+        return [(position, 1) for position in range(size)]
 
     def reset(self) -> None:
         """Put all coordinates back to their one value."""
@@ -189,14 +204,6 @@ class Grid(Digits):
 
     def _cut_along(self, own: Term, size: int, terms: Sequence[Term]) -> None:
         """Cut what a term of one dimension views where ``terms`` lie along it."""
-        if self.whole and size > MOST_WHOLE:
-            raise Unsupported(f"a dimension of {size} positions that overlap")
-        if self.whole:
-            for atom in (a for a in own.layout.dims[0] if a.axis != BROADCAST):
-                start = self.at(atom.start)
-                for position in range(atom.size):
-                    self._cut((own.node, atom.axis), atom.stride, atom.extent, start + position, 1)
-            self.cuts.setdefault(size, set()).update(range(size + 1))
         sizes = radix([own, *terms], 0, size)
         one = split(own, 0, sizes)
         bounds: list[set[int]] = [{0, n} for n in sizes]
@@ -300,6 +307,13 @@ class Grid(Digits):
     ) -> list[tuple[int, int]]:
         """(position, multiplicity) that represent [0, size) of a label's range, where ``parts``
         hold (of stride 1)."""
+        if self.exact:
+            held = [(p.extent, self.at(p.start), p.size) for p in parts]
+            return [
+                (position, 1)
+                for position, _ in self._every(size)
+                if all(first <= position % n < first + many for n, first, many in held)
+            ]
         if key not in self.strides:
             self._stride(key, stride, extent)
         digits = self.within(key, stride, extent)
@@ -328,6 +342,10 @@ class Grid(Digits):
     def digits(self, key: Axis, atom: Atom) -> list[tuple[Factor, list[int]]]:
         """For each digit of an atom, outermost first: multiplicities, and the places along the
         node's axis of its represented positions (the places of all digits add up)."""
+        if self.exact:
+            start = self.at(atom.start)
+            places = [atom.stride * (start + i) for i in range(atom.size)]
+            return [((1,) * atom.size, places)]
         digits = self.within(key, atom.stride, atom.extent)
         intervals = self._intervals(digits, self.at(atom.start), atom.size)
         result = []
@@ -351,6 +369,8 @@ class Grid(Digits):
     def broadcast_dim(self, lineage: Lineage, dim: int, inner: int, size: int) -> Dim:
         """``size`` positions of a local dimension, ``inner`` apart, along which a tensor does not
         vary: represented as what the operator takes it for."""
+        if self.exact:
+            return self.constant_dim(size)
         key = (self.places.get(id(lineage), 0), dim)
         if key[0] >= 0 or key not in self.strides:
             return self.constant_dim(size)
@@ -378,9 +398,13 @@ class Grid(Digits):
     def constant_dim(self, size: int) -> Dim:
         """A dimension of ``size`` along which a tensor is constant, represented like any other
         of its size."""
+        if self.exact:
+            return ((1,) * size,)
         known = self.local.get(size)
         return known if known is not None else (tuple(w for _, w in self._blocks(size)),)
 
     def coordinate(self, axis: str, extent: int) -> list[tuple[int, int]]:
         """(position, multiplicity) of the represented coordinates along a mesh axis."""
+        if self.exact:
+            return self._every(extent)
         return self._blocks(extent)

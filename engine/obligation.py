@@ -35,7 +35,6 @@ from engine.labels import Needs, enough
 from engine.lineage import Lineage, NodeTable
 from engine.meaning import Meaning, SmallReading
 from engine.moves import attribute_axes, is_even, is_scattered_evenly
-from engine.places import has_places
 from engine.related import applied, related
 from engine.sums import Over
 from engine.terms import Term, TermTable
@@ -113,19 +112,23 @@ def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Ob
     """
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.adds, widened=widened)
+    try:
+        return _reduced(nodes, claim, here, more)
+    except Unsupported as error:
+        try:
+            return _build(nodes, claim, here, 0, None, None)
+        except Unsupported:
+            raise error from None
+
+
+def _reduced(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obligation:
     relations = related(claim)
     needs = enough(nodes, claim, here, relations)
     try:
         return _build(nodes, claim, here, more, None, needs)
     except Unsupported:
         # Splitting dimensions as others are split costs positions; it is done where it is needed.
-        try:
-            return _build(nodes, claim, here, more, relations, needs)
-        except Unsupported:
-            if not has_places(*inputs, *claim.outputs):
-                raise
-            # Views of one axis that overlap where they lie side by side: nothing is reduced there.
-            return _build(nodes, claim, here, more, relations, needs, whole=True)
+        return _build(nodes, claim, here, more, relations, needs)
 
 
 def _build(
@@ -134,10 +137,9 @@ def _build(
     here: Cone,
     more: int,
     relations: Sequence[Relation] | None,
-    needs: Needs,
-    *,
-    whole: bool = False,
+    needs: Needs | None,
 ) -> Obligation:
+    """``needs``: how many positions are enough (None: all are stated, where they are few)."""
     joined = {axis for axis, _ in claim.over}
     for number in (*here.opaque, *here.defined):
         if joined & nodes[number].coordinates:
@@ -157,10 +159,10 @@ def _build(
             boundaries(claim) if relations is None else _places(claim),
             related=relations,
             point=point,
-            needs=needs.of,
-            whole=whole,
+            needs=None if needs is None else needs.of,
+            exact=needs is None,
         )
-        masks = compares(nodes, here)
+        masks = needs is not None and compares(nodes, here)
         meaning = Meaning(
             nodes,
             grid,
