@@ -161,7 +161,7 @@ def check_lineages(side: Side, nodes: NodeTable, problems: Problems) -> None:
     if len(side.lineages) != len(side.unrolled.tensors):
         problems.add(
             "lineage",
-            f"{len(side.lineages)} lineages for the "
+            f"tensors.arrow: {len(side.lineages)} lineages for the "
             f"{len(side.unrolled.tensors)} tensors of the {side.name} side",
         )
         return
