@@ -5,7 +5,7 @@ Importing this package fills `OPERATORS`.  To add an operator, declare it in the
 are declared in `engine.collectives`: they are defined over a group, not over one rank's tensors.
 """
 
-from engine.ops import basic, experts, model, shape
+from engine.ops import basic, experts, library, model, shape
 from engine.ops.declare import (
     OPERATORS,
     Operator,
@@ -26,6 +26,7 @@ __all__ = [
     "basic",
     "described",
     "experts",
+    "library",
     "listing",
     "lookup",
     "misfit",
