@@ -11,13 +11,13 @@ from shardproof import api
 from shardproof.options import Options
 from shardproof.progress import Progress
 from shardproof.result import Result
+from shardproof.traces import is_recorded
 
 
 def run(single: Path, parallel: Path | None, options: Options, progress: Progress) -> Result:
     """Verify, as `shardproof.api.run` or `shardproof.recorded.run` does."""
-    if parallel is not None and single.is_dir() and parallel.is_dir():
+    if parallel is not None and is_recorded(single, parallel):
         from shardproof import recorded
 
-        if recorded.is_recorded(single) and recorded.is_recorded(parallel):
-            return recorded.run(single, parallel, options, progress)
+        return recorded.run(single, parallel, options, progress)
     return api.run(single, parallel, options, progress)
