@@ -34,8 +34,11 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "lineages and sums": (
         "engine/algebra/affine.py",
+        "engine/lineage/blocks.py",
+        "engine/lineage/floating.py",
         "engine/lineage/lineage.py",
         "engine/lineage/layout.py",
+        "engine/lineage/places.py",
         "engine/lineage/positions.py",
         "engine/lineage/sums.py",
         "engine/specification/tiling.py",
@@ -51,6 +54,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/claims/symmetry.py",
         "engine/obligations/entries.py",
         "engine/obligations/obligation.py",
+        "engine/obligations/regions.py",
     ),
     "expectations, derivative and conclusions": (
         "engine/plan/expectations.py",
