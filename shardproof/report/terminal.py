@@ -13,7 +13,7 @@ from rich.text import Text
 
 from shardproof.report.findings import fitted, grid, lines, short, told_of
 from shardproof.report.words import many, numbers, plain
-from shardproof.run.result import Conclusion, Result, Verdict
+from shardproof.run.result import SAYS, Conclusion, Result, Verdict
 
 #: Where the width of the reader's screen is not known.
 WIDTH: Final = 100
@@ -24,12 +24,6 @@ ROOM: Final = 27
 #: So many conclusions that do not hold are shown one by one.
 FEW: Final = 3
 
-_SAYS: Final[dict[Verdict, str]] = {
-    "proved": "the parallel plan computes what the single-device plan computes, for every input",
-    "refuted": "the parallel plan does not compute what the single-device plan computes",
-    "inconclusive": "neither proved nor refuted",
-    "invalid input": "nothing was verified",
-}
 _STYLES: Final[dict[Verdict, str]] = {
     "proved": "bold green",
     "refuted": "bold red",
@@ -56,7 +50,7 @@ def _console(stream: TextIO, width: int | None) -> Console:
 def write(result: Result, to: Console) -> None:
     """The report, on one screen."""
     verdict = result.verdict
-    head: list[RenderableType] = [Text(f"{verdict}: {_SAYS[verdict]}", style=_STYLES[verdict])]
+    head: list[RenderableType] = [Text(f"{verdict}: {SAYS[verdict]}", style=_STYLES[verdict])]
     if result.reason:
         head.append(Padding(Text(short(result.reason)), (0, 0, 0, 2)))
     told = told_of(result)
