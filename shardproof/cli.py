@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from shardproof.commands.check import check
+from shardproof.commands.ci import of_ci, wanted
 from shardproof.commands.mutate import mutate
 from shardproof.commands.nightly import nightly
 from shardproof.commands.options import PATH, of_verify
@@ -29,6 +30,7 @@ from shardproof.commands.resume import resume
 from shardproof.commands.status import status
 from shardproof.commands.submit import submit
 from shardproof.commands.sweep import sweep
+from shardproof.report.words import plain
 
 if TYPE_CHECKING:
     from shardproof.run.progress import Progress
@@ -61,10 +63,12 @@ class _Face(click.Group):
         del standalone_mode
         self.progress = None
         with _term_interrupts():
+            given = sys.argv[1:] if args is None else list(args)
             code = self._code(
                 lambda: click.Group.main(
-                    self, args, prog_name, complete_var, standalone_mode=False, **extra
-                )
+                    self, given, prog_name, complete_var, standalone_mode=False, **extra
+                ),
+                as_json="--json" in given,
             )
         # Nothing that is left needs a last look by the collector.
         gc.freeze()
@@ -77,7 +81,7 @@ class _Face(click.Group):
         except BrokenPipeError as error:
             raise _NobodyReads from error
 
-    def _code(self, command: Callable[[], Any]) -> int:
+    def _code(self, command: Callable[[], Any], as_json: bool) -> int:
         """The exit code of a command; nothing that goes wrong leaves a traceback."""
         from shardproof.engine.errors import InvalidInput
         from shardproof.engine.storage.files import is_full
@@ -88,6 +92,11 @@ class _Face(click.Group):
             return code if isinstance(code, int) else 0
         except click.ClickException as error:
             error.show(sys.stderr)
+            if as_json:
+                from shardproof.run.result import Result
+
+                reason = f"usage: {plain(error.format_message())}"
+                click.echo(Result("invalid input", reason=reason).to_json())
             return INVALID
         except InvalidInput as error:
             _complain(str(error))
@@ -163,8 +172,6 @@ def _kept(text: str, progress: Progress | None) -> Path:
 
 
 def _complain(message: str) -> None:
-    from shardproof.report.words import plain
-
     click.echo(f"shardproof: {plain(message)}", err=True)
 
 
@@ -188,7 +195,15 @@ def main() -> None:
 @click.argument("single", type=PATH)
 @click.argument("parallel", type=PATH, required=False)
 @of_verify
-def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -> int:
+@of_ci
+def verify(
+    single: Path,
+    parallel: Path | None,
+    as_json: bool,
+    junit: Path | None,
+    sarif: Path | None,
+    **options: Any,
+) -> int:
     """Verify two nnScaler plans (SINGLE PARALLEL), or a folder that holds both sides (SINGLE)."""
     from shardproof import api
     from shardproof.run.options import Options
@@ -199,9 +214,12 @@ def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -
         chosen.settings()
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    ci = wanted(parallel or single, junit, sarif)
     with on_stderr() as progress:
         main.progress = progress
         result = api.run(single, parallel, chosen, progress)
+    for line in ci.write(result):
+        click.echo(line, err=True)
     if as_json:
         click.echo(result.to_json())
     if result.verdict == "invalid input":
