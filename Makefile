@@ -94,8 +94,9 @@ lock: $(VENV)/.created
 	rm -rf build/lock
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet pip-tools==7.6.2
-	$(COMPILE) --annotation-style=line -o requirements/runtime.lock pyproject.toml
-	$(COMPILE) --no-annotate --extra test -c requirements/runtime.lock \
+	$(COMPILE) --annotation-style=line --extra ray --extra plots \
+		-o requirements/runtime.lock pyproject.toml
+	$(COMPILE) --no-annotate --extra ray --extra plots --extra docs --extra test -c requirements/runtime.lock \
 		-o requirements/test.lock pyproject.toml
 	sed -i 's/^\(torch==[0-9.]*\)+.*/\1/' requirements/test.lock
 	for lock in runtime test; do \

@@ -18,12 +18,12 @@ if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "engine" / "plan" /
     __path__.append(str(_CHECKOUT))
 
 # The path first: what is imported here needs the floors.
-from shardproof.engine.plan.ir import Plan  # noqa: E402
 from shardproof.run.options import AnyPath, Options, with_options  # noqa: E402
 from shardproof.run.result import Conclusion, Counts, Result, Seconds  # noqa: E402
 
 if TYPE_CHECKING:
     from shardproof.checker import CheckResult
+    from shardproof.engine.plan.ir import Plan
     from shardproof.run.progress import Progress
 
 __all__ = [
@@ -37,6 +37,15 @@ __all__ = [
     "save",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`Plan`, when somebody asks for it: a child that reads a file does without."""
+    if name == "Plan":
+        from shardproof.engine.plan.ir import Plan
+
+        return Plan
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @with_options(Options)
@@ -65,6 +74,7 @@ def verify(
     for options that cannot be; any other error is a fault of Shardproof's or of the machine.
     """
     from shardproof import api
+    from shardproof.engine.plan.ir import Plan
 
     if isinstance(single, Plan):
         if parallel is not None:

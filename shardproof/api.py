@@ -159,6 +159,7 @@ def _run(
     progress.phase("load")
     chosen, stated = path(options.out), path(options.assume)
     named = tuple(p for p in (single, parallel) if isinstance(p, Path))
+    settings.require_installed()
     rundir.refuse_nameless(*named, chosen or rundir.DEFAULT, path(options.cache_dir))
     if chosen is not None:
         rundir.refuse_used(chosen)

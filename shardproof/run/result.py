@@ -150,7 +150,7 @@ class Result:
     def told(self) -> list[tuple[str, str]]:
         """The result in a few lines, each with a name; the first is the verdict."""
         held = sum(c.holds for c in self.conclusions)
-        rows = [(self.verdict, self.reason or SAYS[self.verdict])]
+        rows: list[tuple[str, str]] = [(self.verdict, self.reason or SAYS[self.verdict])]
         for finding in self.findings[:MOST_TOLD]:
             rows.append((finding.kind, finding.message))
             rows += [(n, t) for n, t in (("cause", finding.cause), ("repair", finding.repair)) if t]

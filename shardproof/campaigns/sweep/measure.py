@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from shardproof.campaigns.sweep.spec import Point, Scalar
 from shardproof.engine.storage.sources import python_path
+from shardproof.engine.system import portable
 
 #: The verdict on a point whose process gave no result.
 INTERNAL: Final = "internal error"
@@ -170,13 +170,9 @@ def ended(args: Sequence[str], given: bytes = b"") -> Ended:
             stdout.read(),
             stderr.read().decode(errors="replace"),
             seconds,
-            _cpu(used),
-            used.ru_maxrss / 1024,
+            portable.processor_seconds(used),
+            portable.most_resident(used) / (1 << 20),
         )
-
-
-def _cpu(used: resource.struct_rusage) -> float:
-    return used.ru_utime + used.ru_stime
 
 
 def _last(text: str) -> str:

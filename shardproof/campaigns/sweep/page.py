@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from shardproof.campaigns.sweep.plots import PLOTS, draw, panels
+from shardproof.campaigns.sweep.plots import PLOTS, can_draw, draw, panels
 from shardproof.campaigns.sweep.run import Swept
 from shardproof.campaigns.sweep.spec import Sweep
 from shardproof.campaigns.sweep.table import Row
+from shardproof.engine.system.extras import install_line
 
 PAGE: Final = "index.html"
 
@@ -61,6 +62,8 @@ medians of the runs of a point; every run is a process of its own.</p>
 {% endfor %}</table>{% endif %}
 {% for plot in section.plots %}{{ plot | safe }}
 {% endfor %}
+{% if not draws %}<p>No plots: matplotlib is not installed (<code>{{ draws_with }}</code>).</p>
+{% endif %}
 <table><tr>{% for name in section.headings %}<th>{{ name }}</th>{% endfor %}</tr>
 {% for row in section.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</table>
@@ -86,6 +89,8 @@ def write(swept: Swept) -> Path:
             verdict=swept.verdict,
             machine=f"{os.cpu_count()} CPUs, Python {platform.python_version()}",
             sections=sections,
+            draws=can_draw(),
+            draws_with=install_line("plots"),
         ),
         encoding="utf-8",
     )

@@ -13,7 +13,7 @@ MOST: Final = 10
 _COMMANDS: Final = {"error": "error", "warning": "warning", "note": "notice"}
 
 
-def annotations(result: Result, subject: str) -> list[str]:
+def annotated(result: Result, subject: str) -> list[str]:
     """One command per line: each problem, or that the plan is proved."""
     title = f"{plain(subject)}: {result.verdict}"
     if result.verdict == "proved":

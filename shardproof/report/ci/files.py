@@ -35,7 +35,7 @@ class Wanted:
     def write(self, result: Result) -> list[str]:
         """Write the files; the annotations are returned, a line each.  Raises `InvalidInput` for
         a file that cannot be written, ``OSError`` for a full disk."""
-        from shardproof.report.ci.annotations import annotations
+        from shardproof.report.ci.annotations import annotated
         from shardproof.report.ci.junit import junit
         from shardproof.report.ci.sarif import sarif
 
@@ -43,7 +43,7 @@ class Wanted:
             _put(self.junit, junit(result, self.subject))
         if self.sarif is not None:
             _put(self.sarif, sarif(result, self.subject, self.file))
-        return annotations(result, self.subject) if self.annotate else []
+        return annotated(result, self.subject) if self.annotate else []
 
 
 def _put(path: Path, text: str) -> None:

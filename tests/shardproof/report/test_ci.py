@@ -15,7 +15,7 @@ from click.testing import Result as Outcome
 from shardproof import cli
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan import store
-from shardproof.report.ci.annotations import MOST, annotations
+from shardproof.report.ci.annotations import MOST, annotated
 from shardproof.report.ci.junit import junit
 from shardproof.report.ci.sarif import sarif
 from shardproof.report.ci.subject import place, problems
@@ -155,13 +155,13 @@ def test_what_is_no_verdict_is_a_warning_and_a_bad_file_an_error() -> None:
 
 
 def test_annotations() -> None:
-    assert annotations(proved(), "plan") == [
+    assert annotated(proved(), "plan") == [
         "::notice title=plan%3A proved::4 conclusions on 8 ranks"
     ]
-    first, *rest = annotations(refuted(), "plan")
+    first, *rest = annotated(refuted(), "plan")
     assert first.startswith("::error title=plan%3A refuted,file=model.py,line=214::rank 0 adds ")
     assert len(rest) < MOST
-    assert annotations(INCONCLUSIVE, "plan") == [
+    assert annotated(INCONCLUSIVE, "plan") == [
         "::warning title=plan%3A inconclusive::no declaration of operator gate_fw"
     ]
 
@@ -170,7 +170,7 @@ def test_names_of_a_plan_are_text_everywhere() -> None:
     cases_found = cases(junit(hostile(), HOSTILE))
     assert "verdict" in cases_found
     assert len(runs(sarif(hostile(), HOSTILE, "p"))["results"]) == 1
-    for line in annotations(hostile(), HOSTILE):
+    for line in annotated(hostile(), HOSTILE):
         assert "\n" not in line
         assert "\r" not in line
         assert line.isprintable()
