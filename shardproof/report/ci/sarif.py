@@ -26,7 +26,7 @@ def sarif(result: Result, subject: str, file: str) -> str:
         "tool": {
             "driver": {
                 "name": "shardproof",
-                "version": metadata.version("shardproof"),
+                **_version(),
                 "rules": [
                     {"id": kind, "shortDescription": {"text": f"Shardproof: {kind}"}}
                     for kind in kinds
@@ -46,6 +46,14 @@ def sarif(result: Result, subject: str, file: str) -> str:
     }
     document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def _version() -> dict[str, str]:
+    """Our version, where it is known: sources on a path alone have none."""
+    try:
+        return {"version": metadata.version("shardproof")}
+    except metadata.PackageNotFoundError:
+        return {}
 
 
 def _result(problem: Problem, rule: int, file: str) -> dict[str, Any]:
