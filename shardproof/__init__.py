@@ -68,20 +68,22 @@ def verify(
     for this process and everything below it; ``cache_dir`` is where proofs are kept across runs
     instead of the user's cache folder; ``assume`` a file as in docs/assumptions.md; ``shapes`` is
     how many positions stand for an interval of an axis beyond the fewest; ``proofs`` stores cvc5's
-    proof of every template.
+    proof of every template; ``strict`` allows a proof no assumptions but defaults, stated ones and
+    the framework's.
 
     Input that cannot be read is a result too (verdict "invalid input").  Raises ``ValueError``
     for options that cannot be; any other error is a fault of Shardproof's or of the machine.
     """
-    from shardproof import api
+    from shardproof import api, sources
     from shardproof.engine.plan.ir import Plan
+    from shardproof.run.progress import Progress
 
     if isinstance(single, Plan):
         if parallel is not None:
             raise ValueError("a plan in memory holds both sides and is given alone")
         return api.run(single, None, Options(**options), progress)
     where = None if parallel is None else Path(parallel)
-    return api.run(Path(single), where, Options(**options), progress)
+    return sources.run(Path(single), where, Options(**options), progress or Progress())
 
 
 def save(plan: Plan, folder: AnyPath) -> None:
@@ -90,7 +92,7 @@ def save(plan: Plan, folder: AnyPath) -> None:
     Raises `engine.errors.InvalidInput` if the plan is not well formed, or if the folder holds
     something else.
     """
-    from shardproof.engine.plan import store
+    from shardproof.engine.plan_files import store
 
     store.save(store.copied(plan), Path(folder))
 
@@ -98,7 +100,7 @@ def save(plan: Plan, folder: AnyPath) -> None:
 def load(folder: AnyPath) -> Plan:
     """The plan that `save` (or ``shardproof plan``) stored; raises
     `engine.errors.InvalidInput`."""
-    from shardproof.engine.plan import store
+    from shardproof.engine.plan_files import store
 
     return store.load(Path(folder))
 

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from shardproof.commands.capture import capture
 from shardproof.commands.check import check
 from shardproof.commands.ci import of_ci, wanted
 from shardproof.commands.mutate import mutate
 from shardproof.commands.nightly import nightly
+from shardproof.commands.operators import operators
 from shardproof.commands.options import PATH, of_verify
 from shardproof.commands.plan import plan
 from shardproof.commands.report import report as html_report
@@ -204,8 +206,9 @@ def verify(
     sarif: Path | None,
     **options: Any,
 ) -> int:
-    """Verify two nnScaler plans (SINGLE PARALLEL), or a folder that holds both sides (SINGLE)."""
-    from shardproof import api
+    """Verify two nnScaler plans or two folders of traces (SINGLE PARALLEL), or a folder that holds
+    both sides (SINGLE)."""
+    from shardproof import sources
     from shardproof.run.options import Options
     from shardproof.run.progress import on_stderr
 
@@ -217,7 +220,7 @@ def verify(
     ci = wanted(parallel or single, junit, sarif)
     with on_stderr() as progress:
         main.progress = progress
-        result = api.run(single, parallel, chosen, progress)
+        result = sources.run(single, parallel, chosen, progress)
     for line in ci.write(result):
         click.echo(line, err=True)
     if as_json:
@@ -234,10 +237,18 @@ def verify(
 @main.command(short_help="Show what is in a plan or a run.")
 @click.argument("path", type=PATH, metavar="PLAN_OR_RUN")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def inspect(path: Path, as_json: bool) -> int:
+@click.option("--text", is_flag=True, help="The whole plan as text (docs/text.md).")
+def inspect(path: Path, as_json: bool, text: bool) -> int:
     """Show what is in a plan folder, an nnScaler plan or the directory of a run, as tables."""
     from shardproof.report import inspection as views
 
+    if text:
+        if as_json:
+            raise click.UsageError("--text and --json are two forms of one thing: give one")
+        from shardproof.engine.plan_files.text import plan_text
+
+        click.echo(plan_text(views.plan_of(path)), nl=False)
+        return 0
     data = views.look(path)
     if as_json:
         import json
@@ -250,6 +261,7 @@ def inspect(path: Path, as_json: bool) -> int:
     return 0
 
 
+main.add_command(capture)
 main.add_command(check)
 main.add_command(mutate)
 main.add_command(html_report)
@@ -259,3 +271,4 @@ main.add_command(resume)
 main.add_command(status)
 main.add_command(submit)
 main.add_command(nightly)
+main.add_command(operators)

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -14,7 +14,7 @@ import click
 import shardproof
 from shardproof import cli
 from shardproof.engine.findings import Difference, Finding
-from shardproof.engine.ops import OPERATORS
+from shardproof.engine.ops import OPERATORS, listing
 from shardproof.engine.plan.ir import Group, Plan, Shard
 from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
 
@@ -79,22 +79,43 @@ def operators() -> str:
         f"{len(OPERATORS)} operators are declared, each once, in `engine/ops`. Anything else is "
         "refused by name: the verdict is then `inconclusive`.",
         "",
+        "`[x]` may be left out, `x...` may be several, `y or other=` is a tensor or a constant in its "
+        "place. Attributes that are not listed are refused.",
+        "",
         "A signature is written for one representative rank of the inputs. `+` follows an axis "
         "that is summed, `^` one that is max-reduced, `#` a positional one, `!` one that is read "
-        "as a unit; any other axis is parallel, and `...` stands for any number of those. "
-        "Attributes that are not listed are refused. A derivative is *derived* from the forward "
-        "declaration unless the operator states its own. Index inputs have no gradient.",
+        "as a unit; any other axis is parallel, and `...` stands for any number of those.",
         "",
-        "| operator | signature | attributes | index inputs | derivative |",
+        "| operator | operands | attributes | signature | derivative |",
         "|---|---|---|---|---|",
     ]
-    for name in sorted(OPERATORS):
-        one = OPERATORS[name]
-        attributes = ", ".join(f"`{a}`" for a in sorted(one.attrs))
-        data = ", ".join(str(n) for n in sorted(one.data))
-        own = "derived" if one.backward is None else "its own"
-        parts.append(f"| `{name}` | `{one.signature}` | {attributes} | {data} | {own} |")
+    for one in listing():
+        operands = ", ".join(map(_operand, one["operands"]))
+        constants = {x["or_attribute"] for x in one["operands"]}
+        own = [x for x in one["attributes"] if x["name"] not in constants]
+        cells = (
+            f"`{one['name']}`",
+            f"`{operands}`",
+            ", ".join(map(_attribute, own)),
+            f"`{one['signature']}`",
+            "yes" if one["derivative"] else "no",
+        )
+        parts.append(f"| {' | '.join(cells)} |")
     return "\n".join(parts) + "\n"
+
+
+def _operand(operand: Mapping[str, Any]) -> str:
+    name = operand["name"]
+    if operand["or_attribute"]:
+        return f"{name} or {operand['or_attribute']}="
+    name = f"{name}..." if operand["several"] else name
+    return f"[{name}]" if operand["optional"] else name
+
+
+def _attribute(attribute: Mapping[str, Any]) -> str:
+    kind = " or ".join(attribute["values"]) or attribute["kind"]
+    name = f"[{attribute['name']}]" if attribute["optional"] else attribute["name"]
+    return f"`{name}`: {kind}"
 
 
 # -- Python as Markdown ----------------------------------------------------------------------------

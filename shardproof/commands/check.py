@@ -80,6 +80,7 @@ def check(
             "problems": problems,
             "notes": list(found.notes),
             "counts": found.counts,
+            "compared": list(found.compared),
             "run_dir": str(run_dir.resolve()),
         }
         click.echo(json.dumps(document, indent=2))
@@ -88,6 +89,8 @@ def check(
     said = [] if found.ok else problems
     for line in (*said, *(f"note: {note}" for note in found.notes)):
         click.echo(plain(line))
+    for name in found.compared:
+        click.echo(plain(f"compared with {name}"))
     if proofs:
         click.echo(_of_proofs(found.counts))
     click.echo(plain(_in_a_line(found)))

@@ -11,7 +11,7 @@ import pytest
 
 import shardproof
 from examples.gpt import DP, LAYERS, MISTAKES, gpt_plan
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANS = ROOT / "examples" / "plans"

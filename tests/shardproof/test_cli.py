@@ -21,7 +21,7 @@ from shardproof.checker import CheckResult
 from shardproof.checker.result import Problem
 from shardproof.cluster.settings import ExecutorName, Settings
 from shardproof.commands import ci
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.frontends.zoo import MODELS
 from shardproof.inputs.assume import Assumptions
 from shardproof.run.options import EXECUTORS, SOLVERS
@@ -504,6 +504,7 @@ def test_check(
         "problems": list(problems),
         "notes": [note],
         "counts": {"rows": 3},
+        "compared": [],
         "run_dir": str(tmp_path / "run"),
     }
 

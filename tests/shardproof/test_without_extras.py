@@ -17,7 +17,7 @@ from shardproof.campaigns.sweep.spec import Sweep
 from shardproof.cluster import execute
 from shardproof.cluster.local import LocalExecutor
 from shardproof.cluster.settings import Settings
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from tests.shardproof.faces import ROOT, tiny
 
 #: The command line where Ray is not installed.

@@ -14,7 +14,7 @@ from click.testing import Result as Outcome
 
 from shardproof import cli
 from shardproof.engine.findings import Finding
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.report.ci.annotations import MOST, annotated
 from shardproof.report.ci.junit import junit
 from shardproof.report.ci.sarif import sarif
