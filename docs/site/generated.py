@@ -79,8 +79,8 @@ def operators() -> str:
         f"{len(OPERATORS)} operators are declared, each once, in `engine/ops`. Anything else is "
         "refused by name: the verdict is then `inconclusive`.",
         "",
-        "`[x]` may be left out, `x...` may be several, `y or other=` is a tensor or a constant in its "
-        "place. Attributes that are not listed are refused.",
+        "`[x]` may be left out, `x...` may be several, `y or other=` is a tensor or a constant in "
+        "its place. Attributes that are not listed are refused.",
         "",
         "A signature is written for one representative rank of the inputs. `+` follows an axis "
         "that is summed, `^` one that is max-reduced, `#` a positional one, `!` one that is read "
