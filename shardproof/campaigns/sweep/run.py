@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: The folder of the pool that the runs of a sweep share.
 POOL = "pool"
 
+#: The folder of the pages of runs.
+REPORTS = "reports"
+
 #: Told (what, done of, total) after each run.
 Tell = Callable[[str, int, int], None]
 
@@ -126,7 +129,7 @@ def _made(
     """The wanted runs by number, as they come."""
     tasks = [many.Task(key, point, sweep.options) for sweep, point, key in wanted]
     if cluster is None or jobs == 1 or not tasks:
-        yield from many.here(tasks, jobs, folder / "work")
+        yield from many.here(tasks, jobs, folder / "work", folder / REPORTS)
         return
     from shardproof.cluster.on_ray.shared_pool import hub
 
