@@ -104,7 +104,7 @@ class _Face(click.Group):
             _complain(str(error))
             return INVALID
         except (click.Abort, KeyboardInterrupt):
-            _complain("interrupted")
+            _complain(self._interrupted())
             return INTERRUPTED
         except (BrokenPipeError, _NobodyReads):
             _forget_stdout()
@@ -113,6 +113,15 @@ class _Face(click.Group):
             full = isinstance(error, OSError) and is_full(error)
             _complain(self._no_space(error) if full else self._internal(error))
             return INTERNAL
+
+    def _interrupted(self) -> str:
+        """What to say of an interrupt: a run that had begun can go on."""
+        from shardproof.run.request import NAME
+
+        where = None if self.progress is None else self.progress.run_dir
+        if where is None or not (where / NAME).is_file():
+            return "interrupted"
+        return f"interrupted; go on with: shardproof resume {where}"
 
     def _no_space(self, error: Exception) -> str:
         """What to say of a full disk; whatever is on record stays there."""

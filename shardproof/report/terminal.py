@@ -13,6 +13,7 @@ from rich.text import Text
 
 from shardproof.engine.plan.assumption import unstated
 from shardproof.report.findings import fitted, grid, lines, short, told_of
+from shardproof.report.tries import to_try
 from shardproof.report.words import many, numbers, plain
 from shardproof.run.result import SAYS, Conclusion, Result, Verdict
 
@@ -22,6 +23,8 @@ WIDTH: Final = 100
 LINES: Final = 40
 #: Lines that findings are left with at least, if they need them.
 ROOM: Final = 27
+#: Seconds outside of all phases that are shown.
+LEAST_REST: Final = 0.05
 #: So many conclusions that do not hold are shown one by one.
 FEW: Final = 3
 #: Conclusions that are about parameters, by kind; those of another kind are about what it says.
@@ -99,6 +102,7 @@ def _summary(result: Result, assumptions: int) -> list[tuple[str, str]]:
         "whole": _kept_whole(result),
         "distinct": _distinct(result),
         "took": _took(result),
+        "try": _try(result),
     }
     return [
         (name if first else "", line)
@@ -188,5 +192,16 @@ def _took(result: Result) -> Iterator[str]:
     seconds = result.seconds
     phases = [("load", seconds.load), ("partition", seconds.partition), ("solve", seconds.solve)]
     phases.append(("compose", seconds.compose))
+    rest = seconds.total - sum(value for _, value in phases)
+    if rest >= LEAST_REST:
+        phases.append(("other", rest))
     each = ", ".join(f"{name} {value:.1f}" for name, value in phases)
     yield f"{seconds.total:.1f} s ({each}), {result.peak_rss_mib:.0f} MiB at most"
+
+
+def _try(result: Result) -> Iterator[str]:
+    """What to do next: about no verdict, or to see more of a refutation."""
+    if result.verdict == "inconclusive" and (what := to_try(result.reason)):
+        yield what
+    if result.verdict in ("refuted", "inconclusive") and result.run_dir:
+        yield "shardproof report RUN_DIR: all of it as a page"

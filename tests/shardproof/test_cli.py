@@ -378,7 +378,9 @@ def test_an_interrupt_is_no_verdict(
     stub_pipeline(monkeypatch, KeyboardInterrupt())
     outcome = run("verify", plan_dir, "--json")
     assert (outcome.exit_code, outcome.stdout) == (130, "")
-    assert outcome.stderr.strip() == "shardproof: interrupted"
+    (kept,) = (plan_dir.parent / "shardproof-runs").iterdir()
+    said = f"shardproof: interrupted; go on with: shardproof resume {kept}"
+    assert outcome.stderr.strip() == said
 
 
 def test_nobody_reads(run: Run, plan_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

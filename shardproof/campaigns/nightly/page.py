@@ -39,18 +39,17 @@ Z3 {{ versions.z3 }}, cvc5 {{ versions.cvc5 }}.</p>
 <td class="words">{{ one.plan }}</td><td class="words">{{ one.message }}</td></tr>
 {% endfor %}</table>{% else %}<p>Nothing.</p>{% endif %}
 <h2>Plans</h2>
-<table><tr><th class="words">plan</th><th>seed</th><th class="words">verdict</th><th>s</th>
-<th>before</th><th>MiB</th><th>before</th><th>templates</th><th class="words">report</th>
-<th class="words">reason</th></tr>
+<table><tr><th class="words">plan</th><th>seed</th><th class="words">verdict</th><th class="words">
+</th><th>s</th>
+<th>before</th><th>MiB</th><th>before</th><th>templates</th><th class="words">reason</th></tr>
 {% for one in points %}<tr><td class="words">{{ one.plan }}</td><td>{{ one.seed }}</td>
 <td class="words {{ one.verdict.split()[0] }}">{{ one.verdict }}</td>
+<td class="words">{% if one.report %}<a href="{{ one.report }}">report</a>{% endif %}</td>
 <td>{{ "%.1f" % one.seconds }}</td>
 <td>{{ "" if one.then is none else "%.1f" % one.then.seconds }}</td>
 <td>{{ "%.0f" % one.peak_rss_mib }}</td>
 <td>{{ "" if one.then is none else "%.0f" % one.then.peak_rss_mib }}</td>
-<td>{{ one.templates }}</td>
-<td class="words">{% if one.report %}<a href="{{ one.report }}">report</a>{% endif %}</td>
-<td class="words">{{ one.reason }}</td></tr>
+<td>{{ one.templates }}</td><td class="words">{{ one.reason }}</td></tr>
 {% endfor %}</table>
 </body></html>
 """
