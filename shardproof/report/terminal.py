@@ -13,7 +13,7 @@ from rich.text import Text
 
 from shardproof.engine.plan.assumption import unstated
 from shardproof.report.findings import fitted, grid, lines, short, told_of
-from shardproof.report.tries import to_try
+from shardproof.report.tries import about_order, to_try
 from shardproof.report.words import many, numbers, plain
 from shardproof.run.result import SAYS, Conclusion, Result, Verdict
 
@@ -201,7 +201,10 @@ def _took(result: Result) -> Iterator[str]:
 
 def _try(result: Result) -> Iterator[str]:
     """What to do next: about no verdict, or to see more of a refutation."""
-    if result.verdict == "inconclusive" and (what := to_try(result.reason)):
+    order = about_order(result.verdict, (finding.kind for finding in result.findings))
+    if order:
+        yield order
+    elif result.verdict == "inconclusive" and (what := to_try(result.reason)):
         yield what
     if result.verdict in ("refuted", "inconclusive") and result.run_dir:
         yield "shardproof report RUN_DIR: all of it as a page"

@@ -17,7 +17,7 @@ from shardproof.engine.storage import files
 from shardproof.inputs import rundir
 from shardproof.report.html import lineages, mesh, schedule, values
 from shardproof.report.html.advice import advice
-from shardproof.report.tries import to_try
+from shardproof.report.tries import about_order, to_try
 from shardproof.report.words import numbers
 from shardproof.run.request import NAME as REQUEST
 
@@ -70,6 +70,7 @@ def collect(folder: Path) -> Data:
         **findings(result["findings"], result["verdict"]),
         "first": None,
         "to_try": to_try(result["reason"], _timeout(folder)),
+        "order": about_order(result["verdict"], (one["kind"] for one in result["findings"])),
         "plan": None,
         "certificate": None,
         "verdicts": ledger(folder),

@@ -59,10 +59,11 @@ TEMPLATE: Final = """<!DOCTYPE html>
   <p class="soft">{{ "Verified: with this change every conclusion holds." if f.advice.verified else
   "Likely, from what was found; not tried." }}</p>
   {% elif d.verdict == "inconclusive" %}
-  {% if d.to_try %}<p class="big">Try {{ ticks(d.to_try) }}.</p>{% endif %}
+  {% if d.to_try and not d.order %}<p class="big">Try {{ ticks(d.to_try) }}.</p>{% endif %}
   <p class="{{ 'soft' if d.to_try else 'big' }}">This is no statement about the plan, good or
   bad.</p>
-  {% else %}<p>Correct the input as the message says, and run again.</p>{% endif %}</div>
+  {% else %}<p>Correct the input as the message says, and run again.</p>{% endif %}
+  {% if d.order %}<p><b>Order of groups:</b> {{ ticks(d.order) }}.</p>{% endif %}</div>
 {% endif %}
 </section>
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from io import StringIO
+
 import pytest
 
-from shardproof.report.tries import to_try
+from shardproof.engine.findings import Finding
+from shardproof.report import terminal
+from shardproof.report.tries import ORDER, about_order, to_try
+from tests.shardproof.faces import refuted
 
 
 @pytest.mark.parametrize(
@@ -37,3 +43,25 @@ def test_a_reason_has_its_line(reason: str, timeout: float | None, says: str) ->
     assert found.startswith(says)
     assert bool(found) == bool(says)
     assert "{" not in found
+
+
+def test_the_order_of_groups_is_explained_where_it_matters() -> None:
+    kinds = ["mismatch", "chunk position"]
+    for verdict in ("refuted", "inconclusive"):
+        found = about_order(verdict, kinds)
+        assert "--nnscaler-groups as-recorded" in found
+        assert '`groups = "as recorded"`' in found
+    assert about_order("proved", kinds) == ""
+    assert about_order("refuted", ["mismatch"]) == ""
+
+
+def test_the_terminal_says_it_too() -> None:
+    finding = Finding("chunk position", "rank 1 takes positions 512 to 1024 of dimension 2")
+    result = replace(refuted(), findings=(*refuted().findings, finding))
+    drawn = StringIO()
+    terminal.show(lambda to: terminal.write(result, to), drawn)
+    text = " ".join(drawn.getvalue().split())
+    assert ORDER in text
+    drawn = StringIO()
+    terminal.show(lambda to: terminal.write(refuted(), to), drawn)
+    assert "nnscaler" not in drawn.getvalue()
