@@ -37,7 +37,7 @@ FLOORS: dict[str, frozenset[str]] = {
 # The rooms and files of each floor in order: a file imports only what stands before its own room.
 # Rooms of one line that are joined by "|" do not import each other, in either direction.
 ROOMS: dict[str, str] = {
-    "engine": "errors findings algebra storage lineage plan ops plan_files schedule claims interpreters "
+    "engine": "errors findings system algebra storage lineage plan ops plan_files schedule claims interpreters "
     "specification small_model simulation records obligations reference_runtime",
     "partition": "inference templates stages audit evidence",
     "diagnosis": "locate repair explain search",
