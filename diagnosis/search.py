@@ -27,10 +27,11 @@ from shardproof.diagnosis.repair.attempt import (
     reached,
 )
 from shardproof.diagnosis.repair.candidates import candidates
-from shardproof.diagnosis.repair.communication import missing_reducers
+from shardproof.diagnosis.repair.addends import OF_THE_LOSS
+from shardproof.diagnosis.repair.communication import missing_reducers, partial_gradients
 from shardproof.diagnosis.repair.edits import applied
 from shardproof.diagnosis.repair.elsewhere import elsewhere, places_of, spoken_layers
-from shardproof.diagnosis.repair.origins import Candidate, origins
+from shardproof.diagnosis.repair.origins import Candidate, Spot, culprit_at, loss_maker, origins
 from shardproof.diagnosis.repair.structure import FAULTS
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
@@ -190,6 +191,10 @@ class Diagnosis:
         found = misfits(state, [culprit]) if at_odds else (explain(state, culprit),)
         proposed = candidates(state, culprit, origins(state))
         best = self.best(state, proposed, Resolved(state, culprit))
+        if best is not None and best[0].cause == OF_THE_LOSS:
+            # No operator of the forward pass does anything else: the loss lacks one.
+            culprit = loss_maker(state, culprit)
+            found = (explain(state, culprit),)
         if found and not (best is None and self._is_told(found[0])):
             self._add(state, culprit, found, best)
         if best is not None:
@@ -229,11 +234,21 @@ class Diagnosis:
             if found.holds or found.value not in makers or found.kind != "gradient":
                 continue
             culprit = Culprit((makers[found.value],), -1, found.message)
+            made = origins(state)
             proposed = iter(
-                [*missing_reducers(state, found), *candidates(state, culprit, origins(state))]
+                [
+                    *missing_reducers(state, found),
+                    *partial_gradients(Spot(state, culprit, made)),
+                    *candidates(state, culprit, made),
+                ]
             )
             best = self.best(state, proposed, Resolved(state, None))
-            self._add(state, culprit, (_of_gradient(found),), best)
+            told = _of_gradient(found)
+            if best is not None and best[0].edits:
+                # It begins before its reduction: where the repair is.
+                begins = culprit_at(state, best[0].edits[0].site, found.message)
+                culprit, told = begins, explain(state, begins)
+            self._add(state, culprit, (told,), best)
             return best[1] if best else None
         return None
 

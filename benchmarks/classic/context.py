@@ -92,7 +92,7 @@ def context_positions(side: Side) -> None:
     x = side.load()
     with side.module("positions"):
         table = side.parameter("positions.table", SEQUENCE, HIDDEN)
-        side.reduced["positions.table"] = ("cp",)
+        side.reduced["positions.table"] = ("cp",) if side.wrong else ()
         if side.parallel:
             x = body.chunk(x, 1, along("cp"))
             if side.wrong:
@@ -134,5 +134,5 @@ def ulysses_back(side: Side) -> None:
         y = body.linear(y, side.parameter("out.weight", HIDDEN, HIDDEN))
         side.reduced["out.weight"] = ("cp",)
     with side.module("loss"):
-        total = side.reduce_from(body.sum(body.mul(y, y)), "cp")
+        total = side.reduce_from(body.sum(body.mul(body.mul(y, y), x)), "cp")
         body.loss(body.mul_constant(total, Fraction(1, BATCH * SEQUENCE * HIDDEN)))

@@ -41,7 +41,7 @@ def local_mean_operator(side: Side) -> None:
 
 
 @case("the sum of losses where the mean is declared", mesh=DP,
-      operator="mul|sum", layer="loss", cause="wrong scale|missing operator|wrong constant")  # fmt: skip
+      operator="mul|sum", layer="loss", cause="wrong scale of the loss")  # fmt: skip
 def sum_for_mean(side: Side) -> None:
     body = side.body
     y = block(side, side.load())
@@ -51,7 +51,7 @@ def sum_for_mean(side: Side) -> None:
 
 
 @case("gradients are averaged over replicas though the loss is the global mean", mesh=DP,
-      operator="all_reduce|mul|add_n", layer="", cause="wrong scale")  # fmt: skip
+      operator="all_reduce|mul|add_n", layer="", cause="wrong scale|wrong constant")  # fmt: skip
 def averaged_twice(side: Side) -> None:
     side.squared(block(side, side.load()), Fraction(1, COUNT * (2 if side.wrong else 1)))
 
@@ -182,4 +182,4 @@ def _two_microbatches() -> Case:
 
 CASES_PLAN = _two_microbatches().plan
 add(Case("accumulation-keeps-one-microbatch", "gradients of one microbatch only are accumulated",
-         ("backward",), "", ("missing call",), _accumulation))  # fmt: skip
+         ("all_reduce", "backward"), "", ("missing call",), _accumulation))  # fmt: skip

@@ -46,7 +46,7 @@ def mixture(side: Side, mistake: str) -> None:
             y = body.view(y, EXPERTS, BATCH // 2, SEQUENCE, HIDDEN)
         else:
             y = side.exchange(y, 1, 0, "dp")
-        y = body.op("combine_experts", y, scores if wrong == "weights" else weights)
+        y = body.op("combine_experts", y, chosen if wrong == "weights" else weights)
     if wrong == "router":
         side.reduced["router.weight"] = ()
     factor = Fraction(1, BATCH * SEQUENCE * HIDDEN)
@@ -62,7 +62,7 @@ MISTAKES = {
              "wrong dimension"),
     "reduced": ("gradients of experts are added up over the ranks that hold others",
                 "all_reduce|gradient of experts.up", "experts", "collective too many"),
-    "weights": ("experts are combined with scores of those not chosen too", "combine_experts", "experts",
+    "weights": ("experts are combined with what was chosen, not with the weights", "combine_experts", "experts",
                 "wrong tensor"),
     "router": ("the gradient of the router is not added up", "gradient of router.weight", "router",
                "gradient that is not reduced"),
@@ -84,7 +84,7 @@ for _mistake in MISTAKES:
 
 
 @case("the load-balancing loss multiplies each rank's own means", mesh={"cp": 2},
-      operator="mul", layer="balance", cause="missing reduction")  # fmt: skip
+      operator="mul|all_reduce", layer="balance", cause="missing reduction")  # fmt: skip
 def balance_per_rank(side: Side) -> None:
     body = side.body
     x = side.load()
@@ -113,10 +113,10 @@ def local_expert_start(side: Side) -> None:
     with side.module("router"):
         weight = side.parameter("router.weight", EXPERTS, HIDDEN)
         weights, indices = body.apply(
-            "gate_fw", side.copy_to(x, "tp"), weight, score_func="softmax", n_groups=1, topk_groups=1,
+            "gate_fw", x, weight, score_func="softmax", n_groups=1, topk_groups=1,
             topk=CHOSEN, route_scale=Fraction(1),
         )  # fmt: skip
-        side.reduced["router.weight"] = ("tp",)
+        weights = side.copy_to(weights, "tp")
     with side.module("experts"):
         start = side.start("tp", EXPERTS)
         if side.wrong:

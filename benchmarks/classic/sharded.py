@@ -28,12 +28,12 @@ def block(side: Side, mistake: str) -> None:
     wrong = mistake if side.wrong else ""
     x = side.load()
     with side.module("mlp"):
-        weight = gathered(side, "mlp.up", HIDDEN, HIDDEN, at=wrong)
-        h = body.silu(body.linear(x, weight))
         dim = 1 if wrong == "dimension" else 0
-        down = gathered(side, "mlp.down", HIDDEN, HIDDEN, dim=dim)
+        weight = gathered(side, "mlp.up", HIDDEN, HIDDEN, dim=dim, at=wrong)
         if wrong == "dimension":
-            down = body.view(down, HIDDEN, HIDDEN)
+            weight = body.view(weight, HIDDEN, HIDDEN)
+        h = body.silu(body.linear(x, weight))
+        down = gathered(side, "mlp.down", HIDDEN, HIDDEN)
         y = body.linear(h, down)
     factor = Fraction(1, BATCH * SEQUENCE * HIDDEN)
     side.squared(y, factor / 2 if wrong == "averaged" else factor)

@@ -29,7 +29,7 @@ def lanes(mistake: str, wrong: bool) -> Plan:
         made = ProgramBuilder("single")
         body = made.body("forward")
         (x,) = body.load_batch(("x", (BATCH, SEQUENCE, HIDDEN), "float32"))
-        for number in range(3):
+        for number in range(4):
             x = layer(made, body, x, number)
         tail(made, body, x)
         made.schedule(body, body.backward(), 1)
@@ -47,20 +47,20 @@ def lanes(mistake: str, wrong: bool) -> Plan:
         body = made.body("forward")
         if rank == 0:
             (x,) = body.load_batch(("x", shape, "float32"))
-            before = x
-            x = layer(made, body, x, 0)
+            before = layer(made, body, x, 0)
+            x = layer(made, body, before, 1)
             body.send(before if bad == "sent" else x, 1)
         elif rank == 1:
             x = body.recv(shape, 0)
-            x = layer(made, body, x, 1, Fraction(1, 10) if bad == "eps" else EPS)
+            x = layer(made, body, x, 2, Fraction(1, 10) if bad == "eps" else EPS)
             body.send(x, 2)
         else:
             x = body.recv(shape, 1)
             if bad != "skipped":
-                x = layer(made, body, x, 2)
+                x = layer(made, body, x, 3)
             else:
                 for name, size in (("norm", (HIDDEN,)), ("weight", (HIDDEN, HIDDEN))):
-                    made.parameter(f"layers.2.{name}", size)
+                    made.parameter(f"layers.3.{name}", size)
             tail(made, body, x)
         backward = body.backward()
         losses = [made.slot() for _ in range(MICROBATCHES)] if rank == 2 else []
@@ -259,7 +259,7 @@ def _add(name: str, what: str, operator: str, layer: str, cause: str, plan: Call
     add(Case(name, what, tuple(operator.split("|")), layer, tuple(cause.split("|")), plan))
 
 
-_add("stage-epsilon", "epsilon is another one on one stage", "rms_norm", "layers.1",
+_add("stage-epsilon", "epsilon is another one on one stage", "rms_norm", "layers.2",
      "wrong constant", lambda wrong: lanes("eps", wrong))  # fmt: skip
 _add("stage-sends-its-input", "a stage sends what it was given", "rms_norm|recv|linear|add", "layers",
      "wrong tensor", lambda wrong: lanes("sent", wrong))  # fmt: skip

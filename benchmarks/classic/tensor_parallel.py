@@ -190,9 +190,13 @@ def fused_halves_divided_as_one(side: Side) -> None:
         fused = side.parameter(
             "mlp.gate_up", 2, FFN, HIDDEN, split={0 if side.wrong else 1: "tp"}
         )
-        both = side.body.linear(x, side.body.view(fused, 2 * each, HIDDEN))
-        gate = side.body.op("slice", both, dim=2, start=0, size=each)
-        upper = side.body.op("slice", both, dim=2, start=each, size=each)
+        if side.wrong:
+            fused = side.body.view(fused, 2, each, HIDDEN)
+        halves = [
+            side.body.view(side.body.op("slice", fused, dim=0, start=n, size=1), each, HIDDEN)
+            for n in range(2)
+        ]
+        gate, upper = (side.body.linear(x, half) for half in halves)
         h = side.body.mul(side.body.silu(gate), upper)
         y = side.reduce_from(down(side, h), "tp")
     head(side, y)
@@ -270,17 +274,11 @@ def shared_keys_not_reduced(side: Side) -> None:
         weight = side.parameter("attention.q", HIDDEN, HIDDEN, split={0: "tp"})
         q = body.view(body.linear(inner, weight), side.rows, SEQUENCE, here, SIZE)
         k = body.linear(inner, side.parameter("attention.k", SIZE, HIDDEN), name="k")
-        keys = body.repeat_interleave(
-            body.view(k, side.rows, SEQUENCE, 1, SIZE), here, 2
-        )
-        keys = body.transpose(body.transpose(keys, 1, 2), 2, 3)
-        weights = body.softmax(body.matmul(body.transpose(q, 1, 2), keys))
         v = body.linear(inner, side.parameter("attention.v", SIZE, HIDDEN), name="v")
-        values = body.repeat_interleave(
-            body.view(v, side.rows, SEQUENCE, 1, SIZE), here, 2
-        )
-        mixed = body.transpose(body.matmul(weights, body.transpose(values, 1, 2)), 1, 2)
-        joined = body.view(mixed, side.rows, SEQUENCE, here * SIZE)
+        q = body.view(body.transpose(q, 1, 2), side.rows, here * SEQUENCE, SIZE)
+        weights = body.softmax(body.matmul(q, body.transpose(k, 1, 2)))
+        mixed = body.view(body.matmul(weights, v), side.rows, here, SEQUENCE, SIZE)
+        joined = body.view(body.transpose(mixed, 1, 2), side.rows, SEQUENCE, here * SIZE)
         out = side.parameter("attention.out", HIDDEN, HIDDEN, split={1: "tp"})
         y = side.reduce_from(body.linear(joined, out), "tp")
         side.reduced["attention.k"] = () if side.wrong else ("tp",)

@@ -91,13 +91,13 @@ MISTAKES = {
                 "missing reduction"),
     "sum": ("each rank divides by the sum of its own exponentials", "log", "loss",
             "missing reduction"),
-    "picked": ("the target's logit is not added up over the ranks", "sub", "loss",
+    "picked": ("the target's logit is not added up over the ranks", "sub|sum", "loss",
                "missing reduction"),
     "targets": ("the targets' first id is off by one", "pick|all_reduce", "loss", "wrong offset"),
     "unshifted": ("every rank takes its logits for the first ones", "pick|all_reduce", "loss",
                   "wrong offset"),
-    "replicated": ("losses that all ranks have are added up over them", "all_reduce", "loss",
-                   "collective too many"),
+    "replicated": ("losses that all ranks have are added up over them", "all_reduce|mul", "loss",
+                   "collective too many|wrong scale"),
 }  # fmt: skip
 
 

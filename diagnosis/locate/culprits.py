@@ -27,6 +27,9 @@ Essence = frozenset[tuple[Fraction, int]]
 #: Attributes that differ where a rank has a part only.
 _OF_SHARDS: Final = PLACES | {"start", "size"}
 
+#: What is wrong with a sum over positions that are not next to one another.
+GAPS: Final = "what it adds up has gaps that nothing fills"
+
 #: Ranks that are named one by one.
 FEW: Final = 4
 
@@ -110,7 +113,7 @@ def _gap(result: Partition, row: Row, gaps: set[tuple[int, int]]) -> str:
     """What is wrong with a sum over positions with gaps that are still there where a conclusion
     fails ("" if nothing is)."""
     if row.kind in SUMS and (_ranges(result, row.outputs) - _ranges(result, row.inputs)) & gaps:
-        return "what it adds up has gaps that nothing fills"
+        return GAPS
     return ""
 
 
