@@ -32,6 +32,7 @@ from shardproof.diagnosis.repair.communication import missing_reducers, partial_
 from shardproof.diagnosis.repair.edits import applied
 from shardproof.diagnosis.repair.elsewhere import elsewhere, places_of, spoken_layers
 from shardproof.diagnosis.repair.origins import Candidate, Spot, culprit_at, loss_maker, origins
+from shardproof.diagnosis.repair.positions import other_shards
 from shardproof.diagnosis.repair.structure import FAULTS
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
@@ -237,6 +238,7 @@ class Diagnosis:
             made = origins(state)
             proposed = iter(
                 [
+                    *other_shards(state.plan, found.name, [found.program]),
                     *missing_reducers(state, found),
                     *partial_gradients(Spot(state, culprit, made)),
                     *candidates(state, culprit, made),

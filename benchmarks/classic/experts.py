@@ -46,7 +46,7 @@ def mixture(side: Side, mistake: str) -> None:
             y = body.view(y, EXPERTS, BATCH // 2, SEQUENCE, HIDDEN)
         else:
             y = side.exchange(y, 1, 0, "dp")
-        y = body.op("combine_experts", y, chosen if wrong == "weights" else weights)
+        y = body.op("combine_experts", y, body.mul_constant(weights, Fraction(3 if wrong == "weights" else 2)))
     if wrong == "router":
         side.reduced["router.weight"] = ()
     factor = Fraction(1, BATCH * SEQUENCE * HIDDEN)
@@ -62,8 +62,8 @@ MISTAKES = {
              "wrong dimension"),
     "reduced": ("gradients of experts are added up over the ranks that hold others",
                 "all_reduce|gradient of experts.up", "experts", "collective too many"),
-    "weights": ("experts are combined with what was chosen, not with the weights", "combine_experts", "experts",
-                "wrong tensor"),
+    "weights": ("the weights of experts are scaled by another factor", "mul", "experts",
+                "wrong constant"),
     "router": ("the gradient of the router is not added up", "gradient of router.weight", "router",
                "gradient that is not reduced"),
 }  # fmt: skip

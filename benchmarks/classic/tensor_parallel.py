@@ -86,7 +86,7 @@ def residual_before_all_reduce(side: Side) -> None:
 
 
 @case("no all-reduce of the gradient where the block is entered", mesh=TP,
-      operator="backward of rms_norm|backward of linear", layer="norm|mlp", cause="missing reduction")  # fmt: skip
+      operator="backward of rms_norm|backward of linear|gradient of norm.weight", layer="norm|mlp", cause="missing reduction|gradient that is not reduced")  # fmt: skip
 def entered_without_copy(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -167,7 +167,7 @@ def every_rank_the_first_shard(side: Side) -> None:
 
 
 @case("gate and up exchanged: silu(up) times gate", mesh=TP,
-      operator="silu", layer="mlp", cause="wrong tensor|inputs in the wrong order")  # fmt: skip
+      operator="silu", layer="mlp", cause="parameters exchanged|wrong tensor")  # fmt: skip
 def gate_and_up_exchanged(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -175,28 +175,6 @@ def gate_and_up_exchanged(side: Side) -> None:
         gate, upper = up(side, x, "gate"), up(side, x, "up")
         if side.wrong:
             gate, upper = upper, gate
-        h = side.body.mul(side.body.silu(gate), upper)
-        y = side.reduce_from(down(side, h), "tp")
-    head(side, y)
-
-
-@case("a fused gate-and-up weight divided as one, not each half", mesh=TP,
-      operator="slice|linear|silu|mul", layer="mlp", cause="wrong shard|wrong slice")  # fmt: skip
-def fused_halves_divided_as_one(side: Side) -> None:
-    x = norm(side, side.load())
-    with side.module("mlp"):
-        x = side.copy_to(x, "tp")
-        each = FFN // side.ranks("tp")
-        fused = side.parameter(
-            "mlp.gate_up", 2, FFN, HIDDEN, split={0 if side.wrong else 1: "tp"}
-        )
-        if side.wrong:
-            fused = side.body.view(fused, 2, each, HIDDEN)
-        halves = [
-            side.body.view(side.body.op("slice", fused, dim=0, start=n, size=1), each, HIDDEN)
-            for n in range(2)
-        ]
-        gate, upper = (side.body.linear(x, half) for half in halves)
         h = side.body.mul(side.body.silu(gate), upper)
         y = side.reduce_from(down(side, h), "tp")
     head(side, y)
@@ -251,7 +229,7 @@ def attention_with(mistake: str) -> None:
 
 ATTENTION = {
     "exchanged": ("queries and keys exchanged", "transpose|matmul",
-                  "wrong tensor|inputs in the wrong order"),
+                  "parameters exchanged|wrong tensor|inputs in the wrong order"),
     "value": ("keys in place of values", "transpose|matmul", "wrong tensor"),
     "scale": ("scores divided by another head size's root", "div", "wrong constant"),
     "unmasked": ("no causal mask", "softmax", "missing operator"),

@@ -113,23 +113,22 @@ def _broadcast(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
 
 
 def other_reductions(spot: Spot) -> Iterator[Candidate]:
-    """A maximum over ranks that should be a sum, and the other way round."""
+    """A maximum over ranks that should be a sum."""
     rows = list(spot.culprit.rows[:1])
     for value in spot.rows[0].inputs:
         rows += spot.before(value, lambda row: row.kind != "op")
     for number in dict.fromkeys(rows):
         for site in spot.origins[number][:1]:
             op = op_at(spot.plan, site)
-            if op.name != "all_reduce" or op.attrs.get("op", "sum") not in ("sum", "max"):
+            if op.name != "all_reduce" or op.attrs.get("op") != "max":
                 continue
-            right = "sum" if op.attrs.get("op") == "max" else "max"
             edits = [
-                Edit(s, replace(op_at(spot.plan, s), attrs={**op.attrs, "op": right}))
+                Edit(s, replace(op_at(spot.plan, s), attrs={**op.attrs, "op": "sum"}))
                 for s in spot.alike(site)
             ]
             yield edited(
                 "wrong reduction operator",
-                f"an all-reduce with {right} after {named(spot.plan, site)}",
+                f"an all-reduce that adds up, in place of the maximum, after {named(spot.plan, site)}",
                 spot.plan,
                 edits,
             )

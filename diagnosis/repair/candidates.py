@@ -20,6 +20,7 @@ from shardproof.diagnosis.repair.communication import (
     missing_reductions,
     other_collectives,
 )
+from shardproof.diagnosis.repair.dimensions import other_dimensions
 from shardproof.diagnosis.repair.edits import Site
 from shardproof.diagnosis.repair.origins import Candidate, Spot
 from shardproof.diagnosis.repair.positions import exchanged_parameters, offsets, shards
@@ -45,6 +46,7 @@ CANDIDATES: Final[tuple[Callable[[Spot], Iterator[Candidate]], ...]] = (
     exchanged_parameters,
     exchanged_peers,
     other_collectives,
+    other_dimensions,
     swapped_inputs,
     other_tensors,
     lost_factors,

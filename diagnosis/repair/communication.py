@@ -44,6 +44,7 @@ def missing_reductions(spot: Spot) -> Iterator[Candidate]:
         moved = [n for n in chain if spot.row(n).name in MOVES and spot.row(n).kind != "slice"]
         for number in dict.fromkeys([*moved, *chain[-1:], *chain[:1]]):
             yield from collectives(spot, number, ("all_reduce",))
+    yield from _where_partial(spot, list(values))
 
 
 def other_collectives(spot: Spot) -> Iterator[Candidate]:
@@ -67,9 +68,10 @@ def collectives(spot: Spot, number: int, kinds: Sequence[str]) -> Iterator[Candi
 
 
 def collectives_at(
-    plan: Plan, site: Site, kinds: Sequence[str], programs: Sequence[int]
+    plan: Plan, site: Site, kinds: Sequence[str], programs: Sequence[int], by: str = "sum"
 ) -> Iterator[Candidate]:
-    """See `collectives`; for groups without named ranks, of all ``programs``."""
+    """See `collectives`; for groups without named ranks, of all ``programs``; ``by``: what an
+    all-reduce computes."""
     op = op_at(plan, site)
     body = plan.programs[site.program].bodies[site.body]
     replaces = op.name in COLLECTIVES or op.name == "identity"
@@ -83,6 +85,8 @@ def collectives_at(
                 continue
             if kind == "identity" and not replaces:
                 continue
+            if kind == "all_reduce":
+                attrs = {**attrs, "op": by}
             who = members(plan, group, programs)
             if replaces and kind == "identity":
                 who = sorted({*who, *programs})
@@ -268,7 +272,12 @@ def _reduced_shard(program: Program, number: int, group: Group) -> Program:
 
 def partial_gradients(spot: Spot) -> Iterator[Candidate]:
     """A partial gradient is added up where it becomes one: where what it is made of is whole."""
-    waiting = [v for row in spot.rows for v in row.outputs if spot.is_partial(v)]
+    yield from _where_partial(spot, [v for row in spot.rows for v in row.outputs])
+
+
+def _where_partial(spot: Spot, values: Sequence[int]) -> Iterator[Candidate]:
+    """Values that are partial are reduced where they become so."""
+    waiting = [v for v in values if spot.is_partial(v)]
     seen: set[int] = set()
     begins: dict[int, None] = {}
     while waiting and len(seen) < _MOST_LOOKED_AT:
@@ -284,7 +293,15 @@ def partial_gradients(spot: Spot) -> Iterator[Candidate]:
     for number in begins:
         if spot.origins[number]:
             site = spot.origins[number][0]
-            yield from collectives_at(spot.plan, site, ("all_reduce",), [site.program])
+            programs = [s.program for s in spot.origins[number]]
+            for op in reductions_of(spot, spot.row(number).outputs):
+                yield from collectives_at(spot.plan, site, ("all_reduce",), programs, op)
+
+
+def reductions_of(spot: Spot, values: Sequence[int]) -> list[str]:
+    """By what partial values are completed: "sum", "max"."""
+    tokens = [t for v in values for t in spot.tokens(v)]
+    return list(dict.fromkeys("max" if t.kind == "max" else "sum" for t in tokens))
 
 
 #: Values before a partial gradient that are looked at for where it becomes partial.

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from shardproof.diagnosis.locate.culprits import Culprit
 from shardproof.diagnosis.repair.edits import Edit, Site, applied, op_at, peer, sites
-from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.lineage import Lineage, Token
 from shardproof.engine.plan.ir import Op, Plan
 from shardproof.engine.schedule.dataflow import flow, label
 from shardproof.engine.schedule.instances import Row
@@ -99,6 +99,11 @@ class Spot:
             for there, held in sites(self.plan.programs[site.program], site.program)
             if held.backward and held.name == op.name and held.source == op.source
         ]
+
+    def tokens(self, value: int) -> list[Token]:
+        """The sums and maxima that a value is a part of."""
+        held, nodes = self.lineage(value), self.result.nodes
+        return [nodes.tokens[p.token] for t in held.terms for p in t.parts] if held else []
 
     def is_partial(self, value: int) -> bool:
         held = self.lineage(value)

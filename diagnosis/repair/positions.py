@@ -6,20 +6,21 @@ operator begin, and the n-th part for the n-th rank along each axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 from shardproof.diagnosis.repair.edits import (
     Edit,
-    applied,
+    Site,
     op_at,
     sites,
     with_program,
 )
 from shardproof.diagnosis.repair.origins import Candidate, Spot, edited, named
-from shardproof.engine.algebra.affine import ZERO, Affine, affine
-from shardproof.engine.plan.ir import Op, Plan, Program, Shard
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.plan.ir import Group, Op, Plan, Program, Shard
+from shardproof.engine.schedule.instances import Row, Unrolled
 
 #: Attributes that say where a rank's part begins; ``stop`` and the like move with them.
 BEGINS = {"start": "stop", "local_expert_start": "local_expert_end"}
@@ -28,29 +29,34 @@ BEGINS = {"start": "stop", "local_expert_start": "local_expert_end"}
 def offsets(spot: Spot) -> Iterator[Candidate]:
     """The operator, and those of its module that begin at the same wrong position, begin where
     their operands do, or at the rank's part."""
-    for site in spot.sites[:1]:
-        op = op_at(spot.plan, site)
-        for key in BEGINS:
-            wrong = op.attrs.get(key)
-            if isinstance(wrong, int) and not isinstance(wrong, bool):
-                wrong = affine(wrong)
-            if not isinstance(wrong, Affine):
-                continue
-            for right in _starts(spot, op, site.program, site.body):
-                if right != wrong:
-                    yield _begun(spot, op, key, wrong, right)
+    rows = list(spot.culprit.rows[:1])
+    for value in spot.rows[0].inputs:
+        rows += spot.before(value, lambda row: True)
+    for number in dict.fromkeys(rows):
+        for site in spot.origins[number][:1]:
+            op = op_at(spot.plan, site)
+            for key in BEGINS:
+                wrong = op.attrs.get(key)
+                if isinstance(wrong, int) and not isinstance(wrong, bool):
+                    wrong = affine(wrong)
+                if isinstance(wrong, Affine):
+                    for right in _starts(spot, spot.row(number), op, site):
+                        if right != wrong:
+                            yield _begun(spot, site, key, wrong, right)
+            if op.name == "slice":
+                yield from _chunks(spot, site)
 
 
-def _starts(spot: Spot, op: Op, program: int, body: int) -> Iterator[Affine]:
+def _starts(spot: Spot, row: Row, op: Op, site: Site) -> Iterator[Affine]:
     """Positions at which the operator might begin."""
     found: dict[Affine, None] = {}
-    for value in spot.rows[0].inputs:
+    for value in row.inputs:
         lineage = spot.lineage(value)
         for term in lineage.terms if lineage is not None else ():
             for dim in term.layout.dims:
                 found.update((atom.start, None) for atom in dim)
-    held = spot.plan.programs[program]
-    values = held.bodies[body].values
+    held = spot.plan.programs[site.program]
+    values = held.bodies[site.body].values
     lengths = {n for v in (*op.inputs, *op.outputs) if v >= 0 for n in values[v].shape}
     for axis, extent, _ in held.axes:
         if extent > 1:
@@ -58,8 +64,9 @@ def _starts(spot: Spot, op: Op, program: int, body: int) -> Iterator[Affine]:
     return iter(found)
 
 
-def _begun(spot: Spot, op: Op, key: str, wrong: Affine, right: Affine) -> Candidate:
+def _begun(spot: Spot, at: Site, key: str, wrong: Affine, right: Affine) -> Candidate:
     """The candidate in which what begins at ``wrong`` begins at ``right``."""
+    op = op_at(spot.plan, at)
     edits = []
     for program in spot.programs:
         for site, held in sites(spot.plan.programs[program], program):
@@ -72,54 +79,78 @@ def _begun(spot: Spot, op: Op, key: str, wrong: Affine, right: Affine) -> Candid
                 if isinstance(stop, int | Affine):
                     attrs[BEGINS[key]] = right - wrong + stop
                 edits.append(Edit(site, replace(held, attrs=attrs)))
-    where = named(spot.plan, spot.sites[0])
+    where = named(spot.plan, at)
     return edited(
         "wrong offset", f"{key} {right} in place of {wrong} in {where}", spot.plan, edits
     )
+
+
+def _chunks(spot: Spot, site: Site) -> Iterator[Candidate]:
+    """A slice that is the same on every rank becomes the rank's chunk along an axis."""
+    op = op_at(spot.plan, site)
+    held = spot.plan.programs[site.program]
+    values = held.bodies[site.body].values
+    dim, size = op.attrs.get("dim"), op.attrs.get("size")
+    if not isinstance(dim, int) or not isinstance(size, int) or op.backward:
+        return
+    for axis, extent, _ in held.axes:
+        if extent * size != values[op.inputs[0]].shape[dim]:
+            continue
+        attrs = {"group": Group(axes=(axis,)), "dim": dim}
+        edits = [Edit(site, Op("chunk", op.inputs, op.outputs, attrs, False, op.source))]
+        for there in spot.backward_of(site):
+            back = op_at(spot.plan, there)
+            whole = Op("all_gather", back.inputs[-1:], back.outputs, attrs, False, back.source)
+            edits.append(Edit(there, whole))
+        yield edited(
+            "wrong offset",
+            f"each rank's chunk along {axis} in place of the first {size} positions in "
+            f"{named(spot.plan, site)}",
+            spot.plan,
+            edits,
+        )
 
 
 # -- shards ----------------------------------------------------------------------------------------
 
 
 def shards(spot: Spot) -> Iterator[Candidate]:
-    """A parameter that is read here, directly or after moves, is held in another part."""
-    for number in _read(spot):
-        for program in spot.programs:
-            held = spot.plan.programs[program]
-            if number >= len(held.shards):
-                continue
-            shard = held.shards[number]
+    """A parameter that is read here, directly or after other operators, is held in another part."""
+    names = _read(spot.result.parallel.unrolled, [v for row in spot.rows[:1] for v in row.inputs])
+    for name in names:
+        yield from other_shards(spot.plan, name, spot.programs)
+
+
+def other_shards(plan: Plan, name: str, programs: Sequence[int]) -> Iterator[Candidate]:
+    """A parameter is held in another part by some programs."""
+    for program in programs:
+        held = plan.programs[program]
+        for shard in dict.fromkeys(s for s in held.shards if s.name == name):
             for dim, offset in _other_parts(held, shard):
-                plan = _held_at(spot.plan, shard, dim, offset)
                 yield Candidate(
                     "wrong shard",
                     f"{shard.name} held from {offset} along dimension {dim}, in place of "
                     f"{shard.offset[dim]}",
-                    plan,
+                    _held_at(plan, shard, dim, offset),
                 )
 
 
-def _read(spot: Spot) -> list[int]:
-    """The numbers of the shards that the operator reads, with nothing but moves between."""
-    found: dict[int, None] = {}
-    tensors = spot.result.parallel.unrolled.tensors
-    names: dict[str, int] = {}
-    for program in spot.programs:
-        for number, shard in enumerate(spot.plan.programs[program].shards):
-            names.setdefault(shard.name, number)
-    waiting = [v for row in spot.rows[:1] for v in row.inputs if v >= 0]
+def _read(unrolled: Unrolled, values: Sequence[int]) -> list[str]:
+    """The names of the parameters that values are made of, the nearest first."""
+    maker = {v: row for row in unrolled.rows for v in row.outputs}
+    found: dict[str, None] = {}
+    waiting = [v for v in values if v >= 0]
     seen: set[int] = set()
-    while waiting:
+    while waiting and len(seen) < _MOST_READ:
         value = waiting.pop(0)
-        if value in seen or len(seen) > _MOST_READ:
+        if value in seen:
             continue
         seen.add(value)
-        if value not in spot.maker or spot.row(spot.maker[value]).kind == "shard":
-            name = tensors[value].name
-            if name in names:
-                found.setdefault(names[name])
-            continue
-        waiting += [v for v in spot.row(spot.maker[value]).inputs if v >= 0]
+        row = maker.get(value)
+        if row is None or row.kind == "shard":
+            found.setdefault(unrolled.tensors[value].name)
+        else:
+            waiting += [v for v in row.inputs if v >= 0]
     return list(found)
 
 
@@ -156,21 +187,23 @@ def _held_at(plan: Plan, shard: Shard, dim: int, offset: Affine) -> Plan:
 
 
 def exchanged_parameters(spot: Spot) -> Iterator[Candidate]:
-    """Two parameters of one shape that are read here change places, forward and backward."""
-    numbers = _read(spot)
+    """A parameter that is read here and the one that the counterpart reads there change places,
+    forward and backward."""
+    mine = _read(spot.result.parallel.unrolled, [v for r in spot.rows[:1] for v in r.inputs])
+    theirs: list[str] = []
+    if spot.culprit.counterpart >= 0:
+        single = spot.result.single.unrolled
+        theirs = _read(single, single.rows[spot.culprit.counterpart].inputs)
     for program in spot.programs[:1]:
-        held = spot.plan.programs[program].shards
-        for i, j in combinations(numbers, 2):
-            if j >= len(held) or i >= len(held) or not _alike(held[i], held[j]):
+        held = {s.name: s for s in spot.plan.programs[program].shards}
+        pairs = [*product(mine, theirs), *combinations(mine, 2)]
+        for one, other in dict.fromkeys(pairs):
+            if one not in held or other not in held or not _alike(held[one], held[other]):
                 continue
             plan = spot.plan
             for p in spot.programs:
-                plan = _exchanged(plan, p, held[i].name, held[j].name)
-            yield Candidate(
-                "parameters exchanged",
-                f"{held[i].name} and {held[j].name} in each other's place",
-                plan,
-            )
+                plan = _exchanged(plan, p, one, other)
+            yield Candidate("parameters exchanged", f"{one} and {other} in each other's place", plan)
 
 
 def _alike(one: Shard, other: Shard) -> bool:
