@@ -60,7 +60,7 @@ def culprits(result: Partition) -> list[Culprit]:
     wrong: set[int] = set()
     found: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str]] = {}
-    aligned = counterparts(result)
+    aligned = counterparts(result, loosely=True)
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind in ENDS and not c.holds])
     for number, row in enumerate(side.unrolled.rows):
         counterpart = aligned[number]
@@ -243,7 +243,7 @@ def alike(result: Partition, culprit: Culprit) -> list[Row]:
     """The rows that do right what those of a culprit do wrong."""
     every = result.parallel.unrolled.rows
     if culprit.counterpart >= 0:
-        held = [n for n, m in enumerate(counterparts(result)) if m == culprit.counterpart]
+        held = [n for n, m in enumerate(counterparts(result, loosely=True)) if m == culprit.counterpart]
     else:
         row = every[culprit.rows[0]]
         what = (row.kind, row.name, row.source)

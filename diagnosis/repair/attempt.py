@@ -132,7 +132,7 @@ def failed_rows(result: Partition) -> list[Culprit]:
     """Rows that have no result though they have all inputs: their operands do not fit; the same
     operator on several ranks is one."""
     side = result.parallel
-    aligned = counterparts(result)
+    aligned = counterparts(result, loosely=True)
     found: dict[object, list[int]] = {}
     for number, row in enumerate(side.unrolled.rows):
         whole = all(v < 0 or side.lineages[v] is not None for v in row.inputs)

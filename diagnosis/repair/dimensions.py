@@ -117,7 +117,7 @@ def _backward(
     if op.name == "all_to_all":
         conjugate = {"split_dim": dims["concat_dim"], "concat_dim": dims["split_dim"]}
     for number, held in enumerate(body.ops):
-        again = (held.name, held.source, held.backward) == (op.name, op.source, False)
+        again = held.name == op.name and held.source.module == op.source.module
         if again and held.attrs == op.attrs and op.name == "all_gather":
             # Not kept, but gathered again.
             changed[number] = {**held.attrs, **dims}

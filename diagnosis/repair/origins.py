@@ -144,7 +144,7 @@ def origins(result: Partition) -> list[tuple[Site, ...]]:
 def culprit_at(result: Partition, site: Site, cause: str) -> Culprit:
     """The rows that an operator makes, as where a fault begins."""
     rows = tuple(n for n, places in enumerate(origins(result)) if site in places)
-    return Culprit(rows[:1], counterparts(result)[rows[0]], cause)
+    return Culprit(rows[:1], counterparts(result, loosely=True)[rows[0]], cause)
 
 
 def loss_maker(result: Partition, otherwise: Culprit) -> Culprit:
@@ -152,7 +152,7 @@ def loss_maker(result: Partition, otherwise: Culprit) -> Culprit:
     for number, row in enumerate(result.parallel.unrolled.rows):
         for found in result.conclusions:
             if found.kind == "loss" and not found.holds and found.value in row.outputs:
-                return Culprit((number,), counterparts(result)[number], found.message)
+                return Culprit((number,), counterparts(result, loosely=True)[number], found.message)
     return otherwise
 
 
