@@ -19,7 +19,7 @@ from shardproof.diagnosis.repair.edits import (
 )
 from shardproof.diagnosis.repair.origins import Candidate, Spot, edited, named
 from shardproof.engine.algebra.affine import Affine, affine
-from shardproof.engine.plan.ir import Group, Op, Plan, Program, Shard
+from shardproof.engine.plan.ir import MICROBATCH, Group, Op, Plan, Program, Shard
 from shardproof.engine.schedule.instances import Row, Unrolled
 
 #: Attributes that say where a rank's part begins; ``stop`` and the like move with them.
@@ -27,11 +27,11 @@ BEGINS = {"start": "stop", "local_expert_start": "local_expert_end"}
 
 
 def offsets(spot: Spot) -> Iterator[Candidate]:
-    """The operator, and those of its module that begin at the same wrong position, begin where
-    their operands do, or at the rank's part."""
+    """The operator, or a slice before it, and those of its module that begin at the same wrong
+    position, begin where their operands do, or at the rank's part."""
     rows = list(spot.culprit.rows[:1])
     for value in spot.rows[0].inputs:
-        rows += spot.before(value, lambda row: True)
+        rows += [n for n in spot.before(value, lambda row: True) if spot.row(n).name == "slice"]
     for number in dict.fromkeys(rows):
         for site in spot.origins[number][:1]:
             op = op_at(spot.plan, site)
@@ -61,7 +61,8 @@ def _starts(spot: Spot, row: Row, op: Op, site: Site) -> Iterator[Affine]:
     for axis, extent, _ in held.axes:
         if extent > 1:
             found.update((affine(0, {axis: n}), None) for n in sorted(lengths, reverse=True))
-    return iter(found)
+    slices = {MICROBATCH, *spot.plan.replica_axes}
+    return (start for start in found if slices.isdisjoint(start.axes))
 
 
 def _begun(spot: Spot, at: Site, key: str, wrong: Affine, right: Affine) -> Candidate:
