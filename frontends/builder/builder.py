@@ -24,6 +24,7 @@ fit raises `engine.errors.InvalidInput`, which says where.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -307,7 +308,7 @@ class ProgramBuilder:
             self.name,
             tuple(body.body() for body in self._bodies),
             tuple(self._calls),
-            tuple(self.shards),
+            tuple(replace(s, updated_as=int(s.updated_as)) for s in self.shards),
             self.base,
             self.axes,
             tuple(self._seeds),
