@@ -15,8 +15,9 @@ from typing import Final
 from shardproof.diagnosis.explain.causes import Cause, in_layers, is_same, joined
 from shardproof.diagnosis.explain.contradictions import faults, misfits
 from shardproof.diagnosis.explain.counterexample import Examples
-from shardproof.diagnosis.locate.culprits import Culprit, culprits, explain
+from shardproof.diagnosis.locate.culprits import OWN, Culprit, culprits, explain
 from shardproof.diagnosis.repair import attempt as attempts
+from shardproof.diagnosis.repair.addends import OF_THE_LOSS
 from shardproof.diagnosis.repair.attempt import (
     Called,
     Resolved,
@@ -27,7 +28,6 @@ from shardproof.diagnosis.repair.attempt import (
     reached,
 )
 from shardproof.diagnosis.repair.candidates import candidates
-from shardproof.diagnosis.repair.addends import OF_THE_LOSS
 from shardproof.diagnosis.repair.communication import missing_reducers, partial_gradients
 from shardproof.diagnosis.repair.edits import applied
 from shardproof.diagnosis.repair.elsewhere import elsewhere, places_of, spoken_layers
@@ -37,9 +37,10 @@ from shardproof.diagnosis.repair.structure import FAULTS
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.simulation.simulate import Simulation
-from shardproof.engine.specification.conclusions import Conclusion
+from shardproof.engine.specification.conclusions import Conclusion, told
 from shardproof.partition.evidence.recorded import metadata
 from shardproof.partition.stages.partition import Partition
 
@@ -229,23 +230,23 @@ class Diagnosis:
         )
 
     def _conclusion(self, state: Partition) -> Partition | None:
-        """A gradient that no operator before it makes wrong: its reduction."""
+        """A gradient or output that no operator before it makes wrong: its reduction."""
         makers = {v: n for n, r in enumerate(state.parallel.unrolled.rows) for v in r.outputs}
         for found in state.conclusions:
-            if found.holds or found.value not in makers or found.kind != "gradient":
+            if found.holds or found.value not in makers or found.kind in (OWN, LOSS):
                 continue
             culprit = Culprit((makers[found.value],), -1, found.message)
             made = origins(state)
             proposed = iter(
                 [
-                    *other_shards(state.plan, found.name, [found.program]),
+                    *_other_shards(state.plan, found),
                     *missing_reducers(state, found),
                     *partial_gradients(Spot(state, culprit, made)),
                     *candidates(state, culprit, made),
                 ]
             )
             best = self.best(state, proposed, Resolved(state, None))
-            told = _of_gradient(found)
+            told = _of_conclusion(found)
             if best is not None and best[0].edits:
                 # It begins before its reduction: where the repair is.
                 begins = culprit_at(state, best[0].edits[0].site, found.message)
@@ -376,10 +377,16 @@ def _listed(repairs: Sequence[str]) -> str:
     return "; ".join(repairs[:MOST_SENTENCES]) + more
 
 
-def _of_gradient(found: Conclusion) -> Finding:
+def _of_conclusion(found: Conclusion) -> Finding:
     return Finding(
-        "conclusion", found.message, f"gradient of {found.name}", found.name, ranks=found.ranks
+        "conclusion", found.message, told(found.kind, found.name), found.name, ranks=found.ranks
     )
+
+
+def _other_shards(plan: Plan, found: Conclusion) -> Iterator[Candidate]:
+    """The parameter of a gradient, held in another part."""
+    if found.kind == GRADIENT and found.program >= 0:
+        yield from other_shards(plan, found.name, [found.program])
 
 
 def _forward(operator: str) -> str:

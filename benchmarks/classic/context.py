@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from benchmarks.classic.cases import BATCH, EPS, HEADS, HIDDEN, SEQUENCE, VOCABULARY, Side, case
-from shardproof.engine.plan.ir import Group
+from benchmarks.classic.cases import BATCH, HEADS, HIDDEN, SEQUENCE, Side, case
 from shardproof.frontends.builder.builder import along
 
 CP = {"cp": 2}

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
-from benchmarks.classic.cases import BATCH, EPS, FFN, HIDDEN, SEQUENCE, VOCABULARY, Side, add, case
-from benchmarks.classic.cases import Case
-from dataclasses import replace
+from benchmarks.classic.cases import (
+    BATCH,
+    EPS,
+    FFN,
+    HIDDEN,
+    SEQUENCE,
+    Case,
+    Side,
+    add,
+    case,
+)
 from shardproof.engine.plan.ir import Plan
 from shardproof.frontends.builder.builder import along
 
@@ -118,7 +127,8 @@ def loss_times_context(side: Side) -> None:
 def local_token_count(side: Side) -> None:
     body = side.body
     x, mask = body.load_batch(
-        ("x", (side.rows, SEQUENCE, HIDDEN), "float32"), ("mask", (side.rows, SEQUENCE, HIDDEN), "float32")
+        ("x", (side.rows, SEQUENCE, HIDDEN), "float32"),
+        ("mask", (side.rows, SEQUENCE, HIDDEN), "float32"),
     )
     if side.parallel:
         x, mask = (body.chunk(v, 1, along("cp")) for v in (x, mask))
@@ -138,7 +148,8 @@ def local_token_count(side: Side) -> None:
 def dropout_absent(side: Side) -> None:
     body = side.body
     x, mask = body.load_batch(
-        ("x", (side.rows, SEQUENCE, HIDDEN), "float32"), ("mask", (side.rows, SEQUENCE, FFN), "float32")
+        ("x", (side.rows, SEQUENCE, HIDDEN), "float32"),
+        ("mask", (side.rows, SEQUENCE, FFN), "float32"),
     )
     with side.module("mlp"):
         h = body.silu(body.linear(x, side.parameter("mlp.up", FFN, HIDDEN)))

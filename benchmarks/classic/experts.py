@@ -33,9 +33,7 @@ def mixture(side: Side, mistake: str) -> None:
             routed = side.exchange(routed, 0, 1, "dp")
         other = affine(EXPERTS // 2, {"dp": -EXPERTS // 2}) if wrong == "offset" else None
         up = side.parameter("experts.up", EXPERTS, WIDTH, HIDDEN, split={0: "dp"})
-        down = side.parameter(
-            "experts.down", EXPERTS, HIDDEN, WIDTH, split={0: "dp"}, offset=other
-        )
+        down = side.parameter("experts.down", EXPERTS, HIDDEN, WIDTH, split={0: "dp"}, offset=other)
         side.reduced["experts.up"] = side.reduced["experts.down"] = ()
         if wrong == "reduced":
             side.reduced["experts.up"] = ("dp",)
@@ -46,7 +44,11 @@ def mixture(side: Side, mistake: str) -> None:
             y = body.view(y, EXPERTS, BATCH // 2, SEQUENCE, HIDDEN)
         else:
             y = side.exchange(y, 1, 0, "dp")
-        y = body.op("combine_experts", y, body.mul_constant(weights, Fraction(3 if wrong == "weights" else 2)))
+        y = body.op(
+            "combine_experts",
+            y,
+            body.mul_constant(weights, Fraction(3 if wrong == "weights" else 2)),
+        )
     if wrong == "router":
         side.reduced["router.weight"] = ()
     factor = Fraction(1, BATCH * SEQUENCE * HIDDEN)
@@ -123,10 +125,19 @@ def local_expert_start(side: Side) -> None:
             start = affine(EXPERTS // 2, {"tp": -EXPERTS // 2})
         held = [
             side.parameter(f"experts.{name}", EXPERTS, *shape, split={0: "tp"})
-            for name, shape in (("gate", (WIDTH, HIDDEN)), ("up", (WIDTH, HIDDEN)), ("down", (HIDDEN, WIDTH)))
+            for name, shape in (
+                ("gate", (WIDTH, HIDDEN)),
+                ("up", (WIDTH, HIDDEN)),
+                ("down", (HIDDEN, WIDTH)),
+            )
         ]
         y = body.op(
-            "nnscaler_moe_gmm", side.copy_to(x, "tp"), indices, weights, *held, local_expert_start=start
+            "nnscaler_moe_gmm",
+            side.copy_to(x, "tp"),
+            indices,
+            weights,
+            *held,
+            local_expert_start=start,
         )
         y = side.reduce_from(y, "tp")
     with side.module("loss"):

@@ -1,8 +1,8 @@
 """Judge every classic mistake and its twin, and say what the diagnosis made of it.
 
-    python -m benchmarks.classic.run                     # the table, on standard output
-    python -m benchmarks.classic.run --csv results.csv   # and as a file
-    python -m benchmarks.classic.run --only vocabulary   # names that contain this
+python -m benchmarks.classic.run                     # the table, on standard output
+python -m benchmarks.classic.run --csv results.csv   # and as a file
+python -m benchmarks.classic.run --only vocabulary   # names that contain this
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from benchmarks.classic import (  # noqa: F401 (they fill the table)
     vocabulary,
 )
 from benchmarks.classic.cases import CASES, Case
-from shardproof.engine.plan import same_model, wellformed
+from shardproof.engine.plan import same_model
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import wellformed
 from shardproof.inputs.assume import Assumptions
 from shardproof.run import pipeline
 from shardproof.run.options import Options

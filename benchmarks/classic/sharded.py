@@ -7,8 +7,7 @@ from fractions import Fraction
 from benchmarks.classic.cases import BATCH, FFN, HIDDEN, SEQUENCE, Case, Side, add, case
 from shardproof.engine.algebra.affine import ZERO, affine
 from shardproof.engine.plan.ir import Plan, Shard
-from shardproof.frontends.builder.builder import ProgramBuilder, along
-from shardproof.frontends.builder.builder import Scatter
+from shardproof.frontends.builder.builder import ProgramBuilder, Scatter, along
 
 DP = {"dp": 2}
 
@@ -67,7 +66,9 @@ def optimizer(mistake: str, wrong: bool) -> Plan:
     """ZeRO stage 1: replicas add gradients up and each keeps its part."""
 
     def program(single: bool) -> object:
-        made = ProgramBuilder("single" if single else "ranks", axes=() if single else (("dp", 2, 1),))
+        made = ProgramBuilder(
+            "single" if single else "ranks", axes=() if single else (("dp", 2, 1),)
+        )
         weight = made.parameter("mlp.up", (FFN, HIDDEN))
         body = made.body("forward")
         rows = BATCH if single else BATCH // 2

@@ -255,7 +255,9 @@ def ring(mistake: str, wrong: bool) -> Plan:
     return Plan(f"ring-{mistake}", single(), (rank(0), rank(1)), 1)
 
 
-def _add(name: str, what: str, operator: str, layer: str, cause: str, plan: Callable[[bool], Plan]) -> None:
+def _add(
+    name: str, what: str, operator: str, layer: str, cause: str, plan: Callable[[bool], Plan]
+) -> None:
     add(Case(name, what, tuple(operator.split("|")), layer, tuple(cause.split("|")), plan))
 
 

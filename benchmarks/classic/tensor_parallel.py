@@ -291,7 +291,9 @@ def norm_with_local_mean(side: Side) -> None:
         if not side.wrong and side.parallel:
             total = body.all_reduce(total, along("tp"))
         count = HIDDEN // side.ranks("tp") if side.wrong else HIDDEN
-        scale = body.op("rsqrt", body.op("add", body.mul_constant(total, Fraction(1, count)), other=EPS))
+        scale = body.op(
+            "rsqrt", body.op("add", body.mul_constant(total, Fraction(1, count)), other=EPS)
+        )
         h = body.mul(h, scale)
     with side.module("out"):
         weight = side.parameter("out.weight", HIDDEN, HIDDEN, split={1: "tp"})

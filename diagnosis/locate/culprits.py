@@ -33,8 +33,8 @@ GAPS: Final = "what it adds up has gaps that nothing fills"
 #: Ranks that are named one by one.
 FEW: Final = 4
 
-#: Conclusions about values of the parallel side.
-ENDS = ("loss", "gradient")
+#: Conclusions about values of the single-device side.
+OWN = "single-device gradient"
 
 
 class Culprit(NamedTuple):
@@ -61,7 +61,7 @@ def culprits(result: Partition) -> list[Culprit]:
     found: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str]] = {}
     aligned = counterparts(result, loosely=True)
-    gaps = _ranges(result, [c.value for c in result.conclusions if c.kind in ENDS and not c.holds])
+    gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
     for number, row in enumerate(side.unrolled.rows):
         counterpart = aligned[number]
         tainted = any(v in wrong for v in row.inputs)
@@ -243,7 +243,9 @@ def alike(result: Partition, culprit: Culprit) -> list[Row]:
     """The rows that do right what those of a culprit do wrong."""
     every = result.parallel.unrolled.rows
     if culprit.counterpart >= 0:
-        held = [n for n, m in enumerate(counterparts(result, loosely=True)) if m == culprit.counterpart]
+        held = [
+            n for n, m in enumerate(counterparts(result, loosely=True)) if m == culprit.counterpart
+        ]
     else:
         row = every[culprit.rows[0]]
         what = (row.kind, row.name, row.source)

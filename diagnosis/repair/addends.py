@@ -85,8 +85,10 @@ def _moved(plan: Plan, site: Site, reduction: int, place: int) -> Plan | None:
         return None
     if op.name == "add" and body.values[rest[0]].shape != body.values[op.outputs[0]].shape:
         return None
-    before = replace(op, name="identity", inputs=rest, attrs={}) if op.name == "add" else replace(
-        op, inputs=rest
+    before = (
+        replace(op, name="identity", inputs=rest, attrs={})
+        if op.name == "add"
+        else replace(op, inputs=rest)
     )
     between = len(body.values)
     after = Op("add", (between, addend), (result,), {}, False, op.source)
@@ -107,9 +109,7 @@ def _moved(plan: Plan, site: Site, reduction: int, place: int) -> Plan | None:
 def _broadcast(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
     """Whether a shape does not fit another one, to be added to it."""
     tail = large[len(large) - len(small) :] if len(small) <= len(large) else ()
-    return len(small) > len(large) or any(
-        a not in (1, b) for a, b in zip(small, tail, strict=True)
-    )
+    return len(small) > len(large) or any(a not in (1, b) for a, b in zip(small, tail, strict=True))
 
 
 def other_reductions(spot: Spot) -> Iterator[Candidate]:

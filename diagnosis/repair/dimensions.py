@@ -106,9 +106,7 @@ def _along(plan: Plan, site: Site, dims: Mapping[str, int], after: Shape) -> Pla
     return plan
 
 
-def _backward(
-    body: Body, op: Op, value: int, dims: Mapping[str, int], after: Shape
-) -> Body | None:
+def _backward(body: Body, op: Op, value: int, dims: Mapping[str, int], after: Shape) -> Body | None:
     """A backward body in which the collective's result has another shape, and its conjugate is
     along other dimensions."""
     shapes = {there: after for there, saved in body.saved if saved == value}

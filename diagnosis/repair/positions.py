@@ -81,9 +81,7 @@ def _begun(spot: Spot, at: Site, key: str, wrong: Affine, right: Affine) -> Cand
                     attrs[BEGINS[key]] = right - wrong + stop
                 edits.append(Edit(site, replace(held, attrs=attrs)))
     where = named(spot.plan, at)
-    return edited(
-        "wrong offset", f"{key} {right} in place of {wrong} in {where}", spot.plan, edits
-    )
+    return edited("wrong offset", f"{key} {right} in place of {wrong} in {where}", spot.plan, edits)
 
 
 def _chunks(spot: Spot, site: Site) -> Iterator[Candidate]:
@@ -166,9 +164,7 @@ def _other_parts(program: Program, shard: Shard) -> Iterator[tuple[int, Affine]]
         if size == full or full % size:
             continue
         starts = [
-            affine(0, {axis: size})
-            for axis, extent, _ in program.axes
-            if extent * size == full
+            affine(0, {axis: size}) for axis, extent, _ in program.axes if extent * size == full
         ]
         starts += [affine(n * size) for n in range(full // size)] if not starts else []
         for start in starts:
@@ -204,7 +200,9 @@ def exchanged_parameters(spot: Spot) -> Iterator[Candidate]:
             plan = spot.plan
             for p in spot.programs:
                 plan = _exchanged(plan, p, one, other)
-            yield Candidate("parameters exchanged", f"{one} and {other} in each other's place", plan)
+            yield Candidate(
+                "parameters exchanged", f"{one} and {other} in each other's place", plan
+            )
 
 
 def _alike(one: Shard, other: Shard) -> bool:

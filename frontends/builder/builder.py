@@ -17,6 +17,9 @@ A two-rank data-parallel plan of one linear layer, with its single-device side::
     parallel = step(ProgramBuilder("ranks", axes=(("dp", 2, 1),)), 2, 2)
     plan = Plan("example", single, (parallel,), microbatches=2, replica_axes=("dp",))
 
+Programs without a batch to load, outputs, and a backward that is written out:
+`frontends.builder.expecting`.
+
 Shapes are inferred from the operators' declarations and gradients derived from them; what does not
 fit raises `engine.errors.InvalidInput`, which says where.
 """
@@ -26,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.errors import InvalidInput
@@ -36,6 +39,10 @@ from shardproof.frontends.builder.shapes import Inference, Shape
 from shardproof.frontends.builder.tape import Held, Reverse, Tensor
 
 __all__ = ["BodyBuilder", "ProgramBuilder", "along"]
+
+
+#: For each dimension that is divided: the rank axis, or several, outermost first.
+Split: TypeAlias = "Mapping[int, str | tuple[str, ...]]"
 
 
 class Scatter(NamedTuple):
@@ -102,7 +109,9 @@ class BodyBuilder(Communicating):
 
     # -- reductions -----------------------------------------------------------------------------
 
-    def sum(self, x: int, dim: int | None = None, *, keepdim: bool = False, name: str = "") -> Tensor:
+    def sum(
+        self, x: int, dim: int | None = None, *, keepdim: bool = False, name: str = ""
+    ) -> Tensor:
         """Sum over one dimension, or over all of them (``[1]``)."""
         if dim is None:
             return self.op("sum", x, name=name)
@@ -183,7 +192,7 @@ class ProgramBuilder:
         self.extents = {axis: extent for axis, extent, _ in axes}
         self.inference = inference or Inference()
         self.shards: list[Shard] = []
-        self._bodies: list[BodyBuilder] = []
+        self.bodies: list[BodyBuilder] = []
         self._calls: list[Call] = []
         self._seeds: list[tuple[int, int]] = []
         self._slots = 0
@@ -192,7 +201,7 @@ class ProgramBuilder:
         self,
         name: str,
         shape: Shape,
-        split: Mapping[int, str | tuple[str, ...]] | None = None,
+        split: Split | None = None,
         *,
         trainable: bool = True,
         dtype: str = "float32",
@@ -201,8 +210,29 @@ class ProgramBuilder:
         """A parameter (or buffer) of full ``shape``, held divided over rank axes: ``split`` maps
         dimensions to an axis, or several, outermost first (absent axes have one rank).
         ``updated_as``: see `engine.plan.ir.Shard`.  Returns its shard number."""
+        local, offset = self.cut(name, shape, split or {})
+        return self.shard(Shard(name, shape, local, offset, dtype, trainable, updated_as))
+
+    def named(
+        self,
+        name: str,
+        shape: Shape,
+        split: Split | None = None,
+        *,
+        kind: str = "batch",
+        dtype: str = "float32",
+        domain: tuple[int, int] | None = None,
+    ) -> Held:
+        """A named input of full ``shape`` that is no parameter (``kind``: "batch", "state",
+        "constant", or "" for a buffer), divided as `parameter` is; ``domain``: of integers, [low,
+        high).  Returns its shard number, which a body reads with `BodyBuilder.parameter`."""
+        local, offset = self.cut(name, shape, split or {})
+        return self.shard(Shard(name, shape, local, offset, dtype, False, kind=kind, domain=domain))
+
+    def cut(self, name: str, shape: Shape, split: Split) -> tuple[Shape, tuple[Affine, ...]]:
+        """The local shape, and where it begins, of a tensor that is divided over rank axes."""
         local, offset = list(shape), [ZERO] * len(shape)
-        for given, named in (split or {}).items():
+        for given, named in split.items():
             if not -len(shape) <= given < len(shape):
                 raise InvalidInput(f"dimension {given} of {name} {list(shape)}", self.name)
             dim = given % len(shape)
@@ -217,9 +247,7 @@ class ProgramBuilder:
                 local[dim] //= extent
                 if extent > 1:
                     offset[dim] += affine(0, {axis: local[dim]})
-        return self.shard(
-            Shard(name, shape, tuple(local), tuple(offset), dtype, trainable, updated_as)
-        )
+        return tuple(local), tuple(offset)
 
     def shard(self, shard: Shard) -> Held:
         """Hold any shard; returns its number."""
@@ -230,14 +258,14 @@ class ProgramBuilder:
         """A new body (a backward one names its ``mirror``)."""
         body = BodyBuilder(
             name,
-            len(self._bodies),
+            len(self.bodies),
             shards=self.shards,
             extents=self.extents,
             inference=self.inference,
             mirror=mirror,
         )
         body.program = self
-        self._bodies.append(body)
+        self.bodies.append(body)
         return body
 
     def slot(self) -> int:
@@ -306,7 +334,7 @@ class ProgramBuilder:
         """The finished program."""
         return Program(
             self.name,
-            tuple(body.body() for body in self._bodies),
+            tuple(body.body() for body in self.bodies),
             tuple(self._calls),
             tuple(replace(s, updated_as=int(s.updated_as)) for s in self.shards),
             self.base,

@@ -60,7 +60,9 @@ class Communicating(Tape):
         self.step([output], [x], pullback)
         return output
 
-    def gather_parameter(self, x: int, dim: int, group: Group, within: Group | None = None) -> Tensor:
+    def gather_parameter(
+        self, x: int, dim: int, group: Group, within: Group | None = None
+    ) -> Tensor:
         """A parameter whose parts are on the ranks of ``group``: gathered, and not kept; backward
         gathers it again, and gives each rank its part of the gradient, summed over ``within`` (the
         ranks that use the same part on other tokens) and ``group``."""
@@ -103,6 +105,11 @@ class Communicating(Tape):
         self.append("send", [x], [], {"peer": peer})
         if x in self.differentiable:
             self.step([], [x], lambda r, g: [_receive_gradient(r, x, peer)], always=True)
+
+    def post_recv(self, peer: int) -> None:
+        """Be ready for the next message from program ``peer`` (``irecv``), which a later `recv`
+        takes: a sender that waits for its receive goes on."""
+        self.append("post_recv", [], [], {"peer": peer})
 
     def recv(self, shape: Shape, peer: int, name: str = "recv", *, gradient: bool = True) -> Tensor:
         """Receive from program ``peer``; backward: send the gradient back."""

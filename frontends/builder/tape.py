@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
-from shardproof.engine.ops import OPERATORS, lookup
+from shardproof.engine.ops import lookup
 from shardproof.engine.plan.ir import Attr, Body, Group, Op, Shard, Source, Value
 from shardproof.frontends.builder.callers import caller, exactly, near
 from shardproof.frontends.builder.shapes import Inference, Shape
@@ -106,6 +106,7 @@ class Tape:
         self.gradients: list[tuple[int, int]] = []
         self.reduced: list[tuple[int, int, int]] = []
         self.losses: list[int] = []
+        self.results: list[int] = []
         self._held = shards
         self._inference = inference
         self._module = ""
@@ -192,8 +193,15 @@ class Tape:
         self.losses.append(self.own(value))
         self.outputs.append(self.own(value))
 
+    def result(self, value: int) -> int:
+        """Declare ``value`` one that an expectation is about; returns it."""
+        own = self.own(value)
+        if own not in self.results:
+            self.results.append(own)
+        return value
+
     def parameter(self, shard: int) -> Tensor:
-        """The value of shard number ``shard`` of the program."""
+        """The value of shard number ``shard``: a parameter or another named input."""
         if isinstance(shard, Tensor) or shard >= len(self._held):
             raise self.fail(f"expected a shard of the program, found {shard!r}")
         if shard not in self.shards:
@@ -236,12 +244,13 @@ class Tape:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """A declared operator by its name: ``body.layernorm(x, weight, bias, eps=...)`` is `op`,
         or `apply` where it has several outputs."""
-        if name.startswith("_") or name not in OPERATORS:
-            known = [*OPERATORS, *(n for n in dir(type(self)) if not n.startswith("_"))]
-            raise AttributeError(
-                f"{type(self).__name__} has no {name}, and no operator {name} is declared"
-                f"{near(name, known)}"
-            )
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            lookup(name)
+        except Unsupported as error:
+            hint = near(name, [n for n in dir(type(self)) if not n.startswith("_")])
+            raise AttributeError(f"{type(self).__name__} has no {name}{hint}; {error}") from None
         return partial(self._declared, name)
 
     def _declared(self, operator: str, *inputs: int, **attrs: Any) -> Tensor | tuple[Tensor, ...]:
@@ -256,8 +265,10 @@ class Tape:
         A float among the attributes is taken for the shortest decimal that it prints as, and a
         warning says so.
         """
-        if operator not in OPERATORS:
-            raise self.fail(f"operator {operator} is not declared{near(operator, OPERATORS)}")
+        try:
+            lookup(operator)
+        except Unsupported as error:
+            raise self.fail(str(error)) from None
         attrs = {key: exactly(key, value) for key, value in given.items()}
         shapes = [self.shape(v) for v in inputs]
         try:
@@ -266,7 +277,7 @@ class Tape:
             raise self.fail(f"{operator} of shapes {[list(s) for s in shapes]}: {error}") from error
         outputs = [self.value(shape, name or operator) for shape in found]
         self.append(operator, inputs, outputs, attrs)
-        data = lookup(operator).data
+        data = lookup(operator).index_data(len(inputs))
         wrt = tuple(i for i, v in enumerate(inputs) if v in self.differentiable and i not in data)
 
         def pullback(reverse: Reverse, gradients: Sequence[int]) -> list[int]:
@@ -324,6 +335,7 @@ class Tape:
             tuple((int(value), int(shard)) for value, shard in self.gradients),
             tuple((int(a), int(b), int(shard)) for a, b, shard in self.reduced),
             tuple(self.losses),
+            results=tuple(self.results),
         )
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan import same_model as pairing
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan, Program
+from shardproof.engine.plan.mesh import on_one_mesh
+from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler.read import reading
 from shardproof.frontends.untrusted.inert import printable
@@ -103,16 +104,17 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
             microbatches=other.microbatches,
             replica_axes=other.replica_axes,
             loss=alone.loss,
-            notes=(assumptions.of_groups(),),
             recorded=other.recorded,
+            assumed=(assumptions.of_groups(), *alone.assumed, *other.assumed),
         ),
         assumptions,
     )
 
 
 def _combined(plan: Plan, assumptions: Assumptions) -> Plan:
-    """``plan`` with the user's word on how losses combine."""
-    return plan if assumptions.loss is None else replace(plan, loss=assumptions.loss)
+    """``plan`` with the user's word on how losses combine, its programs on one mesh."""
+    chosen = plan if assumptions.loss is None else replace(plan, loss=assumptions.loss)
+    return on_one_mesh(chosen)
 
 
 def _expected(plan: Plan, assumptions: Assumptions) -> None:
