@@ -60,13 +60,31 @@ def attention(side: Side, mistake: str) -> None:
 
 
 MISTAKES = {
-    "rotary": ("every rank rotates by the first positions", "slice|apply_rotary_emb", "attention",
-               "wrong offset|wrong collective|wrong slice"),
-    "mask": ("every rank masks as if its queries were the first", "slice|apply_mask", "attention",
-             "wrong offset|wrong collective|wrong slice"),
-    "keys": ("each rank repeats its own keys", "concat|transpose|matmul", "attention", "wrong tensor|missing collective"),
-    "batch": ("keys are gathered along the batch", "view|transpose|matmul|all_gather", "attention", "wrong dimension"),
-}  # fmt: skip
+    "rotary": (
+        "every rank rotates by the first positions",
+        "slice|apply_rotary_emb",
+        "attention",
+        "wrong offset|wrong collective|wrong slice",
+    ),
+    "mask": (
+        "every rank masks as if its queries were the first",
+        "slice|apply_mask",
+        "attention",
+        "wrong offset|wrong collective|wrong slice",
+    ),
+    "keys": (
+        "each rank repeats its own keys",
+        "concat|transpose|matmul",
+        "attention",
+        "wrong tensor|missing collective",
+    ),
+    "batch": (
+        "keys are gathered along the batch",
+        "view|transpose|matmul|all_gather",
+        "attention",
+        "wrong dimension",
+    ),
+}
 
 
 def _attention(mistake: str) -> None:
@@ -83,8 +101,13 @@ for _mistake in MISTAKES:
     _attention(_mistake)
 
 
-@case("learned positions are those of the first rank", mesh=CP,
-      operator="slice|add", layer="positions", cause="wrong offset|wrong collective|wrong slice")  # fmt: skip
+@case(
+    "learned positions are those of the first rank",
+    mesh=CP,
+    operator="slice|add",
+    layer="positions",
+    cause="wrong offset|wrong collective|wrong slice",
+)
 def context_positions(side: Side) -> None:
     body = side.body
     here = SEQUENCE // side.ranks("cp")
@@ -104,8 +127,13 @@ def context_positions(side: Side) -> None:
         body.loss(body.mul_constant(total, Fraction(1, BATCH * SEQUENCE * HIDDEN)))
 
 
-@case("the all-to-all back to the sequence exchanges its dimensions", mesh=CP,
-      operator="all_to_all|view|linear", layer="attention", cause="wrong dimension")  # fmt: skip
+@case(
+    "the all-to-all back to the sequence exchanges its dimensions",
+    mesh=CP,
+    operator="all_to_all|view|linear",
+    layer="attention",
+    cause="wrong dimension",
+)
 def ulysses_back(side: Side) -> None:
     body = side.body
     here = SEQUENCE // side.ranks("cp")

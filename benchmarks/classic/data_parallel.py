@@ -31,15 +31,25 @@ def block(side: Side, x: int) -> int:
         return body.linear(h, side.parameter("mlp.down", HIDDEN, FFN))
 
 
-@case("the mean over a replica's own tokens, and gradients summed", mesh=DP,
-      operator="mul|mean", layer="loss", cause="wrong scale|wrong constant")  # fmt: skip
+@case(
+    "the mean over a replica's own tokens, and gradients summed",
+    mesh=DP,
+    operator="mul|mean",
+    layer="loss",
+    cause="wrong scale|wrong constant",
+)
 def local_mean(side: Side) -> None:
     y = block(side, side.load())
     side.squared(y, Fraction(1, COUNT // side.ranks("dp")) if side.wrong else None)
 
 
-@case("the local mean by `mean`, and gradients summed", mesh=DP,
-      operator="mul|mean", layer="loss", cause="wrong scale|wrong constant")  # fmt: skip
+@case(
+    "the local mean by `mean`, and gradients summed",
+    mesh=DP,
+    operator="mul|mean",
+    layer="loss",
+    cause="wrong scale|wrong constant",
+)
 def local_mean_operator(side: Side) -> None:
     body = side.body
     y = block(side, side.load())
@@ -49,8 +59,13 @@ def local_mean_operator(side: Side) -> None:
         body.loss(body.op("mean", square, **attrs))
 
 
-@case("the sum of losses where the mean is declared", mesh=DP,
-      operator="mul|sum", layer="loss", cause="wrong scale of the loss")  # fmt: skip
+@case(
+    "the sum of losses where the mean is declared",
+    mesh=DP,
+    operator="mul|sum",
+    layer="loss",
+    cause="wrong scale of the loss",
+)
 def sum_for_mean(side: Side) -> None:
     body = side.body
     y = block(side, side.load())
@@ -59,39 +74,63 @@ def sum_for_mean(side: Side) -> None:
         body.loss(total if side.wrong else body.mul_constant(total, Fraction(1, COUNT)))
 
 
-@case("gradients are averaged over replicas though the loss is the global mean", mesh=DP,
-      operator="all_reduce|mul|add_n", layer="", cause="wrong scale|wrong constant")  # fmt: skip
+@case(
+    "gradients are averaged over replicas though the loss is the global mean",
+    mesh=DP,
+    operator="all_reduce|mul|add_n",
+    layer="",
+    cause="wrong scale|wrong constant",
+)
 def averaged_twice(side: Side) -> None:
     side.squared(block(side, side.load()), Fraction(1, COUNT * (2 if side.wrong else 1)))
 
 
-@case("the loss of a microbatch lacks the number of microbatches", mesh=DP, microbatches=2,
-      operator="mul", layer="loss", cause="wrong scale|wrong constant")  # fmt: skip
+@case(
+    "the loss of a microbatch lacks the number of microbatches",
+    mesh=DP,
+    microbatches=2,
+    operator="mul",
+    layer="loss",
+    cause="wrong scale|wrong constant",
+)
 def microbatch_scale(side: Side) -> None:
     y = block(side, side.load())
     side.squared(y, Fraction(side.calls, COUNT) if side.wrong else None)
 
 
-@case("a gradient is left out of the reduction over replicas", mesh=DP,
-      operator="gradient of mlp.down|backward of linear", layer="mlp",
-      cause="gradient that is not reduced")  # fmt: skip
+@case(
+    "a gradient is left out of the reduction over replicas",
+    mesh=DP,
+    operator="gradient of mlp.down|backward of linear",
+    layer="mlp",
+    cause="gradient that is not reduced",
+)
 def gradient_not_reduced(side: Side) -> None:
     side.squared(block(side, side.load()))
     if side.wrong:
         side.reduced["mlp.down"] = ()
 
 
-@case("a gradient is reduced over replicas twice", mesh=DP,
-      operator="all_reduce|gradient of mlp.down", layer="mlp", cause="collective too many")  # fmt: skip
+@case(
+    "a gradient is reduced over replicas twice",
+    mesh=DP,
+    operator="all_reduce|gradient of mlp.down",
+    layer="mlp",
+    cause="collective too many",
+)
 def gradient_reduced_twice(side: Side) -> None:
     side.squared(block(side, side.load()))
     if side.wrong:
         side.reduced["mlp.down"] = ("dp", "dp")
 
 
-@case("gradients are reduced over the replicas only, not over the context-parallel ranks",
-      mesh={"dp": 2, "cp": 2}, operator="gradient of mlp.up|backward of linear", layer="mlp",
-      cause="gradient that is not reduced|missing reduction|wrong group")  # fmt: skip
+@case(
+    "gradients are reduced over the replicas only, not over the context-parallel ranks",
+    mesh={"dp": 2, "cp": 2},
+    operator="gradient of mlp.up|backward of linear",
+    layer="mlp",
+    cause="gradient that is not reduced|missing reduction|wrong group",
+)
 def gradient_not_over_context(side: Side) -> None:
     body = side.body
     x = side.load()
@@ -107,8 +146,13 @@ def gradient_not_over_context(side: Side) -> None:
         side.reduced["mlp.up"] = ("dp",)
 
 
-@case("the loss is multiplied by the context-parallel ranks though it is summed over them",
-      mesh={"cp": 2}, operator="mul", layer="loss", cause="wrong scale|wrong constant")  # fmt: skip
+@case(
+    "the loss is multiplied by the context-parallel ranks though it is summed over them",
+    mesh={"cp": 2},
+    operator="mul",
+    layer="loss",
+    cause="wrong scale|wrong constant",
+)
 def loss_times_context(side: Side) -> None:
     body = side.body
     x = side.load()
@@ -122,8 +166,13 @@ def loss_times_context(side: Side) -> None:
         side.reduced[name] = ("cp",)
 
 
-@case("each context-parallel rank divides by its own number of tokens", mesh={"cp": 2},
-      operator="div|all_reduce", layer="loss", cause="missing reduction")  # fmt: skip
+@case(
+    "each context-parallel rank divides by its own number of tokens",
+    mesh={"cp": 2},
+    operator="div|all_reduce",
+    layer="loss",
+    cause="missing reduction",
+)
 def local_token_count(side: Side) -> None:
     body = side.body
     x, mask = body.load_batch(
@@ -143,8 +192,13 @@ def local_token_count(side: Side) -> None:
         side.reduced[name] = ("cp",)
 
 
-@case("a dropout mask that is not applied", mesh=DP,
-      operator="mul|linear|silu", layer="", cause="missing operator|wrong tensor")  # fmt: skip
+@case(
+    "a dropout mask that is not applied",
+    mesh=DP,
+    operator="mul|linear|silu",
+    layer="",
+    cause="missing operator|wrong tensor",
+)
 def dropout_absent(side: Side) -> None:
     body = side.body
     x, mask = body.load_batch(
@@ -158,8 +212,13 @@ def dropout_absent(side: Side) -> None:
     side.squared(y)
 
 
-@case("a layer's residual connection is missing", mesh=DP,
-      operator="add|linear|rms_norm|mul", layer="", cause="missing operator|wrong tensor")  # fmt: skip
+@case(
+    "a layer's residual connection is missing",
+    mesh=DP,
+    operator="add|linear|rms_norm|mul",
+    layer="",
+    cause="missing operator|wrong tensor",
+)
 def residual_missing(side: Side) -> None:
     body = side.body
     x = side.load()
@@ -179,7 +238,7 @@ def _accumulation(wrong: bool) -> Plan:
     if not wrong:
         return plan
     (program,) = plan.programs
-    backward = [n for n, b in enumerate(program.bodies) if b.mirror >= 0][0]
+    backward = next(n for n, b in enumerate(program.bodies) if b.mirror >= 0)
     first = next(n for n, call in enumerate(program.calls) if call.body == backward)
     calls = (*program.calls[:first], *program.calls[first + 1 :])
     return replace(plan, programs=(replace(program, calls=calls),))
@@ -192,5 +251,13 @@ def _two_microbatches() -> Case:
 
 
 CASES_PLAN = _two_microbatches().plan
-add(Case("accumulation-keeps-one-microbatch", "gradients of one microbatch only are accumulated",
-         ("all_reduce", "backward"), "", ("missing call",), _accumulation))  # fmt: skip
+add(
+    Case(
+        "accumulation-keeps-one-microbatch",
+        "gradients of one microbatch only are accumulated",
+        ("all_reduce", "backward"),
+        "",
+        ("missing call",),
+        _accumulation,
+    )
+)

@@ -56,19 +56,43 @@ def mixture(side: Side, mistake: str) -> None:
 
 
 MISTAKES = {
-    "offset": ("each rank holds the down projections of other experts", "expert_linear", "experts",
-               "wrong shard"),
-    "dims": ("the all-to-all to the experts exchanges its dimensions", "view|all_to_all|expert_linear",
-             "experts", "wrong dimension"),
-    "back": ("the all-to-all back is along the sequence", "view|all_to_all|combine_experts", "experts",
-             "wrong dimension"),
-    "reduced": ("gradients of experts are added up over the ranks that hold others",
-                "all_reduce|gradient of experts.up", "experts", "collective too many"),
-    "weights": ("the weights of experts are scaled by another factor", "mul", "experts",
-                "wrong constant"),
-    "router": ("the gradient of the router is not added up", "gradient of router.weight", "router",
-               "gradient that is not reduced"),
-}  # fmt: skip
+    "offset": (
+        "each rank holds the down projections of other experts",
+        "expert_linear",
+        "experts",
+        "wrong shard",
+    ),
+    "dims": (
+        "the all-to-all to the experts exchanges its dimensions",
+        "view|all_to_all|expert_linear",
+        "experts",
+        "wrong dimension",
+    ),
+    "back": (
+        "the all-to-all back is along the sequence",
+        "view|all_to_all|combine_experts",
+        "experts",
+        "wrong dimension",
+    ),
+    "reduced": (
+        "gradients of experts are added up over the ranks that hold others",
+        "all_reduce|gradient of experts.up",
+        "experts",
+        "collective too many",
+    ),
+    "weights": (
+        "the weights of experts are scaled by another factor",
+        "mul",
+        "experts",
+        "wrong constant",
+    ),
+    "router": (
+        "the gradient of the router is not added up",
+        "gradient of router.weight",
+        "router",
+        "gradient that is not reduced",
+    ),
+}
 
 
 def _mixture(mistake: str) -> None:
@@ -85,8 +109,13 @@ for _mistake in MISTAKES:
     _mixture(_mistake)
 
 
-@case("the load-balancing loss multiplies each rank's own means", mesh={"cp": 2},
-      operator="mul|all_reduce", layer="balance", cause="missing reduction")  # fmt: skip
+@case(
+    "the load-balancing loss multiplies each rank's own means",
+    mesh={"cp": 2},
+    operator="mul|all_reduce",
+    layer="balance",
+    cause="missing reduction",
+)
 def balance_per_rank(side: Side) -> None:
     body = side.body
     x = side.load()
@@ -107,17 +136,28 @@ def balance_per_rank(side: Side) -> None:
         body.loss(body.mul_constant(total, Fraction(1, BATCH * SEQUENCE)))
 
 
-@case("local experts begin at the wrong one", mesh={"tp": 2},
-      operator="nnscaler_moe_gmm|all_reduce", layer="experts", cause="wrong offset")  # fmt: skip
+@case(
+    "local experts begin at the wrong one",
+    mesh={"tp": 2},
+    operator="nnscaler_moe_gmm|all_reduce",
+    layer="experts",
+    cause="wrong offset",
+)
 def local_expert_start(side: Side) -> None:
     body = side.body
     (x,) = body.load_batch(("x", (side.rows, HIDDEN), "float32"))
     with side.module("router"):
         weight = side.parameter("router.weight", EXPERTS, HIDDEN)
         weights, indices = body.apply(
-            "gate_fw", x, weight, score_func="softmax", n_groups=1, topk_groups=1,
-            topk=CHOSEN, route_scale=Fraction(1),
-        )  # fmt: skip
+            "gate_fw",
+            x,
+            weight,
+            score_func="softmax",
+            n_groups=1,
+            topk_groups=1,
+            topk=CHOSEN,
+            route_scale=Fraction(1),
+        )
         weights = side.copy_to(weights, "tp")
     with side.module("experts"):
         start = side.start("tp", EXPERTS)

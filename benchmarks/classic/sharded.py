@@ -39,13 +39,31 @@ def block(side: Side, mistake: str) -> None:
 
 
 MISTAKES = {
-    "next": ("each replica stores the next one's part of a parameter", "linear|all_gather", "mlp", "wrong shard"),
-    "first": ("every replica stores the first part of a parameter", "linear|all_gather", "mlp", "wrong shard"),
-    "dimension": ("a parameter is gathered along its other dimension", "view|linear|all_gather", "mlp",
-                  "wrong dimension"),
-    "averaged": ("gradients are averaged by the scatter and by the loss", "mul", "loss",
-                 "wrong scale|wrong constant"),
-}  # fmt: skip
+    "next": (
+        "each replica stores the next one's part of a parameter",
+        "linear|all_gather",
+        "mlp",
+        "wrong shard",
+    ),
+    "first": (
+        "every replica stores the first part of a parameter",
+        "linear|all_gather",
+        "mlp",
+        "wrong shard",
+    ),
+    "dimension": (
+        "a parameter is gathered along its other dimension",
+        "view|linear|all_gather",
+        "mlp",
+        "wrong dimension",
+    ),
+    "averaged": (
+        "gradients are averaged by the scatter and by the loss",
+        "mul",
+        "loss",
+        "wrong scale|wrong constant",
+    ),
+}
 
 
 def _sharded(mistake: str) -> None:
@@ -97,6 +115,13 @@ def optimizer(mistake: str, wrong: bool) -> Plan:
     return Plan(f"optimizer-{mistake}", program(True), (program(False),), 1, ("dp",))
 
 
-add(Case("optimizer-offset", "each replica updates the part whose gradient another one has",
-         ("reduce_scatter", "gradient of mlp.up"), "mlp", ("wrong shard", "wrong offset"),
-         lambda wrong: optimizer("offset", wrong)))  # fmt: skip
+add(
+    Case(
+        "optimizer-offset",
+        "each replica updates the part whose gradient another one has",
+        ("reduce_scatter", "gradient of mlp.up"),
+        "mlp",
+        ("wrong shard", "wrong offset"),
+        lambda wrong: optimizer("offset", wrong),
+    )
+)

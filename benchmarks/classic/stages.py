@@ -179,7 +179,7 @@ def _two_by_two(
         for m in range(2):
             at = slots[1 - m] if bad == "order" else slots[m]
             made.call(body, (at[0], slots[m][1]))
-        for m in range(2):
+        for _ in range(2):
             made.call(backward)
         return made.build()
 
@@ -261,13 +261,43 @@ def _add(
     add(Case(name, what, tuple(operator.split("|")), layer, tuple(cause.split("|")), plan))
 
 
-_add("stage-epsilon", "epsilon is another one on one stage", "rms_norm", "layers.2",
-     "wrong constant", lambda wrong: lanes("eps", wrong))  # fmt: skip
-_add("stage-sends-its-input", "a stage sends what it was given", "rms_norm|recv|linear|add", "layers",
-     "wrong tensor", lambda wrong: lanes("sent", wrong))  # fmt: skip
-_add("stage-skips-its-layer", "the last stage leaves its layer out", "mul", "loss",
-     "missing operator", lambda wrong: lanes("skipped", wrong))  # fmt: skip
-_add("tied-gradient-not-summed", "the gradient of a tied weight is not summed over the stages",
-     "gradient of table", "table", "gradient that is not reduced", tied)  # fmt: skip
-_add("microbatches-exchanged", "a stage runs the microbatches in another order than its peer",
-     "mul|linear", "second|first", "wrong order of microbatches", lambda wrong: halves("order", wrong))  # fmt: skip
+_add(
+    "stage-epsilon",
+    "epsilon is another one on one stage",
+    "rms_norm",
+    "layers.2",
+    "wrong constant",
+    lambda wrong: lanes("eps", wrong),
+)
+_add(
+    "stage-sends-its-input",
+    "a stage sends what it was given",
+    "rms_norm|recv|linear|add",
+    "layers",
+    "wrong tensor",
+    lambda wrong: lanes("sent", wrong),
+)
+_add(
+    "stage-skips-its-layer",
+    "the last stage leaves its layer out",
+    "mul",
+    "loss",
+    "missing operator",
+    lambda wrong: lanes("skipped", wrong),
+)
+_add(
+    "tied-gradient-not-summed",
+    "the gradient of a tied weight is not summed over the stages",
+    "gradient of table",
+    "table",
+    "gradient that is not reduced",
+    tied,
+)
+_add(
+    "microbatches-exchanged",
+    "a stage runs the microbatches in another order than its peer",
+    "mul|linear",
+    "second|first",
+    "wrong order of microbatches",
+    lambda wrong: halves("order", wrong),
+)

@@ -33,8 +33,13 @@ def head(side: Side, x: int) -> None:
     side.squared(norm(side, x, "last"))
 
 
-@case("no all-reduce after the row-parallel product", mesh=TP,
-      operator="linear|rms_norm|add", layer="", cause="missing reduction")  # fmt: skip
+@case(
+    "no all-reduce after the row-parallel product",
+    mesh=TP,
+    operator="linear|rms_norm|add",
+    layer="",
+    cause="missing reduction",
+)
 def row_parallel_without_all_reduce(side: Side) -> None:
     x = side.load()
     with side.module("mlp"):
@@ -43,8 +48,13 @@ def row_parallel_without_all_reduce(side: Side) -> None:
     head(side, x)
 
 
-@case("the bias is added by every rank, before the all-reduce", mesh=TP,
-      operator="add", layer="mlp", cause="bias before the reduction")  # fmt: skip
+@case(
+    "the bias is added by every rank, before the all-reduce",
+    mesh=TP,
+    operator="add",
+    layer="mlp",
+    cause="bias before the reduction",
+)
 def bias_before_all_reduce(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -57,8 +67,13 @@ def bias_before_all_reduce(side: Side) -> None:
     head(side, y)
 
 
-@case("the row-parallel linear is given its bias", mesh=TP,
-      operator="linear|all_reduce", layer="mlp", cause="bias before the reduction")  # fmt: skip
+@case(
+    "the row-parallel linear is given its bias",
+    mesh=TP,
+    operator="linear|all_reduce",
+    layer="mlp",
+    cause="bias before the reduction",
+)
 def bias_in_row_parallel_linear(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -72,8 +87,13 @@ def bias_in_row_parallel_linear(side: Side) -> None:
     head(side, y)
 
 
-@case("the residual is added by every rank, before the all-reduce", mesh=TP,
-      operator="add", layer="mlp", cause="bias before the reduction")  # fmt: skip
+@case(
+    "the residual is added by every rank, before the all-reduce",
+    mesh=TP,
+    operator="add",
+    layer="mlp",
+    cause="bias before the reduction",
+)
 def residual_before_all_reduce(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -85,8 +105,13 @@ def residual_before_all_reduce(side: Side) -> None:
     head(side, x)
 
 
-@case("no all-reduce of the gradient where the block is entered", mesh=TP,
-      operator="backward of rms_norm|backward of linear|gradient of norm.weight", layer="norm|mlp", cause="missing reduction|gradient that is not reduced")  # fmt: skip
+@case(
+    "no all-reduce of the gradient where the block is entered",
+    mesh=TP,
+    operator="backward of rms_norm|backward of linear|gradient of norm.weight",
+    layer="norm|mlp",
+    cause="missing reduction|gradient that is not reduced",
+)
 def entered_without_copy(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -95,8 +120,13 @@ def entered_without_copy(side: Side) -> None:
     head(side, y)
 
 
-@case("the loss is divided by the number of tensor-parallel ranks", mesh=TP,
-      operator="mul", layer="loss", cause="wrong constant|wrong scale")  # fmt: skip
+@case(
+    "the loss is divided by the number of tensor-parallel ranks",
+    mesh=TP,
+    operator="mul",
+    layer="loss",
+    cause="wrong constant|wrong scale",
+)
 def loss_over_tp(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -105,8 +135,13 @@ def loss_over_tp(side: Side) -> None:
     side.squared(norm(side, y, "last"), Fraction(1, count))
 
 
-@case("the block's result is reduced twice", mesh=TP,
-      operator="all_reduce|rms_norm|add", layer="", cause="collective too many")  # fmt: skip
+@case(
+    "the block's result is reduced twice",
+    mesh=TP,
+    operator="all_reduce|rms_norm|add",
+    layer="",
+    cause="collective too many",
+)
 def reduced_twice(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -116,8 +151,13 @@ def reduced_twice(side: Side) -> None:
     head(side, x)
 
 
-@case("the all-reduce runs over the replicas, not over the tensor-parallel ranks", mesh=BOTH,
-      operator="all_reduce|add|rms_norm", layer="", cause="wrong group")  # fmt: skip
+@case(
+    "the all-reduce runs over the replicas, not over the tensor-parallel ranks",
+    mesh=BOTH,
+    operator="all_reduce|add|rms_norm",
+    layer="",
+    cause="wrong group",
+)
 def reduced_over_replicas(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -126,8 +166,13 @@ def reduced_over_replicas(side: Side) -> None:
     head(side, x)
 
 
-@case("the all-reduce takes the maximum, not the sum", mesh=TP,
-      operator="all_reduce|rms_norm|add", layer="", cause="wrong reduction operator|wrong collective")  # fmt: skip
+@case(
+    "the all-reduce takes the maximum, not the sum",
+    mesh=TP,
+    operator="all_reduce|rms_norm|add",
+    layer="",
+    cause="wrong reduction operator|wrong collective",
+)
 def maximum_for_sum(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -142,8 +187,13 @@ def maximum_for_sum(side: Side) -> None:
     head(side, x)
 
 
-@case("each rank holds the other rank's rows of the down projection", mesh=TP,
-      operator="linear|all_reduce|add", layer="mlp", cause="wrong shard")  # fmt: skip
+@case(
+    "each rank holds the other rank's rows of the down projection",
+    mesh=TP,
+    operator="linear|all_reduce|add",
+    layer="mlp",
+    cause="wrong shard",
+)
 def shard_of_another_rank(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -154,8 +204,13 @@ def shard_of_another_rank(side: Side) -> None:
     head(side, y)
 
 
-@case("every rank holds rank 0's columns of the up projection", mesh=TP,
-      operator="linear|all_reduce|add", layer="mlp", cause="wrong shard")  # fmt: skip
+@case(
+    "every rank holds rank 0's columns of the up projection",
+    mesh=TP,
+    operator="linear|all_reduce|add",
+    layer="mlp",
+    cause="wrong shard",
+)
 def every_rank_the_first_shard(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -166,8 +221,13 @@ def every_rank_the_first_shard(side: Side) -> None:
     head(side, y)
 
 
-@case("gate and up exchanged: silu(up) times gate", mesh=TP,
-      operator="silu", layer="mlp", cause="parameters exchanged|wrong tensor")  # fmt: skip
+@case(
+    "gate and up exchanged: silu(up) times gate",
+    mesh=TP,
+    operator="silu",
+    layer="mlp",
+    cause="parameters exchanged|wrong tensor",
+)
 def gate_and_up_exchanged(side: Side) -> None:
     x = norm(side, side.load())
     with side.module("mlp"):
@@ -228,22 +288,32 @@ def attention_with(mistake: str) -> None:
 
 
 ATTENTION = {
-    "exchanged": ("queries and keys exchanged", "transpose|matmul",
-                  "parameters exchanged|wrong tensor|inputs in the wrong order"),
+    "exchanged": (
+        "queries and keys exchanged",
+        "transpose|matmul",
+        "parameters exchanged|wrong tensor|inputs in the wrong order",
+    ),
     "value": ("keys in place of values", "transpose|matmul", "wrong tensor"),
     "scale": ("scores divided by another head size's root", "div", "wrong constant"),
     "unmasked": ("no causal mask", "softmax", "missing operator"),
     "queries": ("softmax over the queries", "softmax", "wrong constant"),
-    "heads": ("heads are not moved back before they are joined", "view|linear",
-              "missing operator|wrong tensor"),
-}  # fmt: skip
+    "heads": (
+        "heads are not moved back before they are joined",
+        "view|linear",
+        "missing operator|wrong tensor",
+    ),
+}
 for _mistake in ATTENTION:
     attention_with(_mistake)
 
 
-@case("the gradients of shared keys are not summed over the ranks of their queries", mesh=TP,
-      operator="gradient of attention.k|backward of linear", layer="attention",
-      cause="gradient that is not reduced|missing reduction")  # fmt: skip
+@case(
+    "the gradients of shared keys are not summed over the ranks of their queries",
+    mesh=TP,
+    operator="gradient of attention.k|backward of linear",
+    layer="attention",
+    cause="gradient that is not reduced|missing reduction",
+)
 def shared_keys_not_reduced(side: Side) -> None:
     body, here = side.body, HEADS // side.ranks("tp")
     x = norm(side, side.load())
@@ -264,8 +334,13 @@ def shared_keys_not_reduced(side: Side) -> None:
     head(side, y)
 
 
-@case("column-parallel results gathered along the sequence", mesh=TP,
-      operator="all_gather|silu|linear|rms_norm", layer="", cause="wrong dimension")  # fmt: skip
+@case(
+    "column-parallel results gathered along the sequence",
+    mesh=TP,
+    operator="all_gather|silu|linear|rms_norm",
+    layer="",
+    cause="wrong dimension",
+)
 def gathered_along_the_sequence(side: Side) -> None:
     body = side.body
     x = norm(side, side.load())
@@ -278,8 +353,13 @@ def gathered_along_the_sequence(side: Side) -> None:
     head(side, y)
 
 
-@case("the norm over a divided hidden dimension takes the local mean", mesh=TP,
-      operator="sum|all_reduce|mul|add|rsqrt", layer="norm", cause="missing reduction")  # fmt: skip
+@case(
+    "the norm over a divided hidden dimension takes the local mean",
+    mesh=TP,
+    operator="sum|all_reduce|mul|add|rsqrt",
+    layer="norm",
+    cause="missing reduction",
+)
 def norm_with_local_mean(side: Side) -> None:
     body = side.body
     x = side.load()
@@ -301,8 +381,13 @@ def norm_with_local_mean(side: Side) -> None:
     head(side, y)
 
 
-@case("epsilon of a norm is another one", mesh=TP,
-      operator="rms_norm", layer="norm", cause="wrong constant")  # fmt: skip
+@case(
+    "epsilon of a norm is another one",
+    mesh=TP,
+    operator="rms_norm",
+    layer="norm",
+    cause="wrong constant",
+)
 def epsilon_of_a_norm(side: Side) -> None:
     x = norm(side, side.load(), eps=Fraction(1, 100) if side.wrong else EPS)
     with side.module("mlp"):
@@ -352,32 +437,56 @@ def sequence_parallel(side: Side, mistake: str = "") -> None:
         body.loss(body.mul_constant(total, Fraction(1, BATCH * SEQUENCE * HIDDEN)))
 
 
-@case("sequence parallel: the gradient of a norm is not summed over the ranks", mesh=TP,
-      operator="gradient of norm.weight|backward of rms_norm", layer="norm",
-      cause="gradient that is not reduced|missing reduction")  # fmt: skip
+@case(
+    "sequence parallel: the gradient of a norm is not summed over the ranks",
+    mesh=TP,
+    operator="gradient of norm.weight|backward of rms_norm",
+    layer="norm",
+    cause="gradient that is not reduced|missing reduction",
+)
 def sequence_parallel_norm(side: Side) -> None:
     sequence_parallel(side, "norm")
 
 
-@case("sequence parallel: gathered, and its gradient only cut", mesh=TP,
-      operator="chunk|backward of rms_norm|add_n", layer="", cause="wrong collective|missing collective|missing reduction")  # fmt: skip
+@case(
+    "sequence parallel: gathered, and its gradient only cut",
+    mesh=TP,
+    operator="chunk|backward of rms_norm|add_n",
+    layer="",
+    cause="wrong collective|missing collective|missing reduction",
+)
 def sequence_parallel_gradient_cut(side: Side) -> None:
     sequence_parallel(side, "chunk")
 
 
-@case("sequence parallel: gathered along the batch", mesh=TP,
-      operator="view|linear|all_gather", layer="mlp", cause="wrong dimension")  # fmt: skip
+@case(
+    "sequence parallel: gathered along the batch",
+    mesh=TP,
+    operator="view|linear|all_gather",
+    layer="mlp",
+    cause="wrong dimension",
+)
 def sequence_parallel_gathered_along_batch(side: Side) -> None:
     sequence_parallel(side, "gather")
 
 
-@case("sequence parallel: reduce-scatter along the batch", mesh=TP,
-      operator="view|add|reduce_scatter", layer="mlp", cause="wrong dimension")  # fmt: skip
+@case(
+    "sequence parallel: reduce-scatter along the batch",
+    mesh=TP,
+    operator="view|add|reduce_scatter",
+    layer="mlp",
+    cause="wrong dimension",
+)
 def sequence_parallel_scattered_along_batch(side: Side) -> None:
     sequence_parallel(side, "scatter")
 
 
-@case("sequence parallel: the bias is added before the reduce-scatter", mesh=TP,
-      operator="add", layer="mlp", cause="bias before the reduction")  # fmt: skip
+@case(
+    "sequence parallel: the bias is added before the reduce-scatter",
+    mesh=TP,
+    operator="add",
+    layer="mlp",
+    cause="bias before the reduction",
+)
 def sequence_parallel_bias(side: Side) -> None:
     sequence_parallel(side, "bias")

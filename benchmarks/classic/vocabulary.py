@@ -83,22 +83,50 @@ def model(side: Side, mistake: str) -> None:
 MISTAKES = {
     "embedding": ("the embedding's first row is off by one", "embedding", "embed", "wrong offset"),
     "first": ("every rank takes its rows for the first ones", "embedding", "embed", "wrong offset"),
-    "unreduced": ("embeddings are not added up over the ranks", "rms_norm", "norm",
-                  "missing reduction"),
-    "copy": ("no all-reduce of the gradient where the logits are entered",
-             "backward of rms_norm|backward of linear", "norm|head", "missing reduction"),
-    "maximum": ("each rank subtracts the maximum of its own logits", "sub|exp|sum|all_reduce|log", "loss",
-                "missing reduction"),
-    "sum": ("each rank divides by the sum of its own exponentials", "log", "loss",
-            "missing reduction"),
-    "picked": ("the target's logit is not added up over the ranks", "sub|sum", "loss",
-               "missing reduction"),
+    "unreduced": (
+        "embeddings are not added up over the ranks",
+        "rms_norm",
+        "norm",
+        "missing reduction",
+    ),
+    "copy": (
+        "no all-reduce of the gradient where the logits are entered",
+        "backward of rms_norm|backward of linear",
+        "norm|head",
+        "missing reduction",
+    ),
+    "maximum": (
+        "each rank subtracts the maximum of its own logits",
+        "sub|exp|sum|all_reduce|log",
+        "loss",
+        "missing reduction",
+    ),
+    "sum": (
+        "each rank divides by the sum of its own exponentials",
+        "log",
+        "loss",
+        "missing reduction",
+    ),
+    "picked": (
+        "the target's logit is not added up over the ranks",
+        "sub|sum",
+        "loss",
+        "missing reduction",
+    ),
     "targets": ("the targets' first id is off by one", "pick|all_reduce", "loss", "wrong offset"),
-    "unshifted": ("every rank takes its logits for the first ones", "pick|all_reduce", "loss",
-                  "wrong offset"),
-    "replicated": ("losses that all ranks have are added up over them", "all_reduce|mul", "loss",
-                   "collective too many|wrong scale"),
-}  # fmt: skip
+    "unshifted": (
+        "every rank takes its logits for the first ones",
+        "pick|all_reduce",
+        "loss",
+        "wrong offset",
+    ),
+    "replicated": (
+        "losses that all ranks have are added up over them",
+        "all_reduce|mul",
+        "loss",
+        "collective too many|wrong scale",
+    ),
+}
 
 
 def _vocabulary(mistake: str) -> None:
@@ -115,8 +143,13 @@ for _mistake in MISTAKES:
     _vocabulary(_mistake)
 
 
-@case("a rank's offset counts all ranks, not those of its group", mesh=BOTH,
-      operator="embedding", layer="embed", cause="wrong offset")  # fmt: skip
+@case(
+    "a rank's offset counts all ranks, not those of its group",
+    mesh=BOTH,
+    operator="embedding",
+    layer="embed",
+    cause="wrong offset",
+)
 def vocabulary_global_rank(side: Side) -> None:
     tokens, _ = side.tokens()
     first = side.start("tp", VOCABULARY)
@@ -128,8 +161,13 @@ def vocabulary_global_rank(side: Side) -> None:
     side.squared(x)
 
 
-@case("label smoothing over the local vocabulary", mesh=TP,
-      operator="mul|sum|sub|add", layer="loss", cause="wrong constant|missing reduction|wrong scale")  # fmt: skip
+@case(
+    "label smoothing over the local vocabulary",
+    mesh=TP,
+    operator="mul|sum|sub|add",
+    layer="loss",
+    cause="wrong constant|missing reduction|wrong scale",
+)
 def label_smoothing_local(side: Side) -> None:
     body = side.body
     x = side.load()

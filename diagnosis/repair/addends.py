@@ -128,7 +128,7 @@ def other_reductions(spot: Spot) -> Iterator[Candidate]:
             ]
             yield edited(
                 "wrong reduction operator",
-                f"an all-reduce that adds up, in place of the maximum, after {named(spot.plan, site)}",
+                f"an all-reduce that adds up in place of a maximum after {named(spot.plan, site)}",
                 spot.plan,
                 edits,
             )

@@ -21,7 +21,7 @@ def load() -> tuple[str, ...]:
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
         try:
             point.load()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # Somebody else's code: whatever it raises, its operators are not declared, which says
             # so where one of them is asked for.
             problems.append(f"{point.name} ({point.value}): {type(error).__name__}: {error}")

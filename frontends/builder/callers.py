@@ -1,4 +1,4 @@
-"""What a builder makes of how it is called: the caller's line, numbers as they were meant, names."""
+"""What a builder makes of how it is called: the caller's line, numbers as they are meant, names."""
 
 from __future__ import annotations
 
