@@ -19,7 +19,7 @@ from shardproof.diagnosis.repair.edits import (
 )
 from shardproof.diagnosis.repair.origins import Candidate, Spot, edited, named
 from shardproof.engine.algebra.affine import Affine, affine
-from shardproof.engine.plan.ir import MICROBATCH, Group, Op, Plan, Program, Shard
+from shardproof.engine.plan.ir import MICROBATCH, Attr, Group, Op, Plan, Program, Shard
 from shardproof.engine.schedule.instances import Row, Unrolled
 
 #: Attributes that say where a rank's part begins; ``stop`` and the like move with them.
@@ -95,7 +95,7 @@ def _chunks(spot: Spot, site: Site) -> Iterator[Candidate]:
     for axis, extent, _ in held.axes:
         if extent * size != values[op.inputs[0]].shape[dim]:
             continue
-        attrs = {"group": Group(axes=(axis,)), "dim": dim}
+        attrs: dict[str, Attr] = {"group": Group(axes=(axis,)), "dim": dim}
         edits = [Edit(site, Op("chunk", op.inputs, op.outputs, attrs, False, op.source))]
         for there in spot.backward_of(site):
             back = op_at(spot.plan, there)

@@ -347,7 +347,7 @@ class Reverse:
         self.tape = tape
         self._inference = inference
         self._arriving: dict[int, list[int]] = {}
-        self._shard_of = {value: shard for shard, value in forward.shards.items()}
+        self._shard_of: dict[int, int] = {value: shard for shard, value in forward.shards.items()}
         self._again: dict[int, int] = {}
 
     def saved(self, value: int) -> int:
@@ -385,7 +385,7 @@ class Reverse:
             self._inference.backward(operator, shapes, arriving, attrs, wrt)
         except (ShapeMismatch, Unsupported) as error:
             raise self.tape.fail(f"backward of {operator}: {error}") from error
-        outputs = [self.gradient_value(inputs[i]) for i in wrt]
+        outputs: list[int] = [self.gradient_value(inputs[i]) for i in wrt]
         read = [*(self.saved(v) for v in inputs), *gradients]
         self.tape.append(
             operator,

@@ -12,6 +12,9 @@ from shardproof.engine.schedule.instances import Row
 from shardproof.partition.stages.partition import Partition
 
 Place = tuple[str, bool, str, str, int, int]
+#: Programs and microbatch; name, direction and module.
+_Who = tuple[tuple[int, ...], int]
+_What = tuple[str, bool, str]
 
 #: Attributes that name ranks or places and are no constants of the model.
 PLACES: Final = frozenset({"group", "peer", "claimed", "position", "arity", "wrt"})
@@ -55,8 +58,8 @@ def _loosely(
 ) -> list[int]:
     """The alignment with what is left on both sides aligned by name, direction and module."""
     known = [n for n, place in enumerate(given) if place is not None]
-    groups: dict[tuple[object, ...], list[int]] = {}
-    taken: dict[tuple[object, ...], set[int]] = {}
+    groups: dict[tuple[_Who, _What], list[int]] = {}
+    taken: dict[_Who, set[int]] = {}
     for number, row in enumerate(rows):
         who = (row.programs, row.microbatch)
         if found[number] >= 0:
@@ -64,7 +67,7 @@ def _loosely(
         elif row.kind == "op" and row.source.module:
             key = (row.name, row.backward, row.source.module)
             groups.setdefault((who, key), []).append(number)
-    by_key: dict[tuple[object, ...], list[int]] = {}
+    by_key: dict[_What, list[int]] = {}
     for n in known:
         row = single[n]
         by_key.setdefault((row.name, row.backward, row.source.module), []).append(n)
