@@ -347,7 +347,7 @@ def _told(search: Diagnosis, number: int, examples: Examples) -> Iterator[Findin
     yield first._replace(
         message=message,
         repair=repair,
-        cause=cause.name if repair or not cause.repairs else first.cause,
+        cause=cause.name if repair or not cause.repairs else first.cause or cause.name,
         group=number + 1,
         expected=first.expected or expected,
         actual=first.actual or actual,

@@ -205,6 +205,8 @@ class Resolved:
             return known and (left < old or not left & old)
         if any(f.message not in old for f in after.faults):
             return False
+        if len(after.unsupported) > len(self.before.unsupported):
+            return False
         if self.before.parallel.unrolled.faults:
             return True
         now = failing(after)

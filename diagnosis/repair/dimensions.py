@@ -99,14 +99,16 @@ def _along(plan: Plan, site: Site, dims: Mapping[str, int], after: Shape) -> Pla
     plan = with_body(plan, site.program, site.body, held)
     for number, other in enumerate(program.bodies):
         if other.mirror == site.body:
-            back = _backward(other, op, value, dims, after)
+            back = _backward(other, op, value, dims, body.values[value].shape, after)
             if back is None:
                 return None
             plan = with_body(plan, site.program, number, back)
     return plan
 
 
-def _backward(body: Body, op: Op, value: int, dims: Mapping[str, int], after: Shape) -> Body | None:
+def _backward(
+    body: Body, op: Op, value: int, dims: Mapping[str, int], before: Shape, after: Shape
+) -> Body | None:
     """A backward body in which the collective's result has another shape, and its conjugate is
     along other dimensions."""
     shapes = {there: after for there, saved in body.saved if saved == value}
@@ -124,14 +126,16 @@ def _backward(body: Body, op: Op, value: int, dims: Mapping[str, int], after: Sh
             shapes[held.outputs[0]] = after
         elif held.name == "view" and held.inputs[0] in shapes:
             continue
-        elif held.name in _CONJUGATE[op.name] and held.inputs[0] in _gradients(body, shapes, op):
+        elif held.name in _CONJUGATE[op.name] and held.inputs[0] in _gradients(body, shapes, op, before):
             changed[number] = {**held.attrs, **conjugate}
         elif any(v in shapes for v in held.inputs):
             return None
     return _redone(body, changed, shapes)
 
 
-def _gradients(body: Body, shapes: Mapping[int, Shape], op: Op) -> set[int]:
+def _gradients(
+    body: Body, shapes: Mapping[int, Shape], op: Op, before: Shape
+) -> set[int]:
     """The values that the conjugate of a collective may read: those that change their shape, and
     where none does, what its own conjugate in the same place reads."""
     if shapes:
@@ -139,7 +143,9 @@ def _gradients(body: Body, shapes: Mapping[int, Shape], op: Op) -> set[int]:
     return {
         held.inputs[0]
         for held in body.ops
-        if held.name in _CONJUGATE[op.name] and held.source == op.source
+        if held.name in _CONJUGATE[op.name]
+        and held.source == op.source
+        and body.values[held.inputs[0]].shape == before
     }
 
 

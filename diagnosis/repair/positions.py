@@ -188,13 +188,15 @@ def exchanged_parameters(spot: Spot) -> Iterator[Candidate]:
     forward and backward."""
     mine = _read(spot.result.parallel.unrolled, [v for r in spot.rows[:1] for v in r.inputs])
     theirs: list[str] = []
+    if spot.rows[0].backward:
+        return
     if spot.culprit.counterpart >= 0:
         single = spot.result.single.unrolled
         theirs = _read(single, single.rows[spot.culprit.counterpart].inputs)
     for program in spot.programs[:1]:
         held = {s.name: s for s in spot.plan.programs[program].shards}
         pairs = [*product(mine, theirs), *combinations(mine, 2)]
-        for one, other in dict.fromkeys(pairs):
+        for one, other in dict.fromkeys(tuple(sorted(pair)) for pair in pairs):
             if one not in held or other not in held or not _alike(held[one], held[other]):
                 continue
             plan = spot.plan

@@ -47,9 +47,7 @@ def counterparts(result: Partition, loosely: bool = False) -> list[int]:
     given = places(single)
     numbers = {place: number for number, place in enumerate(given) if place is not None}
     rows = result.parallel.unrolled.rows
-    found = [
-        numbers.get(place, -1) if place is not None else -1 for place in places(rows)
-    ]
+    found = [numbers.get(place, -1) if place is not None else -1 for place in places(rows)]
     return _loosely(single, given, rows, found) if loosely else found
 
 

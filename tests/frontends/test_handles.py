@@ -77,7 +77,7 @@ def test_a_declared_operator_is_a_method() -> None:
 def test_an_operator_that_is_not_declared_names_what_is_near() -> None:
     _, body = made()
     (x,) = body.load_batch(("x", (2, 4), "float32"))
-    with pytest.raises(InvalidInput, match="layer_norm is not declared.*layernorm"):
+    with pytest.raises(InvalidInput, match=r"layer_norm is not declared.*layernorm"):
         body.op("layer_norm", x)
     with pytest.raises(AttributeError, match="layernorm"):
         body.layer_norm(x)

@@ -94,7 +94,7 @@ def test_a_wrong_derivative_is_found_though_the_values_are_right() -> None:
 
 
 def test_what_is_not_declared_or_fits_no_call_is_said() -> None:
-    with pytest.raises(InvalidInput, match="silu2 is not declared.*silu"):
+    with pytest.raises(InvalidInput, match=r"silu2 is not declared.*silu"):
         conforms("silu2", torch.tanh, "a b")
     with pytest.raises(InvalidInput, match="at least 1"):
         conforms("silu", torch.tanh, "a b", rounds=0)
@@ -136,7 +136,7 @@ def test_a_package_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(packages, "entry_points", lambda group: [broken])
     packages.load.cache_clear()
     try:
-        with pytest.raises(Unsupported, match="not loaded: broken .no_such_module_anywhere"):
+        with pytest.raises(Unsupported, match=r"not loaded: broken .no_such_module_anywhere"):
             lookup("unheard_of")
     finally:
         packages.load.cache_clear()
