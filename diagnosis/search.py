@@ -347,7 +347,7 @@ def _told(search: Diagnosis, number: int, examples: Examples) -> Iterator[Findin
     yield first._replace(
         message=message,
         repair=repair,
-        cause=cause.name if repair or not cause.repairs else first.cause or cause.name,
+        cause=cause.name if repair or not cause.repairs else first.cause or _likely(cause),
         group=number + 1,
         expected=first.expected or expected,
         actual=first.actual or actual,
@@ -381,6 +381,16 @@ def _of_conclusion(found: Conclusion) -> Finding:
     return Finding(
         "conclusion", found.message, told(found.kind, found.name), found.name, ranks=found.ranks
     )
+
+
+def _likely(cause: Cause) -> str:
+    """What is likely wrong where a repair put the losses right, but not all gradients."""
+
+    def wrong(state: Partition) -> bool:
+        return any(c.kind == LOSS and not c.holds for c in state.conclusions)
+
+    put_right = cause.after is not None and wrong(cause.state) and not wrong(cause.after)
+    return cause.name if put_right else ""
 
 
 def _other_shards(plan: Plan, found: Conclusion) -> Iterator[Candidate]:

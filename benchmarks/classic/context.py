@@ -54,6 +54,8 @@ def attention(side: Side, mistake: str) -> None:
         weights = body.softmax(body.op("apply_mask", scores, mask))
         mixed = body.transpose(body.matmul(weights, body.transpose(v, 1, 2)), 1, 2)
         y = body.view(mixed, side.rows, here, HIDDEN)
+        y = body.linear(y, side.parameter("attention.out", HIDDEN, HIDDEN))
+        side.reduced["attention.out"] = ("cp",)
     with side.module("loss"):
         total = side.reduce_from(body.sum(body.mul(y, y)), "cp")
         body.loss(body.mul_constant(total, Fraction(1, BATCH * SEQUENCE * HIDDEN)))
