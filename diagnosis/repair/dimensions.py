@@ -126,16 +126,16 @@ def _backward(
             shapes[held.outputs[0]] = after
         elif held.name == "view" and held.inputs[0] in shapes:
             continue
-        elif held.name in _CONJUGATE[op.name] and held.inputs[0] in _gradients(body, shapes, op, before):
+        elif held.name in _CONJUGATE[op.name] and held.inputs[0] in _gradients(
+            body, shapes, op, before
+        ):
             changed[number] = {**held.attrs, **conjugate}
         elif any(v in shapes for v in held.inputs):
             return None
     return _redone(body, changed, shapes)
 
 
-def _gradients(
-    body: Body, shapes: Mapping[int, Shape], op: Op, before: Shape
-) -> set[int]:
+def _gradients(body: Body, shapes: Mapping[int, Shape], op: Op, before: Shape) -> set[int]:
     """The values that the conjugate of a collective may read: those that change their shape, and
     where none does, what its own conjugate in the same place reads."""
     if shapes:

@@ -25,18 +25,15 @@ MISPLACED = {"vocabulary-replicated", "ulysses-back"}
 
 #: What is refuted, but without the cause's name.
 UNNAMED = {
-    "attention-value",
     "attention-unmasked",
     "attention-heads",
     "norm-with-local-mean",
     "dropout-absent",
     "residual-missing",
-    "experts-dims",
     "stage-sends-its-input",
     "stage-skips-its-layer",
     "microbatches-exchanged",
     "context-keys",
-    "context-positions",
 }
 
 
