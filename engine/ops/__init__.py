@@ -6,7 +6,7 @@ are declared in `engine.plan.collectives`: they are defined over a group, not ov
 tensors.
 """
 
-from shardproof.engine.ops import basic, experts, model, shape
+from shardproof.engine.ops import basic, experts, library, model, shape
 from shardproof.engine.ops.declare import (
     OPERATORS,
     Operator,
@@ -27,6 +27,7 @@ __all__ = [
     "basic",
     "described",
     "experts",
+    "library",
     "listing",
     "lookup",
     "misfit",

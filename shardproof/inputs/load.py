@@ -105,7 +105,7 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
             replica_axes=other.replica_axes,
             loss=alone.loss,
             recorded=other.recorded,
-            assumed=(assumptions.of_groups(), *alone.assumed, *other.assumed),
+            assumed=(assumptions.of_groups(), *dict.fromkeys((*alone.assumed, *other.assumed))),
         ),
         assumptions,
     )
@@ -168,6 +168,7 @@ def convert_side(path: str, single: int, as_recorded: int) -> bytes:
         microbatches=made.microbatches,
         replica_axes=(convert.REPLICA,),
         loss=made.loss,
+        assumed=made.assumed,
         recorded=made.recorded,
     )
     return store.to_bytes(side)
