@@ -20,7 +20,8 @@ A two-rank data-parallel plan of one linear layer, with its single-device side::
 Programs without a batch to load, outputs, and a backward that is written out:
 `frontends.builder.expecting`.
 
-Shapes are inferred from the operators' declarations and gradients derived from them; what does not
+Shapes are inferred from the operators' declarations and gradients derived from them; a
+declared operator is a method of the body, a float the decimal that it prints as.  What does not
 fit raises `engine.errors.InvalidInput`, which says where.
 """
 
