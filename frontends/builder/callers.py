@@ -19,8 +19,8 @@ _OURS = "shardproof.frontends.builder"
 def caller() -> str:
     """The file and line that a plan is being written in ("": one of our own modules).
 
-    The file is named from the working directory on where it is below it, else by its name alone:
-    a plan does not depend on where a checkout lies.
+    The file is named with its folder, as in ``examples/gpt.py:30``: a plan does not depend on where
+    a checkout lies, or on where one stands in it.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None:
@@ -39,9 +39,7 @@ _FILES: dict[str, str] = {}
 
 def _shown(file: str) -> str:
     if file not in _FILES:
-        path, here = Path(file), Path.cwd()
-        below = path.is_absolute() and path.is_relative_to(here)
-        _FILES[file] = path.relative_to(here).as_posix() if below else path.name
+        _FILES[file] = "/".join(Path(file).resolve().parts[-2:])
     return _FILES[file]
 
 
