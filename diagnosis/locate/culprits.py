@@ -30,6 +30,9 @@ _OF_SHARDS: Final = PLACES | {"start", "size"}
 #: What is wrong with a sum over positions that are not next to one another.
 GAPS: Final = "what it adds up has gaps that nothing fills"
 
+#: Kinds of rows that put parts side by side.
+JOINS: Final = frozenset({"all_gather", "all_to_all"})
+
 #: Ranks that are named one by one.
 FEW: Final = 4
 
@@ -99,6 +102,18 @@ def _fault(result: Partition, row: Row, counterpart: int) -> str:
     ]
     if new and not old:
         return _partial_input(result, row) or "its result is no part of any single-device value"
+    return _scrambled(result, row)
+
+
+def _scrambled(result: Partition, row: Row) -> str:
+    """What is wrong with a row that joins parts ("" if nothing is): parts of one value that lie
+    side by side are no part of it in this order."""
+    if row.kind not in JOINS or any(t.places for v in row.inputs for t in _terms(result, v)):
+        return ""
+    for value in row.outputs:
+        placed = [(t.factor, t.node) for t in _terms(result, value) if t.places]
+        if len(set(placed)) < len(placed):
+            return "it joins parts of one value in another order than the single device has them"
     return ""
 
 
