@@ -44,7 +44,7 @@ ROOMS: dict[str, str] = {
     "frontends": "errors builder untrusted aten torch zoo nnscaler",
     "cluster": "machine settings memory verdicts local on_ray state_claims execute",
     "checker": "result solving proofs values record obligations runtime verify",
-    "shardproof": "inputs run report campaigns.sweep api torch.validate recorded sources torch resume campaigns.nightly "
+    "shardproof": "inputs run report campaigns.sweep api testing torch.validate recorded sources torch resume campaigns.nightly "
     "commands cli "
     "__main__",
 }
@@ -55,7 +55,7 @@ OUTSIDE = frozenset({"tests", "benchmarks", "examples", "docs"})
 # Libraries that only some rooms may import: torch is the tests' reference and what the recorder of
 # PyTorch steps runs; a local run has no Ray.
 RESTRICTED: dict[str, frozenset[str]] = {
-    "torch": frozenset({"frontends.torch", "shardproof.torch"}),
+    "torch": frozenset({"frontends.torch", "shardproof.torch", "shardproof.testing"}),
     "ray": frozenset({"cluster"}),
 }
 
@@ -320,7 +320,8 @@ def test_a_sound_tree_passes(tmp_path: Path) -> None:
         (
             "engine__ops__matmul",
             "import torch.nn",
-            "engine/ops/matmul.py:1: engine imports torch.nn; kept for frontends.torch, shardproof.torch",
+            "engine/ops/matmul.py:1: engine imports torch.nn; kept for frontends.torch, "
+            "shardproof.testing, shardproof.torch",
         ),
         (
             "solvers__smt",

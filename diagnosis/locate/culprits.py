@@ -27,6 +27,9 @@ Essence = frozenset[tuple[Fraction, int]]
 #: Attributes that differ where a rank has a part only.
 _OF_SHARDS: Final = PLACES | {"start", "size"}
 
+#: What is wrong with a sum over positions that are not next to one another.
+GAPS: Final = "what it adds up has gaps that nothing fills"
+
 #: Kinds of rows that put parts side by side.
 JOINS: Final = frozenset({"all_gather", "all_to_all"})
 
@@ -60,7 +63,7 @@ def culprits(result: Partition) -> list[Culprit]:
     wrong: set[int] = set()
     found: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str]] = {}
-    aligned = counterparts(result)
+    aligned = counterparts(result, loosely=True)
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
     for number, row in enumerate(side.unrolled.rows):
         counterpart = aligned[number]
@@ -125,7 +128,7 @@ def _gap(result: Partition, row: Row, gaps: set[tuple[int, int]]) -> str:
     """What is wrong with a sum over positions with gaps that are still there where a conclusion
     fails ("" if nothing is)."""
     if row.kind in SUMS and (_ranges(result, row.outputs) - _ranges(result, row.inputs)) & gaps:
-        return "what it adds up has gaps that nothing fills"
+        return GAPS
     return ""
 
 
@@ -255,7 +258,9 @@ def alike(result: Partition, culprit: Culprit) -> list[Row]:
     """The rows that do right what those of a culprit do wrong."""
     every = result.parallel.unrolled.rows
     if culprit.counterpart >= 0:
-        held = [n for n, m in enumerate(counterparts(result)) if m == culprit.counterpart]
+        held = [
+            n for n, m in enumerate(counterparts(result, loosely=True)) if m == culprit.counterpart
+        ]
     else:
         row = every[culprit.rows[0]]
         what = (row.kind, row.name, row.source)
