@@ -15,6 +15,7 @@ from shardproof.engine.interpreters.base import Array, ArrayReading
 from shardproof.engine.ops.primitives import Selection
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
+_erf = np.frompyfunc(math.erf, 1, 1)
 
 TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "exp": np.exp,
@@ -26,6 +27,11 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "tanh": np.tanh,
     "normal_cdf": lambda x: np.asarray(_erfc(-x / math.sqrt(2)), dtype=float) / 2,
     "normal_pdf": lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+    "sin": np.sin,
+    "cos": np.cos,
+    "erf": lambda x: np.asarray(_erf(x), dtype=float),
+    "gaussian": lambda x: 2 * np.exp(-x * x) / math.sqrt(math.pi),
+    "step": lambda x: np.where(x > 0, 1.0, 0.0),
 }
 
 

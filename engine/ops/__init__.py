@@ -5,7 +5,7 @@ Importing this package fills `OPERATORS`.  To add an operator, declare it in the
 are declared in `engine.collectives`: they are defined over a group, not over one rank's tensors.
 """
 
-from shardproof.engine.ops import basic, experts, model, shape
+from shardproof.engine.ops import basic, experts, library, model, shape
 from shardproof.engine.ops.declare import (
     OPERATORS,
     Operator,
@@ -21,6 +21,7 @@ __all__ = [
     "apply_forward",
     "basic",
     "experts",
+    "library",
     "lookup",
     "model",
     "shape",

@@ -148,6 +148,12 @@ FUNCTIONS: Mapping[str, Derivative] = {
     ),
     "tanh": lambda r, x, y: r.combine([multiply(r, y, y)], [Fraction(-1)], Fraction(1)),
     "normal_cdf": lambda r, x, y: r.unary("normal_pdf", x),
+    "sin": lambda r, x, y: r.unary("cos", x),
+    "cos": lambda r, x, y: scale(r, -1, r.unary("sin", x)),
+    "erf": lambda r, x, y: r.unary("gaussian", x),
+    "gaussian": lambda r, x, y: scale(r, -2, multiply(r, x, y)),
+    # At 0, where there is no derivative, it is taken as 0, as PyTorch does.
+    "step": lambda r, x, y: scale(r, 0, x),
 }
 
 #: Functions whose real value exists on part of the line only: no plan may add one.
