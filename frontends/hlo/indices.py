@@ -88,8 +88,10 @@ def select(low: Lowering, node: Node, p: Ids, x: Item, y: Item) -> Item:
             low, p, [piecewise.select(c, a, b) for c, a, b in zip(chosen, f, g, strict=True)]
         )
     for rows, other, kept in ((x, y, True), (y, x, False)):
-        if isinstance(rows, Lookup) and isinstance(other, Known) and other.number() == 0:
-            return _restricted(low, rows, p, kept)
+        if isinstance(rows, Lookup) and isinstance(other, Known):
+            if other.number() == 0:
+                return _restricted(low, rows, p, kept)
+            raise Narrow(rows.ids.origin, low.recorder.shape(rows.table)[rows.dim])
     raise Unsupported("a choice by ids between what are no rows")
 
 
@@ -106,7 +108,13 @@ def _restricted(low: Lowering, rows: Lookup, p: Ids, kept: bool) -> Lookup:
     ):
         found.append(piecewise.combine("and", live, f if kept else piecewise.negated(f)))
     return Lookup(
-        rows.table, rows.dim, rows.ids, rows.equation, rows.places, rows.dims, rows.shape,
+        rows.table,
+        rows.dim,
+        rows.ids,
+        rows.equation,
+        rows.places,
+        rows.dims,
+        rows.shape,
         tuple(found),
     )
 

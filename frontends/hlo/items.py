@@ -189,7 +189,7 @@ class Values:
         if not any(starts):
             return self.full(item.shape, Fraction(0))
         if any(len(parts) != 1 for parts in starts):
-            raise Unsupported("a gather whose rows are chosen by several rules")
+            raise Narrow(item.ids.origin, rows)
         first = [parts[0] for parts in starts]
         sizes = {(p.row, p.size) for p in first}
         if len(sizes) != 1:
