@@ -41,7 +41,7 @@ ROOMS: dict[str, str] = {
     "specification small_model simulation records obligations reference_runtime",
     "partition": "inference templates stages audit evidence",
     "diagnosis": "locate repair explain search",
-    "frontends": "errors builder untrusted zoo nnscaler",
+    "frontends": "errors builder untrusted zoo graphs nnscaler | hlo frontend",
     "cluster": "machine settings memory verdicts local on_ray state_claims execute",
     "checker": "result solving proofs values record obligations verify",
     "shardproof": "inputs run report campaigns.sweep api resume campaigns.nightly commands cli "

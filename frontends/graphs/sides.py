@@ -121,6 +121,7 @@ def plan(name: str, single: Side, parallel: Side, notes: Sequence[str] = ()) -> 
         name,
         alone[0],
         ranks,
+        microbatches=1,
         notes=tuple(assumed),
         expectations=tuple(_rows(single, parallel, mesh)),
     )
