@@ -128,6 +128,19 @@ def fingerprint(array: Array) -> str:
     return f"{list(array.shape)} {hashlib.sha256(data.tobytes()).hexdigest()}"
 
 
+def without_dead(found: Recorder, results: Sequence[int]) -> None:
+    """Drop what no result depends on (every rank runs the same operators, so none waits for what
+    is dropped)."""
+    live = set(results)
+    kept = []
+    for op in reversed(found.ops):
+        if live.intersection(op.outputs):
+            live.update(op.inputs)
+            kept.append(op)
+    found.ops = kept[::-1]
+    found.constants = [c for c in found.constants if c.value in live]
+
+
 # -- programs --------------------------------------------------------------------------------------
 
 

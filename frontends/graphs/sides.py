@@ -26,6 +26,7 @@ from shardproof.frontends.graphs.recorder import (
     mesh_of,
     offsets,
     programs,
+    without_dead,
 )
 
 
@@ -109,6 +110,8 @@ def _divided(part: Shape, full: Shape, ranks: int) -> int | None:
 
 def plan(name: str, single: Side, parallel: Side, notes: Sequence[str] = ()) -> Plan:
     """The plan; ``parallel.graph`` has a placement for every input and output."""
+    for side in (single, parallel):
+        without_dead(side.recorder, side.outputs)
     _constants(single.recorder, parallel.recorder)
     stated = [h.placement for h in parallel.recorder.held]
     results = [o.placement for o in parallel.graph.outputs]
