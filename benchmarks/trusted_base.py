@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Rooms: the files in them.
 PARTS: dict[str, tuple[str, ...]] = {
     "`engine/ops`, `engine/interpreters`": ("engine/ops/*.py", "engine/interpreters/*.py"),
-    "`engine/plan`": ("engine/plan/*.py",),
+    "`engine/plan`, `engine/plan_files`": ("engine/plan/*.py", "engine/plan_files/*.py"),
     "`engine/schedule`": ("engine/schedule/*.py",),
     "`engine/algebra`, `engine/lineage`": ("engine/algebra/*.py", "engine/lineage/*.py"),
     "`engine/claims`, `engine/small_model`, `engine/obligations`": (
@@ -24,12 +24,20 @@ PARTS: dict[str, tuple[str, ...]] = {
     "`engine/specification`": ("engine/specification/*.py",),
     "`engine/storage`, `engine/records`": ("engine/storage/*.py", "engine/records/*.py"),
     "`engine/reference_runtime`": ("engine/reference_runtime/*.py",),
+    "of `engine/simulation`, the small sizes": (
+        "engine/simulation/__init__.py",
+        "engine/simulation/factors.py",
+        "engine/simulation/recorder.py",
+        "engine/simulation/recording.py",
+        "engine/simulation/shrink.py",
+    ),
     "`solvers`": ("solvers/*.py",),
     "`checker` but for its proofs": (
         "checker/*.py",
         "checker/values/*.py",
         "checker/obligations/*.py",
         "checker/record/*.py",
+        "checker/runtime/*.py",
     ),
     "`checker/proofs`": ("checker/proofs/*.py",),
     "`frontends/nnscaler`, `frontends/untrusted`": (

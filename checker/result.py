@@ -17,12 +17,13 @@ KINDS = {
     "conclusion": "the stored conclusions are not those that follow",
     "verdict": "the certificate says something else than was found",
     "plan": "the plan contradicts itself",
+    "runtime": "its ranks, run one by one, do not compute what the single device does",
     "unproved": "something has no proof",
     "definedness": "the parallel program may be undefined where the other one is not",
     "solver": "a template is not unsat",
     "proof": "a stored proof does not show what it should",
 }
-UNPROVED = frozenset({"plan", "unproved", "definedness", "solver"})
+UNPROVED = frozenset({"plan", "runtime", "unproved", "definedness", "solver"})
 
 #: Problems of one kind that are told apart; more are only counted.
 MOST_OF_A_KIND = 10
@@ -41,7 +42,8 @@ class Problem(NamedTuple):
 class CheckResult(NamedTuple):
     """``ok``: the certificate's verdict stands; ``seconds``: of each part of the check;
     ``counts``: what was looked at; ``verdict``: the certificate's ("" if there is none);
-    ``notes``: what was not looked at, and why."""
+    ``notes``: what was not looked at, and why; ``compared``: the input files that the plan of the
+    run was compared with (none: it was not)."""
 
     ok: bool
     verdict: str
@@ -49,6 +51,7 @@ class CheckResult(NamedTuple):
     seconds: dict[str, float]
     counts: dict[str, int]
     notes: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
 
 
 class Problems:

@@ -16,21 +16,24 @@ from shardproof.checker.record.certificate import check_assumptions, check_count
 from shardproof.checker.record.files import check_leftovers
 from shardproof.checker.record.rounding import check_rounding
 from shardproof.checker.result import CheckResult, Problems
+from shardproof.checker.runtime import eye
 from shardproof.checker.solving import Solver
 from shardproof.checker.values.assumptions import Assumptions, Inputs
 from shardproof.checker.values.definitions import DefinitionChecker
+from shardproof.checker.values.operands import check_operands
 from shardproof.checker.values.sides import Side, check_stages, check_structure, live_rows
 from shardproof.checker.values.views import check_lineages
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.engine.lineage.sums import root_kinds
-from shardproof.engine.plan import store
 from shardproof.engine.plan.constants import restored
 from shardproof.engine.plan.ir import MICROBATCH, Plan
+from shardproof.engine.plan_files import store
 from shardproof.engine.records.certificate import MOST_SHAPES, SHAPES
 from shardproof.engine.records.run import PARALLEL, SINGLE, Run, StageRecord, read_run
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import Conclusion, conclude
+from shardproof.engine.specification.demands import demands, roots
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.solvers import Mode
 
@@ -114,6 +117,8 @@ def check(
     told("argument", 0, 1)
     _check_argument(work)
     told("argument", 1, 1)
+    if not problems:
+        _look(work)
     if named:
         check_assumptions(run, problems)
     check_leftovers(run, problems)
@@ -125,6 +130,15 @@ def check(
     return CheckResult(
         ok, run.certificate.verdict, problems.all(), work.seconds, work.counts, tuple(work.notes)
     )
+
+
+def _look(work: _Check) -> None:
+    """What the argument does not rest on: operators that nothing depends on, and whether ranks that
+    are run one by one end with what was concluded."""
+    with work.timed("runtime"):
+        check_operands(work.run.plan, work.problems)
+        if work.part[0] == 0 and not work.problems:
+            work.notes += eye.look(work.run.plan, work.problems)
 
 
 def _silent(phase: str, done: int, total: int) -> None:
@@ -177,12 +191,13 @@ def _check_argument(work: _Check) -> None:
     with work.timed("unroll"):
         single = unroll([run.plan.single], 1)
         parallel = unroll(run.plan.programs, run.plan.microbatches)
-        for finding in (*single.faults, *parallel.faults):
-            problems.add("plan", finding.message)
+        for unrolled in (single, parallel):
+            for finding in (*unrolled.faults, *unrolled.unsupported):
+                problems.add("plan", finding.message)
         if problems:
             return
         try:
-            derived = derive(run.plan.single, single)
+            derived = derive(run.plan, single)
         except Unsupported as error:
             problems.add("unproved", f"the single-device program has no derivative: {error}")
             return
@@ -242,8 +257,7 @@ def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Si
     """Both sides, each with the rows that the conclusions depend on."""
     run = work.run
     single = derived.unrolled
-    roots = [derived.loss, *derived.gradients.values(), *(v for _, _, v in single.gradients)]
-    ends = [v for _, _, v in (*parallel.losses, *parallel.gradients)]
+    needed, ends = roots(run.plan, derived, parallel)
     return (
         Side(
             SINGLE,
@@ -252,7 +266,7 @@ def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Si
             single,
             run.single,
             1,
-            live_rows(single, roots),
+            live_rows(single, needed),
             _by_row(run, SINGLE, single),
         ),
         Side(
@@ -290,12 +304,16 @@ def _check_templates(work: _Check, sides: Sequence[Side]) -> None:
 def _check_conclusions(work: _Check, derived: Derived, parallel: Unrolled) -> None:
     run, problems = work.run, work.problems
     found = conclude(run.plan, run.nodes, derived, run.single, parallel, run.parallel)
-    maxima = {v for _, _, v in parallel.losses if _is_maximum(run, v)}
+    for demand in demands(run.plan, derived, parallel):
+        several = len(demand.held) > 1 or any(
+            len(held.tensors) > 1 or held.over or held.batched for held in demand.held
+        )
+        values = [v for held in demand.held for v in held.tensors]
+        if several and any(_is_maximum(run, v) for v in values):
+            problems.add("unproved", f"{demand.kind} {demand.name}: a sum of maxima")
     for conclusion in found:
         if not conclusion.holds:
             problems.add("unproved", conclusion.message)
-        elif conclusion.kind == "loss" and conclusion.value in maxima:
-            problems.add("unproved", f"{_name(conclusion)}: a sum of maxima over slices")
     stored = set(run.conclusions)
     for conclusion in found:
         if conclusion not in stored:
@@ -307,7 +325,7 @@ def _check_conclusions(work: _Check, derived: Derived, parallel: Unrolled) -> No
 
 
 def _is_maximum(run: Run, value: int) -> bool:
-    """Whether a loss is a maximum over a slice of the batch: it is no part of a sum."""
+    """Whether a value is a maximum over a part of an axis: it is no part of a sum."""
     lineage = run.parallel[value]
     terms = lineage.terms if lineage is not None else ()
     return any("max" in root_kinds(run.nodes, term.parts) for term in terms)

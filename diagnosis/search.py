@@ -15,7 +15,7 @@ from typing import Final
 from shardproof.diagnosis.explain.causes import Cause, in_layers, is_same, joined
 from shardproof.diagnosis.explain.contradictions import faults, misfits
 from shardproof.diagnosis.explain.counterexample import Examples
-from shardproof.diagnosis.locate.culprits import Culprit, culprits, explain
+from shardproof.diagnosis.locate.culprits import OWN, Culprit, culprits, explain
 from shardproof.diagnosis.repair import attempt as attempts
 from shardproof.diagnosis.repair.attempt import (
     Called,
@@ -35,9 +35,10 @@ from shardproof.diagnosis.repair.structure import FAULTS
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.simulation.simulate import Simulation
-from shardproof.engine.specification.conclusions import Conclusion
+from shardproof.engine.specification.conclusions import Conclusion, told
 from shardproof.partition.evidence.recorded import metadata
 from shardproof.partition.stages.partition import Partition
 
@@ -223,17 +224,17 @@ class Diagnosis:
         )
 
     def _conclusion(self, state: Partition) -> Partition | None:
-        """A gradient that no operator before it makes wrong: its reduction."""
+        """A gradient or output that no operator before it makes wrong: its reduction."""
         makers = {v: n for n, r in enumerate(state.parallel.unrolled.rows) for v in r.outputs}
         for found in state.conclusions:
-            if found.holds or found.value not in makers or found.kind != "gradient":
+            if found.holds or found.value not in makers or found.kind in (OWN, LOSS):
                 continue
             culprit = Culprit((makers[found.value],), -1, found.message)
             proposed = iter(
                 [*missing_reducers(state, found), *candidates(state, culprit, origins(state))]
             )
             best = self.best(state, proposed, Resolved(state, None))
-            self._add(state, culprit, (_of_gradient(found),), best)
+            self._add(state, culprit, (_of_conclusion(found),), best)
             return best[1] if best else None
         return None
 
@@ -359,9 +360,9 @@ def _listed(repairs: Sequence[str]) -> str:
     return "; ".join(repairs[:MOST_SENTENCES]) + more
 
 
-def _of_gradient(found: Conclusion) -> Finding:
+def _of_conclusion(found: Conclusion) -> Finding:
     return Finding(
-        "conclusion", found.message, f"gradient of {found.name}", found.name, ranks=found.ranks
+        "conclusion", found.message, told(found.kind, found.name), found.name, ranks=found.ranks
     )
 
 

@@ -59,6 +59,9 @@ class Finding(NamedTuple):
     agreeing_microbatches: tuple[int, ...] = ()
 
 
+#: The kind of a finding about an operator without a meaning; others are contradictions.
+UNSUPPORTED: Final = "unsupported operator"
+
 #: The fields that a plan stores with what it records.
 STORED: Final = Finding._fields[:9]
 

@@ -11,7 +11,17 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from shardproof.engine.algebra.affine import Affine
-from shardproof.engine.plan.ir import Attr, Body, Call, Group, Op, Plan, Program, Value
+from shardproof.engine.plan.ir import (
+    Attr,
+    Body,
+    Call,
+    Expectation,
+    Group,
+    Op,
+    Plan,
+    Program,
+    Value,
+)
 
 T = TypeVar("T")
 
@@ -151,10 +161,33 @@ def separable(plan: Plan) -> list[str]:
 def apart(plan: Plan, axis: str) -> Plan:
     """The same plan with a program of its own for every rank along an axis."""
     programs: list[Program] = []
+    first: list[int] = []
     for program in plan.programs:
         extent, stride = next((n, s) for a, n, s in program.axes if a == axis)
+        first.append(len(programs))
         programs += [_member(program, axis, i, extent, stride) for i in range(extent)]
-    return replace(plan, programs=tuple(programs))
+    rows = tuple(own for row in plan.expectations for own in _rows(plan, row, axis, first))
+    return replace(plan, programs=tuple(programs), expectations=rows)
+
+
+def _rows(plan: Plan, row: Expectation, axis: str, first: Sequence[int]) -> Iterator[Expectation]:
+    """A row of the table, for every rank along an axis: what is added up along it is an addend of
+    each of them.  ``first``: by program the first one that it becomes."""
+    combined = [dict(addend.over).get(axis) for addend in row.held]
+    extents = [plan.programs[addend.program].extents[axis] for addend in row.held]
+    apart = [n for n, how in zip(extents, combined, strict=True) if how is None]
+    for position in range(min(apart, default=1)):
+        held = []
+        for addend, how, extent in zip(row.held, combined, extents, strict=True):
+            places = [position] if how is None else range(extent)
+            weight = addend.weight / (extent if how == "mean" else 1)
+            over = tuple(pair for pair in addend.over if pair[0] != axis)
+            held += [
+                replace(addend, program=first[addend.program] + i, weight=weight, over=over)
+                for i in places
+            ]
+        offset = tuple(start.fix(axis, position) for start in row.offset)
+        yield replace(row, held=tuple(held), offset=offset)
 
 
 def _member(program: Program, axis: str, position: int, extent: int, stride: int) -> Program:
@@ -194,6 +227,8 @@ def _member(program: Program, axis: str, position: int, extent: int, stride: int
 def one_call(plan: Plan, program: int, body: int, rng: Random) -> tuple[Plan, int] | None:
     """One call of a body, chosen at random, gets a body of its own (a copy), and so do the calls
     that are paired with it.  The plan, and the number of the copy; None if it is called once."""
+    if plan.expectations:
+        return None  # its rows name bodies
     held = plan.programs[program]
     root = held.bodies[body].mirror if held.bodies[body].mirror >= 0 else body
     family = [root, *(b for b, found in enumerate(held.bodies) if found.mirror == root)]

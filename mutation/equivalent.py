@@ -11,8 +11,8 @@ from fractions import Fraction
 from random import Random
 from typing import Final
 
+from shardproof.engine.plan.collectives import COMMUNICATION
 from shardproof.engine.plan.ir import Attr, Body, Group, Op, Plan
-from shardproof.engine.schedule.messages import COMMUNICATION
 from shardproof.mutation.edit import Draft, producers, readers
 from shardproof.mutation.inserted import (
     doubled_and_halved,

@@ -20,14 +20,18 @@ from numpy.typing import NDArray
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import FieldReading, Weighted
 from shardproof.engine.interpreters.field import PRIME
+from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program, Shard
 from shardproof.engine.schedule.instances import Row, Unrolled
 from shardproof.engine.simulation.factors import AxisClass
 from shardproof.engine.simulation.inputs import Inputs, read_by
+from shardproof.engine.simulation.outcomes import outcomes
 from shardproof.engine.simulation.recorder import Recorder, slice_axes
 from shardproof.engine.simulation.replay import Replay, instances, needed_axes
 from shardproof.engine.simulation.shrink import Sizes, shrink
-from shardproof.engine.simulation.simulate import INDEXED, final_losses
+from shardproof.engine.simulation.simulate import INDEXED
+from shardproof.engine.specification.demands import Demand, demands
+from shardproof.engine.specification.gradients import recorded
 
 #: Numbers over all tensors, ranks and microbatches up to which a plan is run as it is.
 MOST_NUMBERS: Final = 6_000_000
@@ -60,6 +64,9 @@ class FieldInputs(Inputs):
 
     def _values(self, name: str, dims: Any) -> Array:
         return self.random.integers(1, PRIME, [len(_positions(dim)) for dim in dims])
+
+    def _integers(self, held: Shard, axis: int, dims: Any) -> Array:
+        return super()._integers(held, axis, dims).astype(np.int64)
 
     def _drawn(self, number: int) -> Array:
         if number not in self._batch:
@@ -108,7 +115,9 @@ def run(plan: Plan, single: Unrolled, parallel: Unrolled, seed: int, *, field: b
 
     Raises `Unsupported`, `ShapeMismatch` or `InvalidInput` for what cannot be run.
     """
-    sizes = choose_sizes(plan, single, parallel)
+    reference = recorded(plan, single)
+    single, every = reference.unrolled, demands(plan, reference, parallel)
+    sizes = choose_sizes(plan, single, parallel, every)
     inputs = (FieldInputs if field else Inputs)(
         sizes,
         rotary=read_by("apply_rotary_emb", -1, single),
@@ -126,11 +135,17 @@ def run(plan: Plan, single: Unrolled, parallel: Unrolled, seed: int, *, field: b
             raise
         # At true sizes everything fits: sizes that coincide there were made small apart.
         raise Unsupported(f"at small sizes: {error}") from None
-    found = [*_losses(plan, one, many, field), *_gradients(plan, one, many, field)]
+    names = {d.name for d in every if d.kind == GRADIENT and d.expected >= 0}
+    found = [
+        *_differences(plan, every, one, many, field),
+        *(Difference(np.inf, what) for what in uncovered(plan, names)),
+    ]
     return max(found, key=lambda d: d.error, default=Difference(np.inf, "nothing to compare"))
 
 
-def choose_sizes(plan: Plan, single: Unrolled, parallel: Unrolled) -> Sizes:
+def choose_sizes(
+    plan: Plan, single: Unrolled, parallel: Unrolled, found: Sequence[Demand] = ()
+) -> Sizes:
     """True sizes with every rank and microbatch by itself if that is not too much; else small
     sizes, with as many members distinct as can be."""
     axes = [axis for program in plan.programs for axis, _, _ in program.axes]
@@ -139,12 +154,14 @@ def choose_sizes(plan: Plan, single: Unrolled, parallel: Unrolled) -> Sizes:
     recorder = Recorder(plan, single, parallel)
     first = recorder.run([plan.single], single)
     second = recorder.run(plan.programs, parallel)
+    for demand in found:
+        recorder.expect(demand, first, second)
     true = TrueSizes(plan, recorder, first, second, every, 0)
     if _fits(true, parallel):
         return true
     for expanded in dict.fromkeys((every, needed | {MICROBATCH}, needed)):
         for per_shard in (2, 1):
-            sizes = shrink(plan, single, parallel, expanded, per_shard, INDEXED)
+            sizes = shrink(plan, single, parallel, expanded, per_shard, INDEXED, found)
             if _fits(sizes, parallel):
                 return sizes
     raise Unsupported(f"{sizes.entries} numbers for each of its members after shrinking")
@@ -174,80 +191,34 @@ def _difference(
     return Difference(float(off.max(initial=0.0)) / (scale if 0 < scale < np.inf else 1.0), where)
 
 
-def _losses(plan: Plan, one: Replay, many: Replay, field: bool) -> list[Difference]:
-    batch = slice_axes(plan)
-    expected = sum(_total(one, value, {}, ()) for _, _, value in final_losses(one.unrolled))
-    groups: dict[tuple[int, str], list[int]] = {}
-    for program, which, value in final_losses(many.unrolled):
-        groups.setdefault((program, which), []).append(value)
-    if not groups:
-        return [Difference(np.inf, "no rank computes a loss")]
-    count = prod(extent for _, extent in batch) if plan.loss == "mean" else 1
-    found = []
-    for (program, which), values in groups.items():
-        others = [a for a in many.family(program, False) if a[0] not in dict(batch)]
-        for at in many.members(others):
-            actual = sum(_total(many, value, at, batch) for value in values)
-            # In the field a mean is compared by its sum.
-            sides = (expected * count, actual) if field else (expected, actual / count)
-            left, right = (np.array([side]) for side in sides)
-            found.append(_difference(left, right, abs(float(expected)), f"loss {which}", field))
-    return found
-
-
-def _total(side: Replay, value: int, at: dict[str, int], batch: Sequence[tuple[str, int]]) -> Any:
-    """The sum of a loss over the slices of the batch."""
-    held = side.unrolled.tensors[value]
-    own = dict(side.family(held.program, held.batched))
-    axes = {axis for axis, _, _ in side.programs[held.program].axes}
-    varies = [
-        (axis, n)
-        for axis, n in batch
-        if (held.batched and side.unrolled.symbolic if axis == MICROBATCH else axis in axes)
-    ]
-    total: Any = 0
-    for place in product(*(range(n) for axis, n in varies if axis in own)):
-        names = [axis for axis, _ in varies if axis in own]
-        data = side.get(value, {**at, **dict(zip(names, place, strict=True))}).data
-        if data.size != 1:
-            raise ShapeMismatch(f"the loss has {data.size} elements, expected one")
-        total += data.item()
-    return total * prod(n for axis, n in varies if axis not in own)
-
-
-def _gradients(plan: Plan, one: Replay, many: Replay, field: bool) -> list[Difference]:
-    """The gradient of every shard that is updated, on every rank; none at all is zero."""
-    full = {
-        plan.single.shards[number].name: one.get(value, {})
-        for _, number, value in one.unrolled.gradients
-    }
-    scales = {} if field else {n: float(np.abs(x.data).max(initial=0.0)) for n, x in full.items()}
-    least = SMALLEST_SCALE * max(scales.values(), default=0.0)
-    values = {(program, shard): value for program, shard, value in many.unrolled.gradients}
-    found = []
-    for number, program in enumerate(plan.programs):
-        for position, shard in enumerate(program.shards):
-            if shard.updated_as >= 0:
-                continue
-            value, whole = values.get((number, position)), full.get(shard.name)
-            if value is None and whole is None:
-                continue
-            for at in many.members(many.family(number, False)):
-                actual = None if value is None else many.get(value, at).data
-                wanted = None if whole is None else many.cut(whole, shard, at).data
-                like = wanted if wanted is not None else actual
-                assert like is not None
-                zero = np.zeros_like(like)
-                found.append(
-                    _difference(
-                        zero if wanted is None else wanted,
-                        zero if actual is None else actual,
-                        max(scales.get(shard.name, 0.0), least),
-                        f"gradient of {shard.name} on {program.name} {dict(at) or ''}".rstrip(),
-                        field,
-                    )
-                )
-    return [*found, *(Difference(np.inf, what) for what in uncovered(plan, full))]
+def _differences(
+    plan: Plan, found: Sequence[Demand], one: Replay, many: Replay, field: bool
+) -> Iterator[Difference]:
+    """Everything that is expected, on every rank; what nothing computes is zero, a loss that no
+    rank computes is none."""
+    wanted = {d.expected: one.get(d.expected, {}).data for d in found if d.expected >= 0}
+    scales = {v: float(np.abs(x).max(initial=0.0)) for v, x in wanted.items()}
+    gradients = [scales.get(d.expected, 0.0) for d in found if d.kind != LOSS]
+    least = SMALLEST_SCALE * max(gradients, default=0.0)
+    if any(d.kind == LOSS and d.program < 0 for d in found):
+        yield Difference(np.inf, "no rank computes a loss")
+    for demand, at, expected, addends in outcomes(found, one, many):
+        zero = np.zeros_like(addends[0][1] if expected is None else expected)
+        left, right = (zero if expected is None else expected), zero
+        # In the field fractions are compared by what they are fractions of.
+        share = prod(weight.denominator for weight, _ in addends) if field else 1
+        for weight, data in addends:
+            factor = weight * share
+            right = right + data % PRIME * int(factor) if field else right + data * float(factor)
+        scale = scales.get(demand.expected, 0.0)
+        yield _difference(
+            left % PRIME * share if field else left,
+            right,
+            scale if demand.kind == LOSS else max(scale, least),
+            f"{demand.kind} {demand.name} on {plan.programs[demand.program].name} "
+            f"{dict(at) or ''}".rstrip(),
+            field,
+        )
 
 
 def uncovered(plan: Plan, names: Iterable[str]) -> list[str]:

@@ -7,8 +7,8 @@ is different, and no more once constants that round to one are equal, which is w
 assumes in so many words.  *Equivalent*: float64 agrees to rounding, and the field agrees or cannot
 be asked.
 
-A small plan is run a second time, by `runtime`, which shares nothing with the prover but what
-single operators compute.
+A small plan is run a second time, by `engine.reference_runtime`, which shares nothing with the
+prover but what single operators compute.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Final, Literal, TypeAlias
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan import same_model as pairing
-from shardproof.engine.plan import wellformed
 from shardproof.engine.plan.ir import Plan
-from shardproof.engine.reference_runtime import runtime
+from shardproof.engine.plan_files import wellformed
+from shardproof.engine.reference_runtime import compare as runtime
+from shardproof.engine.reference_runtime.exchange import Stuck
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.mutation.evaluate import Difference, run
@@ -73,9 +74,9 @@ def _run_by_ranks(plan: Plan, found: Labelled) -> Labelled:
         return replace(found, ranks="not run: too large")
     try:
         error, where = runtime.worst(plan, 0)
-    except Unsupported as problem:
+    except (Unsupported, runtime.Undefined) as problem:
         return replace(found, ranks=str(problem))
-    except (runtime.Stuck, ShapeMismatch, InvalidInput) as problem:
+    except (Stuck, ShapeMismatch, InvalidInput) as problem:
         return Labelled("invalid", str(problem), found.error, found.field, "stuck")
     if error > DIFFERENT:
         return Labelled("different", where, error, found.field, "differs")
@@ -92,6 +93,8 @@ def _evaluated(plan: Plan) -> Labelled:
     faults = [*single.faults, *parallel.faults]
     if faults:
         return Labelled("invalid", f"{faults[0].kind}: {faults[0].message}")
+    for finding in (*single.unsupported, *parallel.unsupported):
+        return Labelled("undecided", finding.message)
     try:
         worst = run(plan, single, parallel, 0, field=False)
     except (ShapeMismatch, InvalidInput) as error:

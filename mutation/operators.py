@@ -8,8 +8,8 @@ from random import Random
 from typing import Final
 
 from shardproof.engine.ops.declare import lookup
+from shardproof.engine.plan.collectives import COMMUNICATION
 from shardproof.engine.plan.ir import Attr, Body, Op, Value
-from shardproof.engine.schedule.messages import COMMUNICATION
 from shardproof.mutation.edit import Draft, alike, defined_before, producers
 from shardproof.mutation.table import Changed, Mutator, on_operator
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
+from shardproof.engine.plan.collectives import COLLECTIVES, COMMUNICATION
 from shardproof.engine.plan.ir import Attr, Body, Group, Op, Plan
-from shardproof.engine.schedule.messages import COLLECTIVES, COMMUNICATION
 from shardproof.mutation.edit import Draft, alike, with_body
 from shardproof.mutation.table import Changed, Mutation, Mutator, on_operator
 

@@ -45,15 +45,17 @@ def verify(
     for this process and everything below it; ``cache_dir`` is where proofs are kept across runs
     instead of the user's cache folder; ``assume`` a file as in docs/assumptions.md; ``shapes`` is
     how many positions stand for an interval of an axis beyond the fewest; ``proofs`` stores cvc5's
-    proof of every template.
+    proof of every template; ``strict`` allows a proof no assumptions but defaults, stated ones and
+    the framework's.
 
     Input that cannot be read is a result too (verdict "invalid input").  Raises ``ValueError``
     for options that cannot be; any other error is a fault of Shardproof's or of the machine.
     """
-    from shardproof import api
+    from shardproof import sources
+    from shardproof.run.progress import Progress
 
     where = None if parallel is None else Path(parallel)
-    return api.run(Path(single), where, Options(**options), progress)
+    return sources.run(Path(single), where, Options(**options), progress or Progress())
 
 
 def check(

@@ -42,8 +42,8 @@ def run(
     Raises ``ValueError`` for options that cannot be; any other error is a fault of ours, or of
     the machine.
     """
-    settings = options.settings() if settings is None else settings
     progress = Progress() if progress is None else progress
+    settings = options.settings() if settings is None else settings
 
     def place() -> Path:
         from shardproof.inputs.load import plan_name
@@ -131,18 +131,23 @@ def check(
 
     source = read_again(run_dir, files)
     if cluster is not None and not proofs and spread_check.can_be_spread(run_dir):
-        parts = spread_check.check(run_dir, cluster, inputs=source.inputs, plan=source.plan)
-        return parts._replace(notes=(source.note, *parts.notes) if source.note else parts.notes)
-    found = checker.check(
-        run_dir,
-        memory_limits=limits(Settings(), machine_bytes()),
-        inputs=source.inputs,
-        plan=source.plan,
-        proofs=proofs,
-        ethos=ethos,
-        cpc=cpc,
-    )
-    return found._replace(notes=(source.note, *found.notes) if source.note else found.notes)
+        found = spread_check.check(run_dir, cluster, inputs=source.inputs, plan=source.plan)
+    else:
+        found = checker.check(
+            run_dir,
+            memory_limits=limits(Settings(), machine_bytes()),
+            inputs=source.inputs,
+            plan=source.plan,
+            proofs=proofs,
+            ethos=ethos,
+            cpc=cpc,
+        )
+    if source.note:
+        found = found._replace(notes=(source.note, *found.notes))
+    if source.refused:
+        problem = checker.Problem("input", source.refused)
+        found = found._replace(ok=False, problems=(*found.problems, problem))
+    return found._replace(compared=source.files)
 
 
 def _run(
@@ -167,7 +172,7 @@ def _run(
     progress.run_dir = out
     seconds = time.perf_counter() - start
 
-    from shardproof.engine.plan import store
+    from shardproof.engine.plan_files import store
     from shardproof.engine.records.run import PLAN
     from shardproof.run import request as asked
 

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from shardproof.commands.capture import capture
 from shardproof.commands.check import check
 from shardproof.commands.mutate import mutate
 from shardproof.commands.nightly import nightly
+from shardproof.commands.operators import operators
 from shardproof.commands.options import PATH, of_verify
 from shardproof.commands.plan import plan
 from shardproof.commands.report import report as html_report
@@ -189,8 +191,9 @@ def main() -> None:
 @click.argument("parallel", type=PATH, required=False)
 @of_verify
 def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -> int:
-    """Verify two nnScaler plans (SINGLE PARALLEL), or a folder that holds both sides (SINGLE)."""
-    from shardproof import api
+    """Verify two nnScaler plans or two folders of traces (SINGLE PARALLEL), or a folder that holds
+    both sides (SINGLE)."""
+    from shardproof import sources
     from shardproof.run.options import Options
     from shardproof.run.progress import on_stderr
 
@@ -201,7 +204,7 @@ def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -
         raise click.UsageError(str(error)) from error
     with on_stderr() as progress:
         main.progress = progress
-        result = api.run(single, parallel, chosen, progress)
+        result = sources.run(single, parallel, chosen, progress)
     if as_json:
         click.echo(result.to_json())
     if result.verdict == "invalid input":
@@ -216,10 +219,18 @@ def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -
 @main.command(short_help="Show what is in a plan or a run.")
 @click.argument("path", type=PATH, metavar="PLAN_OR_RUN")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def inspect(path: Path, as_json: bool) -> int:
+@click.option("--text", is_flag=True, help="The whole plan as text (docs/text.md).")
+def inspect(path: Path, as_json: bool, text: bool) -> int:
     """Show what is in a plan folder, an nnScaler plan or the directory of a run, as tables."""
     from shardproof.report import inspection as views
 
+    if text:
+        if as_json:
+            raise click.UsageError("--text and --json are two forms of one thing: give one")
+        from shardproof.engine.plan_files.text import plan_text
+
+        click.echo(plan_text(views.plan_of(path)), nl=False)
+        return 0
     data = views.look(path)
     if as_json:
         import json
@@ -232,6 +243,7 @@ def inspect(path: Path, as_json: bool) -> int:
     return 0
 
 
+main.add_command(capture)
 main.add_command(check)
 main.add_command(mutate)
 main.add_command(html_report)
@@ -241,3 +253,4 @@ main.add_command(resume)
 main.add_command(status)
 main.add_command(submit)
 main.add_command(nightly)
+main.add_command(operators)

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from shardproof import api
+from shardproof.checker.record.files import check_claims, check_leftovers
+from shardproof.checker.result import Problems
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.records.certificate import read_certificate
+from shardproof.engine.records.run import read_run
 from shardproof.engine.storage import files
 from shardproof.inputs import rundir
 from shardproof.run import request as asked
@@ -57,9 +59,15 @@ def resume(run_dir: Path, progress: Progress | None = None, **where: Any) -> Res
 
 
 def finished(run_dir: Path) -> Result | None:
-    """The result of a run that came to its end; None of one that did not."""
+    """The result of a run that came to its end; None of one that did not, and of one whose files do
+    not bear its result out: that one is found again."""
     try:
-        read_certificate(run_dir)
-        return Result.from_json(files.contents(run_dir / rundir.RESULT))
+        run = read_run(run_dir)
+        result = Result.from_json(files.contents(run_dir / rundir.RESULT))
     except (InvalidInput, OSError, ValueError):
         return None
+    problems = Problems()
+    check_leftovers(run, problems)
+    if result.verdict == "proved":
+        check_claims(run, problems)
+    return None if problems else result

@@ -35,6 +35,34 @@ def test_a_part_without_files_is_an_error() -> None:
 SMALL = {"engine/__init__.py", "engine/errors.py", "engine/findings.py"}
 
 
+#: The plan's data classes and the declarations of operators over float64, with what these need.
+PLAN_AND_OPERATORS = (
+    "engine/reference_runtime/",
+    "engine/ops/",
+    "engine/interpreters/",
+    "engine/algebra/affine.py",
+    "engine/plan/assumption.py",
+    "engine/plan/recorded.py",
+    "engine/errors.py",
+    "engine/findings.py",
+    "engine/plan/ir.py",
+    "engine/ops/laws.py",
+    "engine/ops/primitives.py",
+    "engine/algebra/terms.py",
+    "engine/__init__.py",
+)
+
+
+def test_the_reference_runtime_knows_plan_and_operators_alone() -> None:
+    """It is an eye of its own: nothing that prover and checker share reaches it."""
+    folder = ROOT / "engine" / "reference_runtime"
+    for file in folder.glob("*.py"):
+        needed = imported(f"engine.reference_runtime.{file.stem}")
+        names = {str(f.relative_to(ROOT)) for f in needed}
+        assert {n for n in names if not n.startswith(PLAN_AND_OPERATORS)} == set(), file
+    assert len(list(folder.glob("*.py"))) >= 5
+
+
 def test_what_the_checker_needs_is_on_the_page() -> None:
     """The checker shares nothing with the prover that is not named as trusted."""
     needed = {str(f.relative_to(ROOT)) for f in imported("shardproof.checker.verify")}

@@ -34,7 +34,7 @@ from shardproof.cluster.verdicts import cache as cache_module
 from shardproof.cluster.verdicts import ledger
 from shardproof.cluster.verdicts.cache import VerdictCache
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.engine.records.run import read_run
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells

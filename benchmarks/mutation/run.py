@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT))
 # Small arrays gain nothing from threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from shardproof.engine.plan import store  # noqa: E402
 from shardproof.engine.plan.ir import Plan  # noqa: E402
+from shardproof.engine.plan_files import store  # noqa: E402
 from shardproof.frontends.zoo import build  # noqa: E402
 from shardproof.inputs.assume import Assumptions  # noqa: E402
 from shardproof.inputs.load import load_plan  # noqa: E402

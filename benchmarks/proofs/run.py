@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import shardproof
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.frontends import zoo
 
 HERE = Path(__file__).resolve().parent

@@ -94,6 +94,8 @@ class Rebuilder:
     def claim(
         self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
     ) -> None:
+        if defined is not None:
+            self._nodes(claim, where, defined)
         key = (form(self.nodes, claim), defined is None)
         if not self.thorough and self.known.get(key) == template:
             return
@@ -194,6 +196,10 @@ class Rebuilder:
                 same,
                 f"{where} takes {term.name} of a value that the single device does not take it of",
             )
+
+    def _nodes(self, claim: Claim, where: str, defined: frozenset[int]) -> None:
+        """The nodes that a claim defines by a partial function are those of the single device; this
+        is about particular nodes, so that no other claim of its form says it for this one."""
         inputs = [x for x in claim.inputs if x is not None]
         here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
         for number in sorted(here.defined - defined):

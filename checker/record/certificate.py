@@ -5,29 +5,65 @@ A reader goes by both, so that neither may say anything else than the plan and t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shardproof.checker.result import Problems
-from shardproof.engine.plan.assumptions import EXPECTED, stated_orders, statements
+from shardproof.engine.plan.assumption import Assumption, texts
+from shardproof.engine.plan.assumptions import (
+    ASSUME,
+    CONCLUSIONS,
+    EXPECTED,
+    stated_orders,
+    statements,
+)
 from shardproof.engine.plan.constants import statement
 from shardproof.engine.records.run import Run
 from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.schedule.liveness import statement as of_sends
 
 
 def check_assumptions(run: Run, problems: Problems) -> None:
-    """Every assumption of the plan is named, each once, and no other; what the user expected to be
-    concluded may stand among them."""
+    """Every assumption of the plan is named, each once and as what it is, and no other; what the
+    user expected to be concluded may stand among them."""
     said = list(run.certificate.assumptions)
     plain, chosen = statements(run.plan), statements(run.plan, chosen=True)
     # How the losses combine is the plan's word or the user's: the sentence says whose.
-    due = [*(chosen if set(chosen) - set(plain) <= set(said) else plain)]
-    due += [*stated_orders(run.plan), *statement(run.plan)]
-    for line in due:
+    due = [*(chosen if set(texts(chosen)) - set(texts(plain)) <= set(said) else plain)]
+    due += [*stated_orders(run.plan), *of_sends(run.plan), *statement(run.plan)]
+    names = texts(due)
+    sound = True
+
+    def wrong(message: str) -> None:
+        nonlocal sound
+        sound = False
+        problems.add("assumption", message)
+
+    for line in names:
         if line not in said:
-            problems.add("assumption", f"the certificate does not name the assumption that {line}")
+            wrong(f"the certificate does not name the assumption that {line}")
     for number, line in enumerate(said):
         if line in said[:number]:
-            problems.add("assumption", f"the certificate names twice: {line[:200]}")
-        elif line not in due and not line.startswith(EXPECTED):
-            problems.add("assumption", f"the plan does not assume what is named: {line[:200]}")
+            wrong(f"the certificate names twice: {line[:200]}")
+        elif line not in names and not line.startswith(EXPECTED):
+            wrong(f"the plan does not assume what is named: {line[:200]}")
+    if sound:
+        _check_details(run, due, problems)
+
+
+def _check_details(run: Run, due: Sequence[Assumption], problems: Problems) -> None:
+    """Every assumption that is named is described as what it is, in the same order."""
+    found = run.certificate.assumption_details
+    if texts(found) != run.certificate.assumptions:
+        problems.add("assumption", "the certificate describes other assumptions than it names")
+        return
+    for assumed in found:
+        expected = (assumed.kind, assumed.about, assumed.where) == ("stated", CONCLUSIONS, ASSUME)
+        if assumed not in due and not (expected and assumed.text.startswith(EXPECTED)):
+            problems.add(
+                "assumption",
+                f"the certificate calls {assumed.kind}, about {assumed.about!r}, what the plan "
+                f"does not: {assumed.text[:200]}",
+            )
 
 
 def check_counts(run: Run, single: Unrolled, parallel: Unrolled, problems: Problems) -> None:

@@ -6,6 +6,7 @@ Nothing rests on them, but they must not say anything else than the certificate.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -34,6 +35,19 @@ def check_leftovers(run: Run, problems: Problems) -> None:
         problems.add("file", str(error))
 
 
+def check_claims(run: Run, problems: Problems) -> None:
+    """What a run that says "proved" has to say of its conclusions and stages, too; whether these
+    are right is not looked at here."""
+    if not run.conclusions or not (run.folder / VERDICTS).exists():
+        problems.add("verdict", "there is nothing that was concluded, or no record of verdicts")
+    for conclusion in run.conclusions:
+        if not conclusion.holds:
+            problems.add("unproved", conclusion.message)
+    for stage in run.stages:
+        if stage.live and stage.problem:
+            problems.add("unproved", stage.problem)
+
+
 def _result(run: Run, problems: Problems) -> None:
     data = read_file(run.folder / RESULT)
     try:
@@ -48,6 +62,7 @@ def _result(run: Run, problems: Problems) -> None:
         problems.add("verdict", f"{RESULT} says {verdict}, the certificate {stored.verdict}")
     known: dict[str, object] = {
         "assumptions": list(stored.assumptions),
+        "assumption_details": [asdict(a) for a in stored.assumption_details],
         "counts": stored.counts,
         "kept_whole": list(kept_whole(run.nodes)),
         "conclusions": [_listed(conclusion) for conclusion in run.conclusions],

@@ -4,6 +4,7 @@ apart."""
 from __future__ import annotations
 
 from shardproof.checker.result import Problems
+from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.constants import attribute, is_rounding, statement
 from shardproof.engine.records.run import Run
 
@@ -21,7 +22,7 @@ def check_rounding(run: Run, problems: Problems) -> bool:
                 f"{place.key} of operator {place.op} in body {place.body} of program "
                 f"{place.program} was {place.value}, which is no rounding of {held}",
             )
-    for line in statement(run.plan) if sound else ():
+    for line in texts(statement(run.plan)) if sound else ():
         if line not in run.certificate.assumptions:
             sound = False
             problems.add("assumption", f"the certificate does not name the assumption that {line}")

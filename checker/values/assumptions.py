@@ -127,6 +127,12 @@ class Assumptions:
 
     def load(self, number: int, row: Row) -> None:
         which, count = slice_of(self.side, row)
+        if not self.divided(row, count):
+            self.problems.add(
+                "assumption",
+                f"{self.side.where(number)}: not every one of the {count} replicas and "
+                "microbatches reads a slice of its own",
+            )
         for position, value in enumerate(row.outputs):
             name = f"batch.{position}"
             full = self.inputs.batch.get(name)
@@ -141,6 +147,18 @@ class Assumptions:
                 ZERO if n == size else which * size for n, size in zip(full, shape, strict=True)
             )
             self.expect(number, value, self.view(name, shape, offset))
+
+    def divided(self, row: Row, count: int) -> bool:
+        """Whether a load cuts the batch: each tensor in one dimension at most, and one at least."""
+        cut = 0
+        for position, value in enumerate(row.outputs):
+            full = self.inputs.batch.get(f"batch.{position}", ())
+            shape = self.side.unrolled.tensors[value].shape
+            differing = sum(n != size for n, size in zip(full, shape, strict=False))
+            if differing > 1:
+                return False
+            cut += differing
+        return self.side.name == "single" or count == 1 or cut > 0 or not row.outputs
 
     def seed(self, number: int, row: Row) -> None:
         shape = self.side.unrolled.tensors[row.outputs[0]].shape
@@ -157,6 +175,12 @@ class Assumptions:
         if len(row.inputs) != 1:
             self.problems.add(
                 "plan", f"{self.side.where(number)} has {len(row.inputs)} sources, expected one"
+            )
+            return
+        if row.over:
+            along = ", ".join(axis for axis, _ in row.over)
+            self.problems.add(
+                "plan", f"{self.side.where(number)} gives along {along}, where no rank is the root"
             )
             return
         source = self.side.lineages[row.inputs[0]]

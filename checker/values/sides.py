@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from shardproof.checker.result import Problems
 from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.obligations.obligation import Claim
-from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
+from shardproof.engine.plan.ir import MICROBATCH, Group, Plan, Program
 from shardproof.engine.records.run import StageRecord
+from shardproof.engine.reference_runtime.exchange import COLLECTIVES
 from shardproof.engine.schedule.instances import Row, Unrolled
 
 #: Rows that claim nothing of their own: assumptions, and what only hands a value on.
@@ -103,12 +104,34 @@ def check_structure(side: Side, problems: Problems) -> None:
             if v in written:
                 problems.add("plan", f"{side.where(number)} writes {side.tensor(v)} again")
             written.add(v)
+        check_members(side, number, problems)
         first = side.programs[row.programs[0]].axes
         if any(sorted(side.programs[p].axes) != sorted(first) for p in row.programs):
             problems.add("plan", f"{side.where(number)} joins programs over different mesh axes")
     for value in range(len(side.unrolled.tensors)):
         if value not in written:
             problems.add("plan", f"{side.tensor(value)} is written by no row")
+
+
+def check_members(side: Side, number: int, problems: Problems) -> None:
+    """The members of a collective are the ranks that its group names, along the group's axes."""
+    row = side.unrolled.rows[number]
+    if row.kind not in COLLECTIVES:
+        return
+    group = row.attrs.get("group")
+    group = group if isinstance(group, Group) else Group()
+    ranks = [side.programs[p].base for p in row.programs]
+    named = [*group.ranks] or ranks[:1]
+    extents = side.programs[row.programs[0]].extents
+    # An axis of one position joins nobody.
+    axes = {axis: extents.get(axis, 0) for axis in group.axes if extents.get(axis) != 1}
+    over = {axis: n for axis, n in row.over if n != 1}
+    if sorted(ranks) != sorted(named) or over != axes:
+        problems.add(
+            "plan",
+            f"{side.where(number)} joins ranks {ranks} along {over}, its group is of "
+            f"{named} along {axes}",
+        )
 
 
 def check_stages(side: Side, stages: Sequence[StageRecord], problems: Problems) -> None:

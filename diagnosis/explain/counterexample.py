@@ -8,7 +8,6 @@ repair, what the single device has, where the rank has all of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,19 +15,23 @@ from numpy.typing import NDArray
 
 from shardproof.diagnosis.locate.culprits import Culprit, alike
 from shardproof.diagnosis.repair.attempt import Called, called
-from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.findings import Difference
 from shardproof.engine.lineage.lineage import BROADCAST, Atom, Lineage
-from shardproof.engine.plan.ir import MICROBATCH, Shard
+from shardproof.engine.plan.expectations import LOSS
+from shardproof.engine.plan.ir import MICROBATCH
 from shardproof.engine.schedule.instances import Row, Unrolled
 from shardproof.engine.simulation.replay import Coordinates
 from shardproof.engine.simulation.simulate import (
     TOLERANCE,
     Comparison,
     Simulation,
+    confirmed,
     simulate,
     simulate_again,
 )
+from shardproof.engine.specification.conclusions import told
+from shardproof.engine.specification.demands import Demand
 from shardproof.partition.stages.partition import Partition
 
 #: Ranks of one tensor that are shown; rows and columns of values around the worst one.
@@ -93,7 +96,8 @@ class Examples:
         if self.simulation is None:
             return None
         off = [c for c in self.simulation.comparisons if c.differs]
-        scales = {id(c): float(np.abs(c.expected).max(initial=0.0)) for c in off if c.shard >= 0}
+        held = [c for c in off if c.demand.kind != LOSS]
+        scales = {id(c): float(np.abs(c.expected).max(initial=0.0)) for c in held}
         least = SMALL * max(scales.values(), default=0.0)
         told = [c for c in off if scales.get(id(c), least) >= least]
         return max(told or off, default=None, key=lambda c: c.error)
@@ -121,10 +125,9 @@ class Examples:
         ranks: tuple[int, ...] = ()
         shard = ""
         if found.program >= 0:
-            program = self.result.plan.programs[found.program]
             ranks = (self._rank(self.result, found.program, found.at),)
-            if found.shard >= 0:
-                shard = _box(program.shards[found.shard], dict(found.at))
+            if found.demand.kind != LOSS:
+                shard = _box(found.demand, dict(found.at))
         worst = found.worst
         near = _near(found.expected, found.actual, worst.index)
         return Difference(
@@ -245,29 +248,30 @@ class Examples:
         known = self.simulation
         if known is None:
             return None
-        single, parallel = single_side(self.result), state.parallel.unrolled
+        single, parallel = self.result.derived, state.parallel.unrolled
         return simulate_again(known, state.plan, single, parallel, self.result.more)
 
 
-def single_side(result: Partition) -> Unrolled:
-    """The single-device side with the gradients that are derived from its forward program."""
-    derived = result.derived
-    numbers = {s.name: n for n, s in enumerate(result.plan.single.shards)}
-    return replace(
-        derived.unrolled,
-        gradients=[(0, numbers[name], value) for name, value in derived.gradients.items()],
-    )
+def simulated(result: Partition, seeds: int, *, until_defined: bool = False) -> Simulation:
+    """Both programs run with the true functions, on as many inputs as it takes to see them differ
+    (``until_defined``: or to see the single-device program defined), ``seeds`` at most.
 
-
-def simulated(result: Partition, seeds: int) -> Simulation:
-    """Both programs run with the true functions, on as many inputs as it takes to see them differ,
-    ``seeds`` at most."""
-    single = single_side(result)
+    Where the plan counts positions (a sum of ones over the vocabulary) a difference between plans
+    of a smaller vocabulary is none of this plan: it is one if this plan differs, too.
+    """
+    single, parallel = result.derived, result.parallel.unrolled
+    first: Simulation | None = None
     for seed in range(seeds):
-        found = simulate(result.plan, single, result.parallel.unrolled, seed, more=result.more)
-        if found.differs or found.failure:
-            break
-    return found
+        found = simulate(result.plan, single, parallel, seed, more=result.more)
+        if found.differs and found.another and result.counts:
+            itself = confirmed(found, result.plan, single, parallel)
+            found = found if itself.differs else itself
+        if found.differs or found.failure or (until_defined and not found.undefined):
+            return found
+        if first is None or first.undefined:
+            first = found
+    assert first is not None
+    return first
 
 
 def _slots(state: Partition, rows: Sequence[Row]) -> Iterator[_Slot]:
@@ -298,9 +302,10 @@ def _by_name(unrolled: Unrolled) -> dict[Called, int]:
 
 def _same_inputs(one: Simulation, other: Simulation) -> bool:
     """Whether the single device computes the same in both."""
-    return [c.worst.expected for c in one.losses[:1]] == [
-        c.worst.expected for c in other.losses[:1]
-    ]
+    return all(
+        np.array_equal(mine.expected, theirs.expected)
+        for mine, theirs in zip(one.comparisons[:1], other.comparisons[:1], strict=False)
+    )
 
 
 def _near(
@@ -321,14 +326,15 @@ def _near(
 
 
 def _named(found: Comparison) -> str:
-    return "loss" if found.shard < 0 else f"gradient of {found.name}"
+    return "loss" if found.demand.kind == LOSS else told(found.demand.kind, found.name)
 
 
-def _box(shard: Shard, at: Mapping[str, int]) -> str:
-    """The part of a parameter that a rank holds."""
+def _box(demand: Demand, at: Mapping[str, int]) -> str:
+    """The part of a single-device value that a rank holds."""
+    offset = demand.offset or (ZERO,) * len(demand.full)
+    shape = demand.shape if demand.offset else demand.full
     return _spans(
-        (_position(o, at), n, full)
-        for o, n, full in zip(shard.offset, shard.shape, shard.full_shape, strict=True)
+        (_position(o, at), n, full) for o, n, full in zip(offset, shape, demand.full, strict=True)
     )
 
 

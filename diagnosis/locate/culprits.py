@@ -30,8 +30,8 @@ _OF_SHARDS: Final = PLACES | {"start", "size"}
 #: Ranks that are named one by one.
 FEW: Final = 4
 
-#: Conclusions about values of the parallel side.
-ENDS = ("loss", "gradient")
+#: Conclusions about values of the single-device side.
+OWN = "single-device gradient"
 
 
 class Culprit(NamedTuple):
@@ -58,7 +58,7 @@ def culprits(result: Partition) -> list[Culprit]:
     found: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str]] = {}
     aligned = counterparts(result)
-    gaps = _ranges(result, [c.value for c in result.conclusions if c.kind in ENDS and not c.holds])
+    gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
     for number, row in enumerate(side.unrolled.rows):
         counterpart = aligned[number]
         tainted = any(v in wrong for v in row.inputs)

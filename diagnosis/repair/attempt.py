@@ -12,14 +12,15 @@ from typing import Final
 
 from shardproof.diagnosis.locate.culprits import Culprit, culprits
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.findings import UNSUPPORTED
 from shardproof.engine.lineage.lineage import Lineage, NodeTable, Term
-from shardproof.engine.plan import wellformed
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import wellformed
 from shardproof.engine.schedule.instances import Row, Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import conclude
 from shardproof.partition.evidence.alignment import counterparts
-from shardproof.partition.inference.trace import UNSUPPORTED, Tracer, reference
+from shardproof.partition.inference.trace import Tracer, reference
 from shardproof.partition.stages.partition import Partition, Side
 
 #: What a tensor is called: its program, its name, how many of that name there are before it.  An
@@ -72,10 +73,13 @@ def attempt(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partit
         result.reference_size,
         faults=[*parallel.faults, *(f for f in trace.findings if f.kind != UNSUPPORTED)],
         findings=list(parallel.findings),
-        unsupported=[f for f in trace.findings if f.kind == UNSUPPORTED],
+        unsupported=[
+            *parallel.unsupported,
+            *(f for f in trace.findings if f.kind == UNSUPPORTED),
+        ],
         guessed=trace.guessed,
     )
-    if not parallel.faults:
+    if not parallel.faults and not parallel.unsupported:
         found.conclusions = conclude(
             plan, nodes, result.derived, result.single.lineages, parallel, trace.lineages
         )

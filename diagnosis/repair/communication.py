@@ -21,8 +21,8 @@ from shardproof.diagnosis.repair.edits import (
     with_op,
 )
 from shardproof.diagnosis.repair.origins import MOVES, Candidate, Spot, edited, named
+from shardproof.engine.plan.collectives import COLLECTIVES
 from shardproof.engine.plan.ir import Attr, Group, Op, Plan, Value
-from shardproof.engine.schedule.messages import COLLECTIVES
 from shardproof.engine.specification.conclusions import Conclusion
 from shardproof.partition.stages.partition import Partition
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from shardproof.engine.plan.collectives import COLLECTIVES, PARTS
 from shardproof.engine.plan.ir import Body, Call, Group, Op, Plan, Program
-from shardproof.engine.schedule.messages import COLLECTIVES
 
 
 class Site(NamedTuple):
@@ -132,7 +132,7 @@ def groups(plan: Plan, program: int) -> list[Group]:
     found: dict[Group, None] = {}
     for _, op in sites(plan.programs[program], program):
         group = op.attrs.get("group")
-        if (op.name in COLLECTIVES or op.name == "chunk") and isinstance(group, Group):
+        if op.name in COLLECTIVES | PARTS and isinstance(group, Group):
             alone = len(group.ranks) < 2
             if not alone or group.axes:
                 found[Group(() if alone else tuple(sorted(group.ranks)), group.axes)] = None

@@ -8,16 +8,17 @@ from typing import Final, NamedTuple
 from shardproof.diagnosis.locate.culprits import Culprit
 from shardproof.diagnosis.repair.edits import Edit, Site, applied, op_at
 from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.plan.collectives import COLLECTIVES, COPIES
 from shardproof.engine.plan.ir import Op, Plan
 from shardproof.engine.schedule.dataflow import flow, label
 from shardproof.engine.schedule.instances import Row
-from shardproof.engine.schedule.messages import COLLECTIVES, match
+from shardproof.engine.schedule.messages import match
 from shardproof.partition.stages.partition import Partition
 
 #: Rows that no operator of a program makes.
 _MADE_UP: Final = frozenset({"shard", "seed", "accumulate"})
 #: What moves a value without changing it.
-MOVES: Final = frozenset({"identity", "multiref", "slice", "recv", "broadcast", *COLLECTIVES})
+MOVES: Final = frozenset({"identity", "multiref", "slice", *COPIES, *COLLECTIVES})
 #: How far back from a fault the operators before it are looked at.
 _STEPS: Final = 6
 

@@ -20,8 +20,8 @@ from shardproof.diagnosis.repair.edits import (
     written,
 )
 from shardproof.diagnosis.repair.origins import Candidate, named
+from shardproof.engine.plan.collectives import COLLECTIVES
 from shardproof.engine.plan.ir import Attr, Body, Call, Group, Op, Plan, Program
-from shardproof.engine.schedule.messages import COLLECTIVES
 
 
 class Unwritten(NamedTuple):
@@ -85,6 +85,7 @@ def missing_writes(plan: Plan) -> Iterator[Candidate]:
 
 def _unread(body: Body) -> set[int]:
     read = {v for op in body.ops for v in op.inputs} | set(body.outputs) | set(body.losses)
+    read |= set(body.results)
     read |= {v for v, _ in body.gradients} | {v for _, v, _ in body.reduced}
     return {v for op in body.ops for v in op.outputs} - read
 

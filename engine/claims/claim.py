@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.sums import Over
+from shardproof.engine.plan.collectives import ADDS
 from shardproof.engine.plan.ir import Attr
 
 #: Kinds of rows that add their inputs up.
-SUMS = frozenset({"all_reduce", "reduce", "reduce_scatter", "accumulate"})
+SUMS = ADDS | {"accumulate"}
 
 
 class Claim(NamedTuple):

@@ -96,6 +96,16 @@ def compares(nodes: NodeTable, here: Cone) -> bool:
     return any(nodes[number].kind == "causal" for number in here.opaque | here.defined)
 
 
+def decays(nodes: NodeTable, here: Cone) -> bool:
+    """Whether a claim reads an exponential with a negative factor, which another may be the inverse
+    of."""
+    read = (nodes[number] for number in here.opaque | here.defined)
+    return any(
+        node.kind == "unary" and node.payload[0] == "exp" and node.payload[1] < 0  # type: ignore[operator]
+        for node in read
+    )
+
+
 def _defined(
     nodes: NodeTable,
     inputs: Sequence[Lineage],

@@ -25,7 +25,12 @@ from shardproof.engine.interpreters.dims import (
     unit,
     weights,
 )
-from shardproof.engine.ops.primitives import CONSTANTS, Selection, known_function
+from shardproof.engine.ops.primitives import (
+    CONSTANTS,
+    Selection,
+    check_selection,
+    known_function,
+)
 
 Array = NDArray[Any]
 
@@ -206,19 +211,6 @@ def require_equal_dims(x: Weighted, y: Weighted, but: int | None = None) -> None
     for i, (left, right) in enumerate(zip(x.dims, y.dims, strict=True)):
         if i != but:
             require_equal(left, right, f"dimension {i}")
-
-
-def check_selection(experts: int, selection: Selection) -> None:
-    """Raise `ShapeMismatch` unless so many experts can be chosen."""
-    size, rest = divmod(experts, max(selection.groups, 1))
-    least = 2 if selection.group_score == "top2" and selection.groups > 1 else 1
-    if (
-        rest
-        or size < least
-        or not 1 <= selection.topk_groups <= selection.groups
-        or not 1 <= selection.topk <= size * selection.topk_groups
-    ):
-        raise ShapeMismatch(f"a choice {selection} among {experts} experts")
 
 
 def aligned(array: Array, names: str, order: str) -> Array:

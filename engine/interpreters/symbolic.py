@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shardproof.engine.algebra.terms import Term, TermTable
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters.base import Array, ArrayReading, aligned
+from shardproof.engine.ops.laws import of_constant
 from shardproof.engine.ops.primitives import Selection
 
 
@@ -135,12 +136,16 @@ class TermReading(ArrayReading):
     def _unary(self, function: str, x: Array) -> Array:
         def apply(entry: Entry) -> Term:
             if isinstance(entry, Term):
-                return self.table.app(function, entry)
+                return self._applied(function, entry)
             if function == "exp":
                 return self.table.zero
             raise Unsupported(f"{function} of a masked entry")
 
         return _map(apply, x)
+
+    def _applied(self, function: str, entry: Term) -> Term:
+        value = None if entry.value is None else of_constant(function, entry.value)
+        return self.table.app(function, entry) if value is None else self.table.const(value)
 
     def _amax(self, x: Array, dim: int) -> Array:
         rows = np.moveaxis(x, dim, -1)

@@ -25,6 +25,7 @@ from shardproof.engine.interpreters.dims import Dim, Extent, Factor, count
 from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Operand, Part
 from shardproof.engine.lineage.lineage import Term as View
 from shardproof.engine.lineage.sums import largest
+from shardproof.engine.ops.laws import applied, without_opposites
 from shardproof.engine.ops.primitives import Selection
 from shardproof.engine.small_model.grid import Grid
 
@@ -39,10 +40,21 @@ class SmallReading(TermReading):
 
     ``masks``: positions are compared by a mask. Then one that stands for others is counted as the
     mask has it: what is summed has to differ from position to position, so that nothing is a count.
+    ``laws``: exponentials are read with the laws of `engine.ops.laws`.
     """
 
     grid: Grid
     masks: bool = False
+    laws: bool = False
+
+    def _applied(self, function: str, entry: Term) -> Term:
+        if self.laws:
+            return applied(self.table, function, entry)
+        return super()._applied(function, entry)
+
+    def _product(self, factors: Sequence[Any]) -> Any:
+        found = super()._product(factors)
+        return without_opposites(found) if self.laws and isinstance(found, Term) else found
 
     def dim(self, size: int) -> Dim:
         return size.dim if isinstance(size, Extent) else self.grid.constant_dim(size)
@@ -92,15 +104,16 @@ class SmallReading(TermReading):
         return self.table.mul(lead, self.table.add(*addends))
 
     def _maximum(self, row: Array) -> Term:
-        """A maximum commutes with a positive factor: the common one of all entries is taken out,
-        so that a scaled maximum is the maximum of scaled entries."""
+        """A maximum commutes with a positive factor: the size of the common one of all entries is
+        taken out, so that a scaled maximum is the maximum of scaled entries; its sign stays."""
         entries = [e for e in row if isinstance(e, Term)]
         factors = {_factor(e) for e in entries}
-        if len(factors) != 1 or (factor := factors.pop()) == 1 or factor <= 0:
+        if len(factors) != 1 or abs(factor := factors.pop()) in (0, 1):
             return super()._maximum(row)
+        sign = 1 if factor > 0 else -1
         inner = np.empty(len(entries), dtype=object)
-        inner[:] = [_core(e) for e in entries]
-        return self.table.mul(factor, super()._maximum(inner))
+        inner[:] = [self.table.mul(sign, _core(e)) for e in entries]
+        return self.table.mul(abs(factor), super()._maximum(inner))
 
 
 def _factor(term: Term) -> Fraction:
@@ -130,6 +143,7 @@ class Meaning:
         most: int | None = None,
         *,
         masks: bool = False,
+        laws: bool = False,
     ) -> None:
         """``most``: products after which to give up (`Unsupported`)."""
         self.nodes = nodes
@@ -141,7 +155,7 @@ class Meaning:
         self.products = 0
         self.symbols: dict[tuple[object, ...], Term] = {}
         self.memo: dict[tuple[int, Index, tuple[Part, ...]], Entry] = {}
-        self.reading = SmallReading(terms, grid, masks)
+        self.reading = SmallReading(terms, grid, masks, laws)
 
     def symbol(self, key: tuple[object, ...]) -> Term:
         found = self.symbols.get(key)
@@ -226,7 +240,7 @@ class Meaning:
                 self._operand(o, labels, tuple(inner.get(i, ())))
                 for i, o in enumerate(operands(self.nodes, number))
             ]
-            addends.append(self.terms.mul(weight, *factors))
+            addends.append(self.reading._product([weight, *factors]))
         return self.reading._total(addends)
 
     def _combine(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
@@ -249,7 +263,7 @@ class Meaning:
             if function == "exp" and factor > 0:  # type: ignore[operator]
                 return self.terms.zero
             raise Unsupported(f"{function} of a masked entry")
-        return self.terms.app(str(function), self.terms.mul(factor, entry))  # type: ignore[arg-type]
+        return self.reading._applied(str(function), self.terms.mul(factor, entry))  # type: ignore[arg-type]
 
     def _amax(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         sign, operand, outputs = self.nodes[number].payload

@@ -15,7 +15,7 @@ or gathers over are represented like an axis.  `docs/soundness.md` says why this
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, product
 from math import prod
@@ -25,7 +25,7 @@ import numpy as np
 
 from shardproof.engine.algebra.terms import Term, TermTable
 from shardproof.engine.claims.claim import Claim
-from shardproof.engine.claims.cone import Cone, compares, cone
+from shardproof.engine.claims.cone import Cone, compares, cone, decays
 from shardproof.engine.claims.symmetry import attribute_axes, is_even, is_scattered_evenly
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import MASKED, Weighted
@@ -33,6 +33,7 @@ from shardproof.engine.interpreters.dims import narrow
 from shardproof.engine.lineage.lineage import Lineage, NodeTable
 from shardproof.engine.lineage.sums import Over
 from shardproof.engine.obligations.entries import Meaning, SmallReading
+from shardproof.engine.plan.collectives import TABLE, Effect, cuts, refused
 from shardproof.engine.small_model.bounds import Needs, enough
 from shardproof.engine.small_model.digits import Relation
 from shardproof.engine.small_model.grid import Grid, concrete
@@ -46,7 +47,11 @@ MOST_PRODUCTS = 100_000
 
 
 #: Kinds of rows that give every member a piece of one dimension, by the attribute that names it.
-SCATTERS: Mapping[str, str] = {"reduce_scatter": "dim", "all_to_all": "split_dim"}
+SCATTERS: Mapping[str, str] = {
+    name: declared.divides
+    for name, declared in TABLE.items()
+    if declared.effect in (Effect.SCATTER, Effect.EXCHANGE)
+}
 
 
 class Obligation(NamedTuple):
@@ -61,15 +66,10 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
     size are cut alike, wherever they are, so that they share a template."""
     given = [x for x in claim.inputs if x is not None]
     if claim.kind == "slice" or claim.name in ("slice", "concat"):
-        kind = "slice" if claim.name == "slice" else "all_gather"
+        kind = "slice" if claim.name == "slice" else "concat"
     else:
         kind = claim.kind
-    keys = {
-        "slice": ["dim"],
-        "all_gather": ["dim"],
-        "reduce_scatter": ["dim"],
-        "all_to_all": ["split_dim", "concat_dim"],
-    }.get(kind, [])
+    keys = ("dim",) if kind in ("slice", "concat") else cuts(kind)
     found = []
     dims = [claim.attrs.get(key) for key in keys]
     for dim in (d for d in dims if isinstance(d, int)):
@@ -151,7 +151,16 @@ def _build(
             needs=needs.of,
         )
         masks = compares(nodes, here)
-        meaning = Meaning(nodes, grid, here.opaque, terms, len(symbols), MOST_PRODUCTS, masks=masks)
+        meaning = Meaning(
+            nodes,
+            grid,
+            here.opaque,
+            terms,
+            len(symbols),
+            MOST_PRODUCTS,
+            masks=masks,
+            laws=decays(nodes, here),
+        )
         goals += _goals(meaning, claim)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
     return Obligation(tuple(goals), symbols)
@@ -254,7 +263,11 @@ class _Semantics:
         self.claim = claim
         self.grid = meaning.grid
         self.reading = SmallReading(
-            meaning.terms, self.grid, meaning.reading.masks, coordinates=self.grid.coordinates
+            meaning.terms,
+            self.grid,
+            meaning.reading.masks,
+            meaning.reading.laws,
+            coordinates=self.grid.coordinates,
         )
 
     def outputs(self) -> list[Weighted]:
@@ -264,19 +277,26 @@ class _Semantics:
             return applied(self.reading, claim, inputs)
         if claim.kind == "accumulate":
             return [self.accumulate()]
-        given = [x for x in claim.inputs if x is not None]
-        if claim.kind in ("all_reduce", "reduce"):
-            kind = str(claim.attrs.get("op", "sum"))
-            return [self.total(given, claim.over, kind)] * len(claim.outputs)
-        if claim.kind == "all_gather":
-            return [self.gather(given, self.dim("dim", given[0]))] * len(claim.outputs)
-        if claim.kind == "reduce_scatter":
-            total = self.total(given, claim.over, str(claim.attrs.get("op", "sum")))
-            dim = self.dim("dim", given[0])
-            return [self.kept(total, dim, i) for i in range(claim.members)]
-        if claim.kind == "all_to_all":
-            return self.exchange(given)
-        raise Unsupported(f"the meaning of {claim.kind} is not declared")
+        declared = TABLE.get(claim.kind)
+        rule = None if declared is None else RULES.get(declared.effect)
+        if rule is None:
+            raise Unsupported(f"the meaning of {claim.kind} is not declared")
+        reason = refused(claim.kind, claim.attrs, claim.over, claim.members)
+        if reason:
+            raise Unsupported(reason)
+        return rule(self, [x for x in claim.inputs if x is not None])
+
+    def totals(self, given: Sequence[Lineage]) -> list[Weighted]:
+        total = self.total(given, self.claim.over, str(self.claim.attrs.get("op", "sum")))
+        return [total] * len(self.claim.outputs)
+
+    def gathers(self, given: Sequence[Lineage]) -> list[Weighted]:
+        return [self.gather(given, self.dim("dim", given[0]))] * len(self.claim.outputs)
+
+    def scatters(self, given: Sequence[Lineage]) -> list[Weighted]:
+        total = self.total(given, self.claim.over, str(self.claim.attrs.get("op", "sum")))
+        dim = self.dim("dim", given[0])
+        return [self.kept(total, dim, i) for i in range(self.claim.members)]
 
     def dim(self, key: str, x: Lineage) -> int:
         value = self.claim.attrs.get(key)
@@ -309,6 +329,8 @@ class _Semantics:
 
     def accumulate(self) -> Weighted:
         claim = self.claim
+        if not claim.inputs:
+            return self.meaning.tensor(Lineage(claim.outputs[0].shape, ()))
         addends = []
         for lineage, batched in zip(claim.inputs, claim.batched, strict=True):
             assert lineage is not None
@@ -346,6 +368,15 @@ class _Semantics:
             raise Unsupported("an all-to-all that splits and joins the same dimension")
         whole = self.gather(inputs, joined)
         return [self.kept(whole, split, i) for i in range(self.claim.members)]
+
+
+#: What the members of a collective have, by its effect.
+RULES: Mapping[Effect, Callable[[_Semantics, Sequence[Lineage]], list[Weighted]]] = {
+    Effect.TOTAL: _Semantics.totals,
+    Effect.GATHER: _Semantics.gathers,
+    Effect.SCATTER: _Semantics.scatters,
+    Effect.EXCHANGE: _Semantics.exchange,
+}
 
 
 def _narrow(x: Weighted, dim: int, start: int, size: int) -> Weighted:

@@ -2,7 +2,8 @@
 
 Importing this package fills `OPERATORS`.  To add an operator, declare it in the module of its kind
 (`basic`, `shape`, `model`, `experts`); the generic tests then cover it.  Communication operators
-are declared in `engine.collectives`: they are defined over a group, not over one rank's tensors.
+are declared in `engine.plan.collectives`: they are defined over a group, not over one rank's
+tensors.
 """
 
 from shardproof.engine.ops import basic, experts, library, model, shape
@@ -11,18 +12,25 @@ from shardproof.engine.ops.declare import (
     Operator,
     apply_backward,
     apply_forward,
+    backward_misfit,
     lookup,
+    misfit,
 )
+from shardproof.engine.ops.listing import described, listing
 
 __all__ = [
     "OPERATORS",
     "Operator",
     "apply_backward",
     "apply_forward",
+    "backward_misfit",
     "basic",
+    "described",
     "experts",
     "library",
+    "listing",
     "lookup",
+    "misfit",
     "model",
     "shape",
 ]

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
-from typing import Any
+from typing import Any, Final
 
-from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.ops.declare import Attrs, dimension, integer, integers, number, operator
+from shardproof.engine.ops.declare import (
+    Attrs,
+    dimension,
+    integer,
+    integers,
+    number,
+    operator,
+    position,
+)
 from shardproof.engine.ops.primitives import (
     Reading,
     Selection,
@@ -24,6 +32,8 @@ R = Reading[Any]
 ONE = Fraction(1)
 
 
+#: Powers that are functions with a name.
+NAMED_POWERS: Final = {Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt", Fraction(-1): "inv"}
 #: Types between which a cast is the identity over the reals.
 FLOATING = frozenset({"float16", "bfloat16", "float32", "float64", "half", "float", "double"})
 
@@ -36,9 +46,9 @@ def _identity(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 
 for _name in ("identity", "contiguous"):
-    operator(_name, "... -> ...")(_identity)
+    operator(_name, "... -> ...", "x")(_identity)
 for _name in ("float", "to"):
-    operator(_name, "... -> ...", attrs="dtype")(_identity)
+    operator(_name, "... -> ...", "x", "dtype:text?")(_identity)
 
 
 def _multiref_backward(
@@ -48,7 +58,14 @@ def _multiref_backward(
     return [r.combine(present, [ONE] * len(present), Fraction(0))]
 
 
-@operator("multiref", "... -> ..., ...", attrs="times", backward=_multiref_backward)
+@operator(
+    "multiref",
+    "... -> ..., ...",
+    "x",
+    "times:integer",
+    results="times",
+    backward=_multiref_backward,
+)
 def _multiref(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [inputs[0]] * integer(attrs, "times")
 
@@ -62,7 +79,7 @@ def broadcast(r: R, x: Any, y: Any) -> tuple[Any, Any]:
     return expand_as(r, x, common), expand_as(r, y, common)
 
 
-@operator("add", "..., ... -> ...", attrs="alpha other")
+@operator("add", "..., ... -> ...", "x y|other", "alpha:number? other:number?")
 def _add(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     alpha = number(attrs, "alpha") if "alpha" in attrs else ONE
     if len(inputs) == 1:
@@ -71,7 +88,7 @@ def _add(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine([x, y], [ONE, alpha], Fraction(0))]
 
 
-@operator("sub", "..., ... -> ...", attrs="other")
+@operator("sub", "..., ... -> ...", "x y|other", "other:number?")
 def _sub(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     if len(inputs) == 1:
         return [r.combine([inputs[0]], [ONE], -number(attrs, "other"))]
@@ -79,19 +96,19 @@ def _sub(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine([x, y], [ONE, -ONE], Fraction(0))]
 
 
-@operator("add_n", "..., ..., ... -> ...")
+@operator("add_n", "..., ..., ... -> ...", "xs+")
 def _add_n(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine(list(inputs), [ONE] * len(inputs), Fraction(0))]
 
 
-@operator("mul", "..., ... -> ...", attrs="other")
+@operator("mul", "..., ... -> ...", "x y|other", "other:number?")
 def _mul(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     if len(inputs) == 1:
         return [scale(r, number(attrs, "other"), inputs[0])]
     return [multiply(r, *broadcast(r, inputs[0], inputs[1]))]
 
 
-@operator("div", "..., ... -> ...", attrs="other rounding_mode")
+@operator("div", "..., ... -> ...", "x y|other", "other:number? rounding_mode:text?")
 def _div(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     if attrs.get("rounding_mode") is not None:
         raise Unsupported(f"div with rounding_mode {attrs['rounding_mode']!r}")
@@ -104,16 +121,16 @@ def _div(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [multiply(r, x, r.unary("inv", y))]
 
 
-@operator("pow", "... -> ...", attrs="exponent")
+@operator("pow", "... -> ...", "x", "exponent:number")
 def _pow(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     exponent = number(attrs, "exponent")
     if exponent.denominator == 1 and 1 <= exponent <= 8:
         return [multiply(r, *([inputs[0]] * int(exponent))) if exponent > 1 else inputs[0]]
-    return [r.unary(f"pow:{exponent}", inputs[0])]
+    return [r.unary(NAMED_POWERS.get(exponent, f"pow:{exponent}"), inputs[0])]
 
 
 def _elementwise(function: str) -> None:
-    @operator(function, "... -> ...")
+    @operator(function, "... -> ...", "x")
     def forward(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
         return [r.unary(function, inputs[0])]
 
@@ -122,18 +139,18 @@ for _name in ("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh"):
     _elementwise(_name)
 
 
-@operator("silu", "... -> ...")
+@operator("silu", "... -> ...", "x")
 def _silu(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [multiply(r, inputs[0], r.unary("sigmoid", inputs[0]))]
 
 
-@operator("gelu", "... -> ...")
+@operator("gelu", "... -> ...", "x")
 def _gelu(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x * Phi(x), Phi the normal distribution function (1 / sqrt 2 is no rational number)."""
     return [multiply(r, inputs[0], r.unary("normal_cdf", inputs[0]))]
 
 
-@operator("transpose", "a b -> b a", attrs="dim0 dim1")
+@operator("transpose", "a b -> b a", "x", "dim0:integer dim1:integer")
 def _transpose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     rank = len(r.shape(inputs[0]))
     order = list(labels(rank))
@@ -142,12 +159,12 @@ def _transpose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum(labels(rank) + "->" + "".join(order), inputs[0])]
 
 
-@operator("permute", "a b c -> c a b", attrs="dims")
+@operator("permute", "a b c -> c a b", "x", "dims:integers")
 def _permute(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     names = labels(len(r.shape(inputs[0])))
-    order = integers(attrs, "dims")
+    order = [dimension(d, len(names)) for d in integers(attrs, "dims")]
     if sorted(order) != list(range(len(names))):
-        raise ShapeMismatch(f"permutation {list(order)} of {len(names)} dimensions")
+        raise ShapeMismatch(f"permutation {order} of {len(names)} dimensions")
     return [r.einsum(names + "->" + "".join(names[i] for i in order), inputs[0])]
 
 
@@ -166,10 +183,16 @@ def view_shape(shape: tuple[int, ...], size: Sequence[int]) -> tuple[int, ...]:
 def _view_backward(
     r: R, inputs: Sequence[Any], gradients: Sequence[Any], attrs: Attrs
 ) -> list[Any]:
-    return [r.reshape(gradients[0], r.shape(inputs[0]))]
+    shape = r.shape(inputs[0])
+    target = view_shape(shape, integers(attrs, "size"))
+    if tuple(r.shape(gradients[0])) != target:
+        raise ShapeMismatch(
+            f"a view has shape {list(target)}, its gradient {list(r.shape(gradients[0]))}"
+        )
+    return [r.reshape(gradients[0], shape)]
 
 
-@operator("view", "b (h d) -> b h d", attrs="size", backward=_view_backward)
+@operator("view", "b (h d) -> b h d", "x", "size:integers", backward=_view_backward)
 def _view(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     shape = r.shape(inputs[0])
     return [r.reshape(inputs[0], view_shape(shape, integers(attrs, "size")))]
@@ -181,18 +204,20 @@ def _reduced(r: R, x: Any, attrs: Attrs) -> tuple[tuple[int, ...], tuple[int, ..
     if attrs.get("dim") is None:
         return tuple(range(len(shape))), (1,)
     dims = tuple(dimension(d, len(shape)) for d in integers(attrs, "dim"))
+    if len(set(dims)) < len(dims):
+        raise ShapeMismatch(f"dimensions {list(dims)} are reduced, one of them twice")
     if attrs.get("keepdim"):
         return dims, tuple(1 if i in dims else n for i, n in enumerate(shape))
     return dims, tuple(n for i, n in enumerate(shape) if i not in dims)
 
 
-@operator("sum", "a k+ -> a", attrs="dim keepdim")
+@operator("sum", "a k+ -> a", "x", "dim:integers? keepdim:flag?")
 def _sum(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     dims, after = _reduced(r, inputs[0], attrs)
     return [r.reshape(sum_dims(r, inputs[0], dims), after)]
 
 
-@operator("mean", "a k+ -> a", attrs="dim keepdim count")
+@operator("mean", "a k+ -> a", "x", "dim:integers? keepdim:flag? count:number?")
 def _mean(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     dims, after = _reduced(r, inputs[0], attrs)
     count = (
@@ -200,6 +225,8 @@ def _mean(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
         if "count" in attrs
         else Fraction(prod(r.shape(inputs[0])[i] for i in dims))
     )
+    if count == 0:
+        raise ShapeMismatch(f"a mean of {list(r.shape(inputs[0]))} over no entries")
     return [scale(r, 1 / count, r.reshape(sum_dims(r, inputs[0], dims), after))]
 
 
@@ -227,7 +254,7 @@ def _amax_backward(
     return [r.einsum(f"{rows}{row},{rows}->{names}", chosen, r.reshape(gradients[0], tuple(outer)))]
 
 
-@operator("amax", "a k^ -> a", attrs="dim keepdim", backward=_amax_backward)
+@operator("amax", "a k^ -> a", "x", "dim:integers? keepdim:flag?", backward=_amax_backward)
 def _amax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     dims, after = _reduced(r, inputs[0], attrs)
     result = inputs[0]
@@ -236,16 +263,20 @@ def _amax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.reshape(result, after)]
 
 
-@operator("slice", "a k# -> a k#", attrs="dim start size")
+@operator("slice", "a k# -> a k#", "x", "dim:integer start:position size:integer")
 def _slice(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     shape = r.shape(inputs[0])
     dim = dimension(integer(attrs, "dim"), len(shape))
-    start = attrs.get("start")
-    offset = start if isinstance(start, Affine) else affine(integer(attrs, "start"))
-    return [r.slice(inputs[0], dim, offset, integer(attrs, "size"))]
+    size = integer(attrs, "size")
+    if size < 0:
+        raise ShapeMismatch(f"a slice of {size} positions")
+    return [r.slice(inputs[0], dim, position(attrs, "start"), size)]
 
 
-@operator("concat", "a k#, a k# -> a k#", attrs="dim")
+@operator("concat", "a k#, a k# -> a k#", "xs+", "dim:integer")
 def _concat(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
-    rank = len(r.shape(inputs[0]))
+    shapes = [tuple(r.shape(x)) for x in inputs]
+    rank = len(shapes[0])
+    if any(len(shape) != rank for shape in shapes):
+        raise ShapeMismatch(f"concatenation of {[list(shape) for shape in shapes]}")
     return [r.concat(list(inputs), dimension(integer(attrs, "dim"), rank))]

@@ -1,19 +1,29 @@
 """How an operator is declared, and the table of all of them.
 
-A declaration is the operator's name, its axis signature, its forward code over a `Reading` and,
-only where reverse differentiation of that code is not what the framework does, its own backward
-code.  Everything else (shapes, values, terms, reference values, gradients) is a reading of it.
+A declaration is the operator's name, its operands and attributes by name, its axis signature, its
+forward code over a `Reading` and, only where reverse differentiation of that code is not what the
+framework does, its own backward code.  Everything else (shapes, values, terms, reference values,
+gradients) is a reading of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.ops.calls import (
+    Attribute,
+    Operand,
+    attributes_of,
+    operands_of,
+    wrong_attributes,
+    wrong_operands,
+)
 from shardproof.engine.ops.primitives import Reading, Tape, scale
 from shardproof.engine.plan.ir import Attr
 
@@ -30,20 +40,45 @@ class Operator:
     axis followed by ``+`` is summed, by ``^`` max-reduced, by ``#`` positional, by ``!`` read as a
     unit; every other axis is parallel.  ``...`` stands for any number of parallel axes.
     ``backward(reading, inputs, output gradients, attrs)`` gives one gradient (or None) per input.
-    ``data``: positions of inputs that are index data and have no gradient.
-    ``attrs``: the attributes that the code reads; any other is not understood.
+    ``operands``, ``attributes``: what a call has to give, as `engine.ops.calls` writes it.
+    ``results``: how many outputs there are: a number, the attribute that says it, or the operand of
+    which there is one output each.
+    ``data``: positions of inputs that are index data and have no gradient (-1: the last one).
+    ``differentiable``: whether it has a derivative at all.
     """
 
     name: str
     signature: str
     forward: Forward
+    operands: tuple[Operand, ...]
+    attributes: tuple[Attribute, ...]
+    results: int | str
     backward: Backward | None = None
     data: frozenset[int] = frozenset()
-    attrs: frozenset[str] = frozenset()
+    differentiable: bool = True
+
+    @property
+    def attrs(self) -> frozenset[str]:
+        """The names of its attributes."""
+        return frozenset(x.name for x in self.attributes)
+
+    def index_data(self, count: int) -> frozenset[int]:
+        """Positions of index data in a call of ``count`` operands."""
+        return frozenset(place % count for place in self.data) if count else frozenset()
+
+    def outputs(self, count: int, attrs: Attrs) -> int:
+        """How many outputs a call of ``count`` operands that fits has."""
+        if isinstance(self.results, int):
+            return self.results
+        if self.results in self.attrs:
+            return integer(attrs, self.results)
+        return count - sum(x.name != self.results for x in self.operands)
 
 
-#: Attributes of backward operators, which are not the operator's own.
-_BACKWARD = frozenset({"wrt", "arity"})
+#: Attributes of backward operators, which are not the operator's own: which gradients it gives, and
+#: how many of its inputs are the forward ones.
+BACKWARD = (Attribute("wrt", "integers"), Attribute("arity", "integer"))
+_OWN = frozenset(x.name for x in BACKWARD)
 
 OPERATORS: dict[str, Operator] = {}
 
@@ -51,18 +86,30 @@ OPERATORS: dict[str, Operator] = {}
 def operator(
     name: str,
     signature: str,
-    *,
+    operands: str,
     attrs: str = "",
+    *,
+    results: str = "",
     backward: Backward | None = None,
     data: Sequence[int] = (),
+    differentiable: bool = True,
 ) -> Callable[[Forward], Forward]:
-    """Decorator: register ``forward`` as the operator ``name``; ``attrs``: names, by spaces."""
+    """Decorator: register ``forward`` as the operator ``name``; see `Operator`.  ``results``: where
+    the number of outputs is not that of the signature."""
 
     def register(forward: Forward) -> Forward:
         if name in OPERATORS:
             raise ValueError(f"operator {name} is declared twice")
         OPERATORS[name] = Operator(
-            name, signature, forward, backward, frozenset(data), frozenset(attrs.split())
+            name,
+            signature,
+            forward,
+            operands_of(operands),
+            attributes_of(attrs),
+            results or len(signature.split("->")[1].split(",")),
+            backward,
+            frozenset(data),
+            differentiable,
         )
         return forward
 
@@ -70,25 +117,65 @@ def operator(
 
 
 def lookup(name: str) -> Operator:
-    """The declaration; raises `Unsupported` naming an operator that has none."""
+    """The declaration; raises `Unsupported` naming an operator that has none, and what is near."""
     try:
         return OPERATORS[name]
     except KeyError:
-        raise Unsupported(f"operator {name} is not declared") from None
+        near = get_close_matches(name, OPERATORS, n=3)
+        hint = f" (near: {', '.join(near)})" if near else ""
+        raise Unsupported(f"operator {name} is not declared{hint}") from None
 
 
-def understood(name: str, attrs: Attrs) -> Operator:
-    """The declaration, if it knows all attributes; raises `Unsupported` naming one it does not."""
+def misfit(name: str, count: int, attrs: Attrs) -> str:
+    """What is wrong with a call of a declared operator with ``count`` operands, in words that
+    follow its name; empty if nothing is.  (What an attribute means that is not declared is another
+    question: see `understood`.)"""
     declared = lookup(name)
-    unknown = sorted(set(attrs) - declared.attrs - _BACKWARD)
+    return wrong_operands(declared.operands, count, attrs) or wrong_attributes(
+        declared.attributes, attrs
+    )
+
+
+def backward_misfit(name: str, inputs: Sequence[int], outputs: int, attrs: Attrs) -> str:
+    """As `misfit`, of the reverse derivative: ``inputs`` are the forward inputs, then a gradient
+    for each forward output (-1: there is none); ``outputs``: how many it has."""
+    if wrong := wrong_attributes(BACKWARD, attrs):
+        return wrong
+    arity, wrt = integer(attrs, "arity"), integers(attrs, "wrt")
+    if wrong := misfit(name, arity, attrs):
+        return wrong
+    expected = arity + lookup(name).outputs(arity, attrs)
+    if len(inputs) != expected:
+        return (
+            f"takes {arity} forward operands and {expected - arity} gradients, "
+            f"found {len(inputs)} inputs"
+        )
+    if any(v < 0 for v in inputs[:arity]):
+        return "takes all of its forward operands, found one missing"
+    if len(wrt) != outputs or any(not 0 <= w < arity for w in wrt) or len(set(wrt)) < len(wrt):
+        return f"gives gradients of operands {list(wrt)} of {arity}, found {outputs} outputs"
+    return ""
+
+
+def understood(name: str, count: int, attrs: Attrs, own: frozenset[str] = _OWN) -> Operator:
+    """The declaration, if it knows all attributes of a call with ``count`` operands; raises
+    `Unsupported` naming one that it does not know, or what else does not fit (no plan that is well
+    formed has that).  ``own``: attributes that are not the operator's but the derivative's."""
+    declared = lookup(name)
+    known = declared.attrs
+    unknown = sorted(key for key in attrs if key not in known and key not in own)
     if unknown:
-        raise Unsupported(f"attribute {unknown[0]} of operator {name} is not declared")
+        has = f"it has {', '.join(sorted(known))}" if known else "it has none"
+        raise Unsupported(f"attribute {unknown[0]} of operator {name} is not declared ({has})")
+    wrong = misfit(name, count, attrs)
+    if wrong:
+        raise Unsupported(f"operands that its declaration does not fit ({wrong})")
     return declared
 
 
 def apply_forward(r: Reading[Any], name: str, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """The outputs of operator ``name`` in reading ``r``."""
-    return list(understood(name, attrs).forward(r, inputs, attrs))
+    return list(understood(name, len(inputs), attrs, frozenset()).forward(r, inputs, attrs))
 
 
 def apply_backward(
@@ -103,7 +190,9 @@ def apply_backward(
 
     Raises `Unsupported` if an asked-for gradient does not exist.
     """
-    declared = understood(name, attrs)
+    declared = understood(name, len(inputs), attrs)
+    if all(gradient is None for gradient in gradients):
+        raise Unsupported(f"the derivative of {name} where no gradient arrives")
     if declared.backward is not None:
         found = list(declared.backward(r, inputs, gradients, attrs))
     else:
@@ -184,3 +273,17 @@ def dimension(index: int, rank: int) -> int:
     if not -rank <= index < rank:
         raise ShapeMismatch(f"dimension {index} of a tensor of {rank} dimensions")
     return index % rank
+
+
+def sized(
+    r: Reading[Any], x: Any, least: int, what: str, most: int | None = None
+) -> tuple[int, ...]:
+    """The shape of an operand of ``least`` to ``most`` dimensions (None: or more); raises
+    `ShapeMismatch` for another."""
+    shape = r.shape(x)
+    if len(shape) < least or (most is not None and len(shape) > most):
+        span = f"{least}" if least == most else f"{least} or more" if most is None else ""
+        raise ShapeMismatch(
+            f"{what} of shape {list(shape)}, expected {span or f'{least} to {most}'} dimensions"
+        )
+    return shape

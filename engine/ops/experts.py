@@ -7,14 +7,15 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.ops.basic import ONE
-from shardproof.engine.ops.declare import Attrs, integer, number, operator
+from shardproof.engine.ops.declare import Attrs, integer, number, operator, position, sized
 from shardproof.engine.ops.model import keep_dim, softmax
 from shardproof.engine.ops.primitives import (
     Reading,
     Selection,
+    check_selection,
     expand_as,
     labels,
     multiply,
@@ -26,7 +27,11 @@ R = Reading[Any]
 
 
 @operator(
-    "gate_fw", "a h!, e! h! -> a k!, a k!", attrs="score_func n_groups topk_groups topk route_scale"
+    "gate_fw",
+    "a h!, e! h! -> a k!, a k!",
+    "x weight bias?",
+    "score_func:sigmoid/softmax n_groups:integer topk_groups:integer topk:integer "
+    "route_scale:number",
 )
 def _gate(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x [a, h], weight [e, h][, bias [e]] -> weights [a, k], indices [a, k].
@@ -48,7 +53,8 @@ def _gate(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     if len(inputs) == 3:
         bias = expand_as(r, inputs[2], r.shape(scores))
         ranked = r.combine([scores, bias], [ONE, ONE], Fraction(0))
-    indices = r.select(
+    indices = _chosen(
+        r,
         ranked,
         Selection(
             topk=integer(attrs, "topk"),
@@ -68,7 +74,8 @@ def _gate(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 @operator(
     "nnscaler_moe_gmm",
     "a h!, a k+, a k+, e+ d+ h!, e+ d+ h!, e+ o d+ -> a o",
-    attrs="local_expert_start local_expert_end",
+    "x indices weights gate_proj up_proj down_proj",
+    "local_expert_start:position local_expert_end:position?",
     data=(1,),
 )
 def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
@@ -78,13 +85,11 @@ def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     a rank holds experts [local_expert_start, local_expert_end).
     """
     x, indices, weights, gate, up, down = inputs
-    held = r.shape(gate)[0]
-    start = attrs.get("local_expert_start")
-    offset = start if isinstance(start, Affine) else affine(integer(attrs, "local_expert_start"))
-    if "local_expert_end" in attrs and not isinstance(start, Affine):
-        count = integer(attrs, "local_expert_end") - integer(attrs, "local_expert_start")
-        if count != held:
-            raise ShapeMismatch(f"{count} local experts with projections of {held}")
+    held = sized(r, gate, 3, "projections of experts", 3)[0]
+    offset = position(attrs, "local_expert_start")
+    end = attrs.get("local_expert_end")
+    if end is not None and position(attrs, "local_expert_end") != offset + held:
+        raise ShapeMismatch(f"local experts {offset} to {end} with projections of {held}")
     chosen = r.onehot(indices, offset, held)
     share = r.einsum("ak,ake->ae", weights, chosen)
     gated = r.einsum("ah,edh->aed", x, gate)
@@ -101,8 +106,10 @@ def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 @operator(
     "choose_experts",
     "b s e!, e! -> b s e!",
-    attrs="n_groups topk_groups topk",
+    "scores bias?",
+    "n_groups:integer topk_groups:integer topk:integer",
     data=(0, 1),
+    differentiable=False,
 )
 def _choose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """scores [b, s, e][, bias [e]] -> [b, s, e]: 1 for each token's chosen experts, else 0.
@@ -110,7 +117,7 @@ def _choose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     The choice is that of `gate_fw`.  It has no derivative: scores reach the loss by another way.
     """
     scores = inputs[0]
-    shape = r.shape(scores)
+    shape = sized(r, scores, 1, "scores")
     if len(inputs) == 2:
         scores = r.combine([scores, expand_as(r, inputs[1], shape)], [ONE, ONE], Fraction(0))
     selection = Selection(
@@ -119,33 +126,39 @@ def _choose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
         topk_groups=integer(attrs, "topk_groups"),
         group_score="top2" if len(inputs) == 2 else "max",
     )
-    indices = r.select(r.reshape(scores, (prod(shape[:-1]), shape[-1])), selection)
+    indices = _chosen(r, r.reshape(scores, (prod(shape[:-1]), shape[-1])), selection)
     chosen = r.einsum("ake->ae", r.onehot(indices, Affine(), shape[-1]))
     return [r.reshape(chosen, shape)]
 
 
-@operator("dispatch_tokens", "b s h, b s e -> e b s h", data=(1,))
+def _chosen(r: R, scores: Any, selection: Selection) -> Any:
+    """A choice from each row; raises `ShapeMismatch` unless so many can be chosen."""
+    check_selection(int(r.shape(scores)[1]), selection)
+    return r.select(scores, selection)
+
+
+@operator("dispatch_tokens", "b s h, b s e -> e b s h", "x chosen", data=(1,))
 def _dispatch(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Every token for every expert, zero where ``chosen`` [b, s, e] is."""
     x, chosen = inputs
-    axes = labels(len(r.shape(x)) - 1)
+    axes = labels(len(sized(r, x, 1, "tokens")) - 1)
     return [r.einsum(f"{axes}y,{axes}z->z{axes}y", x, chosen)]
 
 
-@operator("expert_linear", "e b s k+, e n k+ -> e b s n")
+@operator("expert_linear", "e b s k+, e n k+ -> e b s n", "x weight")
 def _expert_linear(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x w^T, expert by expert."""
     x, w = inputs
-    shape, weight = r.shape(x), r.shape(w)
+    shape, weight = sized(r, x, 2, "the operand of expert_linear"), r.shape(w)
     if len(weight) != 3 or (shape[0], shape[-1]) != (weight[0], weight[2]):
         raise ShapeMismatch(f"expert_linear of {list(shape)} with weights {list(weight)}")
     axes = labels(len(shape) - 2)
     return [r.einsum(f"x{axes}y,xzy->x{axes}z", x, w)]
 
 
-@operator("combine_experts", "e+ b s h, b s e+ -> b s h")
+@operator("combine_experts", "e+ b s h, b s e+ -> b s h", "y weights")
 def _combine_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """The experts' results, each token's weighted by its ``weights`` [b, s, e] and summed."""
     y, weights = inputs
-    axes = labels(len(r.shape(weights)) - 1)
+    axes = labels(len(sized(r, weights, 1, "weights of experts")) - 1)
     return [r.einsum(f"z{axes}y,{axes}z->{axes}y", y, weights)]

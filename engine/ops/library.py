@@ -14,7 +14,7 @@ R = Reading[Any]
 
 
 def _elementwise(function: str) -> None:
-    @operator(function, "... -> ...")
+    @operator(function, "... -> ...", "x")
     def forward(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
         return [r.unary(function, inputs[0])]
 
@@ -23,7 +23,7 @@ for _name in ("sin", "cos", "erf", "step"):
     _elementwise(_name)
 
 
-@operator("einsum", "a k+, k+ n -> a n", attrs="equation")
+@operator("einsum", "a k+, k+ n -> a n", "xs+", "equation:text")
 def _einsum(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """A sum of products, ``ab,bc->ac``, without repeated letters in an operand."""
     equation = attrs.get("equation")
@@ -44,7 +44,7 @@ def _einsum(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum(str(equation), *inputs)]
 
 
-@operator("full", " -> a", attrs="size value")
+@operator("full", " -> a", "", "size:integers value:number")
 def _full(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """A tensor of one number."""
     table = r.constant("complex_product")
@@ -52,7 +52,7 @@ def _full(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [expand_as(r, single, integers(attrs, "size"))]
 
 
-@operator("onehot", "b s -> b s v#", attrs="start size", data=(0,))
+@operator("onehot", "b s -> b s v#", "ids", "start:position size:integer", data=(0,))
 def _onehot(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """1 where an id is ``start`` plus the position along a new last dimension, else 0."""
     return [r.onehot(inputs[0], position(attrs, "start"), integer(attrs, "size"))]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.ops.basic import ONE
-from shardproof.engine.ops.declare import Attrs, dimension, integer, number, operator, position
+from shardproof.engine.ops.declare import (
+    Attrs,
+    dimension,
+    integer,
+    number,
+    operator,
+    position,
+    sized,
+)
 from shardproof.engine.ops.primitives import (
     Reading,
     expand_as,
@@ -23,11 +31,11 @@ from shardproof.engine.ops.primitives import (
 R = Reading[Any]
 
 
-@operator("linear", "... k+, n k+ -> ... n")
+@operator("linear", "... k+, n k+ -> ... n", "x weight bias?")
 def _linear(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x w^T + bias."""
     x, w = inputs[0], inputs[1]
-    rank = len(r.shape(x))
+    rank = len(sized(r, x, 1, "the operand of linear"))
     if len(r.shape(w)) != 2 or r.shape(x)[-1] != r.shape(w)[1]:
         raise ShapeMismatch(f"linear of {list(r.shape(x))} with weight {list(r.shape(w))}")
     lead = labels(rank - 1)
@@ -37,20 +45,46 @@ def _linear(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [y]
 
 
-@operator("matmul", "... m k+, ... k+ n -> ... m n")
+@operator("matmul", "... m k+, ... k+ n -> ... m n", "x y")
 def _matmul(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """Products of matrices, as in PyTorch: what stands before their dimensions is broadcast, an
+    operand of one dimension is a row or a column that the result does not have."""
     x, y = inputs
-    a, b = r.shape(x), r.shape(y)
-    if len(a) < 2 or len(a) != len(b) or a[:-2] != b[:-2] or a[-1] != b[-2]:
+    a, b = sized(r, x, 1, "a factor of matmul"), sized(r, y, 1, "a factor of matmul")
+    if a[-1] != b[max(len(b) - 2, 0)]:
         raise ShapeMismatch(f"matmul of {list(a)} and {list(b)}")
-    lead = labels(len(a) - 2)
-    return [r.einsum(f"{lead}xy,{lead}yz->{lead}xz", x, y)]
+    row, column = "x" if len(a) > 1 else "", "z" if len(b) > 1 else ""
+    axes = labels(max(len(a), len(b), 2) - 2)
+    shapes = a[:-2], b[:-2]
+    sizes: dict[str, int] = {}
+    for shape in shapes:
+        for label, size in zip(axes[len(axes) - len(shape) :], shape, strict=True):
+            if size != 1 and sizes.get(label, 1) != 1 and sizes[label] != size:
+                raise ShapeMismatch(f"matmul of {list(a)} and {list(b)}")
+            sizes[label] = sizes[label] if sizes.get(label, 1) != 1 else size
+    x, left = _without_repeated(r, x, shapes[0], axes, sizes)
+    y, right = _without_repeated(r, y, shapes[1], axes, sizes)
+    return [r.einsum(f"{left}{row}y,{right}y{column}->{axes}{row}{column}", x, y)]
 
 
-@operator("create_mask", "b s#, b s# h -> 1 1 s# s#", data=(0, 1))
+def _without_repeated(
+    r: R, x: Any, lead: tuple[int, ...], axes: str, sizes: Mapping[str, int]
+) -> tuple[Any, str]:
+    """A factor without those of its leading dimensions that are broadcast, and the labels of the
+    others."""
+    names = axes[len(axes) - len(lead) :]
+    kept = [i for i, name in enumerate(names) if lead[i] == sizes[name]]
+    if len(kept) < len(lead):
+        x = r.reshape(x, (*(lead[i] for i in kept), *r.shape(x)[len(lead) :]))
+    return x, "".join(names[i] for i in kept)
+
+
+@operator(
+    "create_mask", "b s#, b s# h -> 1 1 s# s#", "ids hidden", data=(0, 1), differentiable=False
+)
 def _create_mask(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """ids, h -> [1, 1, s, s]: minus infinity above the diagonal."""
-    length = r.shape(inputs[0])[1]
+    length = sized(r, inputs[0], 2, "what a mask is made for")[1]
     return [r.reshape(r.causal(length, length), (1, 1, length, length))]
 
 
@@ -60,7 +94,13 @@ def _apply_mask_backward(
     return [gradients[0], None]
 
 
-@operator("apply_mask", "b h q k, q k -> b h q k", backward=_apply_mask_backward, data=(1,))
+@operator(
+    "apply_mask",
+    "b h q k, q k -> b h q k",
+    "x mask",
+    backward=_apply_mask_backward,
+    data=(1,),
+)
 def _apply_mask(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x + mask, where the mask is 0 or minus infinity."""
     x, mask = inputs
@@ -105,12 +145,18 @@ def _softmax_backward(
     return [softmax_pullback(r, softmax(r, inputs[0], dim), gradients[0], dim)]
 
 
-@operator("softmax", "a k! -> a k!", attrs="dim dtype", backward=_softmax_backward)
+@operator("softmax", "a k! -> a k!", "x", "dim:integer dtype:text?", backward=_softmax_backward)
 def _softmax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [softmax(r, inputs[0], _softmax_dim(r, inputs[0], attrs))]
 
 
-@operator("apply_rotary_emb", "b s h (p c!), b s h (p c!), s p c! -> b s h (p c!)", data=(2,))
+@operator(
+    "apply_rotary_emb",
+    "b s h (p c!), b s h (p c!), s p c! -> b s h (p c!)",
+    "xs+ frequencies",
+    results="xs",
+    data=(-1,),
+)
 def _apply_rotary_emb(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Consecutive pairs (x[2i], x[2i+1]) as complex numbers, times ``freqs[position, i]``.
 
@@ -121,7 +167,7 @@ def _apply_rotary_emb(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 
 def _rotate(r: R, x: Any, frequencies: Any) -> Any:
-    b, s, h, d = r.shape(x)
+    b, s, h, d = sized(r, x, 4, "rotary embedding", 4)
     if r.shape(frequencies) != (s, d // 2, 2) or d % 2:
         raise ShapeMismatch(
             f"rotary embedding of {[b, s, h, d]} by frequencies {list(r.shape(frequencies))}"
@@ -132,13 +178,19 @@ def _rotate(r: R, x: Any, frequencies: Any) -> Any:
     return r.reshape(turned, (b, s, h, d))
 
 
-@operator("embedding", "b s, v+ h -> b s h", attrs="padding_idx start stop", data=(0,))
+@operator(
+    "embedding",
+    "b s, v+ h -> b s h",
+    "ids table",
+    "padding_idx:integer? start:position? stop:position?",
+    data=(0,),
+)
 def _embedding(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Rows of a table whose row 0 is id ``start``; other ids give zero rows."""
     ids, table = inputs
     if attrs.get("padding_idx") is not None:
         raise Unsupported(f"embedding with padding_idx {attrs['padding_idx']!r}")
-    rows, _ = r.shape(table)
+    rows, _ = sized(r, table, 2, "the table of an embedding", 2)
     offset = position(attrs, "start")
     stop = attrs.get("stop")
     if stop is not None and position(attrs, "stop") != offset + rows:
@@ -147,19 +199,19 @@ def _embedding(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.einsum(f"{axes}y,yz->{axes}z", r.onehot(ids, offset, rows), table)]
 
 
-@operator("pick", "b s v+, b s -> b s", attrs="start", data=(1,))
+@operator("pick", "b s v+, b s -> b s", "x ids", "start:position?", data=(1,))
 def _pick(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """``x[..., id - start]``, or 0 where the id is not in this part of the vocabulary."""
     x, ids = inputs
     offset = position(attrs, "start")
     axes = labels(len(r.shape(ids)))
-    chosen = r.onehot(ids, offset, r.shape(x)[-1])
+    chosen = r.onehot(ids, offset, sized(r, x, 1, "what pick picks from")[-1])
     return [r.einsum(f"{axes}y,{axes}y->{axes}", x, chosen)]
 
 
 def _shifted_exponentials(r: R, logits: Any) -> tuple[Any, Any, Any]:
     """logits - max, their exponentials, the sum of those over the vocabulary."""
-    shape = r.shape(logits)
+    shape = sized(r, logits, 1, "logits")
     last = len(shape) - 1
     top = keep_dim(r, r.amax(logits, last), shape, last)
     shifted = r.combine([logits, top], [ONE, -ONE], Fraction(0))
@@ -169,7 +221,7 @@ def _shifted_exponentials(r: R, logits: Any) -> tuple[Any, Any, Any]:
 
 def cross_entropy_gradient(r: R, e: Any, total: Any, ids: Any, gradient: Any, start: Affine) -> Any:
     """(softmax - onehot) * g, from exponentials and their sum."""
-    shape = r.shape(e)
+    shape = sized(r, e, 1, "exponentials of logits")
     last = len(shape) - 1
     y = multiply(r, e, keep_dim(r, r.unary("inv", total), shape, last))
     g = keep_dim(r, gradient, shape, last)
@@ -184,7 +236,13 @@ def _cross_entropy_backward(
     return [cross_entropy_gradient(r, e, total, inputs[1], gradients[0], Affine()), None]
 
 
-@operator("cross_entropy", "b s v!, b s -> b s", backward=_cross_entropy_backward, data=(1,))
+@operator(
+    "cross_entropy",
+    "b s v!, b s -> b s",
+    "logits ids",
+    backward=_cross_entropy_backward,
+    data=(1,),
+)
 def _cross_entropy(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Per-token loss: log sum exp(x - max) - (x[id] - max)."""
     shifted, _, total = _shifted_exponentials(r, inputs[0])
@@ -194,7 +252,13 @@ def _cross_entropy(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine([r.unary("log", total), picked], [ONE, -ONE], Fraction(0))]
 
 
-@operator("cross_entropy_grad", "b s v#, b s, b s, b s -> b s v#", attrs="start", data=(2,))
+@operator(
+    "cross_entropy_grad",
+    "b s v#, b s, b s, b s -> b s v#",
+    "exponentials total ids gradient",
+    "start:position?",
+    data=(2,),
+)
 def _cross_entropy_grad(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Gradient of the logits of a vocabulary shard, from exponentials e, their sum over the whole
     vocabulary, ids and the gradient of the per-token loss."""
@@ -203,11 +267,20 @@ def _cross_entropy_grad(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [cross_entropy_gradient(r, e, total, ids, gradient, offset)]
 
 
-@operator("rms_norm", "... k!, k! -> ... k!", attrs="eps")
+def _normalised(r: R, inputs: Sequence[Any]) -> tuple[int, ...]:
+    """The shape of what is normalised over its last dimension, which weight and bias have alone."""
+    shape = sized(r, inputs[0], 1, "a norm")
+    for other in inputs[1:]:
+        if tuple(r.shape(other)) != shape[-1:] or not shape[-1]:
+            raise ShapeMismatch(f"a norm of {list(shape)} with a weight {list(r.shape(other))}")
+    return shape
+
+
+@operator("rms_norm", "... k!, k! -> ... k!", "x weight", "eps:number")
 def _rms_norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """x * rsqrt(mean(x^2) + eps) * weight over the last dimension."""
     x = inputs[0]
-    shape = r.shape(x)
+    shape = _normalised(r, inputs)
     last = len(shape) - 1
     square = sum_dims(r, multiply(r, x, x), [last])
     variance = r.combine([square], [Fraction(1, shape[last])], number(attrs, "eps"))
@@ -215,11 +288,11 @@ def _rms_norm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [multiply(r, y, expand_as(r, inputs[1], shape))]
 
 
-@operator("layernorm", "... k!, k!, k! -> ... k!", attrs="eps")
+@operator("layernorm", "... k!, k!, k! -> ... k!", "x weight bias?", "eps:number")
 def _layernorm(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """(x - mean) * rsqrt(var + eps) * weight + bias over the last dimension."""
     x = inputs[0]
-    shape = r.shape(x)
+    shape = _normalised(r, inputs)
     last = len(shape) - 1
     count = Fraction(1, shape[last])
     mean = keep_dim(r, scale(r, count, sum_dims(r, x, [last])), shape, last)

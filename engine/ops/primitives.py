@@ -34,6 +34,19 @@ class Selection:
     group_score: str = "max"
 
 
+def check_selection(experts: int, selection: Selection) -> None:
+    """Raise `ShapeMismatch` unless so many experts can be chosen."""
+    size, rest = divmod(experts, max(selection.groups, 1))
+    least = 2 if selection.group_score == "top2" and selection.groups > 1 else 1
+    if (
+        rest
+        or size < least
+        or not 1 <= selection.topk_groups <= selection.groups
+        or not 1 <= selection.topk <= size * selection.topk_groups
+    ):
+        raise ShapeMismatch(f"a choice {selection} among {experts} experts")
+
+
 class Reading(Protocol[T]):
     """The primitives.  All shapes are those of the reading's own tensors."""
 
@@ -97,10 +110,10 @@ def scale(r: Reading[T], factor: Fraction | int, x: T) -> T:
 
 
 def labels(rank: int) -> str:
-    """``rank`` distinct einsum labels; raises `Unsupported` beyond 24 dimensions."""
-    if rank > 24:
-        raise Unsupported(f"a tensor of {rank} dimensions (at most 24 are supported)")
-    return "abcdefghijklmnopqrstuvwx"[:rank]
+    """``rank`` distinct einsum labels before "x"; raises `Unsupported` beyond 23 dimensions."""
+    if rank > 23:
+        raise Unsupported(f"a tensor of {rank} dimensions (at most 23 are supported)")
+    return "abcdefghijklmnopqrstuvw"[:rank]
 
 
 def multiply(r: Reading[T], *xs: T) -> T:

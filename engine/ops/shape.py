@@ -12,7 +12,7 @@ from shardproof.engine.ops.primitives import Reading, expand_as, labels
 R = Reading[Any]
 
 
-@operator("repeat_interleave", "a k -> a (k r)", attrs="repeats dim")
+@operator("repeat_interleave", "a k -> a (k r)", "x", "repeats:integer dim:integer")
 def _repeat_interleave(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Every position of ``dim`` ``repeats`` times in a row: how grouped-query attention gives each
     group of query heads its key and value head."""
@@ -27,12 +27,14 @@ def _repeat_interleave(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.reshape(y, (*shape[:dim], shape[dim] * repeats, *shape[dim + 1 :]))]
 
 
-@operator("expand", "a b 1 d -> a b c d", attrs="size")
+@operator("expand", "a b 1 d -> a b c d", "x", "size:integers")
 def _expand(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
-    """Dimensions of size 1 repeated to ``size`` (-1 keeps a dimension): how all heads share one
-    key."""
+    """Dimensions of size 1 repeated to ``size`` (-1 keeps a dimension), and as many in front of
+    them as ``size`` has more: how all heads share one key."""
     shape, size = r.shape(inputs[0]), integers(attrs, "size")
-    if len(shape) != len(size):
+    lead = len(size) - len(shape)
+    if lead < 0 or any(n < -1 for n in size) or -1 in size[:lead]:
         raise ShapeMismatch(f"expand of {list(shape)} to {list(size)}")
-    target = tuple(n if m == -1 else m for n, m in zip(shape, size, strict=True))
-    return [expand_as(r, inputs[0], target)]
+    # A size that stays is that of the operand's own dimension, however it is represented.
+    kept = [n if m in (-1, n) else m for n, m in zip(shape, size[lead:], strict=True)]
+    return [expand_as(r, inputs[0], (*size[:lead], *kept))]

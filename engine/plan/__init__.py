@@ -1,5 +1,5 @@
 """The plan: programs, bodies, operators, shards, and what must hold of any of them. Trusted.
 
-In: what a frontend builds or a file holds. Out: a validated `Plan`, its files, what it assumes in
-words. Open `ir.py` first, then `wellformed.py`.
+In: nothing of ours but exact arithmetic. Out: `Plan` and its parts, collectives as they are
+declared, the table of what must hold, what a plan assumes and records. Open `ir.py` first.
 """

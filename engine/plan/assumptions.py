@@ -1,5 +1,5 @@
-"""What a plan by itself assumes, in words: every verdict on it prints these sentences, and its
-certificate has to name them.  A proof is worth what it assumes."""
+"""What a plan by itself assumes: every verdict on it prints these sentences, and its certificate
+has to name them.  A proof is worth what it assumes."""
 
 from __future__ import annotations
 
@@ -7,40 +7,114 @@ from collections.abc import Iterable
 from math import prod
 from typing import Final
 
-from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.ir import INPUT_KINDS, Plan
+
+#: What an expectation is about.
+CONCLUSIONS: Final = "conclusions"
+
+#: Where an assumption stands that the user states.
+ASSUME: Final = "--assume"
 
 #: How the sentence begins that says what the user expected to be concluded; it assumes nothing.
 EXPECTED: Final = "expected among the conclusions (--assume): "
 
 
-def statements(plan: Plan, *, chosen: bool = False) -> tuple[str, ...]:
-    """Every assumption under which a verdict on ``plan`` holds, its notes included, each a
-    sentence.  ``chosen``: how the losses combine is the user's word, not the plan's."""
+def statements(plan: Plan, *, chosen: bool = False) -> tuple[Assumption, ...]:
+    """Every assumption under which a verdict on ``plan`` holds, its notes included.
+
+    ``chosen``: how the losses combine is stated with ``--assume``, not read in the plan.
+    """
     parameters = {s.name for s in plan.single.shards if s.trainable}
-    buffers = sorted({s.name for s in plan.single.shards if not s.trainable})
+    buffers = sorted({s.name for s in plan.single.shards if not s.trainable and not s.kind})
     replicas = _replicas(plan)
     slices = replicas * plan.microbatches
-    lines = [
-        "numbers are real: rounding and casts change nothing",
-        f"the {len(parameters)} parameters are equal on both sides by full name and shape; "
-        "every rank holds the part that its shard says",
+    found = [
+        _default("numbers", "numbers are real: rounding and casts change nothing"),
+        _default(
+            "parameters",
+            f"the {len(parameters)} parameters are equal on both sides by full name and shape; "
+            "every rank holds the part that its shard says",
+        ),
     ]
     if buffers:
-        lines.append(f"buffers and tables are equal on both sides by name: {some(buffers)}")
-    if slices > 1:
+        equal = f"buffers and tables are equal on both sides by name: {some(buffers)}"
+        found.append(_default("buffers", equal))
+    found += _inputs(plan)
+    loads = any(op.name == "load_batch" for body in plan.single.bodies for op in body.ops)
+    if slices > 1 and (loads or not plan.expectations):
         place = _place(replicas, plan.microbatches)
-        lines.append(f"the batch is cut into {slices} slices of equal size; {place}")
-    else:
-        lines.append("both sides read the same batch")
-    lines.append(
+        cut = f"the batch is cut into {slices} slices of equal size; {place}"
+        found.append(_default("batch", cut))
+    elif loads or not plan.expectations:
+        found.append(_default("batch", "both sides read the same batch"))
+    notes = [Assumption("stated", "specification", "the plan", note) for note in plan.notes]
+    if plan.expectations:
+        return (*found, *_expected(plan), *notes, *plan.assumed)
+    combined = (
         f"the single-device loss is the {plan.loss} of the losses of all replicas and "
         f"microbatches{' (--assume)' if chosen else ''}; the incoming gradient of each is "
         f"{_share(plan, slices)}"
     )
-    return (*lines, *plan.notes)
+    found.append(
+        Assumption("stated", "loss", ASSUME, combined) if chosen else _default("loss", combined)
+    )
+    return (*found, *notes, *plan.assumed)
 
 
-def stated_orders(plan: Plan) -> tuple[str, ...]:
+def _inputs(plan: Plan) -> list[Assumption]:
+    """What named inputs are, and the integers that they may hold."""
+    held = {s.name: s for s in plan.single.shards if s.kind or s.domain is not None}
+    found = []
+    for kind in INPUT_KINDS[1:]:
+        names = sorted(name for name, shard in held.items() if shard.kind == kind)
+        if names:
+            text = (
+                f"inputs ({kind}) are equal on both sides by name and full shape, and every rank "
+                f"holds the part that its box says: {some(names)}"
+            )
+            found.append(_default(kind, text))
+    for name, shard in sorted(held.items()):
+        if shard.domain is not None:
+            low, high = shard.domain
+            text = f"every entry of {name} is an integer from {low} to {high - 1}"
+            found.append(Assumption("stated", name, "the plan", text))
+    return found
+
+
+def _expected(plan: Plan) -> list[Assumption]:
+    """What a plan's own table of expectations takes for granted, and leaves out."""
+    found = []
+    if any(program.seeds for program in (plan.single, *plan.programs)):
+        share = _share(plan, _replicas(plan) * plan.microbatches)
+        found.append(_default("loss", f"the incoming gradient of every loss is {share}"))
+    partial = [
+        (f"{row.kind} {row.name}", axis)
+        for row in plan.expectations
+        for addend in row.held
+        for axis, how in addend.over
+        if how == "partial"
+    ]
+    for what, axis in dict.fromkeys(partial):
+        text = f"{what} is partial along {axis}: nothing in the plan adds it up"
+        found.append(Assumption("stated", what, "the plan", text))
+    gradients = [row for row in plan.expectations if row.kind == "gradient"]
+    if any(row.single for row in gradients):
+        text = (
+            "gradients are held against those that the single-device program computes, not against "
+            "the derivative of its forward"
+        )
+        found.append(_default("gradients", text))
+    if plan.expectations and not gradients and any(s.trainable for s in plan.single.shards):
+        found.append(_default("gradients", "no gradients are compared"))
+    return found
+
+
+def _default(about: str, text: str) -> Assumption:
+    return Assumption("default", about, "", text)
+
+
+def stated_orders(plan: Plan) -> tuple[Assumption, ...]:
     """The assumption that a plan itself makes where it states the order of a group."""
     named = any(
         "position" in op.attrs
@@ -48,7 +122,13 @@ def stated_orders(plan: Plan) -> tuple[str, ...]:
         for body in program.bodies
         for op in body.ops
     )
-    return ("gathers join their parts in the positions that the plan states",) if named else ()
+    text = "gathers join their parts in the positions that the plan states"
+    return (Assumption("stated", "groups", "the plan", text),) if named else ()
+
+
+def expectation(names: Iterable[str]) -> Assumption:
+    """What the user expected to be concluded, as it is printed among the assumptions."""
+    return Assumption("stated", CONCLUSIONS, ASSUME, EXPECTED + some(names))
 
 
 def some(names: Iterable[str], most: int = 4) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr, Op, Plan, Rounded
 
 #: The largest relative difference of two numbers that round to one in single precision (24 bits).
@@ -54,7 +55,7 @@ def restored(plan: Plan) -> Plan:
     return replace(plan, programs=tuple(programs), rounded=())
 
 
-def statement(plan: Plan) -> tuple[str, ...]:
+def statement(plan: Plan) -> tuple[Assumption, ...]:
     """The assumptions that a plan's replacements make, one for each pair of constants."""
     pairs: dict[tuple[Fraction, Fraction], int] = {}
     for rounded in plan.rounded:
@@ -62,9 +63,14 @@ def statement(plan: Plan) -> tuple[str, ...]:
         if held is not None:
             pairs[rounded.value, held] = pairs.get((rounded.value, held), 0) + 1
     return tuple(
-        f"constants {printed(mine)} and {printed(theirs)} are equal: they differ by rounding alone "
-        f"(relative difference {float(abs(mine / theirs - 1)):.2g}; "
-        f"{count} operator{'s' if count > 1 else ''} of the parallel plan)"
+        Assumption(
+            "inferred",
+            "constants",
+            "",
+            f"constants {printed(mine)} and {printed(theirs)} are equal: they differ by rounding "
+            f"alone (relative difference {float(abs(mine / theirs - 1)):.2g}; "
+            f"{count} operator{'s' if count > 1 else ''} of the parallel plan)",
+        )
         for (mine, theirs), count in pairs.items()
     )
 

@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.findings import Finding
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.recorded import Claimed
 
 #: The name of the microbatch coordinate, beside the rank axes of a program.
@@ -44,9 +45,9 @@ class Group:
     """A process group: explicit ranks, whole mesh axes of the program, or both.
 
     ``ranks`` are ranks of the first instance of the programs that take part (all free coordinates
-    0), in group order; a member at other coordinates has its group shifted alike.  Empty means:
-    this program alone.  ``axes`` are free axes of the program whose every coordinate takes part.
-    Members are ordered by rank.
+    0); a member at other coordinates has its group shifted alike.  Empty means: this program alone.
+    ``axes`` are free axes of the program whose every coordinate takes part.  Members are ordered by
+    rank, however they are listed.
     """
 
     ranks: tuple[int, ...] = ()
@@ -91,10 +92,14 @@ class Body:
     ``mirror`` (autograd's contexts are first in, first out).
     ``gradients``: (value, shard number): produced here, added to the gradient of that shard, which
     starts at zero.
-    ``reduced``: (value read, value written, shard number): the reducer reads the accumulated
-    gradient of the shard and replaces it.
-    ``losses``: values that are the training loss.
+    ``reduced``: (value read, value written, shard number): the reducer reads the gradient of the
+    shard as it is when the body begins (zero, if nothing was added so far), and what it writes is
+    the gradient when the body ends.  One body does so at most once for a shard, and does not add to
+    the gradient of that shard: whether what it adds is reduced would not be said.
+    ``losses``: values that are terms of the training loss, unless the plan's expectations say
+    otherwise.
     ``claims``: what the plan records about each value (empty: about none); it means nothing.
+    ``results``: values that rows of `Plan.expectations` are about.
     """
 
     name: str
@@ -109,6 +114,7 @@ class Body:
     reduced: tuple[tuple[int, int, int], ...] = ()
     losses: tuple[int, ...] = ()
     claims: tuple[Claimed | None, ...] = ()
+    results: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +131,21 @@ class Call:
     microbatch: int = -1
 
 
+#: What a named input is, beside a parameter or a buffer (empty: one of these).
+INPUT_KINDS = ("", "batch", "state", "constant")
+
+
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A parameter or buffer as held by a rank: a box of the full tensor ``name``.
+    """A named input as held by a rank: a box of the full tensor ``name``, which both sides share.
 
     ``offset`` (elements per dimension) may be affine in the coordinates of the program.
     ``updated_as``: the number of the shard of this program as which the optimizer updates this one
     here, a box of this one (-1: the whole of it).  Where gradients are divided over replicas
     (ZeRO), a rank reads all of this shard, but needs the gradient of that box only; the rest comes
     from its owners after the update.
+    ``kind``: one of `INPUT_KINDS`; empty means a parameter (``trainable``) or a buffer.
+    ``domain``: of integers, [low, high): every entry is one of these; None: any of ``dtype``.
     """
 
     name: str
@@ -143,6 +155,13 @@ class Shard:
     dtype: str = "float32"
     trainable: bool = True
     updated_as: int = -1
+    kind: str = ""
+    domain: tuple[int, int] | None = None
+
+    @property
+    def integer(self) -> bool:
+        """Whether entries are integers: ids, positions, labels, flags."""
+        return self.dtype.startswith(("int", "uint", "bool"))
 
 
 def whole(
@@ -193,6 +212,61 @@ class Rounded(NamedTuple):
     value: Fraction
 
 
+#: The body of an addend that is the accumulated gradient of a shard, not a value of a body.
+ACCUMULATED = -1
+
+#: How a value combines along an axis; along every axis that is not named it is equal, or moves as
+#: the row's box does.  A partial value combines as a sum does, which nothing in the plan takes.
+COMBINATIONS = ("sum", "mean", "partial")
+
+
+@dataclass(frozen=True, slots=True)
+class Addend:
+    """A value of one program, as it counts in an expectation.
+
+    ``value``: of body ``body``, in every call of it; where ``body`` is `ACCUMULATED`, the gradient
+    of shard number ``value`` after everything ran.  It counts ``weight`` times, and is added up
+    along the axes of ``over``, (axis, one of `COMBINATIONS`); the axis ``mb`` is the microbatches:
+    there all calls of the body add up.
+    """
+
+    program: int
+    body: int
+    value: int
+    weight: Fraction = Fraction(1)
+    over: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One thing that must hold: a value of the parallel side is a box of a single-device value.
+
+    ``kind``: "loss", "gradient", "updated parameter", "state", "buffer", "output", or the user's
+    own word; rows of one kind and name are about the same single-device value and must cover it.
+    ``single``: the addends of that value, of program 0, the single-device one; none, for a
+    gradient: the derivative of the loss with respect to parameter ``name``.
+    ``held``: the addends of the parallel value; none: it has no counterpart, and the row fails.
+    ``offset``: where the box begins in the single-device value, affine in the coordinates of the
+    parallel program and ``mb``; none: the value is all of it.  Its extent is the value's.
+    ``required``: whether a proof needs it; of others it is printed whether they hold.
+
+    For example, a row of ``y`` of which every rank along ``tp`` holds four columns, and one that is
+    partial along ``tp``::
+
+        columns = (ZERO, affine(0, {"tp": 4}))
+        Expectation("output", "y", (Addend(0, 0, 7),), (Addend(0, 0, 9),), columns)
+        over = (("tp", "partial"),)
+        Expectation("output", "z", (Addend(0, 0, 8),), (Addend(0, 0, 5, over=over),))
+    """
+
+    kind: str
+    name: str
+    single: tuple[Addend, ...]
+    held: tuple[Addend, ...]
+    offset: tuple[Affine, ...] = ()
+    required: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A single-device program and the parallel programs that claim to compute the same.
@@ -203,7 +277,10 @@ class Plan:
     ``loss``: how the losses of microbatches and replicas combine to the single-device loss
     ("sum" or "mean"); ``notes``: specification to be printed; ``recorded``: where the records that
     it was read from contradict each other; ``rounded``: where constants of the parallel side were
-    replaced by the single-device side's, from which they differ by rounding alone.
+    replaced by the single-device side's, from which they differ by rounding alone; ``assumed``:
+    what its reader assumed beside the defaults.
+    ``expectations``: all that must hold; none: what the bodies' losses and gradients say
+    (`engine.plan.expectations`).
     """
 
     name: str
@@ -215,6 +292,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     recorded: tuple[Finding, ...] = ()
     rounded: tuple[Rounded, ...] = ()
+    assumed: tuple[Assumption, ...] = ()
+    expectations: tuple[Expectation, ...] = ()
 
     @property
     def ranks(self) -> int:

@@ -64,6 +64,8 @@ def _differences(plan: Plan, single: dict[str, Shard]) -> Iterator[InvalidInput]
 
 
 def _kind(shard: Shard) -> str:
+    if shard.kind:
+        return f"{shard.kind} input"
     return "parameter" if shard.trainable else "buffer"
 
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.storage.tables import read_file, write_file
 
 FORMAT = "shardproof run 1"
@@ -51,8 +52,9 @@ class ProofEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``plan``: digest of the plan (`engine.plan.store.digest`); ``inputs``: SHA-256 of the files
-    that it was read from; ``files``: of every table of the run; ``assumptions``: as printed;
+    """``plan``: digest of the plan (`engine.plan_files.store.digest`); ``inputs``: SHA-256 of the
+    files that it was read from; ``files``: of every table of the run; ``assumptions``: as printed,
+    and ``assumption_details``: of what kind each is, about what, where (`engine.plan.assumption`);
     ``reasons``: why the verdict is not "proved"; ``conclusions``: by kind, how many hold of how
     many; ``solvers``: versions; ``proofs``: of every template, if the run stored proofs."""
 
@@ -61,6 +63,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     inputs: dict[str, str]
     files: dict[str, str]
     assumptions: tuple[str, ...] = ()
+    assumption_details: tuple[Assumption, ...] = ()
     reasons: tuple[str, ...] = ()
     conclusions: dict[str, tuple[int, int]] = {}
     counts: dict[str, int] = {}

@@ -1,10 +1,10 @@
 """The run directory: everything that a verdict rests on, as tables.
 
 ``certificate.json`` names every other file with its SHA-256; ``plan/`` is the plan in the format of
-`engine.plan.store`; `TABLES` are the rest, one Arrow file each.  Values that occur often (lineages,
-terms, atoms, parts) are stored once and referred to by number; a tensor of a side is the number of
-its lineage.  Reading checks every reference and every spelling, and gives back the same values;
-whether they are right is not decided here (`checker`).
+`engine.plan_files.store`; `TABLES` are the rest, one Arrow file each.  Values that occur often
+(lineages, terms, atoms, parts) are stored once and referred to by number; a tensor of a side is the
+number of its lineage.  Reading checks every reference and every spelling, and gives back the same
+values; whether they are right is not decided here (`checker`).
 
 The certificate is written last: a folder without one holds no finished run.
 """
@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.lineage.lineage import Lineage, Node, NodeTable, Token
-from shardproof.engine.plan import store
+from shardproof.engine.plan.assumption import Assumption, texts
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import store
 from shardproof.engine.records import proofs as proof_files
 from shardproof.engine.records.certificate import (
     FORMAT,
@@ -138,7 +139,7 @@ def write_run(
     conclusions: Sequence[Conclusion],
     verdict: str,
     inputs: Mapping[str, str] | None = None,
-    assumptions: Sequence[str] = (),
+    assumptions: Sequence[Assumption] = (),
     reasons: Sequence[str] = (),
     counts: Mapping[str, int] | None = None,
     solvers: Mapping[str, str] | None = None,
@@ -150,8 +151,8 @@ def write_run(
 
     ``inputs``: SHA-256 of the files that the plan was read from; ``reasons``: why the verdict is
     not "proved"; ``proofs``: of every template, if proofs are to be stored; ``saved``: the digest
-    of ``plan`` if `engine.plan.store.save` has put it there already.  Raises `InvalidInput` for
-    what cannot be stored.
+    of ``plan`` if `engine.plan_files.store.save` has put it there already.  Raises `InvalidInput`
+    for what cannot be stored.
     """
     target = Path(folder)
     lineages = LineageWriter()
@@ -191,7 +192,8 @@ def write_run(
         plan=digest,
         inputs=dict(inputs or {}),
         files=files,
-        assumptions=tuple(assumptions),
+        assumptions=texts(assumptions),
+        assumption_details=tuple(assumptions),
         reasons=tuple(reasons),
         conclusions=summary(conclusions),
         counts=dict(counts or {}),

@@ -1,6 +1,6 @@
-"""Plans run rank by rank, as the parallel runtime would: the checker's own eye. Trusted.
+"""Plans run as a cluster runs them: every rank's own data, messages and waiting, by the plan alone.
 
-In: a plan at small sizes. Out: every rank's values, or where it is stuck. It has collectives of its
-own, written from `torch.distributed`'s semantics, and shares no unrolling, no families and no
-matching with the prover: a deliberate twin. Open `runtime.py` first.
+The second opinion on what a plan means.  It reads the plan's data classes and the declarations of
+operators; it knows nothing of rows, matching, lineages or obligations, and its collectives are
+written from the semantics of `torch.distributed`, not taken from anybody else here.
 """

@@ -1,8 +1,9 @@
-"""A small plan, run as a cluster runs it: every rank by itself, in the order in which it issues.
+"""A plan, run as a cluster runs it: ranks issue their calls in order, send, receive and wait.
 
-Ranks wait for messages and for each other; nothing of families, unrolling or matching is used, only
-what single operators compute.  This is the second opinion on what a plan means: what `evaluate`
-takes from `engine.schedule.unroll`, this does not.
+Nothing of families, unrolling or matching is used, only what single operators compute: what others
+take from `engine.schedule.unroll`, this does not.  A *crew* is one rank, or all ranks of a program
+side by side; each has its own inputs, messages and groups.  What tensors are, an `Arithmetic` says:
+numbers (`values`), or no more than dimensions.
 """
 
 from __future__ import annotations
@@ -10,95 +11,128 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import product
 from math import prod
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Generic, Protocol, TypeVar
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.interpreters import FloatReading
-from shardproof.engine.interpreters.dims import exact
 from shardproof.engine.ops import apply_backward, apply_forward
+from shardproof.engine.ops.primitives import Reading
 from shardproof.engine.plan.ir import Attr, Body, Call, Group, Op, Plan, Program, Shard
-from shardproof.engine.schedule.messages import COLLECTIVES
+from shardproof.engine.reference_runtime.exchange import (
+    COLLECTIVES,
+    Stuck,
+    chunked,
+    exchanged,
+    understood,
+)
 
-#: Numbers that all ranks and microbatches together may write.
-MOST_NUMBERS: Final = 3_000_000
-#: Operators over all ranks and microbatches.
-MOST_STEPS: Final = 20_000
-#: Gradients below this part of the largest are zero but for rounding.
-SMALLEST_SCALE: Final = 1e-6
-Array = NDArray[Any]
+T = TypeVar("T")
+#: An operator of a side: (program, body, operator).
+Where = tuple[int, int, int]
+#: A collective of a group: its ranks, and the how many-th of theirs it is.
+Meeting = tuple[tuple[int, ...], int]
 
 
-class Stuck(Exception):
-    """The program contradicts itself: says how."""
+class Arithmetic(Protocol[T]):
+    """What the tensors of a crew are, and its inputs."""
+
+    #: Whether tensors have the sizes that the plan declares.
+    declared: bool
+
+    def reading(self, places: Sequence[Mapping[str, int]]) -> Reading[T]:
+        """How operators are read for ranks at these coordinates."""
+        ...
+
+    def of(self, x: T, position: int) -> T:
+        """One rank's tensor of a crew's."""
+        ...
+
+    def together(self, xs: Sequence[T]) -> T:
+        """A crew's tensor, made of one for every rank."""
+        ...
+
+    def box(self, shard: Shard, places: Sequence[Mapping[str, int]]) -> T:
+        """What ranks hold of a parameter."""
+        ...
+
+    def batch(
+        self, number: int, shape: Sequence[int], dtype: str, slices: Sequence[int] | None
+    ) -> T:
+        """A batch tensor: of every rank the slice that it loads; the whole (``slices`` None)."""
+        ...
+
+    def seed(self, shape: Sequence[int], share: Fraction) -> T:
+        """The incoming gradient of a loss: this share of the single-device one."""
+        ...
+
+    def evaluate(
+        self, where: Where, reading: Reading[T], op: Op, inputs: Sequence[T | None]
+    ) -> list[T]:
+        """The outputs of an operator."""
+        ...
 
 
 @dataclass(slots=True)
-class Given:
-    """Random inputs, the same for both sides: full parameters and the whole batch, by name."""
-
-    plan: Plan
-    random: np.random.Generator
-    classes: int
-    gradient: float = 1.5
-    held: dict[str, Array] = field(default_factory=dict)
-
-    def parameter(self, shard: Shard) -> Array:
-        if shard.name not in self.held:
-            shape = shard.full_shape
-            drawn = self.random.standard_normal(shape)
-            self.held[shard.name] = (
-                drawn * 0.2 + 1 if len(shape) < 2 else drawn * (0.5 / np.sqrt(shape[-1]))
-            )
-        return self.held[shard.name]
-
-    def batch(self, number: int, shape: Sequence[int], dtype: str) -> Array:
-        name = f"batch {number}"
-        if name not in self.held:
-            self.held[name] = (
-                self.random.integers(0, self.classes, shape).astype(float)
-                if "int" in dtype
-                else self.random.standard_normal(shape)
-            )
-        return self.held[name]
-
-
-@dataclass(slots=True)
-class World:
+class World(Generic[T]):
     """What ranks share: messages on their way, and who waits in which collective."""
 
-    mail: dict[tuple[int, int], deque[Array]] = field(default_factory=dict)
-    issued: dict[tuple[tuple[int, ...], int], int] = field(default_factory=dict)
-    joined: dict[tuple[tuple[int, ...], int], dict[int, tuple[Op, Array | None]]] = field(
-        default_factory=dict
-    )
+    arithmetic: Arithmetic[T]
+    mail: dict[tuple[int, int], deque[T]] = field(default_factory=dict)
+    issued: dict[Meeting, int] = field(default_factory=dict)
+    joined: dict[Meeting, dict[int, tuple[Op, T | None]]] = field(default_factory=dict)
+    results: dict[Meeting, dict[int, list[T]]] = field(default_factory=dict)
     moved: bool = False
 
 
 @dataclass(slots=True)
-class Rank:
-    """One rank: where it is, what its slots hold, and its gradients."""
+class Crew(Generic[T]):
+    """Ranks of one program: where they are, what their slots hold, and their gradients.
+
+    ``slices``: into how many the batch is divided at the size of the plan; ``losses``: of every
+    call that has one; ``passed_on``: what communication on this rank turned into a loss;
+    ``results``: by (body, value) what each call gave of losses and results.
+    """
 
     plan: Plan
-    program: Program
-    at: Mapping[str, int]
     number: int
-    given: Given
-    world: World
-    slots: dict[int, Array] = field(default_factory=dict)
-    contexts: dict[int, list[dict[int, Array]]] = field(default_factory=dict)
-    gradients: dict[int, Array] = field(default_factory=dict)
-    losses: list[tuple[str, float]] = field(default_factory=list)
+    places: Sequence[Mapping[str, int]]
+    ranks: Sequence[int]
+    world: World[T]
+    slices: int
+    slots: dict[int, T] = field(default_factory=dict)
+    contexts: dict[int, list[dict[int, T]]] = field(default_factory=dict)
+    gradients: dict[int, T] = field(default_factory=dict)
+    losses: list[T] = field(default_factory=list)
+    passed_on: list[T | None] = field(default_factory=list)
+    results: dict[tuple[int, int], list[T]] = field(default_factory=dict)
     issues: dict[int, int] = field(default_factory=dict)
+    shards: dict[int, T] = field(default_factory=dict)
+    groups: dict[Group, list[tuple[int, ...]]] = field(default_factory=dict)
+    reading: Reading[T] = field(init=False)
+    alone: Reading[T] = field(init=False)
+    kept: dict[int, set[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for body in self.program.bodies:
+            if body.mirror >= 0:
+                self.kept.setdefault(body.mirror, set()).update(there for _, there in body.saved)
+        self.reading = self.world.arithmetic.reading(self.places)
+        self.alone = self.world.arithmetic.reading([{}])
 
     @property
     def whole(self) -> bool:
         """Whether this is the single device, which reads the whole batch."""
-        return self.program is self.plan.single
+        return self.number < 0
+
+    @property
+    def program(self) -> Program:
+        return self.plan.single if self.whole else self.plan.programs[self.number]
+
+    @property
+    def who(self) -> str:
+        return f"rank {self.ranks[0]}"
 
     def run(self) -> Generator[None, None, None]:
         """Run to the end; yields where it waits."""
@@ -108,31 +142,44 @@ class Rank:
     def call(self, call: Call) -> Generator[None, None, None]:
         body = self.program.bodies[call.body]
         values = self.bound(call, body)
-        for op in body.ops:
-            yield from self.step(call, body, op, values)
+        for number, op in enumerate(body.ops):
+            yield from self.step(call, (self.number, call.body, number), op, values)
         for slot, value in zip(call.outputs, body.outputs, strict=True):
             self.slots[slot] = self.value(values, value)
-        for value, shard in body.gradients:
-            new = self.value(values, value)
-            self.same(new.shape, self.program.shards[shard].shape)
-            self.gradients[shard] = self.gradients.get(shard, 0.0) + new
         for _, value, shard in body.reduced:
             self.gradients[shard] = self.value(values, value)
+        for value, shard in body.gradients:
+            new = self.value(values, value)
+            self.same(new, self.program.shards[shard].shape)
+            before = self.gradients.get(shard)
+            self.gradients[shard] = new if before is None else self.sum(before, new)
         for value in body.losses:
-            which = f"{body.name}: {body.values[value].name}"
-            self.losses.append((which, float(self.value(values, value).sum())))
-        self.contexts.setdefault(call.body, []).append(values)
+            self.losses.append(self.value(values, value))
+        for value in dict.fromkeys((*body.losses, *body.results)):
+            self.results.setdefault((call.body, value), []).append(self.value(values, value))
+        if call.body in self.kept:
+            held = {v: values[v] for v in self.kept[call.body] if v in values}
+            self.contexts.setdefault(call.body, []).append(held)
 
-    def bound(self, call: Call, body: Body) -> dict[int, Array]:
-        values: dict[int, Array] = {}
+    @property
+    def final_losses(self) -> list[T]:
+        """The losses, but for those that communication turned into another loss."""
+        before = {id(x) for x in self.passed_on}
+        return [x for x in self.losses if id(x) not in before]
+
+    def sum(self, x: T, y: T) -> T:
+        return self.reading.combine([x, y], [Fraction(1)] * 2, Fraction(0))
+
+    def bound(self, call: Call, body: Body) -> dict[int, T]:
+        values: dict[int, T] = {}
         seeds = dict(self.program.seeds)
         for value, slot in zip(body.inputs, call.inputs, strict=True):
             if slot in self.slots:
                 values[value] = self.slots[slot]
             elif slot in seeds and seeds[slot] in self.slots:
-                values[value] = np.full(body.values[value].shape, self.seed())
+                values[value] = self.seed(body.values[value].shape)
             else:
-                raise Stuck(f"rank {self.number} reads slot {slot}, which nothing has written")
+                raise Stuck(f"{self.who} reads slot {slot}, which nothing has written")
         for value, number in body.shards:
             values[value] = self.shard(number)
         if body.mirror >= 0:
@@ -141,257 +188,204 @@ class Rank:
             self.issues[call.body] = k + 1
             earlier = self.contexts.get(body.mirror, [])
             if k >= len(earlier):
-                raise Stuck(f"rank {self.number}: {body.name} has no forward call left")
+                raise Stuck(f"{self.who}: {body.name} has no forward call left")
             for value, there in body.saved:
                 values[value] = self.value(earlier[k], there)
         for value, _, shard in body.reduced:
             if shard not in self.gradients:
-                raise Stuck(f"rank {self.number} reduces a gradient that is not there")
+                held = self.shard(shard)
+                self.gradients[shard] = self.reading.combine([held], [Fraction(0)], Fraction(0))
             values[value] = self.gradients[shard]
         return values
 
-    def value(self, values: Mapping[int, Array], number: int) -> Array:
+    def value(self, values: Mapping[int, T], number: int) -> T:
         if number not in values:
-            raise Stuck(f"rank {self.number} reads a value that nothing has written")
+            raise Stuck(f"{self.who} reads a value that nothing has written")
         return values[number]
 
-    def seed(self) -> float:
-        share = self.slices() if self.plan.loss == "mean" and not self.whole else 1
-        return self.given.gradient / share
+    def seed(self, shape: Sequence[int]) -> T:
+        mean = self.plan.loss == "mean" and not self.whole
+        return self.world.arithmetic.seed(shape, Fraction(1, self.slices if mean else 1))
 
-    def slices(self) -> int:
-        axes = [self.program.extents.get(axis, 1) for axis in self.plan.replica_axes]
-        return self.plan.microbatches * prod(axes)
+    def shard(self, number: int) -> T:
+        """What every rank holds of a parameter."""
+        if number not in self.shards:
+            shard = self.program.shards[number]
+            for start, size, most in zip(shard.offset, shard.shape, shard.full_shape, strict=True):
+                if any(not 0 <= start.at(at) <= most - size for at in self.places):
+                    raise Stuck(f"{self.who} holds {shard.name} from {start}")
+            self.shards[number] = self.world.arithmetic.box(shard, self.places)
+        return self.shards[number]
 
-    def shard(self, number: int) -> Array:
-        return self.box(self.program.shards[number], self.given.parameter)
-
-    def box(self, shard: Shard, full: Any) -> Array:
-        """What this rank holds of a tensor over a parameter."""
-        cuts = []
-        for start, size, most in zip(shard.offset, shard.shape, shard.full_shape, strict=True):
-            first = start.at(self.at)
-            if not 0 <= first <= first + size <= most:
-                raise Stuck(f"rank {self.number} holds {shard.name} from {first}")
-            cuts.append(slice(first, first + size))
-        found: Array = full(shard)[tuple(cuts)]
-        return found
-
-    @staticmethod
-    def same(actual: Sequence[int], declared: Sequence[int]) -> None:
-        if tuple(actual) != tuple(declared):
+    def same(self, x: T, declared: Sequence[int]) -> None:
+        if not self.world.arithmetic.declared:
+            return
+        actual = tuple(map(int, self.reading.shape(x)))
+        if actual != tuple(declared):
             raise ShapeMismatch(f"shape {list(actual)}, declared {list(declared)}")
 
     # -- operators --------------------------------------------------------------------------
 
     def step(
-        self, call: Call, body: Body, op: Op, values: dict[int, Array]
+        self, call: Call, where: Where, op: Op, values: dict[int, T]
     ) -> Generator[None, None, None]:
+        body = self.program.bodies[call.body]
         self.world.moved = True
+        understood(op)
+        if op.name == "post_recv":
+            return  # Messages wait until they are taken, whoever has said that he will.
         inputs = [None if v < 0 else self.value(values, v) for v in op.inputs]
-        if op.name == "load_batch":
-            outputs = [self.load(call, i, body.values[v]) for i, v in enumerate(op.outputs)]
-        elif op.name == "send":
-            self.world.mail.setdefault((self.number, self.peer(op)), deque()).append(inputs[0])  # type: ignore[arg-type]
-            return
-        elif op.name == "recv":
-            channel = (self.peer(op), self.number)
-            while not self.world.mail.get(channel):
-                yield
-            outputs = [self.world.mail[channel].popleft()]
-        elif op.name in COLLECTIVES:
+        if op.name in COLLECTIVES:
             outputs = yield from self.collective(op, inputs)
+        elif op.name == "recv":
+            outputs = yield from self.received(op)
+        elif op.name == "send":
+            self.sent(op, inputs[0])
+            return
+        elif op.name == "load_batch":
+            outputs = [self.load(call, i, body, v) for i, v in enumerate(op.outputs)]
         elif op.name == "chunk":
             outputs = [self.chunk(op, inputs[0])]
         else:
-            outputs = self.local(op, inputs)
-        self.same([len(outputs)], [len(op.outputs)])
-        for number, output in zip(op.outputs, outputs, strict=True):
-            self.same(output.shape, body.values[number].shape)
-            values[number] = output
+            outputs = self.world.arithmetic.evaluate(where, self.reading, op, inputs)
+        moves = op.name in COLLECTIVES or op.name in ("recv", "identity")
+        if moves and not set(body.losses).isdisjoint(op.outputs):
+            self.passed_on += inputs
+        if len(outputs) != len(op.outputs):
+            raise ShapeMismatch(f"{op.name} gives {len(outputs)} tensors, not {len(op.outputs)}")
+        for value, output in zip(op.outputs, outputs, strict=True):
+            self.same(output, body.values[value].shape)
+            values[value] = output
 
-    def local(self, op: Op, inputs: Sequence[Array | None]) -> list[Array]:
-        reading = FloatReading(coordinates=dict(self.at))
-        given = [None if x is None else exact(x) for x in inputs]
-        if not op.backward:
-            found = apply_forward(reading, op.name, given, op.attrs)
-        else:
-            wrt, arity = op.attrs.get("wrt"), op.attrs.get("arity")
-            if not isinstance(wrt, tuple) or not isinstance(arity, int):
-                raise Unsupported("a backward operator without wrt and arity")
-            places = [w for w in wrt if isinstance(w, int)]
-            found = apply_backward(reading, op.name, given[:arity], given[arity:], op.attrs, places)
-        return [np.asarray(x.data, dtype=float) for x in found]
-
-    def load(self, call: Call, number: int, declared: Any) -> Array:
-        full = next(
-            loaded.values[v]
-            for loaded in self.plan.single.bodies
-            for op in loaded.ops
-            if op.name == "load_batch"
-            for i, v in enumerate(op.outputs)
-            if i == number
-        )
-        data = self.given.batch(number, full.shape, full.dtype)
+    def load(self, call: Call, number: int, body: Body, value: int) -> T:
+        declared = body.values[value]
         if self.whole:
-            return data
+            return self.world.arithmetic.batch(number, declared.shape, declared.dtype, None)
         microbatch = call.microbatch
         if microbatch < 0 and self.plan.microbatches == 1:
             microbatch = 0
         if not 0 <= microbatch < self.plan.microbatches:
-            raise Stuck(f"rank {self.number} loads microbatch {microbatch}")
-        replica = 0
-        for axis in self.plan.replica_axes:
-            replica = replica * self.program.extents.get(axis, 1) + self.at.get(axis, 0)
-        place = replica * self.plan.microbatches + microbatch
-        cuts = tuple(
-            slice(None) if n == local else slice(place * local, (place + 1) * local)
-            for n, local in zip(full.shape, declared.shape, strict=True)
-        )
-        return data[cuts]
+            raise Stuck(f"{self.who} loads microbatch {microbatch}")
+        slices = []
+        for at in self.places:
+            replica = 0
+            for axis in self.plan.replica_axes:
+                replica = replica * self.program.extents.get(axis, 1) + at.get(axis, 0)
+            slices.append(replica * self.plan.microbatches + microbatch)
+        return self.world.arithmetic.batch(number, declared.shape, declared.dtype, slices)
 
     # -- communication ----------------------------------------------------------------------
 
-    def offset(self) -> int:
-        """How far this rank is from the first one of its program."""
-        return self.number - self.program.base
-
-    def peer(self, op: Op) -> int:
+    def peer(self, op: Op, position: int) -> int:
+        """Who is meant at a rank: the one that is named, shifted like the rank."""
         peer = op.attrs.get("peer")
-        if not isinstance(peer, int):
-            raise Stuck(f"rank {self.number}: {op.name} without a peer")
-        return peer + self.offset()
+        if isinstance(peer, bool) or not isinstance(peer, int):
+            raise Stuck(f"{self.who}: {op.name} without a peer")
+        return peer + self.ranks[position] - self.program.base
 
-    def members(self, op: Op) -> tuple[int, ...]:
-        """The ranks of a group, in order."""
-        group = op.attrs.get("group")
-        group = group if isinstance(group, Group) else Group()
+    def sent(self, op: Op, x: T | None) -> None:
+        if x is None:
+            raise Stuck(f"{self.who} sends nothing")
+        for position, rank in enumerate(self.ranks):
+            mail = self.world.mail.setdefault((rank, self.peer(op, position)), deque())
+            mail.append(self.world.arithmetic.of(x, position))
+
+    def received(self, op: Op) -> Generator[None, None, list[T]]:
+        channels = [(self.peer(op, i), rank) for i, rank in enumerate(self.ranks)]
+        while not all(self.world.mail.get(channel) for channel in channels):
+            yield
+        self.world.moved = True
+        arrived = [self.world.mail[channel].popleft() for channel in channels]
+        return [self.world.arithmetic.together(arrived)]
+
+    def members(self, op: Op) -> list[tuple[int, ...]]:
+        """For each rank the ranks of its group, in order."""
+        named = op.attrs.get("group")
+        group = named if isinstance(named, Group) else Group()
+        if group not in self.groups:
+            self.groups[group] = [self.around(group, i) for i in range(len(self.ranks))]
+        return self.groups[group]
+
+    def around(self, group: Group, position: int) -> tuple[int, ...]:
+        """The group as it is at one rank: shifted like the rank."""
         steps = {name: (extent, stride) for name, extent, stride in self.program.axes}
+        number, at = self.ranks[position], self.places[position]
         if any(axis not in steps for axis in group.axes):
-            raise Stuck(f"rank {self.number}: a group along {list(group.axes)}")
-        here = self.offset() - sum(self.at[a] * steps[a][1] for a in group.axes)
+            raise Stuck(f"rank {number}: a group along {list(group.axes)}")
+        here = number - self.program.base - sum(at[a] * steps[a][1] for a in group.axes)
         ranks = [r + here for r in group.ranks or (self.program.base,)]
         for axis in dict.fromkeys(group.axes):
             extent, stride = steps[axis]
             ranks = [r + stride * i for r in ranks for i in range(extent)]
-        if self.number not in ranks or len(set(ranks)) < len(ranks):
-            raise Stuck(f"rank {self.number} is not in its group {ranks}, once")
+        if number not in ranks or len(set(ranks)) < len(ranks):
+            raise Stuck(f"rank {number} is not in its group {ranks}, once")
         return tuple(sorted(ranks))
 
-    def chunk(self, op: Op, x: Array | None) -> Array:
-        """What `torch.chunk` gives the member at this rank's position."""
-        ranks, dim = self.members(op), op.attrs.get("dim")
-        if x is None or not isinstance(dim, int) or not -x.ndim <= dim < x.ndim:
-            raise Stuck(f"rank {self.number}: a chunk along {dim}")
-        step = -(-x.shape[dim] // len(ranks))
-        start = ranks.index(self.number) * step
-        return _cut(x, dim, start, max(0, min(step, x.shape[dim] - start)))
+    def chunk(self, op: Op, x: T | None) -> T:
+        if x is None:
+            raise Stuck(f"{self.who}: a chunk of nothing")
+        parts = []
+        for position, ranks in enumerate(self.members(op)):
+            own = self.world.arithmetic.of(x, position)
+            index = ranks.index(self.ranks[position])
+            parts.append(chunked(self.alone, op, own, index, len(ranks)))
+        return self.world.arithmetic.together(parts)
 
-    def collective(
-        self, op: Op, inputs: Sequence[Array | None]
-    ) -> Generator[None, None, list[Array]]:
-        ranks = self.members(op)
-        k = self.world.issued.get((ranks, self.number), 0)
-        self.world.issued[ranks, self.number] = k + 1
-        held = self.world.joined.setdefault((ranks, k), {})
-        held[self.number] = (op, inputs[0] if inputs else None)
-        while len(held) < len(ranks):
+    def root(self, op: Op, ranks: Sequence[int]) -> Attr:
+        """The root that is named, as in the first instance of the program, among these ranks."""
+        group, root = op.attrs.get("group"), op.attrs.get("root")
+        if isinstance(root, bool) or not isinstance(root, int):
+            return None
+        first = (isinstance(group, Group) and group.ranks) or (self.program.base,)
+        return root + min(ranks) - min(first)
+
+    def collective(self, op: Op, inputs: Sequence[T | None]) -> Generator[None, None, list[T]]:
+        world, given = self.world, inputs[0] if inputs else None
+        meetings: list[Meeting] = []
+        for position, ranks in enumerate(self.members(op)):
+            number = self.ranks[position]
+            k = world.issued.get((ranks, number), 0)
+            world.issued[ranks, number] = k + 1
+            own = None if given is None else world.arithmetic.of(given, position)
+            world.joined.setdefault((ranks, k), {})[number] = (op, own)
+            meetings.append((ranks, k))
+        # A meeting that everybody has joined has results as soon as one of them goes on.
+        while any(m not in world.results and len(world.joined[m]) < len(m[0]) for m in meetings):
             yield
-        self.world.moved = True
-        return _exchanged(ranks, [held[r] for r in ranks], ranks.index(self.number))
+        world.moved = True
+        found = []
+        for number, meeting in zip(self.ranks, meetings, strict=True):
+            if meeting not in world.results:
+                ranks, held = meeting[0], world.joined.pop(meeting)
+                given_by, root = [held[r] for r in ranks], self.root(op, ranks)
+                outputs = exchanged(self.alone, ranks, given_by, root)
+                world.results[meeting] = dict(zip(ranks, outputs, strict=True))
+            found.append(world.results[meeting].pop(number))
+        if any(len(outputs) != len(op.outputs) for outputs in found):
+            raise ShapeMismatch(f"{op.name} gives other tensors than the {len(op.outputs)} named")
+        return [world.arithmetic.together(same) for same in zip(*found, strict=True)]
 
 
-def _cut(x: Array, dim: int, start: int, size: int) -> Array:
-    return x[(slice(None),) * (dim % x.ndim) + (slice(start, start + size),)]
-
-
-def _exchanged(
-    ranks: Sequence[int], members: Sequence[tuple[Op, Array | None]], own: int
-) -> list[Array]:
-    """What the member at position ``own`` has after a collective."""
-    op = members[own][0]
-    kinds = {(o.name, _kind(o.attrs)) for o, _ in members}
-    if len(kinds) > 1:
-        raise Stuck(f"ranks {list(ranks)} join in different collectives")
-    given = [x for _, x in members if x is not None]
-    if op.name in ("broadcast", "reduce"):
-        return _rooted(op, ranks, members, given, own)
-    if len(given) < len(members):
-        raise Stuck(f"ranks {list(ranks)}: {op.name} without an input")
-    if op.name == "all_gather":
-        places = [o.attrs.get("position") for o, _ in members]
-        order = sorted(range(len(given)), key=lambda i: _place(places, i))
-        return [np.concatenate([given[i] for i in order], axis=_dim(op, "dim", given[0]))]
-    if len({x.shape for x in given}) > 1:
-        raise ShapeMismatch(f"{op.name} of shapes {[x.shape for x in given]}")
-    if op.name == "all_reduce":
-        return [_reduced(op, given)]
-    if op.name == "reduce_scatter":
-        return [_part(_reduced(op, given), _dim(op, "dim", given[0]), own, len(given))]
-    split, joined = _dim(op, "split_dim", given[0]), _dim(op, "concat_dim", given[0])
-    return [np.concatenate([_part(x, split, own, len(given)) for x in given], axis=joined)]
-
-
-def _place(places: Sequence[Attr], i: int) -> int:
-    known = [p for p in places if isinstance(p, int)]
-    return known[i] if len(known) == len(places) else i
-
-
-def _rooted(
-    op: Op,
-    ranks: Sequence[int],
-    members: Sequence[tuple[Op, Array | None]],
-    given: Sequence[Array],
-    own: int,
-) -> list[Array]:
-    gives = op.name == "broadcast"
-    root = [i for i, (o, _) in enumerate(members) if (o.inputs if gives else o.outputs)]
-    if len(root) != 1:
-        raise Stuck(f"ranks {list(ranks)}: {op.name} with {len(root)} roots")
-    if gives:
-        return [given[0]] * len(members[own][0].outputs)
-    return [_reduced(op, given)] if own == root[0] else []
-
-
-def _kind(attrs: Mapping[str, Attr]) -> str:
-    return str(sorted((k, str(v)) for k, v in attrs.items() if k not in ("group", "position")))
-
-
-def _dim(op: Op, key: str, x: Array) -> int:
-    dim = op.attrs.get(key)
-    if not isinstance(dim, int) or not -x.ndim <= dim < x.ndim:
-        raise ShapeMismatch(f"{key} {dim} of a tensor of {x.ndim} dimensions")
-    return dim % x.ndim
-
-
-def _reduced(op: Op, given: Sequence[Array]) -> Array:
-    kind = op.attrs.get("op", "sum")
-    if kind not in ("sum", "max"):
-        raise Unsupported(f"{op.name} with {kind}")
-    total: Array = np.sum(given, axis=0) if kind == "sum" else np.max(given, axis=0)
-    return total
-
-
-def _part(x: Array, dim: int, position: int, count: int) -> Array:
-    size, rest = divmod(x.shape[dim], count)
-    if rest:
-        raise ShapeMismatch(f"{x.shape[dim]} positions divided among {count} ranks")
-    return _cut(x, dim, position * size, size)
+def applied(
+    reading: Reading[T], op: Op, attrs: Mapping[str, Attr], inputs: Sequence[T | None]
+) -> list[T]:
+    """What an operator's declaration, or its derivative, makes of operands."""
+    if not op.backward:
+        if any(x is None for x in inputs):
+            raise Stuck(f"{op.name} without an operand")
+        forward: list[T] = apply_forward(reading, op.name, inputs, attrs)
+        return forward
+    wrt, arity = attrs.get("wrt"), attrs.get("arity")
+    if not isinstance(wrt, tuple) or not isinstance(arity, int):
+        raise Unsupported("a backward operator without wrt and arity")
+    places = [w for w in wrt if isinstance(w, int)]
+    if any(x is None for x in inputs[:arity]):
+        raise Stuck(f"the backward of {op.name} without an operand")
+    found: list[T] = apply_backward(reading, op.name, inputs[:arity], inputs[arity:], attrs, places)
+    return found
 
 
 # -- both sides ----------------------------------------------------------------------------------
-
-
-def fits(plan: Plan) -> bool:
-    """Whether all ranks of a plan are run in short time."""
-    numbers = steps = 0
-    for program in plan.programs:
-        for call in program.calls:
-            body = program.bodies[call.body]
-            numbers += program.ranks * sum(prod(v.shape) for v in body.values)
-            steps += program.ranks * len(body.ops)
-    held = max((prod(s.full_shape) for s in plan.single.shards), default=0)
-    return max(numbers, held) <= MOST_NUMBERS and steps <= MOST_STEPS
 
 
 def ranks_of(program: Program) -> Iterator[tuple[int, dict[str, int]]]:
@@ -402,90 +396,47 @@ def ranks_of(program: Program) -> Iterator[tuple[int, dict[str, int]]]:
         yield number, {name: i for (name, _, _), i in zip(program.axes, place, strict=True)}
 
 
-def execute(ranks: Sequence[Rank]) -> None:
-    """Run ranks until all have ended; raises `Stuck` if they wait for ever, or leave messages."""
-    running = {rank.number: rank.run() for rank in ranks}
-    world = ranks[0].world
-    while running:
+def slices_of(plan: Plan, program: Program) -> int:
+    """Into how many slices the batch is divided, as one program has its axes."""
+    axes = [program.extents.get(axis, 1) for axis in plan.replica_axes]
+    return plan.microbatches * prod(axes)
+
+
+def single_crew(plan: Plan, arithmetic: Arithmetic[T]) -> Crew[T]:
+    return Crew(plan, -1, [{}], [0], World(arithmetic), 1)
+
+
+def crews(
+    plan: Plan, arithmetic: Arithmetic[T], *, together: bool, original: Plan | None = None
+) -> list[Crew[T]]:
+    """All ranks of a plan: by themselves, or those of a program ``together``.  ``original``: the
+    plan that ``plan`` is a smaller one of, whose number of slices counts."""
+    world = World(arithmetic)
+    found = []
+    for number, program in enumerate(plan.programs):
+        at = list(ranks_of(program))
+        lists = [at] if together else [[one] for one in at]
+        slices = slices_of(original or plan, (original or plan).programs[number])
+        for held in lists:
+            places, ranks = [place for _, place in held], [rank for rank, _ in held]
+            found.append(Crew(plan, number, places, ranks, world, slices))
+    return found
+
+
+def execute(running: Sequence[Crew[Any]]) -> None:
+    """Run crews until all have ended; raises `Stuck` if they wait for ever, or leave messages."""
+    left = {crew.ranks[0]: (crew, crew.run()) for crew in running}
+    if len(left) < len(running):
+        raise Stuck("two programs have the same first rank")
+    world = running[0].world
+    while left:
         world.moved = False
-        for number in list(running):
-            if next(running[number], StopIteration) is StopIteration:
-                del running[number]
+        for number in list(left):
+            if next(left[number][1], StopIteration) is StopIteration:
+                del left[number]
                 world.moved = True
         if not world.moved:
-            raise Stuck(f"ranks {sorted(running)} wait for each other")
-    left = [channel for channel, held in world.mail.items() if held]
-    if left:
-        raise Stuck(f"messages that nobody takes, over {left}")
-
-
-def worst(plan: Plan, seed: int) -> tuple[float, str]:
-    """The largest relative difference of a loss or a gradient, and where it is.
-
-    Raises `Stuck`, `ShapeMismatch` or `Unsupported` for what cannot be run.
-    """
-    given = Given(plan, np.random.default_rng(seed), _classes(plan.single))
-    single = Rank(plan, plan.single, {}, 0, given, World())
-    world = World()
-    many = [
-        Rank(plan, program, at, number, given, world)
-        for program in plan.programs
-        for number, at in ranks_of(program)
-    ]
-    with np.errstate(all="ignore"):
-        execute([single])
-        execute(many)
-    return max([*_losses(plan, single, many), *_gradients(single, many)], default=(np.inf, "none"))
-
-
-def _classes(program: Program) -> int:
-    """How many ids there are: what fits the smallest table."""
-    found = [
-        body.values[op.inputs[1]].shape[0]
-        for body in program.bodies
-        for op in body.ops
-        if op.name == "embedding" and not op.backward
-    ]
-    return min(found, default=8)
-
-
-def _error(actual: Any, expected: Any, scale: float) -> float:
-    off = np.abs(np.asarray(actual) - np.asarray(expected))
-    off = np.where(np.isnan(off), np.inf, off)
-    return float(off.max(initial=0.0)) / (scale or 1.0)
-
-
-def _losses(plan: Plan, single: Rank, many: Sequence[Rank]) -> list[tuple[float, str]]:
-    """Losses of one name, over the ranks of one program that differ in their replica only."""
-    expected = sum(value for _, value in single.losses)
-    totals: dict[object, float] = {}
-    for rank in many:
-        others = tuple((a, i) for a, i in rank.at.items() if a not in plan.replica_axes)
-        share = rank.slices() if plan.loss == "mean" else 1
-        for which, value in rank.losses:
-            key = (rank.program.base, others, which)
-            totals[key] = totals.get(key, 0.0) + value / share
-    if not totals:
-        return [(np.inf, "no rank computes a loss")]
-    return [(_error(x, expected, abs(expected)), f"loss {key}") for key, x in totals.items()]
-
-
-def _gradients(single: Rank, many: Sequence[Rank]) -> list[tuple[float, str]]:
-    shards = single.program.shards
-    full = {shards[n].name: x for n, x in single.gradients.items() if shards[n].trainable}
-    largest = max((float(np.abs(x).max(initial=0.0)) for x in full.values()), default=0.0)
-    found = []
-    for rank in many:
-        for number, shard in enumerate(rank.program.shards):
-            if shard.updated_as >= 0:
-                continue
-            held = rank.gradients.get(number) if shard.trainable else None
-            whole = full.get(shard.name)
-            if held is None and whole is None:
-                continue
-            wanted = 0.0 if whole is None else rank.box(shard, lambda s: full[s.name])
-            own = 0.0 if whole is None else float(np.abs(whole).max(initial=0.0))
-            scale = max(own, SMALLEST_SCALE * largest)
-            where = f"gradient of {shard.name} on rank {rank.number}"
-            found.append((_error(0.0 if held is None else held, wanted, scale), where))
-    return found
+            raise Stuck(f"ranks {sorted(left)} wait for each other")
+    lost = [channel for channel, held in world.mail.items() if held]
+    if lost:
+        raise Stuck(f"messages that nobody takes, over {lost}")

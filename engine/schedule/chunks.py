@@ -20,10 +20,11 @@ class Chunk(NamedTuple):
 
 def chunk(program: Program, op: Op, shape: tuple[int, ...]) -> Chunk:
     """A chunk of a tensor of true local ``shape`` is the slice at the rank's position in its group,
-    as torch.chunk cuts it: ceil-sized parts, the last ones smaller.
+    as torch.chunk cuts it: ceil-sized parts, the last one smaller.  Five positions over four ranks
+    are three parts, and the fourth rank has none.
 
     Raises `engine.schedule.dataflow.Structure` where the group gives the rank no position, or no
-    equal part along a mesh axis.
+    part, or no equal part along a mesh axis.
     """
     group = op.attrs.get("group")
     dim = op.attrs.get("dim")
@@ -40,21 +41,8 @@ def chunk(program: Program, op: Op, shape: tuple[int, ...]) -> Chunk:
     axis_size = 1
     position: Affine = affine(0)
     axes = rank_order(program, group.axes)
-    if axes is None:
-        raise Structure(
-            Finding(
-                "group",
-                f"rank {program.base} takes a chunk along {list(group.axes)}: these axes "
-                "give the members of its group no order",
-                operator="chunk",
-                ranks=(program.base,),
-            )
-        )
-    for axis in axes:
-        axis_size *= extents[axis]
-        position = position * extents[axis] + affine(0, {axis: 1})
     ranks = sorted(group.ranks) or [program.base]
-    if program.base not in ranks or not -len(shape) <= dim < len(shape):
+    if axes is None or program.base not in ranks or not -len(shape) <= dim < len(shape):
         raise Structure(
             Finding(
                 "group",
@@ -66,6 +54,9 @@ def chunk(program: Program, op: Op, shape: tuple[int, ...]) -> Chunk:
                 source=op.source.location or op.source.cell,
             )
         )
+    for axis in (axis for axis in axes if extents[axis] > 1):
+        axis_size *= extents[axis]
+        position = position * extents[axis] + affine(0, {axis: 1})
     size = shape[dim]
     count = axis_size * len(ranks)
     step = -(-size // count)
@@ -79,8 +70,20 @@ def chunk(program: Program, op: Op, shape: tuple[int, ...]) -> Chunk:
             )
         )
     start = position * step + ranks.index(program.base) * step
-    last = size - start.const if not start.terms else step
-    kept = max(0, min(step, last))
+    kept = step if start.terms else min(step, size - start.const)
+    if kept < 0 or (kept == 0 < size):
+        parts = -(-size // step)
+        raise Structure(
+            Finding(
+                "chunk",
+                f"rank {program.base} is number {ranks.index(program.base)} of {ranks} and takes "
+                f"its chunk of {size} positions, which are {parts} chunks of at most {step}",
+                operator="chunk",
+                ranks=(program.base,),
+                layer=op.source.module,
+                source=op.source.location or op.source.cell,
+            )
+        )
     claimed = op.attrs.get("claimed")
     finding = None
     if claimed is not None and not start.terms and claimed != start.const:

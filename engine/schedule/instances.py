@@ -16,8 +16,8 @@ class Row(NamedTuple):
 
     ``kind``: "op" (a declared operator), "slice" (a chunk at its position), "shard", "load",
     "seed" (values that are assumptions), "accumulate" (sum of inputs, and over ``mb`` if
-    ``over`` has it), or a collective; ``over``: (axis, extent) pairs that it reduces or gathers
-    along.  ``microbatch``: -1 where it stands for all, or for none.
+    ``over`` has it; of no inputs: zero), or a collective; ``over``: (axis, extent) pairs that it
+    reduces or gathers along.  ``microbatch``: -1 where it stands for all, or for none.
     """
 
     kind: str
@@ -43,20 +43,35 @@ class Tensor(NamedTuple):
     claim: Claimed | None = None
 
 
+class Result(NamedTuple):
+    """What a call gave of a value that an expectation may be about: value ``value`` of body
+    ``body`` is ``tensor``.  ``microbatch``: -1 where it stands for all, or for none."""
+
+    program: int
+    body: int
+    value: int
+    tensor: int
+    microbatch: int
+
+
 @dataclass(slots=True)
 class Unrolled:
     """``losses``: (program, which of its losses, value), one value per microbatch unless
-    ``symbolic``; ``gradients``: (program, shard, value) after everything ran.
+    ``symbolic``; ``gradients``: (program, shard, value) after everything ran; ``results``: losses
+    and what bodies give out as results, call by call.
 
     ``symbolic``: microbatches are the coordinate ``mb``.  ``instances``: operators over all ranks
-    and microbatches.
+    and microbatches.  ``faults``: the programs contradict themselves; ``unsupported``: they say
+    something of communication that there is no rule for, so that nothing else is said of them.
     """
 
     rows: list[Row] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     losses: list[tuple[int, str, int]] = field(default_factory=list)
     gradients: list[tuple[int, int, int]] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     faults: list[Finding] = field(default_factory=list)
+    unsupported: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     symbolic: bool = True
     instances: int = 0

@@ -1,8 +1,8 @@
 """Which messages meet, by the order in which ranks issue them.
 
 Names play no part here.  Sends and receives match by issue order per (source, destination),
-collectives by issue order per group; only then are kinds and dimensions compared.  A simulation of
-that order finds ranks that wait for each other.
+collectives by issue order per group; only then are kinds and dimensions compared.  Whether ranks
+wait for each other in that order, `engine.schedule.liveness` finds.
 """
 
 from __future__ import annotations
@@ -12,25 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shardproof.engine.findings import Finding
+from shardproof.engine.plan.collectives import COMMUNICATION, PARTS, TABLE, Wire, signature
 from shardproof.engine.plan.ir import Body, Group, Op, Program
 
-#: Operators that join ranks.  ``chunk`` is local but takes the rank's position in its group.
-COLLECTIVES = frozenset(
-    {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"}
-)
-COMMUNICATION = COLLECTIVES | {"send", "recv"}
-
 Event = tuple[int, int, int]  # program, call, operator of its body
+#: Source and destination of messages; explicit ranks and mesh axes of a group.
+Channel = tuple[int, int]
+Meeting = tuple[tuple[int, ...], tuple[str, ...]]
 
 
 def communication(body: Body) -> list[int]:
     """Numbers of the operators of a body that join ranks, in order."""
     return [i for i, op in enumerate(body.ops) if op.name in COMMUNICATION]
-
-
-def _group_attr(op: Op) -> Group:
-    group = op.attrs.get("group")
-    return group if isinstance(group, Group) else Group()
 
 
 def rank_order(program: Program, axes: Sequence[str]) -> tuple[str, ...] | None:
@@ -56,109 +49,131 @@ def mesh(program: Program) -> list[tuple[str, int, int]]:
     return sorted(axis for axis in program.axes if axis[1] > 1)
 
 
-def _fault(kind: str, message: str, ranks: tuple[int, ...], op: Op) -> Finding:
+def fault(kind: str, message: str, ranks: tuple[int, ...], op: Op) -> Finding:
     place = op.source.location or op.source.cell
     return Finding(kind, message, op.name, op.source.module, place, ranks)
 
 
 class Matching(NamedTuple):
     """``partner``: receive -> send; ``groups``: event -> number of its collective;
-    ``members``: the events of each collective, in rank order."""
+    ``members``: the events of each collective, in rank order; ``posts``: event that posts a receive
+    -> the receive that takes what arrives."""
 
     partner: dict[Event, Event]
     groups: dict[Event, int]
     members: list[tuple[Event, ...]]
     findings: list[Finding]
+    posts: dict[Event, Event]
+
+
+class _Issued:
+    """What all programs issue, in order, by channel (source, destination) and by group (explicit
+    ranks, mesh axes); what is wrong with any of it goes to ``findings``."""
+
+    def __init__(self, programs: Sequence[Program]) -> None:
+        self.programs = programs
+        self.bases = {program.base: i for i, program in enumerate(programs)}
+        self.sends: dict[Channel, list[Event]] = {}
+        self.receives: dict[Channel, list[Event]] = {}
+        self.open: dict[Channel, deque[Event]] = {}
+        self.posts: dict[Event, Event] = {}
+        self.collectives: dict[Meeting, dict[int, list[Event]]] = {}
+        self.findings: list[Finding] = []
+        self._faults: dict[tuple[int, tuple[int, ...]], str] = {}
+        per_body = [[communication(body) for body in program.bodies] for program in programs]
+        for p, program in enumerate(programs):
+            for c, call in enumerate(program.calls):
+                body = program.bodies[call.body]
+                for o in per_body[p][call.body]:
+                    self._event((p, c, o), program, body.ops[o])
+            for number in dict.fromkeys(call.body for call in program.calls):
+                for op in program.bodies[number].ops:
+                    # A chunk waits for nobody, and is of a group all the same.
+                    if op.name in PARTS:
+                        self._group(p, program, op)
+
+    def _event(self, event: Event, program: Program, op: Op) -> None:
+        wire = TABLE[op.name].wire
+        if wire is Wire.GROUP:
+            self._joined(event, program, op)
+            return
+        peer = op.attrs.get("peer")
+        wrong = _peer_fault(self.programs, self.bases, program, op)
+        if wrong or not isinstance(peer, int):
+            self.findings.append(
+                fault("peer", f"rank {program.base}: {wrong}", (program.base,), op)
+            )
+            return
+        if wire is Wire.SEND:
+            self.sends.setdefault((program.base, peer), []).append(event)
+            return
+        channel = (peer, program.base)
+        waiting = self.open.setdefault(channel, deque())
+        if wire is Wire.POST:
+            waiting.append(event)
+            return
+        # A receive takes what was posted first; where nothing is, it posts itself.
+        self.receives.setdefault(channel, []).append(event)
+        if waiting:
+            self.posts[waiting.popleft()] = event
+
+    def _joined(self, event: Event, program: Program, op: Op) -> None:
+        group = self._group(event[0], program, op)
+        if group is None:
+            return
+        ranks, axes = group
+        # Along an axis of one position nobody meets.
+        spanned = tuple(axis for axis in axes if program.extents[axis] > 1)
+        self.collectives.setdefault((ranks, spanned), {}).setdefault(event[0], []).append(event)
+
+    def _group(self, p: int, program: Program, op: Op) -> Meeting | None:
+        """The group that an operator names, in order; None, and a finding, if it is none."""
+        group = op.attrs.get("group")
+        group = group if isinstance(group, Group) else Group()
+        ranks = tuple(sorted(group.ranks)) or (program.base,)
+        axes = rank_order(program, group.axes)
+        if (p, ranks) not in self._faults:
+            self._faults[p, ranks] = _group_fault(self.programs, self.bases, program, ranks)
+        wrong = self._faults[p, ranks]
+        if not wrong and axes is not None:
+            return ranks, axes
+        along = f" along {list(group.axes)}" if group.axes else ""
+        self.findings.append(
+            fault(
+                "group",
+                f"rank {program.base} issues {op.name} over ranks {list(ranks)}{along}: "
+                + (wrong or "these axes give its members no order"),
+                (program.base,),
+                op,
+            )
+        )
+        return None
 
 
 def match(programs: Sequence[Program]) -> Matching:
     """Pair messages by issue order; what has no partner, or a partner of another kind, is a
     finding."""
-    bases = {program.base: i for i, program in enumerate(programs)}
-    sends: dict[tuple[int, int], list[Event]] = {}
-    receives: dict[tuple[int, int], list[Event]] = {}
-    collectives: dict[tuple[tuple[int, ...], tuple[str, ...]], dict[int, list[Event]]] = {}
-    findings: list[Finding] = []
-    faults: dict[tuple[int, tuple[int, ...]], str] = {}
-    per_body = [[communication(body) for body in program.bodies] for program in programs]
-    for p, program in enumerate(programs):
-        for c, call in enumerate(program.calls):
-            body = program.bodies[call.body]
-            for o in per_body[p][call.body]:
-                op = body.ops[o]
-                event = (p, c, o)
-                if op.name in ("send", "recv"):
-                    peer = op.attrs.get("peer")
-                    fault = _peer_fault(programs, bases, program, op)
-                    if fault or not isinstance(peer, int):
-                        findings.append(
-                            _fault("peer", f"rank {program.base}: {fault}", (program.base,), op)
-                        )
-                        continue
-                    channel = (program.base, peer) if op.name == "send" else (peer, program.base)
-                    (sends if op.name == "send" else receives).setdefault(channel, []).append(event)
-                    continue
-                group = _group_attr(op)
-                ranks = tuple(sorted(group.ranks)) or (program.base,)
-                axes = rank_order(program, group.axes)
-                if (p, ranks) not in faults:
-                    faults[p, ranks] = _group_fault(programs, bases, program, ranks)
-                fault = faults[p, ranks]
-                if fault or axes is None:
-                    findings.append(
-                        _fault(
-                            "group",
-                            f"rank {program.base} issues {op.name} over ranks {list(ranks)}"
-                            + (f" along {list(group.axes)}" if group.axes else "")
-                            + ": "
-                            + (fault or "these axes give its members no order"),
-                            (program.base,),
-                            op,
-                        )
-                    )
-                    continue
-                collectives.setdefault((ranks, axes), {}).setdefault(p, []).append(event)
-    findings += _uneven_axes(programs, sends, receives, collectives, bases)
+    issued = _Issued(programs)
+    findings = issued.findings + _uneven_axes(issued)
     if findings:
-        return Matching({}, {}, [], findings)
-    partner = _pair_messages(programs, sends, receives, findings)
-    groups, members = _pair_collectives(programs, bases, collectives, findings)
-    return Matching(partner, groups, members, findings)
+        return Matching({}, {}, [], findings, {})
+    partner = _pair_messages(issued, findings)
+    groups, members = _pair_collectives(issued, findings)
+    return Matching(partner, groups, members, findings, issued.posts)
 
 
-def _uneven_axes(
-    programs: Sequence[Program],
-    sends: Mapping[tuple[int, int], list[Event]],
-    receives: Mapping[tuple[int, int], list[Event]],
-    collectives: Mapping[tuple[tuple[int, ...], tuple[str, ...]], dict[int, list[Event]]],
-    bases: Mapping[int, int],
-) -> list[Finding]:
-    """Programs that meet must have the same axes: a rank's partners are shifted like itself."""
-    meetings = {tuple(sorted(channel)) for channel in (*sends, *receives)}
-    meetings |= {ranks for ranks, _ in collectives}
+def _uneven_axes(issued: _Issued) -> list[Finding]:
+    """Programs that meet must lie on the mesh alike: a rank's partners are shifted like itself."""
+    meetings = {tuple(sorted(channel)) for channel in (*issued.sends, *issued.receives)}
+    meetings |= {ranks for ranks, _ in issued.collectives}
     findings = []
     for ranks in sorted(meetings):
-        axes = {programs[bases[rank]].axes for rank in ranks}
-        unknown = {
-            axis
-            for (members, names), _ in collectives.items()
-            if members == ranks
-            for axis in names
-            if axis not in programs[bases[ranks[0]]].extents
-        }
-        if len(axes) > 1 or unknown:
-            findings.append(
-                Finding(
-                    "group",
-                    f"ranks {list(ranks)} communicate, but "
-                    + (
-                        f"have no axis {sorted(unknown)}"
-                        if unknown
-                        else "their programs are replicated differently"
-                    ),
-                    ranks=ranks,
-                )
+        laid = {tuple(mesh(issued.programs[issued.bases[rank]])) for rank in ranks}
+        if len(laid) > 1:
+            message = (
+                f"ranks {list(ranks)} communicate, but their programs are replicated differently"
             )
+            findings.append(Finding("group", message, ranks=ranks))
     return findings
 
 
@@ -191,37 +206,33 @@ def _group_fault(
 
 def _root_fault(ranks: Sequence[int], ops: Sequence[Op]) -> str:
     """Whether a rooted collective gives from, or to, another rank than its root."""
-    root = ops[0].attrs.get("root")
-    if ops[0].name == "broadcast":
+    root, rooted = ops[0].attrs.get("root"), TABLE[ops[0].name].root
+    if rooted == "gives":
         found = [rank for rank, op in zip(ranks, ops, strict=True) if op.inputs]
-        return "" if found == [root] else f"ranks {found} give what is to come from rank {root}"
-    if ops[0].name == "reduce":
+        return "" if root in found else f"ranks {found} give what is to come from rank {root}"
+    if rooted == "takes":
         found = [rank for rank, op in zip(ranks, ops, strict=True) if op.outputs]
         return "" if found == [root] else f"ranks {found} take what goes to rank {root}"
     return ""
 
 
-def _op(programs: Sequence[Program], event: Event) -> Op:
+def operator(programs: Sequence[Program], event: Event) -> Op:
+    """The operator that an event issues."""
     p, c, o = event
     return programs[p].bodies[programs[p].calls[c].body].ops[o]
 
 
-def _pair_messages(
-    programs: Sequence[Program],
-    sends: Mapping[tuple[int, int], list[Event]],
-    receives: Mapping[tuple[int, int], list[Event]],
-    findings: list[Finding],
-) -> dict[Event, Event]:
+def _pair_messages(issued: _Issued, findings: list[Finding]) -> dict[Event, Event]:
     partner: dict[Event, Event] = {}
-    for channel in sorted(set(sends) | set(receives)):
-        out, into = sends.get(channel, []), receives.get(channel, [])
+    for channel in sorted(set(issued.sends) | set(issued.receives) | set(issued.open)):
+        out, into = issued.sends.get(channel, []), issued.receives.get(channel, [])
         for send, receive in zip(out, into, strict=False):
             partner[receive] = send
         for event in out[len(into) :] + into[len(out) :]:
-            op = _op(programs, event)
+            op = operator(issued.programs, event)
             lack = "receive" if op.name == "send" else "send"
             findings.append(
-                _fault(
+                fault(
                     "unmatched message",
                     f"rank {channel[0]} to rank {channel[1]}: a {op.name} has no {lack} "
                     f"({len(out)} sends, {len(into)} receives)",
@@ -229,26 +240,34 @@ def _pair_messages(
                     op,
                 )
             )
+        for event in issued.open.get(channel, ()):
+            findings.append(
+                fault(
+                    "unmatched message",
+                    f"rank {channel[0]} to rank {channel[1]}: a receive is posted, and nothing "
+                    "waits for it",
+                    channel,
+                    operator(issued.programs, event),
+                )
+            )
     return partner
 
 
 def _pair_collectives(
-    programs: Sequence[Program],
-    bases: Mapping[int, int],
-    collectives: Mapping[tuple[tuple[int, ...], tuple[str, ...]], dict[int, list[Event]]],
-    findings: list[Finding],
+    issued: _Issued, findings: list[Finding]
 ) -> tuple[dict[Event, int], list[tuple[Event, ...]]]:
     groups: dict[Event, int] = {}
     members: list[tuple[Event, ...]] = []
-    for (ranks, _), issued in collectives.items():
-        lists = [issued.get(bases[rank], []) for rank in ranks]
+    programs, bases = issued.programs, issued.bases
+    for (ranks, _), found in issued.collectives.items():
+        lists = [found.get(bases[rank], []) for rank in ranks]
         count = min(len(events) for events in lists)
         if any(len(events) != count for events in lists):
             short = [r for r, events in zip(ranks, lists, strict=True) if len(events) == count]
             long = next(events for events in lists if len(events) > count)
-            op = _op(programs, long[count])
+            op = operator(programs, long[count])
             findings.append(
-                _fault(
+                fault(
                     "unmatched collective",
                     f"{op.name} over ranks {list(ranks)} is not issued by ranks {short}",
                     ranks,
@@ -256,25 +275,9 @@ def _pair_collectives(
                 )
             )
         for joined in zip(*lists, strict=False):
-            ops = [_op(programs, event) for event in joined]
-            kinds = sorted({_collective_kind(op) for op in ops})
-            if len(kinds) > 1:
-                findings.append(
-                    _fault(
-                        "collective mismatch",
-                        f"ranks {list(ranks)} join in different collectives: {' and '.join(kinds)}",
-                        ranks,
-                        ops[0],
-                    )
-                )
-                continue
-            fault = _root_fault(ranks, ops)
-            if fault:
-                findings.append(
-                    _fault(
-                        "root", f"{ops[0].name} over ranks {list(ranks)}: {fault}", ranks, ops[0]
-                    )
-                )
+            wrong = _join_fault(programs, ranks, joined)
+            if wrong is not None:
+                findings.append(wrong)
                 continue
             for event in joined:
                 groups[event] = len(members)
@@ -282,61 +285,24 @@ def _pair_collectives(
     return groups, members
 
 
-def _collective_kind(op: Op) -> str:
-    attrs = {k: v for k, v in op.attrs.items() if k not in ("group", "position")}
-    return op.name + "".join(f" {k}={v}" for k, v in sorted(attrs.items(), key=lambda i: i[0]))
+def _join_fault(
+    programs: Sequence[Program], ranks: tuple[int, ...], joined: Sequence[Event]
+) -> Finding | None:
+    """What is wrong with what ranks issue together."""
+    ops = [operator(programs, event) for event in joined]
+    kinds = sorted({_kind(programs, event) for event in joined})
+    if len(kinds) > 1:
+        message = f"ranks {list(ranks)} join in different collectives: {' and '.join(kinds)}"
+        return fault("collective mismatch", message, ranks, ops[0])
+    wrong = _root_fault(ranks, ops)
+    if wrong:
+        return fault("root", f"{ops[0].name} over ranks {list(ranks)}: {wrong}", ranks, ops[0])
+    return None
 
 
-def deadlock(programs: Sequence[Program], matching: Matching) -> Finding | None:
-    """Run the order of communication alone; a finding if ranks wait for each other.
-
-    Sends do not wait for their receive (eager), receives and collectives wait for all partners.
-    """
-    events: list[list[Event]] = []
-    for p, program in enumerate(programs):
-        per_body = [communication(body) for body in program.bodies]
-        events.append(
-            [(p, c, o) for c, call in enumerate(program.calls) for o in per_body[call.body]]
-        )
-    position = [0] * len(programs)
-    sent: set[Event] = set()
-    waiting: dict[int, set[int]] = {}
-    woken: dict[Event, int] = {}
-    ready = deque(range(len(programs)))
-    while ready:
-        p = ready.popleft()
-        while position[p] < len(events[p]):
-            event = events[p][position[p]]
-            op = _op(programs, event)
-            if op.name == "send":
-                sent.add(event)
-                if event in woken:
-                    ready.append(woken.pop(event))
-            elif op.name == "recv":
-                partner = matching.partner.get(event)
-                if partner is not None and partner not in sent:
-                    woken[partner] = p
-                    break
-            else:
-                number = matching.groups.get(event)
-                if number is not None:
-                    arrived = waiting.setdefault(number, set())
-                    arrived.add(p)
-                    if len(arrived) < len(matching.members[number]):
-                        break
-                    for other in arrived - {p}:
-                        position[other] += 1
-                        ready.append(other)
-            position[p] += 1
-    stuck = [p for p in range(len(programs)) if position[p] < len(events[p])]
-    if not stuck:
-        return None
-    event = events[stuck[0]][position[stuck[0]]]
-    op = _op(programs, event)
-    ranks = tuple(programs[p].base for p in stuck)
-    return _fault(
-        "deadlock",
-        f"ranks {list(ranks)} wait for each other; rank {ranks[0]} waits in {op.name}",
-        ranks,
-        op,
-    )
+def _kind(programs: Sequence[Program], event: Event) -> str:
+    """What ranks that meet must agree on."""
+    p, c, _ = event
+    op = operator(programs, event)
+    values = programs[p].bodies[programs[p].calls[c].body].values
+    return signature(op, len(values[op.inputs[0]].shape) if op.inputs else 0)

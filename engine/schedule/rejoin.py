@@ -31,15 +31,18 @@ def _whole(row: Row, slices: Mapping[int, Row], tensors: Sequence[Tensor]) -> Ro
     (source,) = parts[0].inputs
     shape = tensors[source].shape
     joined = _dimension(row, len(shape))
+    # Whatever else is said of the concatenation or of a slice has to be understood first.
+    if joined is None or set(row.attrs) != {"dim"}:
+        return row
     end = 0
     for part in parts:
         size = part.attrs.get("size")
-        if not isinstance(size, int) or _dimension(part, len(shape)) != joined:
+        if set(part.attrs) != {"dim", "start", "size"} or not isinstance(size, int):
             return row
-        if part.attrs.get("start") != end:
+        if _dimension(part, len(shape)) != joined or part.attrs["start"] != end:
             return row
         end += size
-    if joined is None or end != shape[joined]:
+    if end != shape[joined]:
         return row
     return row._replace(name="identity", inputs=(source,), attrs={})
 

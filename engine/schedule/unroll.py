@@ -12,20 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shardproof.engine.findings import Finding
+from shardproof.engine.findings import UNSUPPORTED, Finding
+from shardproof.engine.plan.collectives import TABLE, Effect, Wire, refused, spans
 from shardproof.engine.plan.ir import MICROBATCH, Attr, Body, Group, Op, Program, Source
 from shardproof.engine.plan.recorded import Claimed
 from shardproof.engine.schedule.chunks import chunk
 from shardproof.engine.schedule.dataflow import Flow, Structure, flow, is_symbolic, label
-from shardproof.engine.schedule.instances import NOWHERE, Row, Tensor, Unrolled
-from shardproof.engine.schedule.messages import (
-    COLLECTIVES,
-    Event,
-    Matching,
-    deadlock,
-    match,
-    rank_order,
-)
+from shardproof.engine.schedule.instances import NOWHERE, Result, Row, Tensor, Unrolled
+from shardproof.engine.schedule.liveness import deadlock
+from shardproof.engine.schedule.messages import Event, Matching, match, rank_order
 from shardproof.engine.schedule.rejoin import rejoined
 
 
@@ -145,17 +140,7 @@ class _Emitter:
         before = self.settled.get((p, shard))
         if not inputs:
             if before is None:
-                name = self.programs[p].shards[shard].name
-                raise Structure(
-                    Finding(
-                        "read before write",
-                        f"rank {self.programs[p].base}: the gradient of {name} is reduced before "
-                        "anything was accumulated",
-                        ranks=(self.programs[p].base,),
-                        operator="reducer",
-                        layer=name,
-                    )
-                )
+                before = self.settled[p, shard] = self.zero(p, shard)
             return before
         over: tuple[tuple[str, int], ...] = ()
         if self.symbolic and any(self.out.tensors[v].batched for v in inputs):
@@ -168,6 +153,13 @@ class _Emitter:
         self.settled[p, shard] = value
         return value
 
+    def zero(self, p: int, shard: int) -> int:
+        """The gradient that a shard starts with: a sum of nothing."""
+        held = self.programs[p].shards[shard]
+        value = self.tensor(p, held.shape, f"gradient of {held.name}", False)
+        self.row("accumulate", held.name, (p,), (), (value,), {"shard": shard})
+        return value
+
     # -- operators --------------------------------------------------------------------------
 
     def step(self, p: int, c: int, o: int) -> bool:
@@ -176,18 +168,29 @@ class _Emitter:
         body = program.bodies[program.calls[c].body]
         op = body.ops[o]
         values = self.values[p, c]
-        if op.name == "send":
+        declared = TABLE.get(op.name)
+        wire = Wire.LOCAL if declared is None else declared.wire
+        if wire is Wire.SEND:
             self.sent[p, c, o] = self.held(p, body, op.inputs[0], values, op)
+        if wire in (Wire.SEND, Wire.POST):
             return True
-        if op.name == "recv":
+        if wire is Wire.RECEIVE:
             return self.receive(p, c, o, op, values)
-        if op.name in COLLECTIVES:
+        if wire is Wire.GROUP:
             return self.collective(p, c, o)
+        self.local(p, c, op, None if declared is None else declared.effect)
+        return True
+
+    def local(self, p: int, c: int, op: Op, effect: Effect | None) -> None:
+        """Emit an operator that waits for nobody."""
+        program = self.programs[p]
+        body = program.bodies[program.calls[c].body]
+        values = self.values[p, c]
         inputs = [self.held(p, body, v, values, op) if v >= 0 else -1 for v in op.inputs]
         batched = self.labels[p][c] >= 0
         outputs = [self.fresh(p, body, v, values, batched) for v in op.outputs]
         kind, name, attrs = "op", op.name, op.attrs
-        if op.name == "load_batch":
+        if effect is Effect.INPUT:
             self.row(
                 "load",
                 name,
@@ -198,8 +201,8 @@ class _Emitter:
                 source=op.source,
                 microbatch=self.loaded(p, c, op),
             )
-            return True
-        elif op.name == "chunk":
+            return
+        if effect is Effect.PART:
             cut = chunk(program, op, self.shape(inputs[0]))
             kind, name, attrs = "slice", "slice", cut.attrs
             if cut.finding is not None:
@@ -215,7 +218,6 @@ class _Emitter:
             backward=op.backward,
             microbatch=self.label(p, c),
         )
-        return True
 
     def loaded(self, p: int, c: int, op: Op) -> int:
         """The microbatch that a call loads (-1: each its own); raises `Structure` if there is no
@@ -307,7 +309,10 @@ class _Emitter:
             return len(arrived) == len(self.matching.members[number])
         op = self._op(event)
         body = self.programs[p].bodies[self.programs[p].calls[c].body]
-        arrived[p] = tuple(self.held(p, body, v, self.values[p, c], op) for v in op.inputs)
+        reads = op.inputs
+        if TABLE[op.name].root == "gives" and op.attrs.get("root") != self.programs[p].base:
+            reads = ()  # Where a value goes to, what was there is overwritten.
+        arrived[p] = tuple(self.held(p, body, v, self.values[p, c], op) for v in reads)
         members = self.matching.members[number]
         if len(arrived) < len(members):
             return False
@@ -329,7 +334,8 @@ class _Emitter:
             outputs,
             op.attrs,
             source=op.source,
-            over=tuple((axis, extents[axis]) for axis in axes or ()),
+            # Along an axis of one position nobody meets.
+            over=tuple((axis, extents[axis]) for axis in axes or () if extents[axis] > 1),
             microbatch=self.label(p, c),
         )
         return True
@@ -349,13 +355,17 @@ class _Emitter:
     # -- the replay ---------------------------------------------------------------------------
 
     def finish(self, p: int, c: int) -> None:
-        """After a call: losses, gradients to accumulate, reduced gradients."""
+        """After a call: results, gradients to accumulate, reduced gradients."""
         program = self.programs[p]
-        body = program.bodies[program.calls[c].body]
+        number = program.calls[c].body
+        body = program.bodies[number]
         values = self.values[p, c]
         for value in body.losses:
             which = f"{body.name}: {body.values[value].name}"
             self.out.losses.append((p, which, self.held(p, body, value, values, None)))
+        for value in dict.fromkeys((*body.losses, *body.results)):
+            held = self.held(p, body, value, values, None)
+            self.out.results.append(Result(p, number, value, held, self.label(p, c)))
         for value, shard in body.gradients:
             held = self.held(p, body, value, values, None)
             self.pending.setdefault((p, shard), []).append(held)
@@ -423,13 +433,32 @@ def count_instances(programs: Sequence[Program]) -> int:
     )
 
 
+def _unsupported(programs: Sequence[Program]) -> list[Finding]:
+    """What programs say of communication and of their input that has no rule."""
+    found = []
+    for program in programs:
+        called = [program.bodies[b] for b in dict.fromkeys(c.body for c in program.calls)]
+        for op in (op for body in called for op in body.ops if op.name in TABLE):
+            reason = refused(op.name, op.attrs, *spans(op.attrs.get("group"), program.extents))
+            if reason:
+                layer, place = op.source.module, op.source.location or op.source.cell
+                where = f"rank {program.base}: {op.name}" + (f" in {layer}" if layer else "")
+                message = f"{where}: {reason}"
+                found.append(Finding(UNSUPPORTED, message, op.name, layer, place, (program.base,)))
+    return found
+
+
 def unroll(programs: Sequence[Program], microbatches: int) -> Unrolled:
     """All operator instances of one side of a plan, in an order that respects data flow.
 
     Structural faults (unmatched messages, deadlock, reads before writes, groups without their
     rank) are returned in ``faults``; rows are then incomplete.  ``findings`` are contradictions
-    between what the plan records and what it does, which are no fault by themselves.
+    between what the plan records and what it does, which are no fault by themselves.  Where
+    something is ``unsupported``, nothing else is said.
     """
+    unsupported = _unsupported(programs)
+    if unsupported:
+        return Unrolled(unsupported=unsupported, instances=count_instances(programs))
     matching = match(programs)
     findings = list(matching.findings)
     if not findings:

@@ -72,6 +72,11 @@ class Axes:
     def __getitem__(self, axis: int) -> AxisClass:
         return self._classes[self.find(axis)]
 
+    def unsplit(self) -> list[int]:
+        """All classes that are not split, one number of each."""
+        roots = {self.find(axis) for axis in range(len(self._parent))}
+        return sorted(root for root in roots if self._classes[root].parts is None)
+
     def new(self, *, slices: str = "") -> int:
         """A class without extents."""
         self._parent.append(len(self._parent))
@@ -172,6 +177,8 @@ class Axes:
 
     def unify(self, left: Factors, right: Factors) -> None:
         """The two dimensions are the same."""
+        if left is right:
+            return
         if extent(left) != extent(right):
             raise ShapeMismatch(f"sizes {extent(left)} and {extent(right)}")
         self._match(left, right, None)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardproof.engine.errors import ShapeMismatch
+from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import Weighted
 from shardproof.engine.interpreters.dims import Dim, count, weights
+from shardproof.engine.plan.ir import Shard
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.recorder import slice_axes
 from shardproof.engine.simulation.shrink import Sizes
@@ -23,6 +24,12 @@ from shardproof.engine.simulation.shrink import Sizes
 MATRIX_SCALE = 0.5
 #: Draws of a row of index data until it is like none before.
 MOST_DRAWS = 8
+#: Between what numbers of the batch lie where none is to be negative.
+POSITIVE = (0.1, 0.9)
+#: Integers that are no indices and have no domain are below this.
+MOST_DRAWN = 8
+#: How often an index is a negative one, where its domain has any.
+NEGATIVE = 0.25
 
 
 def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
@@ -37,13 +44,16 @@ def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
 class Inputs:
     """``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings.
     ``scale``: of matrices and tables; where it is small, so are activations, and a constant that is
-    added to their squares counts."""
+    added to their squares counts.  ``positive``: no number is negative, and those of the batch and
+    of named inputs are below 1: where a program takes logarithms or roots of them, it is defined.
+    """
 
     sizes: Sizes
     rotary: frozenset[str]
     tables: frozenset[str]
     random: np.random.Generator
     scale: float = 1.0
+    positive: bool = False
     _parameters: dict[str, Weighted] = field(default_factory=dict)
     _batch: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     _gradient: float = 0.0
@@ -60,15 +70,39 @@ class Inputs:
         """The full parameter."""
         if name not in self._parameters:
             dims = tuple(self.sizes.dim(dim) for dim in self.sizes.recorder.parameters[name])
-            self._parameters[name] = Weighted(self._values(name, dims), dims)
+            known = self.sizes.recorder.integers.get(name)
+            values = self._values(name, dims) if known is None else self._integers(*known, dims)
+            self._parameters[name] = Weighted(values, dims)
         return self._parameters[name]
+
+    def _integers(self, held: Shard, axis: int, dims: tuple[Dim, ...]) -> NDArray[np.float64]:
+        """Integers of the input's domain; of those that are indices, classes that there are, and
+        where the domain has negative ones (labels that count for nothing), some of these."""
+        shape = [count(dim) for dim in dims]
+        low, high = held.domain or ((0, 2) if held.dtype == "bool" else (0, MOST_DRAWN))
+        classes = self.sizes.classes(axis)
+        if not classes:
+            return self.random.integers(low, high, shape).astype(float)
+        divisor = self.sizes.divisor(axis)
+        first = max(0, -(-low // divisor))
+        last = classes if held.domain is None else min(classes, -(-high // divisor))
+        if first >= last:
+            raise Unsupported(f"no value of {held.name} in [{low}, {high}) is left at small sizes")
+        found = self._ids(shape or [1], last - first).reshape(shape) + first
+        if low < 0:
+            found = np.where(self.random.random(shape) < NEGATIVE, float(low), found)
+        return found
 
     def _values(self, name: str, dims: tuple[Dim, ...]) -> NDArray[np.float64]:
         shape = [count(dim) for dim in dims]
         if name in self.rotary:
             angles = self.random.uniform(0, 2 * np.pi, shape[:-1])
             return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+        if self.positive and name in self.sizes.recorder.others:
+            return self._numbers(shape)
         values: NDArray[np.float64] = self.random.standard_normal(shape)
+        if self.positive:
+            values = np.abs(values)
         if len(dims) < 2:
             return values * 0.2 + 1
         if name in self.tables:
@@ -128,6 +162,12 @@ class Inputs:
             rows.append(row)
         return np.array(rows, dtype=float).reshape(shape)
 
+    def _numbers(self, shape: list[int]) -> NDArray[np.float64]:
+        """Numbers of the batch."""
+        if self.positive:
+            return self.random.uniform(*POSITIVE, shape)
+        return self.random.standard_normal(shape)
+
     def _drawn(self, number: int) -> NDArray[np.float64]:
         """The whole tensor: for each dimension its slice axes, then the slice's positions."""
         if number not in self._batch:
@@ -139,6 +179,6 @@ class Inputs:
                 drawn += [*(n if a in self.sizes.expanded else 1 for a, n in axes), size]
                 held += [*(n for _, n in axes), size]
             classes = self.sizes.classes(tensor.domain)
-            values = self._ids(drawn, classes) if classes else self.random.standard_normal(drawn)
+            values = self._ids(drawn, classes) if classes else self._numbers(drawn)
             self._batch[number] = np.broadcast_to(values, held)
         return self._batch[number]

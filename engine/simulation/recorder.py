@@ -6,7 +6,7 @@ what it joins and divides, and the two sides meet in the parameters and the batc
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -14,10 +14,12 @@ from operator import itemgetter
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.ops import apply_backward, apply_forward
+from shardproof.engine.plan.collectives import TABLE, Effect, group_size
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program, Shard
 from shardproof.engine.schedule.instances import Row, Unrolled
 from shardproof.engine.simulation.factors import Axes, Factors, extent
 from shardproof.engine.simulation.recording import Recorded, RecordingReading, step_of
+from shardproof.engine.specification.demands import Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,17 @@ def attribute_dim(row: Row, key: str, rank: int) -> int:
 
 
 class Recorder:
-    """Reads the rows of both sides; see `engine.simulation.shrink`."""
+    """Reads the rows of both sides; see `engine.simulation.shrink`.  ``integers``: named inputs
+    that hold integers, each with what it indexes; ``others``: those that are no parameters or
+    buffers."""
 
     def __init__(self, plan: Plan, single: Unrolled, parallel: Unrolled) -> None:
         self.plan = plan
         self.axes = Axes()
         self.reading = RecordingReading(self.axes)
         self.parameters: dict[str, tuple[Factors, ...]] = {}
+        self.integers: dict[str, tuple[Shard, int]] = {}
+        self.others: set[str] = set()
         self.boxes: dict[Shard, Recorded] = {}
         self.slices = {
             axis: self.axes.factor(self.axes.new(slices=axis), n) for axis, n in slice_axes(plan)
@@ -109,6 +115,10 @@ class Recorder:
             return self.boxes[held]
         if held.name not in self.parameters:
             self.parameters[held.name] = tuple(self.axes.fresh(n) for n in held.full_shape)
+            if held.kind:
+                self.others.add(held.name)
+            if held.integer:
+                self.integers[held.name] = held, self.axes.new()
         full = self.parameters[held.name]
         shape = tuple(map(extent, full))
         if shape != held.full_shape:
@@ -126,7 +136,8 @@ class Recorder:
             tuple(
                 dim if n == extent(dim) else self.reading.interval(dim, n, step_of(offset))
                 for dim, n, offset in zip(full, held.shape, held.offset, strict=True)
-            )
+            ),
+            self.integers[held.name][1] if held.name in self.integers else None,
         )
         return self.boxes[held]
 
@@ -163,6 +174,25 @@ class Recorder:
             self.reading.unify(self.shard(programs[program].shards[shard]), gradient)
         return side
 
+    def expect(self, demand: Demand, single: Recording, parallel: Recording) -> None:
+        """What a demand is about is a box of the single-device value; raises `ShapeMismatch`."""
+        held = [parallel.tensors[v] for part in demand.held for v in part.tensors]
+        if demand.problem or demand.expected < 0:
+            return
+        if demand.shard >= 0 and not held:
+            held = [self.shard(self.plan.programs[demand.program].shards[demand.shard])]
+        want = single.tensors[demand.expected]
+        for have in held:
+            if want is None or have is None or not (want.dims and have.dims):
+                continue
+            if prod(want.shape) == prod(have.shape) == 1:
+                continue
+            if not demand.offset:
+                self.reading.unify(want, have)
+                continue
+            for i, (dim, part) in enumerate(zip(want.dims, have.dims, strict=True)):
+                self.axes.relate(dim, part, step_of(demand.relative[i]))
+
     def read(
         self,
         row: Row,
@@ -177,7 +207,7 @@ class Recorder:
                     raise Unsupported("an operand without a value")
                 return apply_forward(self.reading, row.name, inputs, row.attrs)
             return self.backward(row, inputs)
-        if row.kind == "shard":
+        if row.kind == "shard" or (row.kind == "accumulate" and not inputs):
             number = row.attrs["shard"]
             assert isinstance(number, int)
             return [self.shard(programs[row.programs[0]].shards[number])]
@@ -200,24 +230,31 @@ class Recorder:
 
     def communicate(self, row: Row, inputs: Sequence[Recorded]) -> list[Recorded]:
         """Accumulation and communication: what ranks share, join and keep parts of."""
-        first = inputs[0]
-        ranks = prod(n for _, n in row.over)
-        if row.kind == "all_gather":
-            dim = attribute_dim(row, "dim", len(first.dims))
-            return [self.gathered(inputs, dim, ranks)] * len(row.outputs)
+        declared = TABLE.get(row.kind)
+        effect = Effect.TOTAL if declared is None else declared.effect
+        return [RULES[effect](self, row, inputs)] * len(row.outputs)
+
+    def shared(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        """One of several tensors that are alike."""
         for x in inputs[1:]:
-            self.reading.unify(first, x)
-        ranks *= len(inputs)
-        if row.kind == "reduce_scatter":
-            return [self.kept(first, attribute_dim(row, "dim", len(first.dims)), ranks)] * len(
-                row.outputs
-            )
-        if row.kind == "all_to_all":
-            split = attribute_dim(row, "split_dim", len(first.dims))
-            joined = attribute_dim(row, "concat_dim", len(first.dims))
-            part = self.kept(first, split, ranks)
-            return [self.gathered([part], joined, ranks)] * len(row.outputs)
-        return [first] * len(row.outputs)
+            self.reading.unify(inputs[0], x)
+        return inputs[0]
+
+    def gathers(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        dim = attribute_dim(row, "dim", len(inputs[0].dims))
+        return self.gathered(inputs, dim, prod(n for _, n in row.over))
+
+    def scatters(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        first = self.shared(row, inputs)
+        dim = attribute_dim(row, "dim", len(first.dims))
+        return self.kept(first, dim, group_size(row.over, len(inputs)))
+
+    def exchanges(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        first = self.shared(row, inputs)
+        split = attribute_dim(row, "split_dim", len(first.dims))
+        joined = attribute_dim(row, "concat_dim", len(first.dims))
+        ranks = group_size(row.over, len(inputs))
+        return self.gathered([self.kept(first, split, ranks)], joined, ranks)
 
     def gathered(self, inputs: Sequence[Recorded], dim: int, ranks: int) -> Recorded:
         """The concatenation of tensors, each from so many ranks."""
@@ -232,6 +269,16 @@ class Recorder:
             return x
         part = self.reading.interval(x.dims[dim], size // ranks, size // ranks)
         return self.reading.resized(x, dim, part)
+
+
+#: The dimensions of what communication gives, by its effect.
+RULES: Mapping[Effect, Callable[[Recorder, Row, Sequence[Recorded]], Recorded]] = {
+    Effect.TOTAL: Recorder.shared,
+    Effect.COPY: Recorder.shared,
+    Effect.GATHER: Recorder.gathers,
+    Effect.SCATTER: Recorder.scatters,
+    Effect.EXCHANGE: Recorder.exchanges,
+}
 
 
 def same(row: Row, told: Hashable) -> Hashable:
@@ -256,11 +303,9 @@ def located(row: Row, programs: Sequence[Program]) -> Iterator[None]:
         yield
     except (Unsupported, ShapeMismatch) as error:
         raise type(error)(f"{where}: {error}") from None
-    except (IndexError, ValueError) as error:
-        # What a declaration says when it unpacks operands or shapes that it does not expect.
-        raise Unsupported(
-            f"{where}: operands that its declaration does not fit ({error})"
-        ) from None
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        error.add_note(f"{where}: while this row was read")
+        raise
 
 
 def scalar(shape: tuple[int, ...]) -> Recorded:
@@ -285,6 +330,8 @@ def _loaded(unrolled: Unrolled, who: str) -> list[tuple[int, ...]]:
         for row in unrolled.rows
         if row.kind == "load"
     }
-    if len(found) != 1:
+    if not found:
+        return []
+    if len(found) > 1:
         raise InvalidInput(f"the {who} load batches of {len(found)} different shapes")
     return list(found.pop())

@@ -15,8 +15,7 @@ from typing import Self
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.interpreters.base import check_selection
-from shardproof.engine.ops.primitives import CONSTANTS, Selection
+from shardproof.engine.ops.primitives import CONSTANTS, Selection, check_selection
 from shardproof.engine.simulation.factors import Axes, Factors, extent
 
 

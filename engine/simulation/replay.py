@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,9 +22,10 @@ from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import FloatReading, Weighted
 from shardproof.engine.ops import apply_backward, apply_forward
+from shardproof.engine.plan.collectives import COPIES, TABLE, Effect, refused
 from shardproof.engine.plan.ir import MICROBATCH, Attr, Program, Shard
 from shardproof.engine.schedule.instances import Row, Unrolled
-from shardproof.engine.simulation.factors import Factors
+from shardproof.engine.simulation.factors import Factors, extent
 from shardproof.engine.simulation.inputs import Inputs
 from shardproof.engine.simulation.recorder import (
     Recording,
@@ -33,11 +35,14 @@ from shardproof.engine.simulation.recorder import (
     same,
 )
 from shardproof.engine.simulation.shrink import Sizes
+from shardproof.engine.specification.demands import Demand
 
 #: Where a member of a family is: (axis, position) along expanded axes.
 Coordinates = tuple[tuple[str, int], ...]
-#: Collective kinds under which equal members stay equal, along an axis that is not expanded.
-REDUCING = frozenset({"all_reduce", "reduce", "accumulate"})
+#: Kinds under which equal members stay equal, along an axis that is not expanded.
+REDUCING = frozenset(
+    {"accumulate", *(name for name, c in TABLE.items() if c.effect is Effect.TOTAL)}
+)
 
 
 def needed_axes(programs: Sequence[Program], unrolled: Unrolled) -> frozenset[str]:
@@ -99,7 +104,7 @@ class Replay:
             self.given(row)
         elif row.kind == "accumulate":
             self.accumulate(row)
-        elif row.kind in ("recv", "broadcast"):
+        elif row.kind in COPIES:
             self.move(row)
         else:
             self.collective(row)
@@ -119,7 +124,7 @@ class Replay:
 
     @staticmethod
     def members(axes: Sequence[tuple[str, int]]) -> Iterator[dict[str, int]]:
-        for position in product(*(range(extent) for _, extent in axes)):
+        for position in product(*(range(count) for _, count in axes)):
             yield {axis: p for (axis, _), p in zip(axes, position, strict=True)}
 
     def key(self, tensor: int, at: Mapping[str, int]) -> Coordinates:
@@ -188,21 +193,23 @@ class Replay:
                 )
             ]
         if row.kind == "shard":
-            number = row.attrs["shard"]
-            assert isinstance(number, int)
-            shard = self.programs[row.programs[0]].shards[number]
-            return [
-                self.once(
-                    (shard, tuple(at.items())),
-                    lambda: self.cut(self.inputs.parameter(shard.name), shard, at),
-                )
-            ]
+            return [self.held(row, at)]
         known = dict(at) if row.microbatch < 0 else {**at, MICROBATCH: row.microbatch}
         here = None if self.whole else known
         return [
             self.once(("load", i, tuple(known.items())), partial(self.inputs.batch, i, here))
             for i in range(len(row.outputs))
         ]
+
+    def held(self, row: Row, at: Mapping[str, int]) -> Weighted:
+        """The shard that a row names."""
+        number = row.attrs["shard"]
+        assert isinstance(number, int)
+        shard = self.programs[row.programs[0]].shards[number]
+        return self.once(
+            (shard, tuple(at.items())),
+            lambda: self.cut(self.inputs.parameter(shard.name), shard, at),
+        )
 
     def once(self, what: Hashable, make: Callable[[], Weighted]) -> Weighted:
         """One object for one input, whoever holds it."""
@@ -212,20 +219,43 @@ class Replay:
 
     def cut(self, full: Weighted, shard: Shard, at: Mapping[str, int]) -> Weighted:
         """The box of a parameter (or of its gradient) that a rank holds."""
-        reading = self.reading(at)
         dims: tuple[Factors, ...] = self.sizes.recorder.parameters[shard.name]
         kept = self.sizes.recorder.shard(shard).dims
+        return self.box(full, dims, kept, shard.offset, at)
+
+    def box(
+        self,
+        full: Weighted,
+        dims: Sequence[Factors],
+        kept: Sequence[Factors],
+        offset: Sequence[Affine],
+        at: Mapping[str, int],
+    ) -> Weighted:
+        """The box at ``offset`` of a tensor whose dimensions are ``dims``, those of the box
+        ``kept``."""
+        reading = self.reading(at)
         for i, (dim, part) in enumerate(zip(dims, kept, strict=True)):
-            if dim != part:
-                start = self.sizes.scaled(shard.offset[i], dim)
+            if dim != part and extent(dim) != extent(part):
+                start = self.sizes.scaled(offset[i], dim)
                 full = reading.slice(full, i, start, self.sizes.small(part))
         return full
+
+    def held_dims(self, demand: Demand) -> tuple[Factors, ...]:
+        """The dimensions of what a rank has of a demand: of its value, or of its shard."""
+        if demand.held:
+            held = self.recording.tensors[demand.value]
+            assert held is not None
+            return held.dims
+        shard = self.programs[demand.program].shards[demand.shard]
+        return self.sizes.recorder.shard(shard).dims
 
     def accumulate(self, row: Row) -> None:
         """The sum of all contributions, over all microbatches of those that have one."""
         for at in self.members(self.axes_of(row.outputs[0])):
             parts: list[Weighted] = []
             factors: list[Fraction] = []
+            if not row.inputs:
+                parts, factors = [self.held(row, at)], [Fraction(0)]
             for value in row.inputs:
                 axes = self.axes_of(value)
                 distinct = [a for a in axes if a[0] == MICROBATCH]
@@ -240,8 +270,9 @@ class Replay:
 
     def move(self, row: Row) -> None:
         """A message, or a broadcast to other programs at the same coordinates."""
-        if len(row.inputs) != 1 or row.over:
-            raise Unsupported(f"{row.kind} of {len(row.inputs)} tensors over {list(row.over)}")
+        reason = refused(row.kind, row.attrs, row.over, len(row.programs))
+        if reason or len(row.inputs) != 1:
+            raise Unsupported(reason or f"{row.kind} of {len(row.inputs)} tensors")
         for value in row.outputs:
             for at in self.members(self.axes_of(value)):
                 self.put(value, at, self.get(row.inputs[0], at))
@@ -251,9 +282,11 @@ class Replay:
         mesh axes that it spans."""
         over = [a for a in row.over if a[0] in self.sizes.expanded]
         alike = prod(extent for axis, extent in row.over if axis not in self.sizes.expanded)
-        if row.kind not in REDUCING and row.over and len(row.programs) > 1:
-            raise Unsupported(f"{row.kind} over explicit ranks and mesh axes together")
-        if len(row.inputs) != len(row.programs) or len(row.outputs) != len(row.programs):
+        reason = refused(row.kind, row.attrs, row.over, len(row.programs))
+        if reason:
+            raise Unsupported(reason)
+        taking = 1 if TABLE[row.kind].root == "takes" else len(row.programs)
+        if len(row.inputs) != len(row.programs) or len(row.outputs) != taking:
             raise ShapeMismatch(f"{len(row.inputs)} inputs over {len(row.programs)} programs")
         spanned = {axis for axis, _ in over}
         common = [a for a in self.axes_of(row.outputs[0]) if a[0] not in spanned]
@@ -269,25 +302,40 @@ class Replay:
         self, row: Row, inputs: Sequence[Weighted], alike: int, at: Mapping[str, int]
     ) -> list[Weighted]:
         """What each member has after a collective; each input counts ``alike`` times."""
-        reading = self.reading(at)
-        count = len(inputs)
-        if row.kind in ("all_reduce", "reduce"):
-            return [self.reduced(reading, row, inputs, alike)] * count
-        rank = len(inputs[0].dims)
-        if row.kind == "all_gather":
-            return [reading.concat(inputs, attribute_dim(row, "dim", rank))] * count
-        if row.kind == "reduce_scatter":
-            total = self.reduced(reading, row, inputs, alike)
-            dim = attribute_dim(row, "dim", rank)
-            return [self.part(reading, total, dim, i, count) for i in range(count)]
-        if row.kind == "all_to_all":
-            split = attribute_dim(row, "split_dim", rank)
-            joined = attribute_dim(row, "concat_dim", rank)
-            return [
-                reading.concat([self.part(reading, x, split, i, count) for x in inputs], joined)
-                for i in range(count)
-            ]
-        raise Unsupported(f"communication {row.kind}")
+        rule = RULES.get(TABLE[row.kind].effect)
+        if rule is None:
+            raise Unsupported(f"communication {row.kind}")
+        return rule(self, self.reading(at), row, inputs, alike)
+
+    def totals(
+        self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+    ) -> list[Weighted]:
+        """The sum (or maximum), which all members have, or the root alone."""
+        taking = 1 if TABLE[row.kind].root == "takes" else len(inputs)
+        return [self.reduced(reading, row, inputs, alike)] * taking
+
+    def gathers(
+        self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+    ) -> list[Weighted]:
+        joined = attribute_dim(row, "dim", len(inputs[0].dims))
+        return [reading.concat(inputs, joined)] * len(inputs)
+
+    def scatters(
+        self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+    ) -> list[Weighted]:
+        total = self.reduced(reading, row, inputs, alike)
+        dim = attribute_dim(row, "dim", len(inputs[0].dims))
+        return [self.part(reading, total, dim, i, len(inputs)) for i in range(len(inputs))]
+
+    def exchanges(
+        self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+    ) -> list[Weighted]:
+        split = attribute_dim(row, "split_dim", len(inputs[0].dims))
+        joined = attribute_dim(row, "concat_dim", len(inputs[0].dims))
+        return [
+            reading.concat([self.part(reading, x, split, i, len(inputs)) for x in inputs], joined)
+            for i in range(len(inputs))
+        ]
 
     @staticmethod
     def reduced(
@@ -309,6 +357,16 @@ class Replay:
         if rest:
             raise ShapeMismatch(f"{x.shape[dim]} positions divided among {count} ranks")
         return reading.slice(x, dim, Affine(position * size), size)
+
+
+Exchange: TypeAlias = Callable[[Replay, FloatReading, Row, Sequence[Weighted], int], list[Weighted]]
+#: What each member of a collective has, by its effect.
+RULES: Mapping[Effect, Exchange] = {
+    Effect.TOTAL: Replay.totals,
+    Effect.GATHER: Replay.gathers,
+    Effect.SCATTER: Replay.scatters,
+    Effect.EXCHANGE: Replay.exchanges,
+}
 
 
 def instances(

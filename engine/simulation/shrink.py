@@ -11,7 +11,7 @@ what a mean divides by, stay those of the true size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isqrt, prod
 
@@ -24,6 +24,7 @@ from shardproof.engine.schedule.instances import Row, Unrolled
 from shardproof.engine.simulation.factors import AxisClass, Factors, extent
 from shardproof.engine.simulation.recorder import Recorder, Recording, attribute_dim
 from shardproof.engine.simulation.recording import Recorded
+from shardproof.engine.specification.demands import Demand
 
 #: Attributes that hold an index of what the operator compares index data with.
 INDEX_ATTRIBUTES = ("start", "stop", "local_expert_start", "local_expert_end")
@@ -35,7 +36,7 @@ MOST_PER_SHARD = 8
 class Sizes:
     """The chosen sizes.  ``expanded``: slice coordinates along which data is distinct; along the
     others one slice stands for all.  ``indexed``: the least that an indexed axis keeps per shard,
-    where that is more than ``per_shard``."""
+    where that is more than ``per_shard``; ``whole``: it keeps its true size."""
 
     plan: Plan
     recorder: Recorder
@@ -44,6 +45,7 @@ class Sizes:
     expanded: frozenset[str]
     per_shard: int
     indexed: int = 0
+    whole: bool = False
     _divisors: dict[int, int] = field(default_factory=dict)
     _dims: dict[Factors, Dim] = field(default_factory=dict)
 
@@ -55,7 +57,7 @@ class Sizes:
         return self._divisors[axis]
 
     def _choose(self, held: AxisClass) -> int:
-        if held.frozen or held.parts is not None:
+        if held.frozen or held.parts is not None or (self.whole and held.positional):
             return 1
         if held.slices:
             return 1 if held.slices in self.expanded else held.common
@@ -84,6 +86,12 @@ class Sizes:
         """The size at which the plan is evaluated (true, unless an axis of it is indexed)."""
         return prod(sum(factor) for factor in self.dim(dim))
 
+    @property
+    def another(self) -> bool:
+        """Whether the plan that is evaluated is another one: fewer positions of an indexed axis."""
+        axes = self.recorder.axes
+        return any(axes[a].positional and self.divisor(a) > 1 for a in axes.unsplit())
+
     def classes(self, axis: int) -> int:
         """The number of positions that index data of this domain may have."""
         return self.recorder.axes[axis].most // self.divisor(axis)
@@ -101,7 +109,8 @@ class Sizes:
         """The attributes of a row at the small sizes; constants stay as they are."""
         inputs = [side.tensors[v] for v in row.inputs if v >= 0]
         changed: dict[str, Attr] = {}
-        if row.name == "view":
+        if row.name in ("view", "expand"):
+            # The result, or where the derivative is taken the gradient that has its shape.
             target = inputs[-1] if row.backward else side.tensors[row.outputs[0]]
             assert target is not None
             changed["size"] = tuple(self.small(dim) for dim in target.dims)
@@ -168,15 +177,22 @@ def shrink(
     expanded: frozenset[str] = frozenset(),
     per_shard: int = 2,
     indexed: int = 0,
+    found: Sequence[Demand] = (),
+    *,
+    whole: bool = False,
 ) -> Sizes:
     """Sizes for both sides.
 
     ``expanded``: coordinates of the batch's slices along which data is to be distinct.
     ``per_shard``: positions that the smallest part of each axis keeps, if possible; ``indexed``:
-    that of an indexed axis, where it is more (few classes make few distinct slices).  Raises
+    that of an indexed axis, where it is more (few classes make few distinct slices); ``whole``:
+    indexed axes keep their true sizes, so that this very plan is evaluated.  ``found``: the plan's
+    demands, which relate values of one side to those of the other.  Raises
     `Unsupported`, `ShapeMismatch` or `InvalidInput` where operators do not fit their tensors.
     """
     recorder = Recorder(plan, single, parallel)
     first = recorder.run([plan.single], single)
     second = recorder.run(plan.programs, parallel)
-    return Sizes(plan, recorder, first, second, expanded, per_shard, indexed)
+    for demand in found:
+        recorder.expect(demand, first, second)
+    return Sizes(plan, recorder, first, second, expanded, per_shard, indexed, whole)

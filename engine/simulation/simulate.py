@@ -9,21 +9,22 @@ small, again with distinct slices, of more classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
-from shardproof.engine.interpreters import Weighted
-from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
+from shardproof.engine.plan.expectations import GRADIENT, LOSS
+from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.inputs import Inputs, read_by
-from shardproof.engine.simulation.recorder import slice_axes
+from shardproof.engine.simulation.outcomes import outcomes
 from shardproof.engine.simulation.replay import Coordinates, Replay, instances, needed_axes
 from shardproof.engine.simulation.shrink import Sizes, shrink
+from shardproof.engine.specification.demands import Demand, demands
+from shardproof.engine.specification.gradients import Derived
 
 Floats = NDArray[np.float64]
 
@@ -32,6 +33,9 @@ TOLERANCE = 1e-6
 #: Scale of the smallest tensor, relative to the largest one, that is no rounding error itself (the
 #: gradient of a key that attends to one position is zero over the reals).
 SMALLEST_SCALE = 1e-7
+#: The same, relative to the loss: where all gradients are zero over the reals, none of them says
+#: how large a rounding error is.
+SMALLEST_OF_LOSS = 1e-7
 #: Positions that an indexed axis keeps per shard where slices are distinct: enough classes to tell
 #: them apart.
 INDEXED = 4
@@ -43,6 +47,8 @@ BUDGET = 6_000
 LARGE = 30_000
 #: Numbers in all tensors together, above which a plan cannot be simulated.
 MOST_ENTRIES = 200_000_000
+#: The same for a plan that is run at the true size of its indexed axes, to confirm a difference.
+MOST_CONFIRMED = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +64,28 @@ class Worst:
 class Comparison:
     """What a rank ends up with, and what the single device says it should be.
 
-    ``shard``: number of the program's shard whose gradient this is, -1 for the loss.  ``at``: the
-    rank's position along the axes that were expanded.  ``error``: relative to the scale of the
-    whole tensor.
+    ``demand``: what this is about.  ``at``: the rank's position along the axes that were expanded.
+    ``error``: relative to the scale of the whole tensor.
     """
 
-    program: int
-    shard: int
-    name: str
+    demand: Demand
     at: Coordinates
     expected: Floats
     actual: Floats
     error: float
     worst: Worst
+
+    @property
+    def program(self) -> int:
+        return self.demand.program
+
+    @property
+    def shard(self) -> int:
+        return self.demand.shard
+
+    @property
+    def name(self) -> str:
+        return self.demand.name
 
     @property
     def differs(self) -> bool:
@@ -82,25 +97,32 @@ class Simulation:
     """``failure``: why it could not be run, or empty; ``impossible``: because the plan itself
     cannot run, not because something is not supported.  ``expanded``: the coordinates along which
     members were evaluated one by one; ``seed``: of the inputs; ``indexed``: see `shrink`;
-    ``of_losses``: only what the losses depend on was evaluated."""
+    ``of_losses``: only what the losses depend on was evaluated; ``undefined``: the single-device
+    program is not defined on these inputs, which are none.  ``another``: what was run is a plan
+    with fewer positions of an indexed axis (classes, experts, positions under a mask)."""
 
-    losses: tuple[Comparison, ...] = ()
-    gradients: tuple[Comparison, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
     expanded: frozenset[str] = frozenset()
     failure: str = ""
     impossible: bool = False
     seed: int = 0
     indexed: int = 0
     of_losses: bool = False
+    undefined: bool = False
+    another: bool = False
     sides: dict[str, Replay] = field(default_factory=dict)
 
     @property
-    def comparisons(self) -> tuple[Comparison, ...]:
-        return (*self.losses, *self.gradients)
+    def losses(self) -> tuple[Comparison, ...]:
+        return tuple(found for found in self.comparisons if found.demand.kind == LOSS)
+
+    @property
+    def gradients(self) -> tuple[Comparison, ...]:
+        return tuple(found for found in self.comparisons if found.demand.kind == GRADIENT)
 
     @property
     def differs(self) -> bool:
-        return any(found.differs for found in self.comparisons)
+        return not self.undefined and any(found.differs for found in self.comparisons)
 
     @property
     def worst(self) -> Comparison | None:
@@ -118,28 +140,35 @@ class Simulation:
 
 def simulate(
     plan: Plan,
-    single: Unrolled,
+    single: Derived,
     parallel: Unrolled,
     seed: int = 0,
     budget: int = BUDGET,
     more: int = 0,
 ) -> Simulation:
-    """Whether the programs of a plan compute the same losses and gradients, by running them.
+    """Whether the programs of a plan compute what is expected, by running them.
 
-    ``more``: positions of the smallest part of each axis beyond the usual two.
-    What is wrong with the plan never raises: a simulation that cannot be run says so in
-    ``failure``.
+    ``single``: the single-device side, with what is expected of it
+    (`engine.specification.gradients`).  ``more``: positions of the smallest part of each axis
+    beyond the usual two. What is wrong with the plan never raises: a simulation that cannot be run
+    says so in ``failure``.
     """
-    faults = [*single.faults, *parallel.faults]
+    faults = [*single.unrolled.faults, *parallel.faults]
     if faults:
         return Simulation(failure=faults[0].message, impossible=True)
+    if single.unrolled.unsupported or parallel.unsupported:
+        unsupported = (*single.unrolled.unsupported, *parallel.unsupported)
+        return Simulation(failure=unsupported[0].message)
+    every = demands(plan, single, parallel)
     needed = needed_axes(plan.programs, parallel)
-    if len(single.rows) + len(parallel.rows) > LARGE:
-        result = simulate_along(plan, _of_losses(single), _of_losses(parallel), needed, seed, more)
+    needed |= {axis for demand in every for start in demand.offset for axis in start.axes}
+    losses = [demand for demand in every if demand.kind == LOSS]
+    if losses and len(single.unrolled.rows) + len(parallel.rows) > LARGE:
+        result = simulate_along(plan, single, parallel, needed, seed, more, of_losses=True)
         if result.differs:
-            return replace(result, of_losses=True)
+            return result
     result = simulate_along(plan, single, parallel, needed, seed, more)
-    if result.failure or result.differs:
+    if result.failure or result.differs or result.undefined:
         return result
     batched = needed.union([MICROBATCH])
     for expanded in dict.fromkeys((batched.union(plan.replica_axes), batched)):
@@ -150,17 +179,55 @@ def simulate(
 
 
 def simulate_again(
-    known: Simulation, plan: Plan, single: Unrolled, parallel: Unrolled, more: int
+    known: Simulation, plan: Plan, single: Derived, parallel: Unrolled, more: int
 ) -> Simulation:
     """Another parallel side on the inputs of a simulation, evaluated as far as it was."""
-    if known.of_losses:
-        single, parallel = _of_losses(single), _of_losses(parallel)
-    return simulate_along(plan, single, parallel, known.expanded, known.seed, more, known.indexed)
+    return simulate_along(
+        plan,
+        single,
+        parallel,
+        known.expanded,
+        known.seed,
+        more,
+        known.indexed,
+        of_losses=known.of_losses,
+    )
 
 
-def _of_losses(unrolled: Unrolled) -> Unrolled:
-    """What the losses of a side depend on, without its gradients."""
-    needed = {value for _, _, value in unrolled.losses}
+def confirmed(known: Simulation, plan: Plan, single: Derived, parallel: Unrolled) -> Simulation:
+    """A difference of another plan, sought in the plan itself: all indexed axes at their true
+    sizes.  It says so in ``failure`` if that is too large."""
+    found, one, many = _asked(plan, single, parallel, of_losses=known.of_losses)
+    try:
+        sizes = shrink(plan, one, many, known.expanded, found=found, whole=True)
+        if sizes.entries > MOST_CONFIRMED:
+            sizes = shrink(plan, one, many, known.expanded, 1, found=found, whole=True)
+        if sizes.entries > MOST_CONFIRMED:
+            raise Unsupported(
+                "a difference was seen at fewer classes, experts or positions only, and the plan "
+                "counts these; at their true number it is too large to be run"
+            )
+        return _run(plan, one, many, sizes, known.seed, found)
+    except (Unsupported, ShapeMismatch, InvalidInput) as error:
+        return Simulation(expanded=known.expanded, failure=str(error), seed=known.seed)
+
+
+def _asked(
+    plan: Plan, single: Derived, parallel: Unrolled, *, of_losses: bool
+) -> tuple[list[Demand], Unrolled, Unrolled]:
+    """The required demands (``of_losses``: of losses alone), and what of both sides they take."""
+    found = [demand for demand in demands(plan, single, parallel) if demand.required]
+    if not of_losses:
+        return found, single.unrolled, parallel
+    found = [demand for demand in found if demand.kind == LOSS]
+    one = _reaching(single.unrolled, [demand.expected for demand in found])
+    many = _reaching(parallel, [v for d in found for held in d.held for v in held.tensors])
+    return found, one, many
+
+
+def _reaching(unrolled: Unrolled, values: Iterable[int]) -> Unrolled:
+    """What some values of a side depend on."""
+    needed = set(values)
     rows = []
     for row in reversed(unrolled.rows):
         if not needed.isdisjoint(row.outputs):
@@ -171,66 +238,75 @@ def _of_losses(unrolled: Unrolled) -> Unrolled:
 
 def simulate_along(
     plan: Plan,
-    single: Unrolled,
+    single: Derived,
     parallel: Unrolled,
     expanded: frozenset[str],
     seed: int,
     more: int,
     indexed: int = 0,
+    *,
+    of_losses: bool = False,
 ) -> Simulation:
-    """See `simulate`; members along ``expanded`` are evaluated one by one, and no others."""
+    """See `simulate`; members along ``expanded`` are evaluated one by one, and no others.
+    ``of_losses``: only what the losses depend on."""
+    found, one, many = _asked(plan, single, parallel, of_losses=of_losses)
     try:
-        sizes = shrink(plan, single, parallel, expanded, 2 + more, indexed)
+        sizes = shrink(plan, one, many, expanded, 2 + more, indexed, found)
         if sizes.entries > MOST_ENTRIES:
-            sizes = shrink(plan, single, parallel, expanded, 1)
+            sizes = shrink(plan, one, many, expanded, 1, found=found)
         if sizes.entries > MOST_ENTRIES:
             raise Unsupported(f"{sizes.entries} numbers after shrinking")
-        return replace(_run(plan, single, parallel, sizes, seed), indexed=indexed)
+        result = _run(plan, one, many, sizes, seed, found)
+        return replace(result, indexed=indexed, of_losses=of_losses)
     except ShapeMismatch as error:
         return Simulation(expanded=expanded, failure=str(error), impossible=True)
     except (Unsupported, InvalidInput) as error:
         return Simulation(expanded=expanded, failure=str(error))
 
 
-def _run(plan: Plan, single: Unrolled, parallel: Unrolled, sizes: Sizes, seed: int) -> Simulation:
+def _run(
+    plan: Plan,
+    single: Unrolled,
+    parallel: Unrolled,
+    sizes: Sizes,
+    seed: int,
+    found: Sequence[Demand],
+) -> Simulation:
     inputs = Inputs(
         sizes,
         rotary=read_by("apply_rotary_emb", -1, single),
         tables=read_by("embedding", 1, single),
         random=np.random.default_rng(seed),
         scale=SMALL if seed % 2 else 1.0,
+        positive=seed % 4 >= 2,
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)
     many = Replay(plan.programs, parallel, sizes, sizes.parallel, inputs)
     one.run()
     many.run()
+    wanted = {d.expected: one.get(d.expected, {}).data for d in found if d.expected >= 0}
     return Simulation(
-        tuple(_losses(plan, one, many)),
-        tuple(_gradients(plan.programs, one, many)),
+        tuple(_comparisons(found, wanted, one, many)),
         sizes.expanded,
         seed=seed,
+        undefined=any(bool(np.isnan(data).any()) for data in wanted.values()),
+        another=sizes.another,
         sides={"single": one, "parallel": many},
     )
 
 
 def compare(
-    program: int,
-    shard: int,
-    name: str,
-    at: Coordinates,
-    expected: Floats,
-    actual: Floats,
-    scale: float,
+    demand: Demand, at: Coordinates, expected: Floats, actual: Floats, scale: float
 ) -> Comparison:
     """One comparison; NaN and infinity count as infinitely wrong unless both sides have them."""
     off = np.abs(actual - expected)
     off = np.where((actual == expected) | (np.isnan(actual) & np.isnan(expected)), 0.0, off)
     off = np.where(np.isnan(off), np.inf, off)
+    if not off.size:
+        return Comparison(demand, at, expected, actual, 0.0, Worst((), 0.0, 0.0))
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), off.shape))
     return Comparison(
-        program,
-        shard,
-        name,
+        demand,
         at,
         expected,
         actual,
@@ -239,98 +315,28 @@ def compare(
     )
 
 
-def _losses(plan: Plan, one: Replay, many: Replay) -> list[Comparison]:
-    """Every loss of every program, over microbatches and replicas."""
-    expected = sum(_total(one, value, {}, ()) for _, _, value in final_losses(one.unrolled))
-    batch = slice_axes(plan)
-    groups: dict[tuple[int, str], list[int]] = {}
-    for program, which, value in final_losses(many.unrolled):
-        groups.setdefault((program, which), []).append(value)
-    if not groups:
-        return [_loss(-1, "no rank computes a loss", (), expected, np.nan)]
-    result = []
-    for (program, which), values in groups.items():
-        others = [a for a in many.family(program, False) if a[0] not in dict(batch)]
-        for at in many.members(others):
-            actual = sum(_total(many, value, at, batch) for value in values)
-            if plan.loss == "mean":
-                actual /= prod(extent for _, extent in batch)
-            result.append(_loss(program, which, tuple(at.items()), expected, actual))
-    return result
-
-
-def _loss(program: int, which: str, at: Coordinates, expected: float, actual: float) -> Comparison:
-    return compare(program, -1, which, at, np.array([expected]), np.array([actual]), abs(expected))
-
-
-def final_losses(unrolled: Unrolled) -> list[tuple[int, str, int]]:
-    """Losses, without those that communication on the same rank turns into another loss: what
-    was sent on, or an addend before its all-reduce."""
-    found = {value: program for program, _, value in unrolled.losses}
-    before: set[int] = set()
-    for row in unrolled.rows:
-        if row.kind != "op" or row.name == "identity":
-            held = {found[v] for v in row.outputs if v in found}
-            before.update(v for v in row.inputs if v in found and found[v] in held)
-    return [loss for loss in unrolled.losses if loss[2] not in before]
-
-
-def _total(side: Replay, value: int, at: dict[str, int], batch: Sequence[tuple[str, int]]) -> float:
-    """The sum of a loss over the slices of the batch that its members are of."""
-    held = side.unrolled.tensors[value]
-    own = side.family(held.program, held.batched)
-    axes = {axis for axis, _, _ in side.programs[held.program].axes}
-    total = 0.0
-    for place in side.members([a for a in own if a[0] in dict(batch)]):
-        data = side.get(value, {**at, **place}).data
-        if data.size != 1:
-            raise ShapeMismatch(f"the loss has {data.size} elements, expected one")
-        total += float(data.sum())
-    for axis, extent in batch:
-        varies = held.batched and side.unrolled.symbolic if axis == MICROBATCH else axis in axes
-        if varies and axis not in dict(own):
-            total *= extent
-    return total
-
-
-def _gradients(programs: Sequence[Program], one: Replay, many: Replay) -> list[Comparison]:
-    """For every rank and shard, its gradient after everything ran; none at all is zero."""
-    expected = _full_gradients(one)
-    scales = {name: float(np.abs(full.data).max(initial=0.0)) for name, full in expected.items()}
-    least = SMALLEST_SCALE * max(scales.values(), default=0.0)
-    found = {(program, shard): value for program, shard, value in many.unrolled.gradients}
-    result = []
-    for number, program in enumerate(programs):
-        for position, shard in enumerate(program.shards):
-            if shard.updated_as >= 0:
-                continue
-            value = found.get((number, position))
-            full = expected.get(shard.name)
-            if value is None and full is None:
-                continue
-            for at in many.members(many.family(number, False)):
-                actual = None if value is None else many.get(value, at)
-                wanted = None if full is None else many.cut(full, shard, at)
-                zero = np.zeros(next(held.data.shape for held in (wanted, actual) if held))
-                result.append(
-                    compare(
-                        number,
-                        position,
-                        shard.name,
-                        tuple(at.items()),
-                        wanted.data if wanted else zero,
-                        actual.data if actual else zero,
-                        max(scales.get(shard.name, 0.0), least),
-                    )
-                )
-    return result
-
-
-def _full_gradients(one: Replay) -> dict[str, Weighted]:
-    result = {}
-    for _, position, value in one.unrolled.gradients:
-        shard = one.programs[0].shards[position]
-        if shard.shape != shard.full_shape:
-            raise Unsupported(f"the single-device program holds a part of {shard.name}")
-        result[shard.name] = one.get(value, {})
-    return result
+def _comparisons(
+    found: Sequence[Demand], wanted: Mapping[int, Floats], one: Replay, many: Replay
+) -> Iterator[Comparison]:
+    """Every demand, at every rank; a value that nothing computes is zero, a loss that no rank
+    computes is none."""
+    scales = {
+        value: float(np.abs(data).max(initial=0.0, where=np.isfinite(data)))
+        for value, data in wanted.items()
+    }
+    least: dict[str, float] = {}
+    for demand in found:
+        if demand.kind != LOSS:
+            scale = SMALLEST_SCALE * scales.get(demand.expected, 0.0)
+            least[demand.kind] = max(least.get(demand.kind, 0.0), scale)
+        elif demand.program < 0:
+            number = wanted[demand.expected].reshape(-1)
+            yield compare(demand, (), number, np.full_like(number, np.nan), 0.0)
+    loss = max((scales.get(d.expected, 0.0) for d in found if d.kind == LOSS), default=0.0)
+    if least.get(GRADIENT):
+        least[GRADIENT] = max(least[GRADIENT], SMALLEST_OF_LOSS * loss)
+    for demand, at, expected, addends in outcomes(found, one, many):
+        zero = np.zeros_like(expected if expected is not None else addends[0][1])
+        actual = sum((data * float(weight) for weight, data in addends), zero)
+        scale = max(scales.get(demand.expected, 0.0), least.get(demand.kind, 0.0))
+        yield compare(demand, at, zero if expected is None else expected, actual, scale)

@@ -1,31 +1,45 @@
 """What a proof has to conclude, and whether lineages say so.
 
-Conclusions come from the single-device program alone: its loss, and for every parameter and every
-rank that holds a shard of it, the gradient with coefficient 1 after the last reduction.  Whether a
-lineage is the expected one is exact comparison at true size.
+Conclusions are the demands of the plan's expectations (`engine.specification.demands`): without a
+table of its own, the loss, and for every parameter and every rank that holds a shard of it, the
+gradient with coefficient 1 after the last reduction.  What is expected comes from the single-device
+program alone.  Whether a lineage is the expected one is exact comparison at true size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from itertools import permutations
+from typing import Any, NamedTuple
 
-from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.lineage.layout import Misaligned, narrow
-from shardproof.engine.lineage.lineage import Dim, Lineage, NodeTable
+from shardproof.engine.lineage.lineage import (
+    BROADCAST,
+    Atom,
+    Dim,
+    Layout,
+    Lineage,
+    Node,
+    NodeTable,
+    Term,
+)
 from shardproof.engine.lineage.sums import collect, family_sum, merge_parts
-from shardproof.engine.plan.ir import MICROBATCH, Plan, Program, Shard
+from shardproof.engine.plan.expectations import COVERAGE, GRADIENT, LOSS
+from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Unrolled
-from shardproof.engine.specification.gradients import Derived
-from shardproof.engine.specification.tiling import TooMany, boxes, tiles
+from shardproof.engine.specification.demands import Demand, Sum, demands
+from shardproof.engine.specification.gradients import Derived, first_of_box
+from shardproof.engine.specification.tiling import TooMany, boxes, covers
 
 Lineages = Sequence[Lineage | None]
 
 
 class Conclusion(NamedTuple):
-    """``kind``: "loss", "gradient", "coverage" or "single-device gradient"; ``value``: the tensor
-    of the side that it is about (-1: none)."""
+    """``kind``: that of a row of the table, "coverage" (of gradients; of others it is "output
+    coverage" and so on) or "single-device gradient"; ``value``: the tensor of the side that it is
+    about, the first one of several (-1: none)."""
 
     kind: str
     name: str
@@ -58,17 +72,19 @@ def _interval(dim: Dim, start: Affine, size: int, extents: Mapping[str, int]) ->
     return narrow(dim, start, size)
 
 
-def box_of(lineage: Lineage, shard: Shard, extents: Mapping[str, int]) -> Lineage:
-    """The box of a full tensor that a shard holds, on ranks along axes of ``extents``; raises
-    `Misaligned` if it is no view."""
+def box_of(
+    lineage: Lineage, offset: Sequence[Affine], shape: tuple[int, ...], extents: Mapping[str, int]
+) -> Lineage:
+    """The box of a tensor at ``offset``, on ranks along axes of ``extents``; raises `Misaligned` if
+    it is no view."""
     terms = []
     for term in lineage.terms:
         dims = list(term.layout.dims)
-        for i, (size, full) in enumerate(zip(shard.shape, shard.full_shape, strict=True)):
+        for i, (size, full) in enumerate(zip(shape, lineage.shape, strict=True)):
             if size != full:
-                dims[i] = _interval(dims[i], shard.offset[i], size, extents)
+                dims[i] = _interval(dims[i], offset[i], size, extents)
         terms.append(term._replace(layout=term.layout._replace(dims=tuple(dims))))
-    return Lineage(shard.shape, tuple(terms))
+    return Lineage(shape, tuple(terms))
 
 
 def slices(plan: Plan, program: Program) -> int:
@@ -82,28 +98,49 @@ def slices(plan: Plan, program: Program) -> int:
 def conclude(
     plan: Plan,
     nodes: NodeTable,
-    single: Derived,
-    single_lineages: Lineages,
+    derived: Derived,
+    single: Lineages,
     parallel: Unrolled,
     lineages: Lineages,
 ) -> list[Conclusion]:
-    """All conclusions, in a fixed order, each with whether it holds."""
-    result = _single_gradients(plan, single, single_lineages)
-    expected_loss = single_lineages[single.loss]
-    result += _losses(plan, nodes, parallel, lineages, expected_loss)
-    wanted = {name: single_lineages[v] for name, v in single.gradients.items()}
-    result += _gradients(plan, parallel, lineages, wanted)
-    result += [_coverage(plan, name) for name in sorted(wanted)]
-    return result
+    """All required conclusions, in a fixed order, each with whether it holds."""
+    found = demands(plan, derived, parallel)
+    required = [demand for demand in found if demand.required]
+    wants = Wants(plan, nodes, single, parallel, lineages)
+    result = _single_gradients(plan, derived, single)
+    result += [wants.conclusion(demand) for demand in required]
+    return result + _coverages(plan, derived, required)
+
+
+def beside(
+    plan: Plan,
+    nodes: NodeTable,
+    derived: Derived,
+    single: Lineages,
+    parallel: Unrolled,
+    lineages: Lineages,
+) -> list[tuple[Demand, Conclusion]]:
+    """What no proof needs: whether the rows hold that are not required."""
+    wants = Wants(plan, nodes, single, parallel, lineages)
+    return [
+        (demand, wants.conclusion(demand))
+        for demand in demands(plan, derived, parallel)
+        if not demand.required
+    ]
 
 
 def _single_gradients(plan: Plan, single: Derived, lineages: Lineages) -> list[Conclusion]:
-    """The single-device plan's own backward must be the derivative of its forward."""
+    """The single-device plan's own backward must be the derivative of its forward, where that is
+    what it is held against."""
+    if single.seed < 0:
+        return []
+    shards = plan.single.shards
+    first = first_of_box(plan.single)
     result = []
     for program, number, value in single.unrolled.gradients:
-        name = plan.single.shards[number].name
-        derived = single.gradients.get(name)
-        want = lineages[derived] if derived is not None else None
+        name = shards[number].name
+        derived = single.gradients.get(first[number])
+        want = None if derived is None else lineages[derived]
         have = lineages[value]
         holds = want is not None and have == want
         message = (
@@ -117,48 +154,199 @@ def _single_gradients(plan: Plan, single: Derived, lineages: Lineages) -> list[C
             Conclusion("single-device gradient", name, (0,), holds, message, program, value)
         )
     computed = {c.name for c in result}
-    for name in sorted(set(single.gradients) - computed if computed else ()):
+    missing = {shards[n].name for n in single.gradients} - computed if computed else set()
+    for name in sorted(missing):
         message = f"the single-device plan computes no gradient of {name}"
         result.append(Conclusion("single-device gradient", name, (0,), False, message))
     return result
 
 
-def _losses(
-    plan: Plan,
-    nodes: NodeTable,
-    parallel: Unrolled,
-    lineages: Lineages,
-    expected: Lineage | None,
-) -> list[Conclusion]:
-    groups: dict[tuple[int, str], list[int]] = {}
-    for program, which, value in parallel.losses:
-        groups.setdefault((program, which), []).append(value)
-    result = []
-    for (program, which), values in groups.items():
-        held = plan.programs[program]
-        over = [(a, held.extents[a]) for a in reversed(plan.replica_axes) if a in held.extents]
-        factor = Fraction(1, slices(plan, held)) if plan.loss == "mean" else Fraction(1)
-        mesh = {**held.extents, MICROBATCH: plan.microbatches}
-        # Innermost first: microbatches divide what a replica reads.
-        own = [lineages[v] for v in values if not parallel.tensors[v].batched]
-        each = [lineages[v] for v in values if parallel.tensors[v].batched]
-        inner = ((MICROBATCH, plan.microbatches),) if parallel.symbolic else ()
-        if each:
-            own.append(_total(each, nodes, inner, mesh))
-        found = _total(own, nodes, tuple(over), mesh)
-        holds = found is not None and expected is not None and scaled(found, factor) == expected
-        message = (
-            ""
-            if holds
-            else (
-                f"rank {held.base}: the {plan.loss} of the losses over {slices(plan, held)} slices "
-                "of the batch is not the single-device loss"
-            )
+class Wants:
+    """Holds demands against the lineages of both sides."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        nodes: NodeTable,
+        single: Lineages,
+        parallel: Unrolled,
+        lineages: Lineages,
+    ) -> None:
+        self.plan = plan
+        self.nodes = nodes
+        self.single = single
+        self.parallel = parallel
+        self.lineages = lineages
+
+    def conclusion(self, demand: Demand) -> Conclusion:
+        ranks = () if demand.program < 0 else (self.plan.programs[demand.program].base,)
+        message = self.fault(demand)
+        return Conclusion(
+            demand.kind,
+            demand.name,
+            ranks,
+            not message,
+            message,
+            demand.program,
+            demand.value,
         )
-        result.append(Conclusion("loss", which, (held.base,), holds, message, program, values[0]))
-    if not result:
-        result.append(Conclusion("loss", "loss", (), False, "no rank computes a loss"))
-    return result
+
+    def fault(self, demand: Demand) -> str:
+        """Why a demand does not hold ("" if it does)."""
+        if demand.program < 0:
+            return demand.problem
+        rank = f"rank {self.plan.programs[demand.program].base}"
+        article = "the " if demand.kind == GRADIENT else ""
+        where = f"{rank}: {article}{told(demand.kind, demand.name)}"
+        if demand.problem:
+            return f"{where} {demand.problem}"
+        if not demand.held and demand.expected >= 0:
+            return f"{where} is never computed"
+        have = self.total(demand) if demand.held else Lineage(demand.shape, ())
+        if demand.expected < 0:
+            if have is not None and not have.terms:
+                return ""
+            return (
+                f"{rank}: {demand.name} gets a gradient, though the single-device loss does not "
+                "depend on it"
+            )
+        want = self.single[demand.expected]
+        if demand.kind == LOSS:
+            same = _same_number(self.nodes, have, want)
+            return "" if same else f"{rank}: {self.loss(demand)}"
+        if have is None or want is None:
+            return f"{where} {self.unknown(demand)}"
+        if _same_number(self.nodes, have, want):
+            return ""
+        message = _difference(self.nodes, demand, where, have, want, self.extents(demand))
+        return message and message + self.partial(demand, have, want)
+
+    def partial(self, demand: Demand, have: Lineage, want: Lineage) -> str:
+        """Along which axis of the ranks a value would have to be added up, if that is all that is
+        missing: in a table, somebody may have meant it."""
+        if not self.plan.expectations or not any(term.parts for term in have.terms):
+            return ""
+        extents = self.extents(demand)
+        for axis, extent in self.plan.programs[demand.program].extents.items():
+            try:
+                total = family_sum(self.nodes, have, ((axis, extent),), extents)
+            except Misaligned:
+                continue
+            if not _difference(self.nodes, demand, "", total, want, extents):
+                return f"; summed along {axis} it is the single-device {demand.kind}"
+        return ""
+
+    def extents(self, demand: Demand) -> dict[str, int]:
+        extents = self.plan.programs[demand.program].extents
+        return {**extents, MICROBATCH: self.plan.microbatches}
+
+    def loss(self, demand: Demand) -> str:
+        program = self.plan.programs[demand.program]
+        if self.plan.expectations:
+            return f"the terms of {demand.name} do not add up to the single-device loss"
+        return (
+            f"the {self.plan.loss} of the losses over {slices(self.plan, program)} slices "
+            "of the batch is not the single-device loss"
+        )
+
+    def unknown(self, demand: Demand) -> str:
+        """Why there is no lineage to compare."""
+        values = [v for held in demand.held for v in held.tensors]
+        if self.single[demand.expected] is None or any(self.lineages[v] is None for v in values):
+            return "depends on an operator that is not supported"
+        return f"does not add up to the single-device {demand.kind}"
+
+    def total(self, demand: Demand) -> Lineage | None:
+        """What the addends of a demand add up to (None: no sum of views)."""
+        if len(demand.held) == 1:
+            return self.sum(demand.held[0])
+        mesh = {MICROBATCH: self.plan.microbatches}
+        for held in demand.held:
+            mesh.update(self.plan.programs[held.program].extents)
+        return _total([self.sum(held) for held in demand.held], self.nodes, (), mesh)
+
+    def sum(self, held: Sum) -> Lineage | None:
+        tensors = self.parallel.tensors
+        if len(held.tensors) == 1 and not held.over and not held.batched:
+            one = self.lineages[held.tensors[0]]
+            return one if one is None or held.weight == 1 else scaled(one, held.weight)
+        program = self.plan.programs[held.program]
+        mesh = {**program.extents, MICROBATCH: self.plan.microbatches}
+        # Innermost first: microbatches divide what a replica reads.
+        own = [self.lineages[v] for v in held.tensors if not tensors[v].batched]
+        each = [self.lineages[v] for v in held.tensors if tensors[v].batched]
+        inner = ((MICROBATCH, self.plan.microbatches),) if held.batched else ()
+        if each:
+            own.append(_total(each, self.nodes, inner, mesh))
+        for over in permutations(held.over):
+            found = _total(own, self.nodes, over, mesh)
+            if found is not None:
+                return scaled(found, held.weight)
+        return None
+
+
+def told(kind: str, name: str) -> str:
+    """A row of the table in words."""
+    return f"{kind} of {name}" if kind == GRADIENT else f"{kind} {name}"
+
+
+def _same_number(nodes: NodeTable, have: Lineage | None, want: Lineage | None) -> bool:
+    """Whether two lineages of one element are equal, however its dimensions are written."""
+    if have is None or want is None or any(n != 1 for n in (*have.shape, *want.shape)):
+        return False
+    return _same_terms(nodes, _scalar(have), _scalar(want))
+
+
+def _scalar(x: Lineage) -> Lineage:
+    """One element without dimensions, where these say nothing."""
+    if any(dim for term in x.terms for dim in term.layout.dims):
+        return x
+    return Lineage((), tuple(t._replace(layout=t.layout._replace(dims=())) for t in x.terms))
+
+
+def _same_terms(nodes: NodeTable, have: Lineage, want: Lineage) -> bool:
+    """Whether two lineages are one, whether a sum is a node or its terms."""
+    left, right = (collect(list(_unfolded(nodes, x.terms))) for x in (have, want))
+    return have.shape == want.shape and set(left) == set(right)
+
+
+def _unfolded(nodes: NodeTable, terms: Iterable[Term]) -> Iterator[Term]:
+    """Terms with sums in place of the nodes that are defined as these."""
+    for term in terms:
+        inner = _operands(nodes[term.node], term)
+        if inner:
+            yield from _unfolded(nodes, inner)
+        else:
+            yield term
+
+
+def _operands(node: Node, term: Term) -> list[Term]:
+    """A view of a sum as the views of its operands (none: it is no sum, or one whose operands do
+    not have its axes as they are)."""
+    if node.kind != "combine" or node.coordinates or term.parts:
+        return []
+    payload: tuple[Any, ...] = node.payload
+    factors, operands, labels = payload
+    found = []
+    for factor, operand in zip(factors, operands, strict=True):
+        axes = {label: axis for axis, _, _, label in operand.atoms}
+        plain = [
+            (stride, extent) == (1, node.extents[labels.index(label)])
+            for _, stride, extent, label in operand.atoms
+        ]
+        own = {axis for axis, _, _, _ in operand.atoms}
+        if operand.fixed or not all(plain) or not len(own) == len(axes) == len(labels):
+            return []
+        layout = term.layout
+
+        def moved(atoms: Iterable[Atom], axes: Mapping[int, int] = axes) -> tuple[Atom, ...]:
+            return tuple(
+                a if a.axis == BROADCAST else a._replace(axis=axes[labels[a.axis]]) for a in atoms
+            )
+
+        view = Layout(tuple(moved(dim) for dim in layout.dims), moved(layout.fixed))
+        found.append(Term(term.factor * factor, operand.node, view))
+    return found
 
 
 def _total(
@@ -177,62 +365,22 @@ def _total(
         return None
 
 
-def _gradients(
-    plan: Plan,
-    parallel: Unrolled,
-    lineages: Lineages,
-    wanted: Mapping[str, Lineage | None],
-) -> list[Conclusion]:
-    found = {(p, n): v for p, n, v in parallel.gradients}
-    result = []
-    for p, program in enumerate(plan.programs):
-        for number, shard in enumerate(program.shards):
-            if shard.updated_as >= 0:
-                continue
-            value = found.get((p, number), -1)
-            if shard.name not in wanted:
-                if shard.trainable:
-                    result.append(_no_gradient(program, shard, lineages, p, value))
-                continue
-            have = lineages[value] if value >= 0 else None
-            message = _gradient_fault(program, shard, have, wanted[shard.name], value)
-            result.append(
-                Conclusion("gradient", shard.name, (program.base,), not message, message, p, value)
-            )
-    return result
-
-
-def _no_gradient(
-    program: Program, shard: Shard, lineages: Lineages, number: int, value: int
-) -> Conclusion:
-    """A parameter that the single-device loss does not depend on must get no gradient, or zero."""
-    have = lineages[value] if value >= 0 else Lineage(shard.shape, ())
-    holds = have is not None and not have.terms
-    message = (
-        ""
-        if holds
-        else (
-            f"rank {program.base}: {shard.name} gets a gradient, though the single-device loss "
-            "does not depend on it"
-        )
-    )
-    return Conclusion("gradient", shard.name, (program.base,), holds, message, number, value)
-
-
-def _gradient_fault(
-    program: Program, shard: Shard, have: Lineage | None, want: Lineage | None, value: int
+def _difference(
+    nodes: NodeTable,
+    demand: Demand,
+    where: str,
+    have: Lineage,
+    want: Lineage,
+    extents: Mapping[str, int],
 ) -> str:
-    """Why a gradient is not the expected one ("" if it is)."""
-    where = f"rank {program.base}: the gradient of {shard.name}"
-    if value < 0:
-        return f"{where} is never computed"
-    if have is None or want is None:
-        return f"{where} depends on an operator that is not supported"
+    """Why a value is not the expected box ("" if it is)."""
+    if not demand.offset and have.shape != want.shape:
+        return f"{where} has shape {list(have.shape)}, the single-device one {list(want.shape)}"
     try:
-        expected = box_of(want, shard, program.extents)
+        expected = box_of(want, demand.relative, demand.shape, extents)
     except Misaligned:
         return f"{where} is held as a box that is no view of it"
-    if have == expected:
+    if have == expected or _same_terms(nodes, have, expected):
         return ""
     if len(have.terms) == 1 and len(expected.terms) == 1:
         a, b = have.terms[0], expected.terms[0]
@@ -240,24 +388,40 @@ def _gradient_fault(
             intervals = ", ".join(f"[{p.start}, +{p.size}) of {p.extent}" for p in a.parts)
             return f"{where} is a partial sum (over {intervals}): a reduction is missing"
         if a.node == b.node and a.layout == b.layout:
-            return f"{where} is {a.factor / b.factor} times the single-device gradient"
+            return f"{where} is {a.factor / b.factor} times the single-device {demand.kind}"
         if a.node == b.node:
-            return f"{where} is another part of it than the shard"
-    return f"{where} is not the single-device gradient"
+            what = "the shard" if demand.shard >= 0 else "is expected"
+            return f"{where} is another part of it than {what}"
+    return f"{where} is not the single-device {demand.kind}"
 
 
-def _coverage(plan: Plan, name: str) -> Conclusion:
-    """The shards of a parameter that ranks update, over all ranks, must cover it."""
-    held = [
-        (shard, program.extents)
-        for program in plan.programs
-        for shard in program.shards
-        if shard.name == name and shard.updated_as < 0
-    ]
-    full = list(held[0][0].full_shape) if held else []
+def _coverages(plan: Plan, derived: Derived, required: Sequence[Demand]) -> list[Conclusion]:
+    """The boxes of what ranks hold of a single-device value, over all ranks, must cover it: of
+    every parameter that the loss depends on, and of everything else that is expected."""
+    shards = plan.single.shards
+    gradients = {shards[n].name for n in derived.gradients}
+    gradients |= {d.name for d in required if d.kind == GRADIENT and d.expected >= 0}
+    held: dict[tuple[str, str], list[Demand]] = {}
+    for demand in required:
+        if demand.program >= 0:
+            held.setdefault((demand.kind, demand.name), []).append(demand)
+    others = sorted(key for key in held if key[0] not in (LOSS, GRADIENT))
+    keys = [*((GRADIENT, name) for name in sorted(gradients)), *others]
+    return [_coverage(plan, *key, held.get(key, [])) for key in keys]
+
+
+def _coverage(plan: Plan, kind: str, name: str, found: Sequence[Demand]) -> Conclusion:
+    full = list(found[0].full) if found else []
+    families = []
+    for demand in found:
+        extents = {**plan.programs[demand.program].extents, MICROBATCH: plan.microbatches}
+        offset = demand.offset or (ZERO,) * len(full)
+        families.append(boxes(offset, demand.shape if demand.offset else full, extents))
+    what = f"the shards of {name}" if kind == GRADIENT else f"what ranks hold of {kind} {name}"
     try:
-        holds = tiles((boxes(s.offset, s.shape, extents) for s, extents in held), full)
-        message = "" if holds else f"the shards of {name} do not tile its {full} elements"
+        holds = covers(families, full)
+        message = "" if holds else f"{what} do not cover its {full} elements"
     except TooMany as error:
-        holds, message = False, f"whether the shards of {name} tile it is not decided: {error}"
-    return Conclusion("coverage", name, (), holds, message)
+        holds, message = False, f"whether {what} cover it is not decided: {error}"
+    label = COVERAGE if kind == GRADIENT else f"{kind} {COVERAGE}"
+    return Conclusion(label, name, (), holds, message)

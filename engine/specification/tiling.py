@@ -1,4 +1,4 @@
-"""Whether the boxes of families of ranks cover a tensor, each element once.
+"""Whether the boxes of families of ranks cover a tensor.
 
 A family holds boxes of one shape, at offsets that are affine in its coordinates.  Where every
 coordinate moves boxes along one dimension only, each coefficient is as long as everything that is
@@ -13,12 +13,14 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from shardproof.engine.algebra.affine import Affine
 
 #: Boxes that are written out where arithmetic does not decide.
 MOST_BOXES = 1 << 16
-#: Boxes of different shapes that are compared in pairs.
-MOST_PAIRS = 2048
+#: Cells of the grid of all boundaries of boxes that are marked one by one.
+MOST_CELLS = 1 << 22
 
 Box = tuple[tuple[int, int], ...]
 
@@ -45,16 +47,16 @@ def boxes(offset: Sequence[Affine], shape: Sequence[int], extents: Mapping[str, 
     return Boxes(tuple(offset), tuple(shape), tuple((a, extents[a]) for a in axes))
 
 
-def tiles(families: Iterable[Boxes], full: Sequence[int]) -> bool:
-    """Whether different boxes are disjoint, inside, and of the volume of ``full``; copies of a box
-    count once.  Raises `TooMany`."""
+def covers(families: Iterable[Boxes], full: Sequence[int]) -> bool:
+    """Whether boxes are inside of ``full`` and together all of it; they may overlap.  Raises
+    `TooMany`."""
     different = set(families)
-    if len(different) == 1 and _counts(next(iter(different)), full):
+    if any(_counts(family, full) for family in different):
         return True
     written = sum(family.members for family in different)
     if written > MOST_BOXES:
         raise TooMany(f"{written} boxes that are no grid, at most {MOST_BOXES} are compared")
-    return _disjoint({box for family in different for box in _written_out(family)}, full)
+    return _covered({box for family in different for box in _written_out(family)}, full)
 
 
 def _counts(family: Boxes, full: Sequence[int]) -> bool:
@@ -83,29 +85,24 @@ def _written_out(family: Boxes) -> Iterator[Box]:
         yield tuple((p, p + n) for p, n in zip(places, family.shape, strict=True))
 
 
-def _disjoint(found: set[Box], full: Sequence[int]) -> bool:
-    """Whether different boxes are disjoint, inside, and of the full volume."""
+def _covered(found: set[Box], full: Sequence[int]) -> bool:
+    """Whether boxes are inside and cover every cell of the grid of their boundaries."""
     if not found:
         return False
-    volume = 0
-    for box in found:
-        if any(not 0 <= low <= high <= n for (low, high), n in zip(box, full, strict=True)):
-            return False
-        volume += prod(high - low for low, high in box)
-    if volume != prod(full):
-        return False
-    first = next(iter(found))
-    if all(
-        high > low and high - low == end - start and start % (high - low) == 0
-        for box in found
-        for (low, high), (start, end) in zip(first, box, strict=True)
+    if any(
+        not 0 <= low <= high <= n for box in found for (low, high), n in zip(box, full, strict=True)
     ):
-        return True  # different cells of one grid
-    if len(found) > MOST_PAIRS:
-        raise TooMany(f"{len(found)} boxes that are no grid, at most {MOST_PAIRS} are compared")
-    ranked = sorted(found)
-    return not any(
-        all(a[0] < b[1] and b[0] < a[1] for a, b in zip(x, y, strict=True))
-        for i, x in enumerate(ranked)
-        for y in ranked[i + 1 :]
-    )
+        return False
+    if sum(prod(high - low for low, high in box) for box in found) < prod(full):
+        return False
+    cuts = [
+        {edge: i for i, edge in enumerate(sorted({0, n, *(e for box in found for e in box[d])}))}
+        for d, n in enumerate(full)
+    ]
+    if prod(len(edges) for edges in cuts) > MOST_CELLS:
+        raise TooMany(f"{len(found)} boxes that are no grid, with too many boundaries")
+    seen = np.zeros([len(edges) - 1 for edges in cuts], dtype=bool)
+    for box in found:
+        cells = zip(cuts, box, strict=True)
+        seen[tuple(slice(edges[low], edges[high]) for edges, (low, high) in cells)] = True
+    return bool(seen.all())

@@ -17,6 +17,9 @@ A two-rank data-parallel plan of one linear layer, with its single-device side::
     parallel = step(ProgramBuilder("ranks", axes=(("dp", 2, 1),)), 2, 2)
     plan = Plan("example", single, (parallel,), microbatches=2, replica_axes=("dp",))
 
+Programs without a batch to load, outputs, and a backward that is written out:
+`frontends.builder.expecting`.
+
 Shapes are inferred from the operators' declarations and gradients derived from them; what does not
 fit raises `engine.errors.InvalidInput`, which says where.
 """
@@ -25,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.errors import InvalidInput
@@ -35,6 +38,10 @@ from shardproof.frontends.builder.shapes import Inference, Shape
 from shardproof.frontends.builder.tape import Reverse
 
 __all__ = ["BodyBuilder", "ProgramBuilder", "along"]
+
+
+#: For each dimension that is divided: the rank axis, or several, outermost first.
+Split: TypeAlias = "Mapping[int, str | tuple[str, ...]]"
 
 
 class Scatter(NamedTuple):
@@ -182,7 +189,7 @@ class ProgramBuilder:
         self.extents = {axis: extent for axis, extent, _ in axes}
         self.inference = inference or Inference()
         self.shards: list[Shard] = []
-        self._bodies: list[BodyBuilder] = []
+        self.bodies: list[BodyBuilder] = []
         self._calls: list[Call] = []
         self._seeds: list[tuple[int, int]] = []
         self._slots = 0
@@ -191,7 +198,7 @@ class ProgramBuilder:
         self,
         name: str,
         shape: Shape,
-        split: Mapping[int, str | tuple[str, ...]] | None = None,
+        split: Split | None = None,
         *,
         trainable: bool = True,
         dtype: str = "float32",
@@ -200,8 +207,29 @@ class ProgramBuilder:
         """A parameter (or buffer) of full ``shape``, held divided over rank axes: ``split`` maps
         dimensions to an axis, or several, outermost first (absent axes have one rank).
         ``updated_as``: see `engine.plan.ir.Shard`.  Returns its shard number."""
+        local, offset = self.cut(name, shape, split or {})
+        return self.shard(Shard(name, shape, local, offset, dtype, trainable, updated_as))
+
+    def named(
+        self,
+        name: str,
+        shape: Shape,
+        split: Split | None = None,
+        *,
+        kind: str = "batch",
+        dtype: str = "float32",
+        domain: tuple[int, int] | None = None,
+    ) -> int:
+        """A named input of full ``shape`` that is no parameter (``kind``: "batch", "state",
+        "constant", or "" for a buffer), divided as `parameter` is; ``domain``: of integers, [low,
+        high).  Returns its shard number, which a body reads with `BodyBuilder.parameter`."""
+        local, offset = self.cut(name, shape, split or {})
+        return self.shard(Shard(name, shape, local, offset, dtype, False, kind=kind, domain=domain))
+
+    def cut(self, name: str, shape: Shape, split: Split) -> tuple[Shape, tuple[Affine, ...]]:
+        """The local shape, and where it begins, of a tensor that is divided over rank axes."""
         local, offset = list(shape), [ZERO] * len(shape)
-        for dim, named in (split or {}).items():
+        for dim, named in split.items():
             for axis in (named,) if isinstance(named, str) else named:
                 extent = self.extents.get(axis, 1)
                 if local[dim] % extent:
@@ -213,9 +241,7 @@ class ProgramBuilder:
                 local[dim] //= extent
                 if extent > 1:
                     offset[dim] += affine(0, {axis: local[dim]})
-        return self.shard(
-            Shard(name, shape, tuple(local), tuple(offset), dtype, trainable, updated_as)
-        )
+        return tuple(local), tuple(offset)
 
     def shard(self, shard: Shard) -> int:
         """Hold any shard; returns its number."""
@@ -226,14 +252,14 @@ class ProgramBuilder:
         """A new body (a backward one names its ``mirror``)."""
         body = BodyBuilder(
             name,
-            len(self._bodies),
+            len(self.bodies),
             shards=self.shards,
             extents=self.extents,
             inference=self.inference,
             mirror=mirror,
         )
         body.program = self
-        self._bodies.append(body)
+        self.bodies.append(body)
         return body
 
     def slot(self) -> int:
@@ -302,7 +328,7 @@ class ProgramBuilder:
         """The finished program."""
         return Program(
             self.name,
-            tuple(body.body() for body in self._bodies),
+            tuple(body.body() for body in self.bodies),
             tuple(self._calls),
             tuple(self.shards),
             self.base,

@@ -104,6 +104,11 @@ class Communicating(Tape):
         if x in self.differentiable:
             self.step([], [x], lambda r, g: [_receive_gradient(r, x, peer)], always=True)
 
+    def post_recv(self, peer: int) -> None:
+        """Be ready for the next message from program ``peer`` (``irecv``), which a later `recv`
+        takes: a sender that waits for its receive goes on."""
+        self.append("post_recv", [], [], {"peer": peer})
+
     def recv(self, shape: Shape, peer: int, name: str = "recv", *, gradient: bool = True) -> int:
         """Receive from program ``peer``; backward: send the gradient back."""
         output = self.value(shape, name)

@@ -67,6 +67,7 @@ class Tape:
         self.gradients: list[tuple[int, int]] = []
         self.reduced: list[tuple[int, int, int]] = []
         self.losses: list[int] = []
+        self.results: list[int] = []
         self._held = shards
         self._inference = inference
         self._module = ""
@@ -123,8 +124,14 @@ class Tape:
         self.losses.append(value)
         self.outputs.append(value)
 
+    def result(self, value: int) -> int:
+        """Declare ``value`` one that an expectation is about; returns it."""
+        if value not in self.results:
+            self.results.append(value)
+        return value
+
     def parameter(self, shard: int) -> int:
-        """The value of shard number ``shard`` of the program."""
+        """The value of shard number ``shard``: a parameter or another named input."""
         if shard not in self.shards:
             held = self._held[shard]
             self.values.append(Value(held.shape, held.dtype, held.name))
@@ -172,7 +179,7 @@ class Tape:
             raise self.fail(f"{operator} of shapes {[list(s) for s in shapes]}: {error}") from error
         outputs = [self.value(shape, name or operator) for shape in found]
         self.append(operator, inputs, outputs, attrs)
-        data = lookup(operator).data
+        data = lookup(operator).index_data(len(inputs))
         wrt = tuple(i for i, v in enumerate(inputs) if v in self.differentiable and i not in data)
 
         def pullback(reverse: Reverse, gradients: Sequence[int]) -> list[int]:
@@ -228,6 +235,7 @@ class Tape:
             tuple(self.gradients),
             tuple(self.reduced),
             tuple(self.losses),
+            results=tuple(self.results),
         )
 
 

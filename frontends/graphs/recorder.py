@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr, Body, Call, Op, Program, Shard, Source
 from shardproof.engine.plan.ir import Value as BodyValue
 from shardproof.frontends.builder.shapes import Inference
@@ -71,7 +72,7 @@ class Recorder:
     ops: list[Recorded] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
     constants: list[Constant] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Assumption] = field(default_factory=list)
     source: Source = Source()
     _same: dict[Any, int] = field(default_factory=dict)
 
@@ -184,9 +185,7 @@ def offsets(placement: Placement, mesh: Mesh, base: int) -> tuple[Affine, ...]:
     return tuple(found)
 
 
-def programs(
-    found: Recorder, mesh: Mesh, results: Sequence[int], name: str
-) -> tuple[Program, ...]:
+def programs(found: Recorder, mesh: Mesh, results: Sequence[int], name: str) -> tuple[Program, ...]:
     """The programs that the ranks run, one for every coordinate of the explicit axes."""
     bases = mesh.bases() if mesh.extents else [0]
     made = []
@@ -271,4 +270,3 @@ def _moved(found: Recorder, op: Recorded, mesh: Mesh, base: int) -> list[Op]:
 def everywhere(shape: Shape, ranks: int) -> Placement:
     """All of a tensor, on every rank."""
     return Placement(shape, tuple((0,) * len(shape) for _ in range(ranks)))
-

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Addend, Expectation, Plan
 from shardproof.frontends.graphs.graph import Graph, Placement, Shape
 from shardproof.frontends.graphs.mesh import Mesh
@@ -39,10 +40,10 @@ class Side:
     outputs: tuple[int, ...]
 
 
-def placed(single: Graph, parallel: Graph) -> tuple[Graph, tuple[str, ...]]:
+def placed(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumption, ...]]:
     """``parallel`` with a placement for every input and output, and what was inferred, in words;
     raises `InvalidInput` where nothing says which part of the single side's a tensor is."""
-    notes: list[str] = []
+    notes: list[Assumption] = []
     for what, ours, theirs in (
         ("inputs", parallel.inputs, single.inputs),
         ("outputs", parallel.outputs, single.outputs),
@@ -63,7 +64,7 @@ def placed(single: Graph, parallel: Graph) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _place(
-    single: Graph, parallel: Graph, own: object, other: object, notes: list[str]
+    single: Graph, parallel: Graph, own: object, other: object, notes: list[Assumption]
 ) -> Placement:
     value, full = parallel.values[own.value], single.values[other.value]  # type: ignore[attr-defined]
     name, stated = other.name, own.placement  # type: ignore[attr-defined]
@@ -80,7 +81,7 @@ def _place(
         return stated  # type: ignore[no-any-return]
     if value.shape == full.shape:
         if parallel.ranks > 1:
-            notes.append(f"{name} is all of it on every rank (inferred: its shape is the same)")
+            notes.append(_inferred(name, f"{name} is all of it on every rank, as its shape is"))
         return everywhere(full.shape, parallel.ranks)
     cut = _divided(value.shape, full.shape, parallel.ranks)
     if cut is None:
@@ -89,13 +90,17 @@ def _place(
             f"{list(value.shape)} is",
             name,
         )
-    notes.append(f"{name} is divided along dimension {cut} in the order of ranks (inferred)")
+    notes.append(_inferred(name, f"{name} is divided along dimension {cut} in the order of ranks"))
     size = value.shape[cut]
     starts = tuple(
         tuple(rank * size if d == cut else 0 for d in range(len(full.shape)))
         for rank in range(parallel.ranks)
     )
     return Placement(full.shape, starts)
+
+
+def _inferred(name: str, text: str) -> Assumption:
+    return Assumption("inferred", name, "", text)
 
 
 def _divided(part: Shape, full: Shape, ranks: int) -> int | None:
@@ -108,7 +113,7 @@ def _divided(part: Shape, full: Shape, ranks: int) -> int | None:
     return other[0]
 
 
-def plan(name: str, single: Side, parallel: Side, notes: Sequence[str] = ()) -> Plan:
+def plan(name: str, single: Side, parallel: Side, notes: Sequence[Assumption] = ()) -> Plan:
     """The plan; ``parallel.graph`` has a placement for every input and output."""
     for side in (single, parallel):
         without_dead(side.recorder, side.outputs)
@@ -125,7 +130,7 @@ def plan(name: str, single: Side, parallel: Side, notes: Sequence[str] = ()) -> 
         alone[0],
         ranks,
         microbatches=1,
-        notes=tuple(assumed),
+        assumed=tuple(assumed),
         expectations=tuple(_rows(single, parallel, mesh)),
     )
 
@@ -154,7 +159,9 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
     for number, constant in enumerate(single.constants):
         (array,) = constant.arrays
         known.append((f"constant {number}", array))
-        single.held.append(_held(single, constant, f"constant {number}", everywhere(array.shape, 1)))
+        single.held.append(
+            _held(single, constant, f"constant {number}", everywhere(array.shape, 1))
+        )
     for constant in parallel.constants:
         name, placement = _found(constant, known, parallel.ranks)
         parallel.held.append(_held(parallel, constant, name, placement))

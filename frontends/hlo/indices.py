@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, Shape
@@ -11,9 +10,7 @@ from shardproof.frontends.hlo import piecewise
 from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, chosen_rows, per_rank
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.piecewise import Function
-
-if TYPE_CHECKING:
-    from shardproof.frontends.hlo.lower import Lowering
+from shardproof.frontends.hlo.state import Lowering
 
 _LETTERS = "abcdefghijklmnopqrstuwxyz"
 
@@ -103,9 +100,7 @@ def _restricted(low: Lowering, rows: Lookup, p: Ids, kept: bool) -> Lookup:
             raise Unsupported("rows that are chosen by ids of other positions")
     ranks = low.graph.ranks
     found = []
-    for live, f in zip(
-        per_rank(rows.live, ranks), per_rank(p.functions, ranks), strict=True
-    ):
+    for live, f in zip(per_rank(rows.live, ranks), per_rank(p.functions, ranks), strict=True):
         found.append(piecewise.combine("and", live, f if kept else piecewise.negated(f)))
     return Lookup(
         rows.table,
@@ -147,17 +142,13 @@ def reshape(low: Lowering, x: Ids, shape: Shape) -> Item:
     if [n for n in x.shape if n != 1] == [n for n in shape if n != 1]:
         old = [a for a, n in zip(x.axes, x.shape, strict=True) if n != 1]
         axes = iter(old)
-        return Ids(
-            x.origin, tuple(next(axes) if n != 1 else -1 for n in shape), shape, x.functions
-        )
+        return Ids(x.origin, tuple(next(axes) if n != 1 else -1 for n in shape), shape, x.functions)
     if any(len(f) > 1 or f[0][2:] != (1, 0) for f in x.functions):
         raise Unsupported("a reshape of computed ids")
     return moved(low, x, ("view", shape), lambda v: low.values.view(v, shape))
 
 
-def moved(
-    low: Lowering, x: Ids, key: tuple[object, ...], move: Callable[[int], int]
-) -> Ids:
+def moved(low: Lowering, x: Ids, key: tuple[object, ...], move: Callable[[int], int]) -> Ids:
     """Ids as a tensor of the body, moved: an origin of its own, the same one for the same move."""
     value = low.tensor(x)
     known = low.recorder.known((*key, value))
@@ -183,9 +174,7 @@ def transpose(x: Ids, dims: Sequence[int]) -> Ids:
     )
 
 
-def reduce(
-    low: Lowering, x: Ids, dims: Sequence[int], shape: Shape, how: str, start: Item
-) -> Item:
+def reduce(low: Lowering, x: Ids, dims: Sequence[int], shape: Shape, how: str, start: Item) -> Item:
     """Over dimensions of one position."""
     neutral = {"and": True, "or": False, "add": 0}.get(how)
     if any(x.shape[d] != 1 for d in dims) or not isinstance(start, Known) or neutral is None:

@@ -8,9 +8,8 @@ that what is computed of it becomes `PerRank` attributes: one graph is what all 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
-
 
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.engine.plan.ir import Source
@@ -29,7 +28,7 @@ from shardproof.frontends.graphs.graph import check as check_graph
 from shardproof.frontends.hlo import known
 from shardproof.frontends.hlo.groups import pairs, replica_groups, sharding
 from shardproof.frontends.hlo.known import Known
-from shardproof.frontends.hlo.module import Computation, Instruction, Module
+from shardproof.frontends.hlo.module import Computation, Instruction, Module, Type
 from shardproof.frontends.hlo.opcodes import COLLECTIVES, typed
 from shardproof.frontends.hlo.semantics import REDUCTIONS, starts
 
@@ -144,10 +143,8 @@ class _Inliner:
                     raise
                 raise error.within(f"line {instruction.line}") from None
             except Unsupported as error:
-                text = str(error)
-                if text.startswith("line "):
-                    raise
-                raise Unsupported(f"line {instruction.line}: {text}") from None
+                operands = [items[name] for name in instruction.operands]
+                items[instruction.name] = self.refused(instruction, operands, prefix, str(error))
         return items[found.root]
 
     def instruction(
@@ -182,9 +179,7 @@ class _Inliner:
                 return inner[i.number]
             case "call" | "fusion":
                 name = attrs.get("to_apply", attrs.get("calls"))
-                return self.computation(
-                    self.named(name), operands, f"{prefix}{i.name}/", stack
-                )
+                return self.computation(self.named(name), operands, f"{prefix}{i.name}/", stack)
             case "while":
                 return self.loop(i, attrs, operands[0], prefix, stack)
             case "opt-barrier" | "copy":
@@ -195,6 +190,18 @@ class _Inliner:
                     raise Unsupported(f"custom-call to {target}, which is not declared")
                 return operands[0]
         return self.operator(i, attrs, operands, prefix)
+
+    def refused(self, i: Instruction, operands: Sequence[Item], prefix: str, reason: str) -> Item:
+        """An operator that is not understood: a node that says so, with results of its types."""
+        given = [self.tensor(x) for item in operands for x in _flat(item)]
+        results = []
+        for part in _parts(i.type):
+            self.values.append(Value(f"{prefix}{i.name}", part.shape, part.dtype))
+            results.append(len(self.values) - 1)
+        attrs = {"refused": reason}
+        name = f"{prefix}{i.name}"
+        self.node(Node(name, i.opcode, tuple(given), tuple(results), attrs, source=self.source(i)))
+        return _shaped(i.type, iter(results))
 
     def named(self, name: str | None) -> Computation:
         if name not in self.module.computations:
@@ -353,6 +360,24 @@ class _Inliner:
         return Source(i.name, module.group(1) if module else "", location)
 
 
+def _flat(item: Item) -> list[Item]:
+    """The tensors of an item."""
+    return [x for part in item for x in _flat(part)] if isinstance(item, tuple) else [item]
+
+
+def _parts(type: Type) -> list[Type]:
+    if type.parts is None:
+        return [type]
+    return [x for part in type.parts for x in _parts(part)]
+
+
+def _shaped(type: Type, values: Iterator[int]) -> Item:
+    """Values as the tuple that a type says."""
+    if type.parts is None:
+        return next(values)
+    return tuple(_shaped(part, values) for part in type.parts)
+
+
 def _names(parameters: Sequence[Instruction]) -> list[str]:
     """Names of inputs as the user wrote them, where the file says so and they are distinct."""
     found = []
@@ -361,5 +386,3 @@ def _names(parameters: Sequence[Instruction]) -> list[str]:
         found.append(re.sub(r"\\(.)", r"\1", name.group(1)) if name else parameter.name)
     distinct = len(set(found)) == len(found) and all(found)
     return found if distinct else [f"argument {p.number}" for p in parameters]
-
-

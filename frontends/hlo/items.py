@@ -7,6 +7,7 @@ or refuses by name.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -159,7 +160,9 @@ class Values:
             return self.full(item.shape, Fraction(number))
         rules = {f[0][2:] for f in item.functions if len(f) == 1}
         if len(rules) != 1 or any(len(f) > 1 for f in item.functions):
-            raise Unsupported("a number that is different functions of an id in different intervals")
+            raise Unsupported(
+                "a number that is different functions of an id in different intervals"
+            )
         slope, offset = rules.pop()
         kept = [d for d, a in enumerate(item.axes) if a >= 0]
         axes = [item.axes[d] for d in kept]
@@ -185,7 +188,7 @@ class Values:
         ]
         if any(parts is None for parts in found):
             raise Narrow(item.ids.origin, rows)
-        starts = [[p for p in parts or ()] for parts in found]
+        starts = [list(parts or ()) for parts in found]
         if not any(starts):
             return self.full(item.shape, Fraction(0))
         if any(len(parts) != 1 for parts in starts):
@@ -224,13 +227,13 @@ def chosen_rows(f: Function, live: Function, rows: int) -> list[Rows] | None:
     """Which ids choose which rows; None: some choose rows that are none, or one row by many ids."""
     found: list[Rows] = []
     cuts = sorted({p.low for p in (*f, *live)} | {f[-1].high})
-    for low, high in zip(cuts, cuts[1:], strict=False):
+    for low, high in itertools.pairwise(cuts):
         if not next(p for p in live if p.low <= low < p.high).offset:
             continue
         rule = next(p for p in f if p.low <= low < p.high)
         if rule.slope != 1 and high - low > 1:
             return None
-        if not (0 <= rule.at(low) and rule.at(high - 1) < rows):
+        if not (rule.at(low) >= 0 and rule.at(high - 1) < rows):
             return None
         joined = found and found[-1].id + found[-1].size == low
         if joined and found[-1].row + found[-1].size == rule.at(low):
@@ -257,9 +260,9 @@ def exact(number: object) -> Fraction:
     raise Unsupported(f"the constant {number}")
 
 
-def _core(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> np.ndarray[
-    tuple[int, ...], np.dtype[np.generic]
-]:
+def _core(
+    array: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
     """One position of every dimension along which all numbers repeat."""
     found = compact(array)
     for d, n in enumerate(found.shape):

@@ -11,131 +11,18 @@ from math import inf
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.graphs.graph import Graph, Node, PerRank, Shape
-from shardproof.frontends.graphs.recorder import GROUP, PAIRS, Held, Recorder, everywhere
+from shardproof.frontends.graphs.recorder import GROUP, PAIRS, Held, everywhere
 from shardproof.frontends.hlo import indices, known, piecewise
-from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, Values, exact
+from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, exact
 from shardproof.frontends.hlo.known import Known
-from shardproof.frontends.hlo.module import Type
 from shardproof.frontends.hlo.semantics import dot_equation
+from shardproof.frontends.hlo.state import Lowering, integral
 
-Rule = Callable[["Lowering", Node, Sequence[Item]], Item]
+Rule = Callable[[Lowering, Node, Sequence[Item]], Item]
 #: Integers that nothing else is known of lie in this range.
 DOMAIN = (0, 1 << 30)
-
-
-class Lowering:
-    """The operators of one graph, while they are emitted.
-
-    ``domains``: of integer inputs, by position, [low, high); ``notes``: what had to be assumed.
-    """
-
-    def __init__(self, graph: Graph, domains: Mapping[int, tuple[int, int]]) -> None:
-        self.graph = graph
-        self.domains = domains
-        self.recorder = Recorder(graph.ranks)
-        self.values = Values(self.recorder)
-        self.items: dict[int, Item] = {}
-        self.origins: dict[int, int] = {}
-
-    def run(self) -> None:
-        """Emit everything; raises `Unsupported`, and `Narrow` where a domain is too wide."""
-        for position, given in enumerate(self.graph.inputs):
-            value = self.graph.values[given.value]
-            number = self.recorder.value(value.shape, value.dtype, given.name)
-            placed = given.placement or everywhere(value.shape, self.graph.ranks)
-            domain = None
-            if integral(value.dtype):
-                domain = self.domains.get(position, DOMAIN)
-                self.origins[number] = position
-                self.items[given.value] = Ids(
-                    number,
-                    indices.own_axes(value.shape),
-                    value.shape,
-                    (piecewise.identity(*domain),),
-                )
-            elif value.dtype == "bool":
-                raise Unsupported(f"input {given.name} of predicates")
-            else:
-                self.items[given.value] = Tensor(number)
-            self.recorder.held.append(
-                Held(number, given.name, value.dtype, placed, "batch", domain)
-            )
-        for node in self.graph.nodes:
-            self.recorder.source = node.source
-            try:
-                self.node(node)
-            except Unsupported as error:
-                self.refuse(node, error)
-
-    def node(self, node: Node) -> None:
-        (result,) = node.results
-        if node.target == "constant":
-            self.items[result] = node.attrs["value"]
-            return
-        rule = RULES.get(node.target)
-        if rule is None:
-            raise Unsupported("has no rule")
-        operands = [self.items[v] for v in node.operands]
-        folded = self.folded(node, operands)
-        found = rule(self, node, operands) if folded is None else folded
-        self.items[result] = found
-        value = self.graph.values[result]
-        shape = self.recorder.shape(found.value) if isinstance(found, Tensor) else found.shape
-        if shape != value.shape:
-            raise Unsupported(f"gives {list(shape)}, the file says {list(value.shape)}")
-
-    def refuse(self, node: Node, error: Unsupported) -> None:
-        """An operator that no rule says is one that nobody declares: whatever depends on it is
-        neither proved nor refuted, by its name and the reason."""
-        inputs = [
-            x.value for v in node.operands if isinstance(x := self.items[v], Tensor)
-        ]
-        for result in node.results:
-            value = self.graph.values[result]
-            name = f"{node.target} of HLO: {error}"
-            found = self.recorder.append(name, inputs, value.shape, value.dtype, {})
-            self.items[result] = Tensor(found)
-
-    def folded(self, node: Node, operands: Sequence[Item]) -> Item | None:
-        if node.groups or node.pairs:
-            return None
-        constants = [x for x in operands if isinstance(x, Known)]
-        if not constants or len(constants) != len(operands):
-            return None
-        return known.fold(node.target, node.attrs, constants, self.type(node))
-
-    def type(self, node: Node) -> Type:
-        value = self.graph.values[node.results[0]]
-        return Type(value.shape, value.dtype)
-
-    def shape(self, node: Node) -> Shape:
-        return self.graph.values[node.results[0]].shape
-
-    def dtype(self, node: Node) -> str:
-        return self.graph.values[node.results[0]].dtype
-
-    def tensor(self, item: Item) -> int:
-        return self.values.tensor(item)
-
-    def op(self, operator: str, *inputs: int, **attrs: Any) -> Tensor:
-        return Tensor(self.recorder.op(operator, *inputs, **attrs))
-
-    def outputs(self) -> list[int]:
-        """Values of the outputs."""
-        self.recorder.source = type(self.recorder.source)()
-        found = []
-        for output in self.graph.outputs:
-            try:
-                found.append(self.tensor(self.items[output.value]))
-            except Unsupported as error:
-                self.refuse(Node("", f"output {output.name}", (), (output.value,)), error)
-                found.append(self.tensor(self.items[output.value]))
-        return found
-
-
-def integral(dtype: str) -> bool:
-    return dtype.startswith(("int", "uint"))
 
 
 def lower(
@@ -147,8 +34,8 @@ def lower(
     for _ in range(len(graph.inputs) + 1):
         lowering = Lowering(graph, found)
         try:
-            lowering.run()
-            return lowering, lowering.outputs(), found
+            _run(lowering)
+            return lowering, _outputs(lowering), found
         except Narrow as error:
             position = lowering.origins.get(error.origin)
             if position is None or domains is not None:
@@ -160,6 +47,77 @@ def lower(
                 raise Unsupported("a gather whose ids choose rows by several rules") from None
             found[position] = (low, min(high, error.rows))
     raise Unsupported("domains of ids that do not settle")
+
+
+def _run(low: Lowering) -> None:
+    """Emit everything; raises `Unsupported`, and `Narrow` where a domain is too wide."""
+    for position, given in enumerate(low.graph.inputs):
+        value = low.graph.values[given.value]
+        number = low.recorder.value(value.shape, value.dtype, given.name)
+        placed = given.placement or everywhere(value.shape, low.graph.ranks)
+        domain = None
+        if integral(value.dtype):
+            domain = low.domains.get(position, DOMAIN)
+            low.origins[number] = position
+            low.items[given.value] = Ids(
+                number,
+                indices.own_axes(value.shape),
+                value.shape,
+                (piecewise.identity(*domain),),
+            )
+        elif value.dtype == "bool":
+            raise Unsupported(f"input {given.name} of predicates")
+        else:
+            low.items[given.value] = Tensor(number)
+        low.recorder.held.append(Held(number, given.name, value.dtype, placed, "batch", domain))
+    for node in low.graph.nodes:
+        low.recorder.source = node.source
+        try:
+            _node(low, node)
+        except Unsupported as error:
+            low.refuse(node, error)
+
+
+def _node(low: Lowering, node: Node) -> None:
+    if "refused" in node.attrs:
+        raise Unsupported(node.attrs["refused"])
+    (result,) = node.results
+    if node.target == "constant":
+        low.items[result] = node.attrs["value"]
+        return
+    rule = RULES.get(node.target)
+    if rule is None:
+        raise Unsupported("has no rule")
+    operands = [low.items[v] for v in node.operands]
+    folded = _folded(low, node, operands)
+    found = rule(low, node, operands) if folded is None else folded
+    low.items[result] = found
+    value = low.graph.values[result]
+    shape = low.recorder.shape(found.value) if isinstance(found, Tensor) else found.shape
+    if shape != value.shape:
+        raise Unsupported(f"gives {list(shape)}, the file says {list(value.shape)}")
+
+
+def _folded(low: Lowering, node: Node, operands: Sequence[Item]) -> Item | None:
+    if node.groups or node.pairs:
+        return None
+    constants = [x for x in operands if isinstance(x, Known)]
+    if not constants or len(constants) != len(operands):
+        return None
+    return known.fold(node.target, node.attrs, constants, low.type(node))
+
+
+def _outputs(low: Lowering) -> list[int]:
+    """Values of the outputs."""
+    low.recorder.source = type(low.recorder.source)()
+    found = []
+    for output in low.graph.outputs:
+        try:
+            found.append(low.tensor(low.items[output.value]))
+        except Unsupported as error:
+            low.refuse(Node("", f"output {output.name}", (), (output.value,)), error)
+            found.append(low.tensor(low.items[output.value]))
+    return found
 
 
 # -- elementwise -----------------------------------------------------------------------------------
@@ -394,7 +352,8 @@ def _convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def _is_finite(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    low.recorder.notes.append("numbers are finite wherever a program asks (is-finite)")
+    text = "numbers are finite wherever a program asks (is-finite)"
+    low.recorder.notes.append(Assumption("inferred", "is-finite", node.source.location, text))
     return _constant(low, node, Fraction(1))
 
 
@@ -632,9 +591,7 @@ def _all_to_all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if shape[d] % members:
         raise Unsupported(f"an all-to-all of {shape[d]} positions among {members}")
     rest = shape[d] // members
-    split = low.values.view(
-        low.tensor(xs[0]), (*shape[:d], 1, members, rest, *shape[d + 1 :])
-    )
+    split = low.values.view(low.tensor(xs[0]), (*shape[:d], 1, members, rest, *shape[d + 1 :]))
     joined = (*shape[:d], members, 1, rest, *shape[d + 1 :])
     found = _collective(
         low, node, Tensor(split), "all_to_all", joined, split_dim=d + 1, concat_dim=d

@@ -17,10 +17,29 @@ from shardproof.frontends.hlo.module import Instruction
 #: Attributes without a meaning for values: where it comes from, how it is laid out and scheduled,
 #: how exactly a machine computes it, and shardings, which are read where they state a placement.
 MEANINGLESS = frozenset(
-    "metadata sharding frontend_attributes channel_id operand_precision precision_config "
-    "indices_are_sorted unique_indices backend_config custom_call_has_side_effect "
-    "control-predecessors origin result_accuracy original_value algorithm api_version "
-    "custom_call_schedule output_to_operand_aliasing kind inlineable statistics".split()
+    [
+        "metadata",
+        "sharding",
+        "frontend_attributes",
+        "channel_id",
+        "operand_precision",
+        "precision_config",
+        "indices_are_sorted",
+        "unique_indices",
+        "backend_config",
+        "custom_call_has_side_effect",
+        "control-predecessors",
+        "origin",
+        "result_accuracy",
+        "original_value",
+        "algorithm",
+        "api_version",
+        "custom_call_schedule",
+        "output_to_operand_aliasing",
+        "kind",
+        "inlineable",
+        "statistics",
+    ]
 )
 
 _DIMS = "dims"
@@ -28,9 +47,41 @@ _TEXT = "text"
 _NUMBER = "number"
 
 ELEMENTWISE = frozenset(
-    "abs negate exponential log logistic tanh rsqrt sqrt cbrt sine cosine sign floor ceil not "
-    "exponential-minus-one log-plus-one is-finite erf add subtract multiply divide maximum minimum "
-    "power remainder and or xor select clamp convert".split()
+    [
+        "abs",
+        "negate",
+        "exponential",
+        "log",
+        "logistic",
+        "tanh",
+        "rsqrt",
+        "sqrt",
+        "cbrt",
+        "sine",
+        "cosine",
+        "sign",
+        "floor",
+        "ceil",
+        "not",
+        "exponential-minus-one",
+        "log-plus-one",
+        "is-finite",
+        "erf",
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "maximum",
+        "minimum",
+        "power",
+        "remainder",
+        "and",
+        "or",
+        "xor",
+        "select",
+        "clamp",
+        "convert",
+    ]
 )
 #: The same numbers, somewhere else: exact for every element type.
 MOVEMENT: Mapping[str, Mapping[str, str]] = {
@@ -53,16 +104,27 @@ _DOT = dict.fromkeys(
 )
 _GATHER = {
     **dict.fromkeys(
-        "offset_dims collapsed_slice_dims start_index_map operand_batching_dims "
-        "start_indices_batching_dims slice_sizes".split(),
+        [
+            "offset_dims",
+            "collapsed_slice_dims",
+            "start_index_map",
+            "operand_batching_dims",
+            "start_indices_batching_dims",
+            "slice_sizes",
+        ],
         _DIMS,
     ),
     "index_vector_dim": _NUMBER,
 }
 _SCATTER = {
     **dict.fromkeys(
-        "update_window_dims inserted_window_dims scatter_dims_to_operand_dims input_batching_dims "
-        "scatter_indices_batching_dims".split(),
+        [
+            "update_window_dims",
+            "inserted_window_dims",
+            "scatter_dims_to_operand_dims",
+            "input_batching_dims",
+            "scatter_indices_batching_dims",
+        ],
         _DIMS,
     ),
     "index_vector_dim": _NUMBER,
@@ -97,7 +159,7 @@ STRUCTURE: Mapping[str, Mapping[str, str]] = {
     "custom-call": {"custom_call_target": _TEXT},
 }
 KNOWN: Mapping[str, Mapping[str, str]] = {
-    **dict.fromkeys(ELEMENTWISE, {}),
+    **{key: {} for key in ELEMENTWISE},
     **MOVEMENT,
     **COLLECTIVES,
     **OTHERS,

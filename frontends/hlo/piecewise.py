@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -76,7 +77,7 @@ def _as_neighbour(found: list[Piece], p: Piece) -> Piece:
 def _pairs(f: Function, g: Function) -> list[tuple[int, int, Piece, Piece]]:
     cuts = sorted({p.low for p in (*f, *g)} | {f[-1].high})
     found = []
-    for low, high in zip(cuts, cuts[1:], strict=False):
+    for low, high in itertools.pairwise(cuts):
         here = [next(p for p in h if p.low <= low < p.high) for h in (f, g)]
         found.append((low, high, here[0], here[1]))
     return found
@@ -131,7 +132,7 @@ def compare(direction: str, f: Function, g: Function) -> Function:
             root = -offset // slope if slope > 0 else offset // -slope
             cuts |= {c for c in (root, root + 1) if low < c < high}
         ordered = sorted(cuts)
-        for a, b in zip(ordered, ordered[1:], strict=False):
+        for a, b in itertools.pairwise(ordered):
             found = {_holds(direction, slope * x + offset) for x in (a, b - 1)}
             if len(found) > 1:
                 raise AssertionError("a comparison changes inside a piece")
@@ -154,7 +155,7 @@ def select(p: Function, f: Function, g: Function) -> Function:
     """``f`` where ``p``, else ``g``."""
     pieces = []
     cuts = sorted({x.low for x in (*p, *f, *g)} | {p[-1].high})
-    for low, high in zip(cuts, cuts[1:], strict=False):
+    for low, high in itertools.pairwise(cuts):
         chosen = next(x for x in p if x.low <= low < x.high)
         if chosen.slope:
             raise Unsupported("a choice by what is no predicate")

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardproof.engine.errors import InvalidInput, Unsupported
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan, Program
+from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.graphs.graph import Graph, Placement
 from shardproof.frontends.graphs.recorder import mesh_of, programs
@@ -26,9 +26,7 @@ def read(path: str) -> Graph:
         with Path(path).open("rb") as file:
             data = file.read(text.MOST_BYTES + 1)
     except OSError as error:
-        raise UnreadablePlan(
-            f"expected a readable file, found: {error.strerror}", name
-        ) from None
+        raise UnreadablePlan(f"expected a readable file, found: {error.strerror}", name) from None
     try:
         return parsed(data.decode())
     except UnicodeDecodeError as error:

@@ -131,9 +131,7 @@ def _pad(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
 
 def starts(given: Sequence[Any], full: Sequence[int], sizes: Sequence[int]) -> list[int]:
     """Where a dynamic slice begins: clamped so that it lies inside."""
-    return [
-        min(max(int(s), 0), n - size) for s, n, size in zip(given, full, sizes, strict=True)
-    ]
+    return [min(max(int(s), 0), n - size) for s, n, size in zip(given, full, sizes, strict=True)]
 
 
 def _dynamic_slice(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
@@ -177,7 +175,9 @@ def _reduce(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
 
 def _places(indices: Any, vector: int) -> Any:
     """Index vectors last, with a dimension of one where they are scalars."""
-    return np.expand_dims(indices, -1) if vector == indices.ndim else np.moveaxis(indices, vector, -1)
+    return (
+        np.expand_dims(indices, -1) if vector == indices.ndim else np.moveaxis(indices, vector, -1)
+    )
 
 
 def _gather(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:

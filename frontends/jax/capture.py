@@ -1,8 +1,8 @@
 """The lowering of a step in a child process that has as many host devices as the mesh.
 
 XLA fixes the number of devices when it starts, so a child that has not started it is forked, which
-needs that the caller has not either: then any function gets there, closures too.  Where XLA has been
-started with enough devices, the step is lowered where it is.
+needs that the caller has not either: then any function gets there, closures too.  Where XLA has
+been started with enough devices, the step is lowered where it is.
 """
 
 from __future__ import annotations
@@ -13,39 +13,20 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.graphs.graph import Placement
+from shardproof.frontends.jax.step import Step
 
 #: Texts with more bytes than this are refused.
 MOST_BYTES = 1 << 30
 HOW = (
-    "call shardproof.jax.verify before anything makes an array or asks for devices, or start Python "
-    "with XLA_FLAGS=--xla_force_host_platform_device_count={count} JAX_PLATFORMS=cpu"
+    "call shardproof.jax.verify before anything makes an array or asks for devices, or start "
+    "Python with XLA_FLAGS=--xla_force_host_platform_device_count={count} JAX_PLATFORMS=cpu"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What is to be lowered: ``step`` for one device, ``parallel`` (or ``step``) for the mesh."""
-
-    step: Callable[..., Any]
-    parallel: Callable[..., Any] | None
-    args: Sequence[Any]
-    axes: Mapping[str, int]
-    in_shardings: Any
-    out_shardings: Any
-    mesh: Any = None
-
-    @property
-    def devices(self) -> int:
-        count = 1
-        for extent in self.axes.values():
-            count *= extent
-        return count
 
 
 @dataclass(frozen=True, slots=True)

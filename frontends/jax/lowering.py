@@ -7,15 +7,13 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardproof.engine.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from shardproof.frontends.jax.capture import Step
+from shardproof.frontends.jax.step import Step
 
 #: The pass behind which the program is what one device runs, before anything is optimized.
 PASS = "spmd-partition.*"

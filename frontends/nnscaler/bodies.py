@@ -12,6 +12,7 @@ from typing import Protocol
 
 from shardproof.engine.plan.ir import Attr, Body, Op, Source, Value
 from shardproof.engine.plan.recorded import Claimed
+from shardproof.engine.plan_files.calling import wrong_call
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.operators import (
@@ -119,6 +120,10 @@ class BodyWriter:
         *,
         backward: bool = False,
     ) -> None:
+        """Append an operator.  A call that its declaration does not know is legal in PyTorch, but
+        has no meaning here: it is no call of that operator, and the verdict names it."""
+        wrong = wrong_call(name, inputs, len(outputs), attrs, backward=backward)
+        name = f"{name} ({wrong})" if wrong else name
         self.ops.append(Op(name, tuple(inputs), tuple(outputs), attrs, backward, source))
 
     # -- nodes ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""nnScaler plans as a frontend: two pickled plans, each read in a bounded child at the same time."""
+"""nnScaler plans as a frontend: two pickled plans, read at the same time in bounded children."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan, Program
+from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler.read import reading
 from shardproof.frontends.untrusted.inert import printable
@@ -52,6 +52,7 @@ class NnScaler:
             replica_axes=other.replica_axes,
             loss=alone.loss,
             recorded=other.recorded,
+            assumed=(*alone.assumed, *other.assumed),
         )
 
     def read_side(self, path: Path) -> Plan:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.findings import Finding
 from shardproof.engine.lineage.lineage import Lineage, Part
+from shardproof.engine.plan.collectives import COPIES
 from shardproof.engine.plan.ir import MICROBATCH
 from shardproof.engine.plan.recorded import Claimed
 from shardproof.engine.schedule.instances import Row
@@ -134,7 +135,7 @@ def _first(result: Partition, wrong: dict[int, Contradiction]) -> Iterator[int]:
             if v not in wrong or (unknown and (from_lost or from_wrong)):
                 continue
             claim = side.unrolled.tensors[v].claim
-            handed = row.kind in ("recv", "broadcast") or row.name == "identity"
+            handed = row.kind in COPIES or row.name == "identity"
             if handed and any(
                 u in wrong and side.unrolled.tensors[u].claim == claim for u in row.inputs
             ):

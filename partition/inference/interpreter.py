@@ -39,13 +39,16 @@ from shardproof.engine.lineage.lineage import (
     Token,
 )
 from shardproof.engine.lineage.sums import collect, largest, merge_parts
-from shardproof.engine.ops.primitives import CONSTANTS, Selection, is_partial
+from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.partition.inference.canonical import Draft, canonical
+from shardproof.partition.inference.laws import Factor, left, rewritten
 from shardproof.partition.inference.masks import masked_once, unscaled
 from shardproof.partition.inference.match import Matcher
 from shardproof.partition.inference.views import (
     adjoin_terms,
+    causal_view,
     constant_layout,
+    constant_view,
     join,
     lineage_axes,
     local_view,
@@ -73,6 +76,7 @@ class LineageReading:
         self.table = table
         self.mesh = mesh or {}
         self.partial: list[tuple[str, Term]] = []
+        self.counts = self.rewrote = False
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
@@ -242,6 +246,7 @@ class LineageReading:
                 if joined.axis == BROADCAST:
                     if name not in output:
                         factor *= joined.size
+                        self.counts = True
                     dim.append(joined)
                     continue
                 label = len(extents)
@@ -281,6 +286,10 @@ class LineageReading:
                 merge([a if isinstance(a, Atom) else held[a] for a in dim]) for dim in dims
             )
             return Term(factor, only.node, Layout(moved, only.layout.fixed), only.parts)
+        read = [Factor(terms[k], tuple(atoms[k])) for k in real]
+        if rest := left(self.table, factor, read, dims, outputs, extents, intervals):
+            self.rewrote, self.counts = True, self.counts or rest.factor != factor
+            return self._product_term(*rest, intervals)
         chosen = [terms[k] for k in real]
         drafts: list[Draft] = [
             (t.node, tuple(atoms[k]), t.layout.fixed, ()) for k, t in zip(real, chosen, strict=True)
@@ -334,6 +343,9 @@ class LineageReading:
 
     def unary(self, function: str, x: Lineage) -> Lineage:
         term = self._single(x)
+        if known := rewritten(self.table, function, term):
+            self.rewrote = True
+            return Lineage(x.shape, (known,))
         if is_partial(function):
             self.partial.append((function, term))
         operand = self.table[term.node]
@@ -437,11 +449,7 @@ class LineageReading:
         return Lineage((*ids.shape, size), (Term(Fraction(1), node, layout),))
 
     def causal(self, queries: int, keys: int) -> Lineage:
-        node = self.table.node("causal", (), (ABSOLUTE, ABSOLUTE))
-        dims = tuple(
-            (Atom(axis, 1, ABSOLUTE, ZERO, size),) for axis, size in enumerate((queries, keys))
-        )
-        return Lineage((queries, keys), (Term(Fraction(1), node, Layout(dims)),))
+        return causal_view(self.table, queries, keys)
 
     def select(self, scores: Lineage, selection: Selection) -> Lineage:
         term = self._single(scores)
@@ -475,9 +483,7 @@ class LineageReading:
         )
 
     def constant(self, name: str) -> Lineage:
-        array = CONSTANTS[name]
-        shape = (len(array), len(array[0]), len(array[0][0]))
-        return local_view(self.table.node("constant", (name,), shape), shape)
+        return constant_view(self.table, name)
 
     # -- tensors taken as they are --------------------------------------------------------------
 
@@ -486,6 +492,7 @@ class LineageReading:
         if not x.terms:
             return Lineage(x.shape, (Term(Fraction(0), self.table.one, constant_layout(x.shape)),))
         ranked = tuple(sorted(x.terms, key=repr))
+        self.counts |= any(a.axis == BROADCAST for t in ranked for d in t.layout.dims for a in d)
         node = self.local_node("piece", (ranked,), x.shape, ranked)
         return local_view(node, x.shape)
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
+from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.lineage import BROADCAST, Atom, NodeTable, Operand, Term
 
 
 def unscaled(nodes: NodeTable, terms: Sequence[Term]) -> Sequence[Term]:
-    """The terms of a sum, masks without a positive factor."""
-    if not any(nodes.is_masked(t.node) for t in terms):
+    """The terms of a sum, masks without a positive factor; raises `Unsupported` for a negative one:
+    minus infinity less minus infinity is no number."""
+    masked = [t for t in terms if nodes.is_masked(t.node)]
+    if not masked:
         return terms
+    if any(t.factor < 0 for t in masked):
+        raise Unsupported("the negative of masked entries, which are minus infinity")
     return [
         t._replace(factor=Fraction(1)) if nodes[t.node].kind == "causal" and t.factor > 0 else t
         for t in terms

@@ -22,6 +22,7 @@ from shardproof.engine.lineage.lineage import (
     Token,
     with_nodes,
 )
+from shardproof.engine.plan.collectives import COPIES
 from shardproof.engine.schedule.instances import Row
 from shardproof.partition.inference.forms import Forms, View
 from shardproof.partition.inference.interpreter import LineageReading
@@ -30,7 +31,7 @@ from shardproof.partition.inference.interpreter import LineageReading
 Renaming: TypeAlias = Callable[[int], int]
 
 #: Rows that are read by what they are and where, not by their inputs.
-GIVEN = frozenset({"shard", "load", "seed", "recv", "broadcast"})
+GIVEN = COPIES | {"shard", "load", "seed"}
 #: Definitions that are made of nodes alone (others are of local tensors).
 MADE = frozenset({*PAYLOAD, "causal", "constant"})
 

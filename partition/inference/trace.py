@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from math import prod
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
-from shardproof.engine.findings import Finding
+from shardproof.engine.findings import UNSUPPORTED, Finding
 from shardproof.engine.lineage.lineage import Lineage, NodeTable, Term, box_view
 from shardproof.engine.ops import apply_backward, apply_forward
+from shardproof.engine.plan.collectives import COPIES, TABLE, Effect, group_size, refused
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Row, Unrolled
 from shardproof.engine.specification.conclusions import scaled
@@ -26,9 +26,6 @@ from shardproof.partition.inference.repeat import Repeat, Repeats
 #: The name of the incoming gradient of the loss, among inputs; and those of batch tensors.
 SEED = "loss gradient"
 RESERVED = re.compile(r"batch\.[0-9]+")
-
-#: The kind of a finding about an operator without a meaning; other findings are contradictions.
-UNSUPPORTED = "unsupported operator"
 
 
 class Reference(NamedTuple):
@@ -44,13 +41,15 @@ class Trace:
     """``lineages[v]``: of tensor v, None where an operator on its way is not supported;
     ``repeats[r]``: what row r repeats, where it does; ``partial``: functions that are undefined
     somewhere, and what they were taken of; ``guessed``: values were matched by what they multiply
-    out to."""
+    out to, or written otherwise by a law; ``counts``: what does not vary along an axis was summed
+    over it."""
 
     lineages: list[Lineage | None]
     repeats: dict[int, Repeat] = field(default_factory=dict)
     partial: list[tuple[str, Term]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     guessed: bool = False
+    counts: bool = False
 
 
 def reference(program: Program, unrolled: Unrolled) -> Reference:
@@ -106,15 +105,16 @@ class Tracer:
             if any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True)):
                 continue
             try:
+                self.check_sizes(row, unrolled)
                 outputs = self.outputs(number, row, inputs, unrolled)
                 self.check_shapes(row, outputs, unrolled)
             except Unsupported as error:
                 trace.findings.append(self.finding(UNSUPPORTED, row, str(error)))
                 continue
-            except (IndexError, ValueError, ArithmeticError) as error:
-                message = f"it does not take these operands ({error})"
-                trace.findings.append(self.finding("shape", row, message))
-                continue
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                # A fault of ours, and no word about the plan.
+                error.add_note(self.finding("", row, "while this row was read").message)
+                raise
             except ShapeMismatch as error:
                 trace.findings.append(self.finding("shape", row, str(error)))
                 continue
@@ -122,7 +122,9 @@ class Tracer:
                 trace.lineages[value] = lineage
         trace.repeats = self.repeats.rows
         trace.partial = self.reading.partial
-        trace.guessed = self.reading.matcher is not None and self.reading.matcher.matched
+        matcher = self.reading.matcher
+        trace.guessed = self.reading.rewrote or (matcher is not None and matcher.matched)
+        trace.counts = self.reading.counts
         return trace
 
     def outputs(
@@ -157,6 +159,15 @@ class Tracer:
             (row.microbatch,) if row.microbatch >= 0 else (),
         )
 
+    @staticmethod
+    def check_sizes(row: Row, unrolled: Unrolled) -> None:
+        """Raise `Unsupported` for a tensor without entries: a sum over none is zero, a maximum has
+        no value, and lineages are views of entries."""
+        for value in (*row.inputs, *row.outputs):
+            if value >= 0 and 0 in unrolled.tensors[value].shape:
+                shape = list(unrolled.tensors[value].shape)
+                raise Unsupported(f"a tensor of shape {shape}, which has no entries")
+
     def check_shapes(self, row: Row, outputs: Sequence[Lineage], unrolled: Unrolled) -> None:
         """The declared true sizes must be those that the operator gives."""
         if len(outputs) != len(row.outputs):
@@ -186,9 +197,9 @@ class Tracer:
         if row.kind == "seed":
             return [self.seed(unrolled.tensors[row.outputs[0]].shape, row)]
         present = [x for x in inputs if x is not None]
-        if row.kind == "recv":
-            return present
         if row.kind == "accumulate":
+            if not present:
+                return [Lineage(unrolled.tensors[row.outputs[0]].shape, ())]
             return [self.accumulate(row, present, unrolled)]
         return self.collective(row, present)
 
@@ -294,44 +305,49 @@ class Tracer:
     # -- communication --------------------------------------------------------------------------
 
     def collective(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+        """What communication gives every member; raises `Unsupported` where there is no rule."""
+        reason = refused(row.kind, row.attrs, row.over, len(row.programs))
+        if reason:
+            raise Unsupported(reason)
+        if row.kind in COPIES:
+            return self.copied(row, inputs)
         members = len(row.programs)
-        kind = str(row.attrs.get("op", "sum"))
-        known = ("sum", "max") if row.kind in ("all_reduce", "reduce") else ("sum",)
-        if kind not in known:
-            raise Unsupported(f"{row.kind} with {kind}")
-        if row.kind == "broadcast":
-            if row.over:
-                raise Unsupported("a broadcast along mesh axes")
-            if len(inputs) != 1:
-                raise ShapeMismatch(f"{len(inputs)} sources in one broadcast")
-            return [inputs[0]] * len(row.outputs)
         if len(inputs) != members:
             raise ShapeMismatch(f"{len(inputs)} inputs over {members} programs")
+        declared = TABLE[row.kind]
         shapes = {x.shape for x in inputs}
-        if len(shapes) > 1 and row.kind != "all_gather":
+        alike = len({len(shape) for shape in shapes}) == 1
+        if len(shapes) > 1 and not (alike and declared.effect is Effect.GATHER):
             raise ShapeMismatch(f"ranks join {row.kind} with shapes {sorted(map(list, shapes))}")
-        if row.kind in ("all_reduce", "reduce"):
-            result = total(self.reading, inputs, row.over, kind)
-            return [result] * len(row.outputs)
-        if row.over and members > 1:
-            raise Unsupported(f"{row.kind} over explicit ranks and mesh axes together")
-        if row.kind == "all_gather":
-            result = gather(self.reading, inputs, row.over, self.dim(row, inputs[0], "dim"))
-            return [result] * len(row.outputs)
-        if row.kind == "reduce_scatter":
-            dim = self.dim(row, inputs[0], "dim")
-            self.even(row, inputs[0], dim)
-            result = total(self.reading, inputs, row.over)
-            return [
-                own_slice(self.reading, result, row.over, dim, i, members) for i in range(members)
-            ]
-        return self.all_to_all(row, inputs)
+        return RULES[declared.effect](self, row, inputs)
 
-    def all_to_all(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+    def copied(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+        if len(inputs) != 1:
+            raise ShapeMismatch(f"{len(inputs)} sources in one {row.kind}")
+        return [inputs[0]] * len(row.outputs)
+
+    def totals(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+        result = total(self.reading, inputs, row.over, str(row.attrs.get("op", "sum")))
+        return [result] * len(row.outputs)
+
+    def gathers(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+        result = gather(self.reading, inputs, row.over, self.dim(row, inputs[0], "dim"))
+        return [result] * len(row.outputs)
+
+    def scatters(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+        members = len(row.programs)
+        dim = self.dim(row, inputs[0], "dim")
+        self.even(row, inputs[0], dim)
+        result = total(self.reading, inputs, row.over)
+        return [own_slice(self.reading, result, row.over, dim, i, members) for i in range(members)]
+
+    def exchanges(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
         split = self.dim(row, inputs[0], "split_dim")
         joined = self.dim(row, inputs[0], "concat_dim")
         self.even(row, inputs[0], split)
         if row.over:
+            if split == joined:
+                raise Unsupported("an all-to-all that splits and joins the same dimension")
             whole = gather(self.reading, inputs, row.over, joined)
             return [own_slice(self.reading, whole, row.over, split, 0, 1)]
         count = len(inputs)
@@ -345,7 +361,7 @@ class Tracer:
     @staticmethod
     def even(row: Row, x: Lineage, dim: int) -> None:
         """Raise `ShapeMismatch` unless every rank gets an equal part of a dimension."""
-        count = len(row.programs) * prod(extent for _, extent in row.over)
+        count = group_size(row.over, len(row.programs))
         if x.shape[dim] % count:
             raise ShapeMismatch(f"{x.shape[dim]} positions divided among {count} ranks")
 
@@ -355,3 +371,13 @@ class Tracer:
         if not isinstance(value, int) or not -len(x.shape) <= value < len(x.shape):
             raise ShapeMismatch(f"{key} {value} of a tensor of shape {list(x.shape)}")
         return value % len(x.shape)
+
+
+#: What the members of a collective have, by its effect.
+RULES: Mapping[Effect, Callable[[Tracer, Row, Sequence[Lineage]], list[Lineage]]] = {
+    Effect.TOTAL: Tracer.totals,
+    Effect.COPY: Tracer.copied,
+    Effect.GATHER: Tracer.gathers,
+    Effect.SCATTER: Tracer.scatters,
+    Effect.EXCHANGE: Tracer.exchanges,
+}

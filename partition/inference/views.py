@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.lineage.layout import Misaligned, adjoin, constant_atom, merge
@@ -17,6 +18,7 @@ from shardproof.engine.lineage.lineage import (
     Term,
     box_view,
 )
+from shardproof.engine.ops.primitives import CONSTANTS
 
 
 def lineage_axes(lineage: Lineage, table: NodeTable) -> frozenset[str]:
@@ -42,6 +44,22 @@ def constant_layout(shape: tuple[int, ...]) -> Layout:
 def local_view(node: int, shape: tuple[int, ...]) -> Lineage:
     """All of a node whose axes are the dimensions of ``shape`` that exceed 1."""
     return box_view(node, shape, shape, (ZERO,) * len(shape))
+
+
+def causal_view(table: NodeTable, queries: int, keys: int) -> Lineage:
+    """The first positions of the mask, which is as large as it has to be."""
+    node = table.node("causal", (), (ABSOLUTE, ABSOLUTE))
+    dims = tuple(
+        (Atom(axis, 1, ABSOLUTE, ZERO, size),) for axis, size in enumerate((queries, keys))
+    )
+    return Lineage((queries, keys), (Term(Fraction(1), node, Layout(dims)),))
+
+
+def constant_view(table: NodeTable, name: str) -> Lineage:
+    """All of a table of constants."""
+    array = CONSTANTS[name]
+    shape = (len(array), len(array[0]), len(array[0][0]))
+    return local_view(table.node("constant", (name,), shape), shape)
 
 
 def join(position: Sequence[Atom | None]) -> Atom:

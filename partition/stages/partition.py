@@ -14,24 +14,26 @@ from typing import Final, NamedTuple
 
 from shardproof.engine.claims.symmetry import is_moved
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
-from shardproof.engine.findings import Finding
+from shardproof.engine.findings import UNSUPPORTED, Finding
 from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Term
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.obligations.spot_check import holds
+from shardproof.engine.plan.collectives import COPIES
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Row, Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import Conclusion, conclude
+from shardproof.engine.specification.demands import roots
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
 from shardproof.partition.inference.repeat import Repeat
-from shardproof.partition.inference.trace import UNSUPPORTED, Trace, Tracer, reference
+from shardproof.partition.inference.trace import Trace, Tracer, reference
 from shardproof.partition.templates.keys import key
 from shardproof.partition.templates.memo import Memo
 from shardproof.partition.templates.signatures import Signatures
 
 #: Rows that claim nothing beyond their source or an assumption.
-UNCLAIMED = frozenset({"shard", "load", "seed", "recv", "broadcast"})
+UNCLAIMED = COPIES | {"shard", "load", "seed"}
 
 #: The two sides of a plan, in reports and tables.
 SINGLE, PARALLEL = "single", "parallel"
@@ -96,11 +98,13 @@ class Partition:
     """Everything that is claimed about a plan.
 
     ``templates``: one per distinct claim; ``examples``: for each template the (side, row) whose
-    claim it is; ``reference_size``: nodes below are the single-device program's. ``more``:
-    representatives of every piece of an axis beyond the fewest that are enough. ``faults``: the
-    plan contradicts itself; ``unsupported``: operators without a meaning here. ``guessed``: some
-    values were matched by what they multiply out to (`partition.inference.match`); ``wider``:
-    templates whose cut was moved back, and by how many definitions.
+    claim it is; ``reference_size``: nodes below are the single-device program's.
+    ``more``: representatives of every piece of an axis beyond the fewest that are enough.
+    ``faults``: the plan contradicts itself; ``unsupported``: operators without a meaning here.
+    ``counts``: a side sums what does not vary along an axis: its value tells how many positions the
+    axis has.  ``guessed``: some values were matched by what they multiply out to
+    (`partition.inference.match`);
+    ``wider``: templates whose cut was moved back, and by how many definitions.
     """
 
     plan: Plan
@@ -118,6 +122,7 @@ class Partition:
     unsupported: list[Finding] = field(default_factory=list)
     more: int = 0
     guessed: bool = False
+    counts: bool = False
     wider: dict[int, int] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)
 
@@ -136,9 +141,11 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     parallel = unroll(plan.programs, plan.microbatches)
     nodes = NodeTable()
     forms = Forms(nodes)
+    if single.unsupported:
+        raise Unsupported(single.unsupported[0].message)
     _whole(single.faults)
     known = reference(plan.single, single)
-    derived = derive(plan.single, single)
+    derived = derive(plan, single)
     alone = replace(plan, microbatches=1, replica_axes=())
     first = Tracer(alone, [plan.single], nodes, known, forms=forms).run(derived.unrolled)
     _whole([f for f in first.findings if f.kind != UNSUPPORTED])
@@ -153,8 +160,10 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         size,
         faults=list(parallel.faults),
         findings=list(parallel.findings),
+        unsupported=list(parallel.unsupported),
         more=more,
-        guessed=second.guessed,
+        guessed=first.guessed or second.guessed,
+        counts=first.counts or second.counts,
         memo=memo or Memo(),
     )
     result.memo.begin(nodes, size)
@@ -162,7 +171,7 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
     result.findings += _less_defined(nodes, first, second)
-    if not parallel.faults:
+    if not parallel.faults and not parallel.unsupported:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
         )
@@ -316,16 +325,8 @@ def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
 def _live(result: Partition, name: str) -> set[int]:
     """Values that some conclusion depends on."""
     side = result.side(name)
-    roots = {
-        c.value
-        for c in result.conclusions
-        if (c.kind == "single-device gradient") == (name == SINGLE) and c.value >= 0
-    }
-    if name == SINGLE:
-        roots |= {*result.derived.gradients.values(), result.derived.loss}
-    else:
-        roots |= {v for _, _, v in side.unrolled.losses}
-    live = set(roots)
+    single, parallel = roots(result.plan, result.derived, result.parallel.unrolled)
+    live = single if name == SINGLE else parallel
     for row in reversed(side.unrolled.rows):
         if any(v in live for v in row.outputs):
             live.update(v for v in row.inputs if v >= 0)

@@ -77,12 +77,15 @@ def check(
             "problems": problems,
             "notes": list(found.notes),
             "counts": found.counts,
+            "compared": list(found.compared),
             "run_dir": str(run_dir.resolve()),
         }
         click.echo(json.dumps(document, indent=2))
         return 0 if found.ok else 1
     for line in (*problems, *(f"note: {note}" for note in found.notes)):
         click.echo(plain(line))
+    for name in found.compared:
+        click.echo(plain(f"compared with {name}"))
     if proofs:
         click.echo(_of_proofs(found.counts))
     click.echo("the run holds" if found.ok else "the run does not hold")

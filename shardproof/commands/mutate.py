@@ -73,7 +73,7 @@ def mutate(
 
 def _keeper(out: Path | None, every: bool) -> Any:
     """Saves the plans that are to be kept."""
-    from shardproof.engine.plan import store
+    from shardproof.engine.plan_files import store
     from shardproof.engine.storage.files import unwritable
 
     if out is not None:

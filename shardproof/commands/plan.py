@@ -65,7 +65,7 @@ def plan(model: str, parallel: str | None, out: Path, **options: Any) -> int:
     Models: llama3-8b, llama3-70b, llama3-405b, gpt3-175b, mixtral-8x7b, deepseek-16b,
     deepseek-236b, deepseek-v3-671b.
     """
-    from shardproof.engine.plan import store
+    from shardproof.engine.plan_files import store
     from shardproof.frontends import zoo
 
     settings = {} if parallel is None else zoo.parallelization(parallel)

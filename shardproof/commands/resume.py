@@ -26,7 +26,8 @@ def resume(
 ) -> int:
     """Go on with a run that was killed, and end as it would have: same verdict, same certificate.
 
-    Verdicts on record are kept, nothing is solved twice. Of a finished run the result is shown.
+    Verdicts on record are kept, nothing is solved twice. Of a finished run the result is shown, if
+    its tables and verdicts bear it out; else it is found again.
     Exit codes are those of verify.
     """
     from shardproof.resume import resume as go_on

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan.assumptions import EXPECTED, some, statements
+from shardproof.engine.plan.assumption import Assumption, Kind
+from shardproof.engine.plan.assumptions import ASSUME, expectation, statements
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.storage import files
 
@@ -44,15 +45,17 @@ class Assumptions:
     def as_recorded(self) -> bool:
         return self.groups == "as recorded"
 
-    def of_groups(self) -> str:
-        """The assumption in force about process groups, in words."""
-        return _GROUPS[self.groups]
+    def of_groups(self) -> Assumption:
+        """The assumption in force about process groups."""
+        kind: Kind = "stated" if self.as_recorded else "framework"
+        where = ASSUME if self.as_recorded else ""
+        return Assumption(kind, "groups", where, _GROUPS[self.groups])
 
-    def describe(self, plan: Plan) -> tuple[str, ...]:
+    def describe(self, plan: Plan) -> tuple[Assumption, ...]:
         """Every assumption under which a verdict on ``plan`` holds, defaults and notes of the plan
-        included, each a sentence; and what was expected."""
-        lines = statements(plan, chosen=self.loss is not None)
-        return (*lines, EXPECTED + some(self.expected)) if self.expected else lines
+        included; and what was expected."""
+        found = statements(plan, chosen=self.loss is not None)
+        return (*found, expectation(self.expected)) if self.expected else found
 
     def unmet(self, concluded: Iterable[str]) -> tuple[str, ...]:
         """The expected parameters that are not among ``concluded``."""

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan import same_model as pairing
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.mesh import on_one_mesh
+from shardproof.engine.plan_files import store
 from shardproof.frontends.frontend import frontends, of, of_pair
 from shardproof.frontends.untrusted.inert import printable
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.rundir import is_run
-
 
 
 def load_plan(single: Path, parallel: Path | None, assumptions: Assumptions) -> Plan:
@@ -86,13 +86,14 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
     plan = frontend.read_pair(single, parallel, stated)
     own = (assumptions.of_groups(),) if "groups" in frontend.options else ()
     return _combined(
-        replace(plan, name=plan_name(parallel), notes=(*own, *plan.notes)), assumptions
+        replace(plan, name=plan_name(parallel), assumed=(*own, *plan.assumed)), assumptions
     )
 
 
 def _combined(plan: Plan, assumptions: Assumptions) -> Plan:
-    """``plan`` with the user's word on how losses combine."""
-    return plan if assumptions.loss is None else replace(plan, loss=assumptions.loss)
+    """``plan`` with the user's word on how losses combine, its programs on one mesh."""
+    chosen = plan if assumptions.loss is None else replace(plan, loss=assumptions.loss)
+    return on_one_mesh(chosen)
 
 
 def _expected(plan: Plan, assumptions: Assumptions) -> None:

@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan
-from shardproof.frontends.jax.capture import Captured, Step, capture
+from shardproof.engine.plan_files import store
+from shardproof.frontends.jax.capture import Captured, capture
+from shardproof.frontends.jax.step import Step
 from shardproof.run.options import Options
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
@@ -84,9 +85,7 @@ def plan_of(found: Captured, name: str) -> Plan:
     single, parallel = (read.parsed(text) for text in (found.single, found.parallel))
     single = replace(
         single,
-        inputs=tuple(
-            replace(i, name=n) for i, n in zip(single.inputs, found.inputs, strict=True)
-        ),
+        inputs=tuple(replace(i, name=n) for i, n in zip(single.inputs, found.inputs, strict=True)),
         outputs=tuple(
             replace(o, name=n) for o, n in zip(single.outputs, found.outputs, strict=True)
         ),

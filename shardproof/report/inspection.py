@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import texts
+from shardproof.engine.plan.collectives import COMMUNICATION, TABLE, Wire
 from shardproof.engine.plan.ir import Group, Op, Plan, Program
-from shardproof.engine.schedule.messages import COMMUNICATION
 from shardproof.engine.storage import files
 from shardproof.inputs import rundir
 from shardproof.report.terminal import write as write_result
@@ -32,10 +33,18 @@ def look(path: Path) -> Data:
     `InvalidInput`."""
     if path.is_dir() and rundir.is_run(path):
         return run(path)
-    from shardproof.engine.plan import store
+    return plan(plan_of(path))
+
+
+def plan_of(path: Path) -> Plan:
+    """The plan in a plan folder, an nnScaler plan or the directory of a run; raises
+    `InvalidInput`."""
+    from shardproof.engine.plan_files import store
     from shardproof.inputs.load import load_side
 
-    return plan(store.load(path) if path.is_dir() else load_side(path))
+    if path.is_dir():
+        return store.load(path / "plan" if rundir.is_run(path) else path)
+    return load_side(path)
 
 
 # -- a plan --------------------------------------------------------------------------------------
@@ -51,7 +60,7 @@ def plan(held: Plan) -> Data:
         "microbatches": held.microbatches,
         "replica_axes": list(held.replica_axes),
         "loss": held.loss,
-        "notes": list(held.notes),
+        "notes": [*held.notes, *texts(held.assumed)],
         "programs": [program(p, side) for side, programs in sides.items() for p in programs],
         "operators": _operators(sides),
         "parameters": _parameters(held),
@@ -148,7 +157,7 @@ def _communication(programs: Iterable[Program]) -> list[Data]:
 
 def _members(op: Op, held: Program) -> tuple[int, int]:
     """How many ranks take part, and how many programs they run."""
-    if op.name in ("send", "recv"):
+    if TABLE[op.name].wire is not Wire.GROUP:
         return 2, 2
     group = op.attrs.get("group")
     if not isinstance(group, Group):

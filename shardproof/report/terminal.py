@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from shardproof.engine.plan.assumption import unstated
 from shardproof.report.findings import fitted, grid, lines, short, told_of
 from shardproof.report.words import many, numbers, plain
 from shardproof.run.result import Conclusion, Result, Verdict
@@ -23,6 +24,9 @@ LINES: Final = 40
 ROOM: Final = 27
 #: So many conclusions that do not hold are shown one by one.
 FEW: Final = 3
+#: Conclusions that are about parameters, by kind; those of another kind are about what it says.
+COVERAGE: Final = "coverage"
+OF_PARAMETERS: Final = (COVERAGE, "gradient", "single-device gradient")
 
 _SAYS: Final[dict[Verdict, str]] = {
     "proved": "the parallel plan computes what the single-device plan computes, for every input",
@@ -57,6 +61,9 @@ def write(result: Result, to: Console) -> None:
     """The report, on one screen."""
     verdict = result.verdict
     head: list[RenderableType] = [Text(f"{verdict}: {_SAYS[verdict]}", style=_STYLES[verdict])]
+    if verdict == "proved" and result.assumption_details:
+        count = many(len(unstated(result.assumption_details)), "assumption")
+        head.append(Text(f"  proved, under {count} that you did not state"))
     if result.reason:
         head.append(Padding(Text(short(result.reason)), (0, 0, 0, 2)))
     told = told_of(result)
@@ -134,11 +141,18 @@ def _conclusions(result: Result) -> Iterator[str]:
 
 
 def _counted(kind: str, names: Sequence[str]) -> str:
-    """Conclusions of one kind: of how many parameters, in how many places."""
+    """Conclusions of one kind: of how many parameters or outputs, in how many places."""
     distinct = len(set(names))
-    of = "" if kind == "loss" else f" of {many(distinct, 'parameter')}"
-    places = f", in {len(names):,} places" if len(names) > (distinct if of else 1) else ""
-    return f"{kind}{of}{places}"
+    if kind == "loss":
+        return kind + (f", in {len(names):,} places" if len(names) > 1 else "")
+    about, _, covered = kind.rpartition(" ")
+    if kind in OF_PARAMETERS:
+        what = f"{kind} of {many(distinct, 'parameter')}"
+    elif covered == COVERAGE:
+        what = f"{COVERAGE} of {many(distinct, about)}"
+    else:
+        what = many(distinct, kind)
+    return what + (f", in {len(names):,} places" if len(names) > distinct else "")
 
 
 def _failed(conclusion: Conclusion) -> str:

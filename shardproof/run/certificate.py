@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from shardproof.cluster.settings import Settings
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.records.certificate import SHAPES
 from shardproof.engine.records.run import TemplateRecord, write_run
 from shardproof.partition.stages.partition import Partition
@@ -21,7 +22,7 @@ def write(
     result: Partition,
     answers: Answers,
     decision: Decision,
-    assumptions: Sequence[str],
+    assumptions: Sequence[Assumption],
     counts: Counts,
     settings: Settings,
     inputs: Mapping[str, str],

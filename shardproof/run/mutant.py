@@ -9,8 +9,8 @@ from typing import Final
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan import same_model as pairing
-from shardproof.engine.plan import wellformed
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import wellformed
 from shardproof.inputs.assume import Assumptions
 from shardproof.partition.templates.memo import Memo
 from shardproof.run import pipeline

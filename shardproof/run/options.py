@@ -4,7 +4,7 @@
 arguments of `shardproof.verify`, the record of a run (`shardproof.run.request`) and what sweeps and
 suites may set are made from its fields. One more option is one more field, for example
 
-    strict: bool = field(default=False, metadata=_text("Prove by the default assumptions only."))
+    strict: bool = field(default=False, metadata=_text("No proof on what is inferred."))
 
 which is then ``--strict``, ``verify(strict=True)``, in ``run.json``, and ``options.strict`` for
 whoever acts on it. An option with a say in where or how solvers run is also handed on in
@@ -156,6 +156,10 @@ class Options:
     )
     proofs: bool = field(
         default=False, metadata=_text("Store cvc5's proof of every template (docs/proofs.md).")
+    )
+    strict: bool = field(
+        default=False,
+        metadata=_text("No proof on assumptions but defaults, stated ones and the framework's."),
     )
 
     def settings(self) -> Settings:

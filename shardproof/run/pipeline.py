@@ -17,10 +17,14 @@ from shardproof.diagnosis.search import diagnosed
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan import constants as rounding
+from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.assumptions import stated_orders
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.mesh import on_one_mesh
+from shardproof.engine.schedule import liveness
 from shardproof.engine.simulation.simulate import Simulation
 from shardproof.engine.small_model.kept_whole import kept_whole
+from shardproof.engine.specification.definedness import doubtful
 from shardproof.inputs.assume import Assumptions
 from shardproof.partition.audit.exhaustive import Audit, audit
 from shardproof.partition.evidence.precision import precision
@@ -29,12 +33,13 @@ from shardproof.partition.evidence.rounding import without_rounding
 from shardproof.partition.stages.partition import Partition, partition
 from shardproof.partition.templates.memo import Memo
 from shardproof.run import certificate
+from shardproof.run.optional import optional
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.proofs import Proof, produce
 from shardproof.run.result import Conclusion, Counts, Result, Seconds
 from shardproof.run.solve import Answers, Solving
-from shardproof.run.verdict import Decision, decide, is_proved, name_stage, unproved
+from shardproof.run.verdict import Decision, decide, is_proved, name_stage, strictly, unproved
 
 #: How many inputs are tried before a failed conclusion counts as unconfirmed.
 SEEDS = 4
@@ -69,6 +74,7 @@ def run(
     `cluster.execute.execute`.
     """
     start = time.perf_counter()
+    plan = on_one_mesh(plan)
     progress.phase("partition")
     told = (*assumptions.describe(plan), *stated_orders(plan))
     try:
@@ -81,25 +87,29 @@ def run(
             reason=f"single-device plan: {error}",
             counts=Counts(ranks=plan.ranks),
             seconds=Seconds(load=load_seconds, partition=seconds, total=load_seconds + seconds),
-            assumptions=told,
+            assumptions=texts(told),
+            assumption_details=told,
             run_dir=str(out),
         )
-    told = (*told, *rounding.statement(result.plan))
+    told = (*told, *liveness.statement(result.plan), *rounding.statement(result.plan))
     if not result.faults:
         result.findings += [*precision(result), *metadata(result)]
     with joined(settings), Ledger(out) as ledger:
-        texts = stating.texts(result, settings, progress.update)
+        stated = stating.texts(result, settings, progress.update)
         partitioned = time.perf_counter()
         progress.phase("solve")
         cache = VerdictCache(path(options.cache_dir)) if options.cache else None
         solving = Solving(settings, ledger, cache, progress.update)
-        answers = solving.run(texts)
+        answers = solving.run(stated)
         if options.exhaustive:
             batch = batch_instances(settings.memory_budget_bytes)
             _audit(result, solving, audit(result, out / INSTANCES, batch, progress.update))
     solved = time.perf_counter()
     progress.phase("compose")
     decision = _decide(result, answers, otherwise)
+    beside = optional(result, answers) if result.conclusions else []
+    if options.strict:
+        decision = strictly(decision, told)
     composed = time.perf_counter()
     found = counts(result, answers)
     proofs: list[Proof] = []
@@ -121,12 +131,13 @@ def run(
             compose=composed - solved,
             total=load_seconds + time.perf_counter() - start,
         ),
-        assumptions=told,
+        assumptions=texts(told),
+        assumption_details=told,
         kept_whole=kept_whole(result.nodes),
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
         ),
-        findings=(*decision.findings, *_of_cache(cache)),
+        findings=(*decision.findings, *beside, *_of_cache(cache)),
         run_dir=str(out),
     )
 
@@ -157,6 +168,8 @@ def _decide(
             )
         if result.faults or (simulation is not None and simulation.differs):
             found = diagnosed(result, simulation, otherwise)
+    elif doubtful(result.nodes, result.reference_size):
+        simulation = simulated(result, SEEDS, until_defined=True)
     return decide(result, open_stages, found, simulation)
 
 

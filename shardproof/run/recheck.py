@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import store
 from shardproof.engine.records.certificate import read_certificate
 from shardproof.engine.storage.tables import read_file
 from shardproof.inputs.assume import Assumptions
@@ -30,11 +30,14 @@ MOST_SHOWN: Final = 200
 @dataclass(frozen=True, slots=True)
 class Source:
     """``inputs``: SHA-256 of the files by role; ``plan``: what they say (None: not read again, and
-    ``note`` says why)."""
+    ``note`` says why); ``files``: which these are; ``refused``: why files that are there cannot be
+    what the run was made from."""
 
     inputs: dict[str, str]
     plan: Plan | None
     note: str = ""
+    files: tuple[str, ...] = ()
+    refused: str = ""
 
 
 def read_again(run_dir: Path, files: Sequence[Path]) -> Source:
@@ -54,7 +57,7 @@ def read_again(run_dir: Path, files: Sequence[Path]) -> Source:
     except InvalidInput as error:
         if files:
             raise
-        return Source({}, None, f"the input was not read again: {error}")
+        return Source({}, None, refused=f"the input is there, and is refused: {error}")
 
 
 def _is_there(path: Path) -> bool:
@@ -68,7 +71,8 @@ def _read(run_dir: Path, paths: Sequence[Path], question: asked.Asked | None) ->
     single, parallel = paths[0], (paths[1] if len(paths) > 1 else None)
     assumptions = question.assumptions if question is not None else Assumptions()
     plan = load_plan(single, parallel, assumptions)
-    return Source(digests(single, parallel), _as_in(run_dir, plan))
+    named = tuple(str(path.resolve()) for path in paths)
+    return Source(digests(single, parallel), _as_in(run_dir, plan), files=named)
 
 
 def _as_in(run_dir: Path, plan: Plan) -> Plan:

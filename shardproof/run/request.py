@@ -13,8 +13,8 @@ import msgspec
 
 from shardproof.cluster.settings import Settings
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import store
 from shardproof.engine.records.run import PLAN
 from shardproof.engine.storage.tables import read_file
 from shardproof.inputs import rundir

@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from shardproof.engine.findings import Difference, Finding
+from shardproof.engine.plan.assumption import Assumption
 
 Verdict: TypeAlias = Literal["proved", "refuted", "inconclusive", "invalid input"]
 
@@ -88,6 +89,7 @@ class Result:
     """The outcome of a run.
 
     ``reason`` says why a verdict is inconclusive, or what is wrong with the input.
+    ``assumption_details``: the same, one by one, for machines.
     ``kept_whole``: axes to which no reduction of sizes was applied, and why.
     ``peak_rss_mib``: this process and its children together.  ``run_dir`` is empty if the run
     ended before it had one.
@@ -98,6 +100,7 @@ class Result:
     seconds: Seconds = Seconds()
     peak_rss_mib: float = 0.0
     assumptions: tuple[str, ...] = ()
+    assumption_details: tuple[Assumption, ...] = ()
     kept_whole: tuple[str, ...] = ()
     conclusions: tuple[Conclusion, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -118,6 +121,7 @@ class Result:
             "seconds": {name: round(value, 6) for name, value in asdict(self.seconds).items()},
             "peak_rss_mib": round(self.peak_rss_mib, 3),
             "assumptions": list(self.assumptions),
+            "assumption_details": [asdict(a) for a in self.assumption_details],
             "kept_whole": list(self.kept_whole),
             "conclusions": [_listed(asdict(c)) for c in self.conclusions],
             "findings": [_finding(f) for f in self.findings],
@@ -140,6 +144,9 @@ class Result:
                 seconds=Seconds(**data["seconds"]),
                 peak_rss_mib=data["peak_rss_mib"],
                 assumptions=tuple(data["assumptions"]),
+                assumption_details=tuple(
+                    Assumption(**a) for a in data.get("assumption_details", ())
+                ),
                 kept_whole=tuple(data.get("kept_whole", ())),  # earlier versions did not say
                 conclusions=tuple(Conclusion(**_tupled(c)) for c in data["conclusions"]),
                 findings=tuple(_read_finding(f) for f in data["findings"]),

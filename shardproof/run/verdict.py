@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from shardproof.engine.findings import Finding
+from shardproof.engine.plan.assumption import Assumption, beyond_strict
+from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.simulation.simulate import Comparison, Simulation
+from shardproof.engine.specification.conclusions import told
 from shardproof.partition.stages.partition import Partition, Stage
 from shardproof.run.result import Verdict
 from shardproof.run.solve import Answers
 
 #: Findings that are listed one by one; more of a kind are counted.
 MOST = 20
+
+
+#: Why no run of both programs says anything.
+UNDEFINED = "the single-device program is undefined on all inputs that were tried"
+#: A kind of assumption that is beyond ``--strict``, in a sentence.
+_KINDS: Final[Mapping[str, str]] = {
+    "inferred": "inferred",
+    "stand-in": "a stand-in",
+    "not captured": "not captured",
+    "user's word": "the user's word",
+}
 
 
 class Decision(NamedTuple):
@@ -72,6 +86,8 @@ def decide(
     told = {(f.kind, f.message) for f in diagnosis}
     notes = listed([f for f in result.findings if (f.kind, f.message) not in told])
     if is_proved(result, open_stages):
+        if simulation is not None and simulation.undefined:
+            return Decision("inconclusive", UNDEFINED, notes)
         return Decision("proved", "", notes)
     if result.faults:
         return Decision("refuted", "", (*listed(diagnosis or result.faults), *notes))
@@ -84,6 +100,18 @@ def decide(
         why(result, open_stages, simulation),
         (*result.unsupported[:MOST], *notes),
     )
+
+
+def strictly(decision: Decision, assumptions: Sequence[Assumption]) -> Decision:
+    """The decision, or that a proof is none where it rests on more than ``--strict`` allows."""
+    beyond = beyond_strict(assumptions)
+    if decision.verdict != "proved" or not beyond:
+        return decision
+    first = beyond[0]
+    more = f", and {len(beyond) - 1} more" if len(beyond) > 1 else ""
+    where = f" ({first.where})" if first.where else ""
+    reason = f"--strict: the proof rests on what is {_KINDS[first.kind]}: {first.text}{where}{more}"
+    return Decision("inconclusive", reason, decision.findings)
 
 
 def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -111,6 +139,8 @@ def why(
     failed = [c for c in result.conclusions if not c.holds]
     if failed:
         found = failed[0].message
+        if simulation is not None and simulation.undefined:
+            return f"{UNDEFINED}, and this is not concluded: {found}"
         if simulation is not None and simulation.failure:
             return f"local mismatch that could not be confirmed ({simulation.failure}): {found}"
         return f"local mismatch that no conclusion confirms: {found}"
@@ -128,13 +158,14 @@ def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:
 
 
 def _conclusion(result: Partition, found: Comparison) -> Finding:
-    name = "loss" if found.shard < 0 else f"gradient of {found.name}"
+    name = "loss" if found.demand.kind == LOSS else told(found.demand.kind, found.name)
     ranks = (result.plan.programs[found.program].base,) if found.program >= 0 else ()
     where = f"rank {ranks[0]}" if ranks else "every rank"
     messages = [
         c.message
         for c in result.conclusions
-        if not c.holds and c.program == found.program and c.name == found.name
+        if not c.holds
+        and (c.kind, c.program, c.name) == (found.demand.kind, found.program, found.name)
     ]
     return Finding(
         "conclusion",

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shardproof.engine.plan import store
-from shardproof.engine.plan.columns import TABLES as PLAN_TABLES
-from shardproof.engine.plan.columns import Columns, from_columns, to_columns
+from shardproof.engine.plan_files import store
+from shardproof.engine.plan_files.columns import from_columns, to_columns
+from shardproof.engine.plan_files.tables import TABLES as PLAN_TABLES
+from shardproof.engine.plan_files.tables import Columns
 from shardproof.engine.records.certificate import FORMAT
 from shardproof.engine.records.run import SUFFIX, TABLES, text_digest
 from shardproof.engine.storage.tables import decode, encode, write_file

@@ -15,6 +15,7 @@ from shardproof.engine.plan.ir import Plan
 from shardproof.engine.records.certificate import Certificate
 from shardproof.engine.records.run import StageRecord, TemplateRecord, write_run
 from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.schedule.liveness import statement
 from shardproof.engine.specification.conclusions import Conclusion
 from shardproof.frontends.zoo import build
 from shardproof.partition.stages.partition import partition
@@ -79,7 +80,7 @@ class Parts:
             conclusions=self.conclusions,
             verdict=self.verdict,
             inputs={"plan": "0" * 64},
-            assumptions=(*statements(self.plan), *stated_orders(self.plan)),
+            assumptions=(*statements(self.plan), *stated_orders(self.plan), *statement(self.plan)),
         )
 
 

@@ -12,7 +12,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,13 @@ from shardproof.checker import check
 from shardproof.checker.obligations.restate import read_by
 from shardproof.checker.solving import Solver, Texts
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
+from shardproof.engine.plan.assumption import Assumption, texts
 from shardproof.engine.plan.assumptions import statements
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import store
 from shardproof.engine.records.certificate import SHAPES
 from shardproof.engine.records.run import TABLES, Run, read_run
-from shardproof.engine.reference_runtime import runtime
+from shardproof.engine.reference_runtime import compare as runtime
 from shardproof.frontends.zoo import build
 from shardproof.run.result import Counts
 from shardproof.solvers import Portfolio
@@ -44,19 +45,20 @@ from tests.checker.cells import (
 from tests.checker.conftest import SIZES
 from tests.checker.record.test_files import edit_certificate
 from tests.engine import small_plans
-from tests.faults import test_routes
+from tests.faults import expected, test_routes
 from tests.frontends.zoo.test_moe import small as small_mixture
 
 SEED = 7
 Plans = dict[str, Callable[[], Plan]]
 
 #: Two ranks that divide an inner dimension; a value by another route, whose templates' cuts were
-#: moved back.
+#: moved back; outputs and gradients that a table of its own expects.
 SMALL: Plans = {
     "two ranks": small_plans.row_parallel,
     "another route": lambda: test_routes.plan(
         test_routes.difference_of_squares, test_routes.sum_of_squares
     ),
+    "a table of expectations": lambda: expected.graded(whole=False),
 }
 #: Everything that a plan of the zoo has: pieces of gradients (``updated_as``), messages, experts.
 LARGE: Plans = {
@@ -261,7 +263,7 @@ UNTOLD = {
 
 def test_every_field_of_a_certificate_is_looked_at(verified: Path) -> None:
     fields = json.loads((verified / "certificate.json").read_bytes()).keys()
-    held_elsewhere = {"assumptions", "counts", "reasons"}
+    held_elsewhere = {"assumptions", "assumption_details", "counts", "reasons"}
     assert fields == FIELDS.keys() | UNTOLD.keys() | held_elsewhere
     assert check(verified, proofs=True).problems == ()
 
@@ -297,14 +299,35 @@ def test_every_assumption_is_named_once_and_no_other(verified: Path, tmp_path: P
         assert told(run) == [f"assumption: the certificate names twice: {line}"]
     edit_certificate(run, assumptions=[*right, "the moon is full"])
     assert told(run) == ["assumption: the plan does not assume what is named: the moon is full"]
-    edit_certificate(run, assumptions=right[::-1])
+    details = read_run(run).certificate.assumption_details
+    edit_certificate(run, **assumed(details[::-1]))
     assert check(run).ok
+    edit_certificate(run, assumptions=right)
+    assert told(run) == ["assumption: the certificate describes other assumptions than it names"]
+    for number, one in enumerate(details):
+        for other in (
+            dataclasses.replace(one, kind="framework"),
+            dataclasses.replace(one, about="another"),
+            dataclasses.replace(one, where="elsewhere"),
+        ):
+            edit_certificate(run, **assumed((*details[:number], other, *details[number + 1 :])))
+            said = told(run)
+            assert len(said) == 1
+            assert said[0].endswith(f"what the plan does not: {one.text[:200]}")
+
+
+def assumed(details: Sequence[Assumption]) -> dict[str, Any]:
+    """The fields of a certificate that say so."""
+    return {
+        "assumptions": texts(details),
+        "assumption_details": [dataclasses.asdict(one) for one in details],
+    }
 
 
 def test_how_losses_combine_may_be_the_users_word(verified: Path, tmp_path: Path) -> None:
     run = fresh(verified, tmp_path / "run")
     (run / "result.json").unlink()
-    edit_certificate(run, assumptions=statements(store.load(run / "plan"), chosen=True))
+    edit_certificate(run, **assumed(statements(store.load(run / "plan"), chosen=True)))
     assert check(run).ok
 
 

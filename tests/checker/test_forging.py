@@ -16,77 +16,10 @@ import pytest
 
 from shardproof.checker import check
 from shardproof.checker.result import Problems
-from shardproof.checker.values.sides import UNCLAIMED, Side, live_rows
-from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.obligations.obligation import build
-from shardproof.engine.records.run import StageRecord, TemplateRecord
-from shardproof.engine.schedule.unroll import unroll
-from shardproof.engine.specification.conclusions import conclude
-from shardproof.engine.specification.gradients import derive
-from shardproof.solvers import Query
 from tests.checker.changes import operator, output, with_term, without_last_reduction
+from tests.checker.forge import concluded, forged
 from tests.checker.test_changed_plans import PLAN_CHANGES
 from tests.checker.test_tampering import TAMPERINGS
-
-STATING = (Unsupported, ShapeMismatch, ValueError, LookupError, ArithmeticError, AssertionError)
-
-
-def sides(parts: Any) -> list[Side]:
-    """Both sides as the checker sees them."""
-    plan = parts.plan
-    derived = derive(plan.single, unroll([plan.single], 1))
-    parallel = unroll(plan.programs, plan.microbatches)
-    single = derived.unrolled
-    roots = [derived.loss, *derived.gradients.values(), *(v for _, _, v in single.gradients)]
-    ends = [v for _, _, v in (*parallel.losses, *parallel.gradients)]
-    return [
-        Side("single", plan, (plan.single,), single, parts.single, 1, live_rows(single, roots), {}),
-        Side(
-            "parallel",
-            plan,
-            plan.programs,
-            parallel,
-            parts.parallel,
-            plan.microbatches,
-            live_rows(parallel, ends),
-            {},
-        ),
-    ]
-
-
-def forged(parts: Any) -> Any:
-    """A run of the changed parts in which everything fits together."""
-    stages: list[StageRecord] = []
-    templates: dict[tuple[str, str], int] = {}
-    records: list[TemplateRecord] = []
-    for side in sides(parts):
-        for number, row in enumerate(side.unrolled.rows):
-            live, template = number in side.live, -1
-            claim = None if row.kind in UNCLAIMED else side.claim(row)
-            if claim is not None:
-                try:
-                    query = Query.of("", build(parts.nodes, claim).goals)
-                except STATING:
-                    pass
-                else:
-                    texts = query.linear_text, query.nonlinear_text
-                    template = templates.setdefault(texts, len(records))
-                    if template == len(records):
-                        records.append(TemplateRecord(*texts, side.name, number))
-            stages.append(StageRecord(side.name, number, template, live, ""))
-    parts.stages[:] = stages
-    parts.templates[:] = records
-    return parts
-
-
-def concluded(parts: Any) -> Any:
-    """The conclusions that follow from the changed lineages, as the checker will find them."""
-    parallel = sides(parts)[1]
-    derived = derive(parts.plan.single, unroll([parts.plan.single], 1))
-    parts.conclusions[:] = conclude(
-        parts.plan, parts.nodes, derived, parts.single, parallel.unrolled, parts.parallel
-    )
-    return parts
 
 
 def rejected(parts: Any, folder: Path) -> list[str]:

@@ -17,7 +17,7 @@ from shardproof.campaigns.nightly.night import INTERNAL, Night, Point, Template
 from shardproof.campaigns.nightly.suite import Limits, read
 from shardproof.cli import main
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from tests.engine import small_plans
 
 ROOT = Path(__file__).resolve().parents[2]

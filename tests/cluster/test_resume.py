@@ -18,7 +18,7 @@ import pytest
 from shardproof import api, checker
 from shardproof.cluster.verdicts.ledger import FILE, Ledger, read
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.frontends import zoo
 from shardproof.resume import resume
 from shardproof.run import certificate, pipeline, status

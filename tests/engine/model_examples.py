@@ -53,6 +53,25 @@ def _matmul(d: Draw) -> Call:
 example("matmul", _matmul, lambda a, x, y: x @ y)
 
 
+def _broadcast_matmul(d: Draw) -> Call:
+    """Leading dimensions that one factor lacks, or has once; rows and columns without one."""
+    lead = d.sizes(1 + d.below(3))
+    m, k, n = d.sizes(3)
+
+    def part() -> list[int]:
+        kept = lead[d.below(len(lead) + 1) :]
+        return [1 if d.below(3) == 0 else size for size in kept]
+
+    shapes = [*part(), m, k], [*part(), k, n]
+    if d.below(4) == 0:
+        shapes[d.below(2)][:] = [k]
+    return [d.real(*shape) for shape in shapes], {}
+
+
+for _ in range(4):
+    example("matmul", _broadcast_matmul, lambda a, x, y: x @ y, conforms=False)
+
+
 def _causal(length: int) -> Any:
     return torch.full((length, length), -torch.inf, dtype=torch.float64).triu(1)
 

@@ -178,6 +178,22 @@ example(
     lambda d: ([d.real(*d.sizes(3))], {"dims": (2, 0, 1)}),
     lambda a, x: x.permute(2, 0, 1),
 )
+example(
+    "permute",
+    lambda d: ([d.real(*d.sizes(4))], {"dims": (-1, 0, -3, 2)}),
+    lambda a, x: x.permute(-1, 0, -3, 2),
+    conforms=False,
+)
+
+
+def _expanded(d: Draw) -> Call:
+    """Dimensions of size 1 repeated, others kept (by their size or by -1), more in front."""
+    lead, kept, repeated, last = d.sizes(4)
+    more = d.sizes(d.below(3))
+    return [d.real(lead, kept, 1, last)], {"size": (*more, lead, -1, repeated, last)}
+
+
+example("expand", _expanded, lambda a, x: x.expand(a["size"]), conforms=False)
 
 
 def _view(d: Draw) -> Call:

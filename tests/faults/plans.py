@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardproof.engine.plan import same_model as pairing
-from shardproof.engine.plan import wellformed
 from shardproof.engine.plan.ir import Attr, Body, Call, Op, Plan, Program, Shard, Value
+from shardproof.engine.plan_files import wellformed
 from shardproof.frontends.zoo import build
 from shardproof.inputs.assume import Assumptions
 from shardproof.mutation.edit import apart

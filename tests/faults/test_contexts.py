@@ -9,6 +9,7 @@ from shardproof.engine.plan.ir import Body, Plan
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.shrink import shrink
 from shardproof.engine.simulation.simulate import simulate
+from shardproof.engine.specification.gradients import recorded
 from shardproof.frontends.builder.builder import BodyBuilder
 from tests.faults.plans import edit_body, proved, refuted
 from tests.faults.test_routes import Formula, plan
@@ -70,5 +71,5 @@ def test_sizes_that_coincide_are_made_small_together() -> None:
     assert context is not None
     assert gradient is not None
     assert sizes.dims(context.dims) == sizes.dims(gradient.dims)
-    found = simulate(made, single, parallel)
+    found = simulate(made, recorded(made, single), parallel)
     assert (found.failure, found.differs) == ("", False)

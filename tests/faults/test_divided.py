@@ -14,7 +14,7 @@ import pytest
 
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.plan.ir import Body, Plan, Program
-from shardproof.engine.reference_runtime import runtime
+from shardproof.engine.reference_runtime import compare as runtime
 from shardproof.frontends.zoo import build
 from shardproof.mutation.edit import Draft
 from tests.faults.plans import edit_body, edit_program, edit_shard, proved, verify

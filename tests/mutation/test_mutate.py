@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from shardproof.commands.mutate import mutate
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import store
 from shardproof.frontends.zoo import build
 from shardproof.mutation import campaign
 from shardproof.mutation.edit import Draft, apart, one_call, separable

@@ -13,6 +13,7 @@ import pytest
 
 import shardproof
 from shardproof.engine.findings import Finding
+from shardproof.engine.plan.assumption import Assumption, texts
 from shardproof.engine.plan.ir import Plan
 from shardproof.frontends import zoo
 from shardproof.run.result import Conclusion, Counts, Result, Seconds
@@ -37,13 +38,20 @@ def tiny(**changes: int) -> Plan:
     return made
 
 
+ASSUMED = (
+    Assumption("default", "numbers", "", "numbers are real: rounding and casts change nothing"),
+    Assumption("stated", "batch", "the plan", "the batch is cut"),
+)
+
+
 def proved() -> Result:
     return Result(
         verdict="proved",
         counts=Counts(232, 1188, 8, 310, 1204, 45, 12),
         seconds=Seconds(0.31, 0.52, 0.74, 0.11, 1.7),
         peak_rss_mib=211.6,
-        assumptions=("numbers are real: rounding and casts change nothing", "the batch is cut"),
+        assumptions=texts(ASSUMED),
+        assumption_details=ASSUMED,
         kept_whole=(
             "10 numbered classes: an index names one",
             "positions that a causal mask compares: they keep their order",
@@ -75,7 +83,8 @@ def refuted() -> Result:
         counts=Counts(232, 1188, 8, 310, 1204, 45, 0),
         seconds=Seconds(0.31, 0.52, 0.74, 0.11, 1.7),
         peak_rss_mib=211.6,
-        assumptions=("numbers are real: rounding and casts change nothing",),
+        assumptions=texts(ASSUMED[:1]),
+        assumption_details=ASSUMED[:1],
         conclusions=(
             Conclusion("loss", "segment 9: sum #4", (0,), False, "rank 0: the loss is half of it"),
             *(Conclusion("gradient", f"w{n}", (0, 1), False) for n in range(4)),

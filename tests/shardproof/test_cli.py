@@ -19,7 +19,7 @@ import shardproof
 from shardproof import api, cli
 from shardproof.checker import CheckResult
 from shardproof.cluster.settings import ExecutorName, Settings
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.frontends.zoo import MODELS
 from shardproof.inputs.assume import Assumptions
 from shardproof.run.options import EXECUTORS, SOLVERS
@@ -461,6 +461,7 @@ def test_check(
         "problems": list(problems),
         "notes": [note],
         "counts": {"rows": 3},
+        "compared": [],
         "run_dir": str(tmp_path / "run"),
     }
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from shardproof import cli
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.engine.storage.files import unwritable
 from shardproof.inputs import rundir
 from tests.shardproof.faces import ROOT, tiny

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from tests.shardproof.faces import ROOT, tiny
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from tests.shardproof.faces import ROOT, tiny
 
 COMMAND = [sys.executable, "-m", "shardproof"]

@@ -13,8 +13,8 @@ import pytest
 
 import shardproof
 from shardproof.checker import check
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import store
 from shardproof.frontends.zoo import build
 from shardproof.partition.stages.partition import partition
 from shardproof.partition.stages.state import obligations

@@ -14,8 +14,8 @@ import pytest
 
 from shardproof.cluster.verdicts.cache import VerdictCache
 from shardproof.cluster.verdicts.ledger import FILE, read
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import store
 from shardproof.frontends.zoo import build
 from shardproof.inputs.assume import Assumptions
 from shardproof.run import pipeline

@@ -20,7 +20,7 @@ from shardproof.cluster.settings import installed_version
 from shardproof.cluster.verdicts.ledger import FILE as LEDGER
 from shardproof.cluster.verdicts.ledger import read as read_ledger
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.engine.storage import files
 from shardproof.engine.storage.files import unwritable
 from shardproof.inputs import rundir

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from shardproof.campaigns.sweep.spec import MODEL
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.frontends import zoo
 
 #: The degrees that a plan needs, where a point does not say.

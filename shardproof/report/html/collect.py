@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import texts
 from shardproof.engine.records.run import Run, read_run
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.unroll import unroll
@@ -38,6 +39,14 @@ MEANS: Final = {
     "gradient": "a rank ends with its part of the single-device gradient",
     "loss": "the losses combine to the single-device loss",
     "single-device gradient": "the single-device plan's own backward is its loss's derivative",
+    "output": "a rank ends with its part of the single-device output",
+    "output coverage": "the parts of an output that ranks hold are all of it",
+    "updated parameter": "a rank ends with its part of the single-device updated parameter",
+    "updated parameter coverage": "the updated parts that ranks hold are all of the parameter",
+    "state": "a rank ends with its part of the single-device state",
+    "state coverage": "the parts of a state that ranks hold are all of it",
+    "buffer": "a rank ends with its part of the single-device buffer",
+    "buffer coverage": "the parts of a buffer that ranks hold are all of it",
 }
 
 
@@ -216,7 +225,7 @@ def _add_plan(data: Data, run: Run, result: Data) -> None:
         "name": run.plan.name,
         "ranks": run.plan.ranks,
         "microbatches": run.plan.microbatches,
-        "notes": list(run.plan.notes),
+        "notes": [*run.plan.notes, *texts(run.plan.assumed)],
         "loss": run.plan.loss,
         "mesh": mesh.mesh(run.plan, {rank for one in marked for rank in one["ranks"]}),
         "schedule": schedule.schedule(run.plan, _failing_bodies(run, marked)),

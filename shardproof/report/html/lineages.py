@@ -10,10 +10,10 @@ from fractions import Fraction
 from typing import Any, Final
 
 from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Term
+from shardproof.engine.plan.collectives import COMMUNICATION
 from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.records.run import PARALLEL, Run, StageRecord
 from shardproof.engine.schedule.instances import Row, Unrolled
-from shardproof.engine.schedule.messages import COMMUNICATION
 
 #: In the order of the legend.
 KINDS: Final = ("replicated", "sharded", "partial", "other", "unknown")

@@ -11,9 +11,10 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.collectives import TABLE
 from shardproof.engine.plan.ir import Body, Plan
 from shardproof.engine.schedule.dataflow import Structure, flow, label
-from shardproof.engine.schedule.messages import COMMUNICATION, match
+from shardproof.engine.schedule.messages import match
 
 #: Rows (stages that differ) and steps of one that are drawn.
 MOST_STAGES: Final = 32
@@ -34,7 +35,7 @@ def kind_of(body: Body) -> str:
     if any(op.backward for op in body.ops) or body.mirror >= 0:
         return "B"
     # A chunk in the order that a plan records is a slice.
-    moves = COMMUNICATION | {"load_batch", "chunk", "identity", "slice"}
+    moves = TABLE.keys() | {"identity", "slice"}
     return "F" if any(op.name not in moves for op in body.ops) else ""
 
 

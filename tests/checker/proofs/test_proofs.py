@@ -22,8 +22,8 @@ from shardproof.checker.result import Problems
 from shardproof.checker.solving import Solver, Texts
 from shardproof.cli import main
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import store
 from shardproof.engine.records.run import read_run
 from shardproof.run.recheck import read_again
 from tests.checker.record.test_files import edit_certificate

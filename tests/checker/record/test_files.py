@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ import pytest
 
 from shardproof.checker import check
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
-from shardproof.engine.plan.assumptions import EXPECTED
+from shardproof.engine.plan.assumptions import expectation
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import store
 from shardproof.engine.records.run import SUFFIX, TABLES, read_run, text_digest
 from shardproof.engine.small_model.kept_whole import kept_whole
 
@@ -378,7 +379,12 @@ def test_a_proof_that_lacks_what_was_expected_is_none(run: Path) -> None:
     (run / "result.json").write_text('{"verdict": "inconclusive", "reason": "not concluded"}')
     rejected(run, "result.json says inconclusive, the certificate proved", "verdict")
     certificate = read_run(run).certificate
-    edit_certificate(run, assumptions=[*certificate.assumptions, f"{EXPECTED}norm.weight"])
+    expected = expectation(["norm.weight"])
+    edit_certificate(
+        run,
+        assumptions=[*certificate.assumptions, expected.text],
+        assumption_details=[asdict(a) for a in (*certificate.assumption_details, expected)],
+    )
     assert check(run).ok
     (run / "result.json").write_text('{"verdict": "refuted"}')
     rejected(run, "result.json says refuted, the certificate proved", "verdict")

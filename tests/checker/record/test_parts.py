@@ -8,7 +8,7 @@ import pytest
 
 from shardproof import api, checker
 from shardproof.checker.record.parts import joined
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.run import check_in_parts as spread_check
 from tests.engine import small_plans
 

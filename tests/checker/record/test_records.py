@@ -15,9 +15,9 @@ import pytest
 import shardproof
 from shardproof.checker import check
 from shardproof.cluster.verdicts.ledger import read
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan, Shard
 from shardproof.engine.plan.recorded import Claimed
+from shardproof.engine.plan_files import store
 from tests.checker.record.test_files import record, recorded
 from tests.checker.test_forging import concluded, forged
 from tests.checker.test_real_plans import PARALLEL, real_plan

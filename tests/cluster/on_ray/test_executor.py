@@ -34,7 +34,7 @@ from shardproof.cluster.on_ray.tasks import spread
 from shardproof.cluster.settings import Settings
 from shardproof.cluster.verdicts.events import Events
 from shardproof.cluster.verdicts.ledger import FILE, Ledger, read
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.partition.stages.partition import partition
 from shardproof.solvers import Query, Solved, SolverUnavailable
 from tests.cluster.work import endless, expected, heavy, mixed

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from shardproof.cluster.verdicts.ledger import FILE, read
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.frontends import zoo
 from tests.cluster.nodes import ROOT, Cluster, family
 from tests.engine import small_plans

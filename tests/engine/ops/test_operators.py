@@ -67,7 +67,7 @@ def check_forward(example: Example, number: int) -> None:
 
 def check_backward(example: Example, number: int) -> None:
     inputs, attrs = example.build(draw(example, number))
-    data = lookup(example.operator).data
+    data = lookup(example.operator).index_data(len(inputs))
     tensors = [torch.tensor(x, requires_grad=i not in data) for i, x in enumerate(inputs)]
     outputs = reference(example, tensors, attrs)
     rng = np.random.default_rng(number)
@@ -258,7 +258,7 @@ def test_terms_mean_the_values(example: Example, field: bool) -> None:
         )
     )
     if example.differentiable:
-        data = lookup(example.operator).data
+        data = lookup(example.operator).index_data(len(inputs))
         wrt = [
             i
             for i in range(len(inputs))

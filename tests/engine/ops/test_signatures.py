@@ -277,7 +277,7 @@ class Claims:
     def state_backward(self) -> None:
         """Gradients of inputs with a parallel or summed axis are those of its parts; of inputs
         without a parallel axis that the outputs have, they add up."""
-        data = lookup(self.example.operator).data
+        data = lookup(self.example.operator).index_data(len(self.inputs))
         wrt = [i for i in range(len(self.inputs)) if i not in data and not self.gate(i)]
         gradients = [self.symbols(f"g{i}", y) for i, y in enumerate(self.whole)]
 

@@ -9,7 +9,8 @@ import pytest
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.plan.ir import Plan, Program
-from shardproof.engine.reference_runtime import runtime
+from shardproof.engine.reference_runtime import compare as runtime
+from shardproof.engine.reference_runtime.exchange import Stuck
 from shardproof.mutation import label as labels
 from shardproof.mutation.label import Labelled, label
 from tests.faults.plans import attrs, edit_calls, edit_op, edit_program, llama, swapped_calls
@@ -46,11 +47,11 @@ def test_what_differs_is_named() -> None:
 def test_ranks_that_cannot_go_on_are_stuck() -> None:
     plan = llama(pp=2, microbatches=2, layers=2, sequence=4, ffn=8)
     assert runtime.worst(plan, 0)[0] < 1e-12
-    with pytest.raises(runtime.Stuck, match="which nothing has written"):
+    with pytest.raises(Stuck, match="which nothing has written"):
         runtime.worst(edit_calls(plan, 1, swapped_calls(0, 1)), 0)
-    with pytest.raises(runtime.Stuck, match="wait for each other"):
+    with pytest.raises(Stuck, match="wait for each other"):
         runtime.worst(edit_calls(plan, 0, lambda calls: calls[:1]), 0)
-    with pytest.raises(runtime.Stuck, match="join in different collectives"):
+    with pytest.raises(Stuck, match="join in different collectives"):
         runtime.worst(edit_op(parts(), "all_gather", attrs(dim=0), program=1), 0)
 
 

@@ -11,8 +11,10 @@ import pytest
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.simulate import Simulation, simulate
+from shardproof.engine.specification.gradients import recorded
 from shardproof.frontends.zoo import build
 from tests.engine.real_plans import LARGE_MOE, LLAMA, MOE, real
 from tests.engine.small_plans import gathered, replicas, row_parallel, sides, step
@@ -38,7 +40,8 @@ WRONG = {
 
 
 def run(plan: Plan, **options: int) -> Simulation:
-    return simulate(plan, *sides(plan), **options)
+    single, parallel = sides(plan)
+    return simulate(plan, recorded(plan, single), parallel, **options)
 
 
 @pytest.mark.parametrize("name", CORRECT)
@@ -164,7 +167,8 @@ def test_a_deadlocked_plan_is_impossible() -> None:
     plan = row_parallel()
     program = replace(plan.programs[1], calls=())
     plan = replace(plan, programs=(plan.programs[0], program))
-    found = simulate(plan, unroll([plan.single], 1), unroll(plan.programs, 1))
+    single = recorded(plan, unroll([plan.single], 1))
+    found = simulate(plan, single, unroll(plan.programs, 1))
     assert found.impossible
     assert "is not issued by ranks [1]" in found.failure
 
@@ -198,6 +202,10 @@ def test_zoo_plans_do_not_differ(layout: dict[str, int]) -> None:
 # -- real plans --------------------------------------------------------------------------------
 
 
+def ran(plan: Plan, single: Unrolled, parallel: Unrolled) -> Simulation:
+    return simulate(plan, recorded(plan, single), parallel)
+
+
 @pytest.mark.parametrize(
     ("single", "parallel"),
     [
@@ -208,7 +216,7 @@ def test_zoo_plans_do_not_differ(layout: dict[str, int]) -> None:
     ],
 )
 def test_real_plans_do_not_differ(shared_plans: Path, single: str, parallel: str) -> None:
-    found = simulate(*real(shared_plans, single, parallel))
+    found = ran(*real(shared_plans, single, parallel))
     assert not found.failure
     assert not found.differs
 
@@ -225,16 +233,16 @@ def test_chunks_at_their_rank_differ_where_a_plan_records_another_order(
 ) -> None:
     """nnScaler's own plans with tp >= 4 and pp > 1: the receivers join parts in another order than
     the senders' ranks have."""
-    assert simulate(*real(shared_plans, single, parallel)).differs
-    recorded = simulate(*real(shared_plans, single, parallel, as_recorded=True))
-    assert not recorded.failure
-    assert not recorded.differs
+    assert ran(*real(shared_plans, single, parallel)).differs
+    found = ran(*real(shared_plans, single, parallel, as_recorded=True))
+    assert not found.failure
+    assert not found.differs
 
 
 #: Bugs that can be run; the others contradict themselves before anything is computed.
 @pytest.mark.parametrize("bug", ["01", "03", "05", "06", "07", "08", "09", "10", "11", "12", "13"])
 def test_bugs_differ(shared_plans: Path, bug: str) -> None:
     name = f"bugs/llama3_br{bug}_dp2_pp2_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"
-    found = simulate(*real(shared_plans, LLAMA, name))
+    found = ran(*real(shared_plans, LLAMA, name))
     assert not found.failure
     assert found.differs

@@ -33,7 +33,7 @@ def test_a_mixture_of_experts_keeps_its_choice() -> None:
 
 def test_a_report_has_them(tmp_path_factory: pytest.TempPathFactory) -> None:
     import shardproof
-    from shardproof.engine.plan import store
+    from shardproof.engine.plan_files import store
 
     folder = tmp_path_factory.mktemp("whole")
     store.save(tiny(dp=1, tp=1, microbatches=1), folder / "plan")

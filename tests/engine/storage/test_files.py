@@ -14,7 +14,7 @@ import pytest
 from shardproof.checker import check
 from shardproof.cluster.verdicts.ledger import FILE, LedgerError, read
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.engine.storage import files
 from shardproof.inputs import assume
 from tests.engine import small_plans

@@ -15,7 +15,7 @@ import pytest
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Group, Op, Plan
-from shardproof.engine.plan.wellformed import check
+from shardproof.engine.plan_files.wellformed import check
 from shardproof.frontends.zoo import build
 from tests.faults.plans import edit_op, identity, proved, scaled_input, verify
 

@@ -13,7 +13,7 @@ import pytest
 from shardproof.engine.algebra.affine import ZERO, affine
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Group, Op, Plan, Shard
-from shardproof.engine.plan.wellformed import check
+from shardproof.engine.plan_files.wellformed import check
 from shardproof.frontends.zoo import build
 from shardproof.frontends.zoo.interleaved import Work, order
 from tests.faults.plans import (
@@ -194,7 +194,7 @@ def test_an_owned_part_that_is_another_ranks_is_refuted() -> None:
     found = verify(moved(plan, "norm.weight", first))
     assert found.verdict == "refuted", found.reason
     assert any(
-        c.message == "the shards of norm.weight do not tile its [16] elements"
+        c.message == "the shards of norm.weight do not cover its [16] elements"
         for c in found.conclusions
     )
 

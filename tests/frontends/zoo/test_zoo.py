@@ -14,7 +14,7 @@ import pytest
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.lineage.lineage import Lineage, NodeTable
 from shardproof.engine.plan.ir import Body, Group, Op, Plan, Program
-from shardproof.engine.plan.wellformed import check
+from shardproof.engine.plan_files.wellformed import check
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.frontends.zoo import (

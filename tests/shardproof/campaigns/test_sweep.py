@@ -22,7 +22,7 @@ from shardproof.campaigns.sweep.growth import growth
 from shardproof.campaigns.sweep.measure import INTERNAL, Run, arguments
 from shardproof.campaigns.sweep.spec import Point, Scalar
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from tests.shardproof.faces import ROOT, tiny
 
 TINY = "{model: llama3-8b, layers: 1, hidden: 8, heads: 2, kv_heads: 2, ffn: 6, vocabulary: 10, sequence: 4}"

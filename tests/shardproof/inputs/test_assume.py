@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import texts
 from shardproof.inputs.assume import Assumptions, read
 from tests.shardproof.faces import tiny
 
@@ -90,7 +91,7 @@ def test_deep_nesting_is_no_crash(tmp_path: Path) -> None:
 
 def test_everything_in_force_is_said() -> None:
     plan = replace(tiny(), notes=("a note of the plan",))
-    assert Assumptions(expected=("norm.weight",)).describe(plan) == (
+    assert texts(Assumptions(expected=("norm.weight",)).describe(plan)) == (
         "numbers are real: rounding and casts change nothing",
         "the 12 parameters are equal on both sides by full name and shape; "
         "every rank holds the part that its shard says",
@@ -104,7 +105,7 @@ def test_everything_in_force_is_said() -> None:
 
 
 def test_a_mean_divides_the_incoming_gradient() -> None:
-    said = Assumptions(loss="mean").describe(replace(tiny(), loss="mean"))
+    said = texts(Assumptions(loss="mean").describe(replace(tiny(), loss="mean")))
     assert (
         "the single-device loss is the mean of the losses of all replicas and microbatches "
         "(--assume); the incoming gradient of each is 1/4 of the single-device one"
@@ -120,4 +121,4 @@ def test_a_mean_divides_the_incoming_gradient() -> None:
     ],
 )
 def test_which_slice_is_read_where(dp: int, microbatches: int, said: str) -> None:
-    assert said in Assumptions().describe(tiny(dp=dp, microbatches=microbatches))
+    assert said in texts(Assumptions().describe(tiny(dp=dp, microbatches=microbatches)))

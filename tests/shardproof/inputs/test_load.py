@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.load import load_plan, plan_name
@@ -41,7 +41,7 @@ def test_two_nnscaler_plans_become_one(llama: Callable[..., Path]) -> None:
     assert plan.name == "llama3_default_dp2_pp2_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"
     assert (plan.ranks, plan.microbatches, plan.replica_axes) == (8, 2, ("dp",))
     assert (plan.loss, plan.single.axes) == ("sum", ())
-    assert plan.notes == (DEFAULT.of_groups(),)
+    assert plan.assumed == (DEFAULT.of_groups(),)
 
 
 def test_a_plan_and_itself(llama: Callable[..., Path]) -> None:
@@ -56,7 +56,7 @@ def test_groups_as_recorded_are_another_plan(llama: Callable[..., Path]) -> None
     paths = llama(ONE), llama("dp2_pp2_tp2_nm2")
     stated = Assumptions(groups="as recorded")
     plan = load_plan(*paths, stated)
-    assert plan.notes == (stated.of_groups(),)
+    assert plan.assumed == (stated.of_groups(),)
     names = {op.name for p in plan.programs for body in p.bodies for op in body.ops}
     assert "chunk" not in names
 

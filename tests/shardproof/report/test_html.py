@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from shardproof import api
 from shardproof.commands.report import report
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import store
 from shardproof.report.html import advice, lineages, mesh
 from shardproof.report.html.collect import collect
 from shardproof.report.html.page import render

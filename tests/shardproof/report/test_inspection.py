@@ -11,7 +11,7 @@ import pytest
 from shardproof.cluster.settings import Settings
 from shardproof.cluster.verdicts.ledger import Ledger, text_key
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan import store
+from shardproof.engine.plan_files import store
 from shardproof.report import inspection as views
 from shardproof.report import terminal as report
 from shardproof.solvers import Answer, Query, Solved

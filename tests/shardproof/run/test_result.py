@@ -25,6 +25,7 @@ def test_the_document_has_the_fields_of_the_contract_in_order() -> None:
         "seconds",
         "peak_rss_mib",
         "assumptions",
+        "assumption_details",
         "kept_whole",
         "conclusions",
         "findings",

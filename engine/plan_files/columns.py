@@ -7,111 +7,33 @@ referred to.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, TypeVar
-
-import msgspec
 
 from shardproof.engine import findings
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan import assumption
 from shardproof.engine.plan import constants as rounding
-from shardproof.engine.plan.attributes import Encoder, decode
-from shardproof.engine.plan.ir import Attr, Body, Call, Op, Plan, Program, Shard, Source, Value
+from shardproof.engine.plan.ir import (
+    Addend,
+    Attr,
+    Body,
+    Call,
+    Expectation,
+    Op,
+    Plan,
+    Program,
+    Shard,
+    Source,
+    Value,
+)
 from shardproof.engine.plan.recorded import Claimed, read_claim, read_claims
+from shardproof.engine.plan_files.attributes import Encoder, decode
+from shardproof.engine.plan_files.tables import TABLES, Columns, Table
 
 T = TypeVar("T")
-
-#: What a column holds: "number" (64 bits), "count" or "ref" (32 bits), "flag", "text", "word"
-#: (text that repeats), or several: "numbers", "refs", "words".
-TABLES: Mapping[str, Mapping[str, str]] = {
-    "programs": {
-        "name": "text",
-        "base": "number",
-        "axis_names": "words",
-        "axis_extents": "numbers",
-        "axis_strides": "numbers",
-        "seed_slots": "refs",
-        "seed_losses": "refs",
-        "bodies": "count",
-        "calls": "count",
-        "shards": "count",
-    },
-    "shards": {
-        "name": "text",
-        "full_shape": "numbers",
-        "shape": "numbers",
-        "offset": "refs",
-        "dtype": "word",
-        "trainable": "flag",
-        "updated_as": "ref",
-    },
-    "bodies": {
-        "name": "text",
-        "values": "count",
-        "ops": "count",
-        "mirror": "ref",
-        "inputs": "refs",
-        "outputs": "refs",
-        "losses": "refs",
-        "shard_values": "refs",
-        "shard_numbers": "refs",
-        "saved_values": "refs",
-        "saved_sources": "refs",
-        "gradient_values": "refs",
-        "gradient_shards": "refs",
-        "reduced_reads": "refs",
-        "reduced_writes": "refs",
-        "reduced_shards": "refs",
-        "claims": "refs",
-    },
-    "claims": {
-        "full": "number",
-        "low": "numbers",
-        "high": "numbers",
-        "addend": "number",
-        "addends": "number",
-    },
-    "calls": {"body": "ref", "inputs": "refs", "outputs": "refs", "microbatch": "ref"},
-    "values": {"name": "word", "shape": "numbers", "dtype": "word"},
-    "ops": {
-        "name": "word",
-        "inputs": "refs",
-        "outputs": "refs",
-        "attrs": "ref",
-        "backward": "flag",
-        "source": "ref",
-    },
-    "attrs": {"keys": "words", "values": "refs"},
-    "attributes": {"kind": "word", "text": "text", "items": "refs"},
-    "sources": {"cell": "word", "module": "word", "location": "word"},
-}
-
-Table = dict[str, list[Any]]
-
-
-class Columns:
-    """All tables as Python lists, and the header: what is said once about the plan."""
-
-    def __init__(self, header: dict[str, Any], tables: dict[str, Table]) -> None:
-        self.header = header
-        self.tables = tables
-
-    def digest(self) -> str:
-        """SHA-256 of the contents, whatever they are stored in.
-
-        Raises `InvalidInput` for text that is no Unicode.
-        """
-        encode = msgspec.json.Encoder(order="sorted").encode
-        found = hashlib.sha256()
-        try:
-            found.update(encode(self.header))
-            for name, declared in TABLES.items():
-                found.update(encode([name, *(self.tables[name][column] for column in declared)]))
-        except UnicodeEncodeError as error:
-            raise InvalidInput(f"cannot be stored: {error}") from error
-        return found.hexdigest()
 
 
 def _unzip(rows: Sequence[tuple[Any, ...]], width: int) -> list[tuple[Any, ...]]:
@@ -155,6 +77,8 @@ class _Writer:
                 shard.dtype,
                 shard.trainable,
                 shard.updated_as,
+                shard.kind,
+                shard.domain or (),
             )
         for body in program.bodies:
             self.body(body)
@@ -176,6 +100,7 @@ class _Writer:
             *_unzip(body.gradients, 2),
             *_unzip(body.reduced, 3),
             [-1 if x is None else self.claim(x) for x in body.claims],
+            body.results,
         )
         for value in body.values:
             self.row("values", value.name, value.shape, value.dtype)
@@ -189,6 +114,14 @@ class _Writer:
                 op.backward,
                 self.source(op.source),
             )
+
+    def expectation(self, row: Expectation) -> None:
+        offset = tuple(self.encoder.encode(x) for x in row.offset)
+        counts = len(row.single), len(row.held)
+        self.row("expectations", row.kind, row.name, *counts, offset, row.required)
+        for x in (*row.single, *row.held):
+            weight = self.encoder.encode(x.weight)
+            self.row("addends", x.program, x.body, x.value, weight, *_unzip(x.over, 2))
 
     def attrs_row(self, op: Op) -> int:
         number = self.attrs_by_id.get(id(op.attrs))
@@ -227,6 +160,8 @@ def to_columns(plan: Plan) -> Columns:
     writer = _Writer()
     for program in (plan.single, *plan.programs):
         writer.program(program)
+    for row in plan.expectations:
+        writer.expectation(row)
     for kind, text, items in writer.encoder.rows:
         writer.row("attributes", kind, text, items)
     header = {
@@ -238,6 +173,8 @@ def to_columns(plan: Plan) -> Columns:
         "recorded": [findings.listed(finding) for finding in plan.recorded],
         "rounded": [rounding.listed(place) for place in plan.rounded],
     }
+    if plan.assumed:
+        header["assumed"] = [assumption.listed(assumed) for assumed in plan.assumed]
     return Columns(header, writer.tables)
 
 
@@ -278,20 +215,48 @@ class _Reader:
     def shards(self) -> list[Shard]:
         found = []
         for row, cells in enumerate(self.rows("shards")):
-            name, full, shape, offset, dtype, trainable, updated_as = cells
-            starts = [self.attributes[i] if 0 <= i < len(self.attributes) else None for i in offset]
-            if not len(full) == len(shape) == len(starts):
+            name, full, shape, offset, dtype, trainable, updated_as, kind, domain = cells
+            where = f"table shards, row {row}"
+            if not len(full) == len(shape) == len(offset):
                 raise InvalidInput(
-                    f"{name}: full shape {list(full)}, shape {list(shape)}, {len(starts)} offsets",
-                    f"table shards, row {row}",
+                    f"{name}: full shape {list(full)}, shape {list(shape)}, {len(offset)} offsets",
+                    where,
                 )
-            exact = tuple(x for x in starts if isinstance(x, Affine))
-            if len(exact) < len(starts):
-                raise InvalidInput(
-                    f"{name}: offsets {starts} are no positions", f"table shards, row {row}"
-                )
-            found.append(Shard(name, full, shape, exact, dtype, trainable, updated_as))
+            if len(domain) not in (0, 2):
+                raise InvalidInput(f"{name}: a domain of {len(domain)} numbers", where)
+            exact = self.positions(offset, name, where)
+            within = (domain[0], domain[1]) if domain else None
+            found.append(
+                Shard(name, full, shape, exact, dtype, trainable, updated_as, kind, within)
+            )
         return found
+
+    def positions(self, rows: Sequence[int], name: str, where: str) -> tuple[Affine, ...]:
+        starts = [self.attributes[i] if 0 <= i < len(self.attributes) else None for i in rows]
+        exact = tuple(x for x in starts if isinstance(x, Affine))
+        if len(exact) < len(starts):
+            raise InvalidInput(f"{name}: offsets {starts} are no positions", where)
+        return exact
+
+    def expectations(self) -> tuple[Expectation, ...]:
+        addends = [self.addend(n, cells) for n, cells in enumerate(self.rows("addends"))]
+        table = self.tables["expectations"]
+        both = [n for pair in zip(table["single"], table["held"], strict=True) for n in pair]
+        own = _divide(addends, both, "addends")
+        found = []
+        for row, cells in enumerate(self.rows("expectations")):
+            kind, name, _, _, offset, required = cells
+            place = self.positions(offset, name, f"table expectations, row {row}")
+            found.append(Expectation(kind, name, next(own), next(own), place, required))
+        return tuple(found)
+
+    def addend(self, row: int, cells: tuple[Any, ...]) -> Addend:
+        program, body, value, weight, axes, ways = cells
+        where = f"table addends, row {row}"
+        known = self.attributes[weight] if 0 <= weight < len(self.attributes) else None
+        if not isinstance(known, Fraction):
+            raise InvalidInput(f"weight {known} is no number", where)
+        return Addend(program, body, value, known, _zip(where, (axes, ways)))
 
     def bodies(self) -> list[Body]:
         values = [Value(shape, dtype, name) for name, shape, dtype in self.rows("values")]
@@ -325,6 +290,7 @@ class _Reader:
             _zip(where, cells[13:16]),
             losses,
             read_claims(where, cells[16], len(values), self.claims),
+            cells[17],
         )
 
     def programs(self) -> list[Program]:
@@ -379,7 +345,8 @@ def from_columns(columns: Columns) -> Plan:
 
     References between tables are in range; whether the plan makes sense is `wellformed`'s matter.
     """
-    programs = _Reader(columns).programs()
+    reader = _Reader(columns)
+    programs = reader.programs()
     if not programs:
         raise InvalidInput("no rows, expected the single-device program first", "table programs")
     fields: list[tuple[str, Callable[[Any], bool]]] = [
@@ -390,8 +357,9 @@ def from_columns(columns: Columns) -> Plan:
         ("notes", _is_texts),
         ("recorded", findings.are_listed),
         ("rounded", rounding.are_listed),
+        ("assumed", assumption.are_listed),
     ]
-    header = columns.header
+    header = {"assumed": [], **columns.header}  # where none is, none is listed
     for key, valid in fields:
         if key not in header or not valid(header[key]):
             raise InvalidInput(f"{key} is {header.get(key)!r}", "header")
@@ -405,6 +373,8 @@ def from_columns(columns: Columns) -> Plan:
         tuple(header["notes"]),
         tuple(findings.unlisted(cells) for cells in header["recorded"]),
         tuple(rounding.unlisted(cells) for cells in header["rounded"]),
+        tuple(assumption.unlisted(cells) for cells in header["assumed"]),
+        reader.expectations(),
     )
 
 

@@ -1,8 +1,8 @@
 """What must hold of any plan before anything is made of it.
 
-Bodies are in SSA form, references are in range, shards lie inside their parameters, attributes
-speak of axes that exist.  What a plan *does* (messages, deadlock, reads before writes) is found
-later, by running it; a plan that fails here is no plan.
+Bodies are in SSA form, references are in range, shards lie inside their parameters, operators are
+called as they are declared, attributes speak of axes that exist.  What a plan *does* (messages,
+deadlock, reads before writes) is found later, by running it; a plan that fails here is no plan.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import numpy as np
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan.ir import Attr, Body, Group, Plan, Program, Shard
+from shardproof.engine.plan.collectives import malformed
+from shardproof.engine.plan.expectations import check as check_expectations
+from shardproof.engine.plan.ir import INPUT_KINDS, Attr, Body, Group, Plan, Program, Shard
+from shardproof.engine.plan_files.calling import check_call
 
 #: Plans for more ranks than this are refused.
 MOST_RANKS = 1 << 24
@@ -32,8 +35,28 @@ def check(plan: Plan) -> None:
             except InvalidInput as error:
                 raise error.within(f"{side} program {program.name}") from error
     _ranks(plan)
+    _inputs(plan)
+    check_expectations(plan)
     if len(set(plan.replica_axes)) < len(plan.replica_axes):
         raise InvalidInput(f"replica axes {list(plan.replica_axes)} repeat", plan.name)
+
+
+def _inputs(plan: Plan) -> None:
+    """What a named input is, all that hold a part of it say alike."""
+    known: dict[str, Shard] = {}
+    for program in (plan.single, *plan.programs):
+        for shard in program.shards:
+            first = known.setdefault(shard.name, shard)
+            if (shard.kind, shard.domain) != (first.kind, first.domain):
+                raise InvalidInput(
+                    f"input {shard.name} is {_said(shard)} here, {_said(first)} elsewhere",
+                    program.name,
+                )
+
+
+def _said(shard: Shard) -> str:
+    kind = shard.kind or "a parameter or buffer"
+    return kind if shard.domain is None else f"{kind} with values in {list(shard.domain)}"
 
 
 def _ranks(plan: Plan) -> None:
@@ -65,6 +88,7 @@ def _program(program: Program) -> None:
         try:
             _body(program, body)
             for index, op in enumerate(body.ops):
+                check_call(index, op)
                 if id(op.attrs) not in checked:
                     checked[id(op.attrs)] = op.attrs
                     _axes(op.attrs, names, f"operator {index} ({op.name})")
@@ -90,6 +114,13 @@ def _shard(shard: Shard, extents: Mapping[str, int]) -> None:
     where = f"shard {shard.name}"
     if not len(shard.full_shape) == len(shard.shape) == len(shard.offset):
         raise InvalidInput("full shape, shape and offset differ in rank", where)
+    if shard.kind not in INPUT_KINDS:
+        raise InvalidInput(f"kind {shard.kind!r}, expected one of {list(INPUT_KINDS)}", where)
+    if shard.kind and (shard.trainable or shard.updated_as >= 0):
+        raise InvalidInput(f"{shard.kind} that is trainable", where)
+    if shard.domain is not None and not (shard.integer and shard.domain[0] < shard.domain[1]):
+        low, high = shard.domain
+        raise InvalidInput(f"{shard.dtype} with a domain of integers [{low}, {high})", where)
     for full, size, start in zip(shard.full_shape, shard.shape, shard.offset, strict=True):
         unknown = [axis for axis in start.axes if axis not in extents]
         if unknown:
@@ -151,9 +182,13 @@ def _body(program: Program, body: Body) -> None:
                     f"reads value {v}, expected one of {count}", f"operator {index} ({op.name})"
                 )
         define(op.outputs, f"an output of operator {index} ({op.name})")
+        wrong = malformed(op)
+        if wrong:
+            raise InvalidInput(wrong, f"operator {index}")
     read = [
         *body.outputs,
         *body.losses,
+        *body.results,
         *(v for v, _ in body.gradients),
         *(v for _, v, _ in body.reduced),
     ]
@@ -161,6 +196,20 @@ def _body(program: Program, body: Body) -> None:
         if not 0 <= v < count:
             raise InvalidInput(f"gives out value {v}, expected one of {count}")
     _references(program, body)
+    _reduced(program, body)
+
+
+def _reduced(program: Program, body: Body) -> None:
+    """A reducer replaces a gradient, which one body therefore does once, and without adding to it:
+    nothing says whether what is added was there before."""
+    added = {shard for _, shard in body.gradients}
+    replaced: set[int] = set()
+    for _, _, shard in body.reduced:
+        if shard in added or shard in replaced:
+            name = program.shards[shard].name
+            also = "adds to it as well" if shard in added else "does so twice"
+            raise InvalidInput(f"replaces the gradient of shard {shard} ({name}), and {also}")
+        replaced.add(shard)
 
 
 def _references(program: Program, body: Body) -> None:

@@ -1,10 +1,9 @@
 """Plans on disk and between processes: Arrow IPC.
 
-A plan's folder holds one Arrow file per table of `engine.plan.columns.TABLES`; the schema metadata
-of each says which table of which plan it is, that of ``programs.arrow`` also what is said once
-about the plan.  Arrow has no checksums: the digest of the contents is stored with them, so that a
-changed byte, or a file of another plan, is noticed.  `to_bytes` packs the same tables into one
-stream.
+A plan's folder holds one Arrow file per table of `engine.plan_files.tables`; the schema metadata of
+each says which table of which plan it is, that of ``programs.arrow`` also what is said once about
+the plan.  Arrow has no checksums: the digest of the contents is stored with them, so that a changed
+byte, or a file of another plan, is noticed.  `to_bytes` packs the same tables into one stream.
 
 Whatever is wrong with what is read is an `InvalidInput` with the file and the place in it.  Memory
 is bounded by the caller: an untrusted plan is read in a child.
@@ -25,12 +24,21 @@ import numpy as np
 import pyarrow as pa
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan.columns import TABLES, Columns, Table, from_columns, to_columns
 from shardproof.engine.plan.ir import Plan
-from shardproof.engine.plan.wellformed import check
+from shardproof.engine.plan_files.columns import from_columns, to_columns
+from shardproof.engine.plan_files.tables import (
+    ADDED_COLUMNS,
+    ADDED_TABLES,
+    TABLES,
+    Columns,
+    Table,
+    declared_in,
+)
+from shardproof.engine.plan_files.wellformed import check
 from shardproof.engine.storage import files
 
-FORMAT = "shardproof plan 2"
+#: By version; a plan is stored in the first one that can hold it, and all of them are read.
+FORMATS = {2: "shardproof plan 2", 3: "shardproof plan 3"}
 SUFFIX = ".arrow"
 
 _TYPES: Mapping[str, pa.DataType] = {
@@ -45,10 +53,13 @@ _TYPES: Mapping[str, pa.DataType] = {
     "words": pa.list_(pa.string()),
 }
 
-#: The schema of every table.
-SCHEMAS: Mapping[str, pa.Schema] = {
-    table: pa.schema([pa.field(c, _TYPES[kind], nullable=False) for c, kind in declared.items()])
-    for table, declared in TABLES.items()
+#: The schema of every table, by version of the format.
+SCHEMAS: Mapping[int, Mapping[str, pa.Schema]] = {
+    version: {
+        table: pa.schema([pa.field(c, _TYPES[k], nullable=False) for c, k in declared.items()])
+        for table, declared in declared_in(version).items()
+    }
+    for version in FORMATS
 }
 
 #: All tables in one stream: a table's name and its own stream.
@@ -77,7 +88,7 @@ def save(plan: Plan, folder: str | Path) -> str:
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         scratch.chmod(0o755)
-        for name in TABLES:
+        for name in SCHEMAS[columns.version]:
             with pa.OSFile(str(scratch / f"{name}{SUFFIX}"), "wb") as sink:
                 table = _table(name, columns, digest_of)
                 with pa.ipc.new_file(sink, table.schema) as writer:
@@ -129,6 +140,8 @@ def _tables(where: Path) -> dict[str, pa.Table]:
     buffers = {}
     for name in TABLES:
         path = where / f"{name}{SUFFIX}"
+        if name in ADDED_TABLES and not os.path.lexists(path):
+            continue
         try:
             buffers[name] = pa.py_buffer(files.contents(path))
         except OSError as error:
@@ -148,7 +161,8 @@ def to_bytes(plan: Plan) -> bytes:
     columns = to_columns(plan)
     digest_of = columns.digest()
     streams = []
-    for name in TABLES:
+    names = list(SCHEMAS[columns.version])
+    for name in names:
         table = _table(name, columns, digest_of)
         inner = pa.BufferOutputStream()
         with pa.ipc.new_stream(inner, table.schema) as writer:
@@ -156,7 +170,7 @@ def to_bytes(plan: Plan) -> bytes:
         streams.append(inner.getvalue().to_pybytes())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _ARCHIVE) as writer:
-        writer.write_table(pa.table([list(TABLES), streams], schema=_ARCHIVE))
+        writer.write_table(pa.table([names, streams], schema=_ARCHIVE))
     return bytes(sink.getvalue().to_pybytes())
 
 
@@ -166,9 +180,10 @@ def from_bytes(data: bytes) -> Plan:
     try:
         archive = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
         archive.validate(full=True)
-        if archive.schema != _ARCHIVE or archive["table"].to_pylist() != list(TABLES):
+        names = archive["table"].to_pylist() if archive.schema == _ARCHIVE else []
+        if names not in [list(tables) for tables in SCHEMAS.values()]:
             raise InvalidInput("is no archive of a plan", "plan stream")
-        for name, stream in zip(TABLES, archive["stream"], strict=True):
+        for name, stream in zip(names, archive["stream"], strict=True):
             tables[name] = pa.ipc.open_stream(stream.as_buffer()).read_all()
     except _READ_ERRORS as error:
         raise InvalidInput(f"is no Arrow stream: {error}", "plan stream") from error
@@ -184,13 +199,14 @@ def digest(plan: Plan) -> str:
 
 
 def _table(name: str, columns: Columns, digest_of: str) -> pa.Table:
-    metadata = {"format": FORMAT, "table": name, "digest": digest_of}
+    version = columns.version
+    metadata = {"format": FORMATS[version], "table": name, "digest": digest_of}
     if name == "programs":
         metadata["plan"] = json.dumps(columns.header, sort_keys=True)
-    schema = SCHEMAS[name].with_metadata(metadata)
+    schema = SCHEMAS[version][name].with_metadata(metadata)
     try:
         arrays = [
-            _array(kind, columns.tables[name][column]) for column, kind in TABLES[name].items()
+            _array(TABLES[name][column], columns.tables[name][column]) for column in schema.names
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
@@ -228,8 +244,9 @@ def _cells(kind: str, array: pa.Array) -> list[Any]:
 def _plan(tables: Mapping[str, pa.Table], where: str) -> Plan:
     """The validated plan of Arrow tables."""
     try:
-        header, digest_of = _header(tables)
-        columns = Columns(header, {name: _columns(name, table) for name, table in tables.items()})
+        header, digest_of, version = _header(tables)
+        held = {name: _columns(name, table, version) for name, table in tables.items()}
+        columns = Columns(header, _completed(held))
         if columns.digest() != digest_of:
             raise InvalidInput("the contents do not have the stored digest: they were changed")
         plan = from_columns(columns)
@@ -239,13 +256,34 @@ def _plan(tables: Mapping[str, pa.Table], where: str) -> Plan:
     return plan
 
 
-def _header(tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], str]:
-    """What is said once about the plan, and its digest, on which all tables must agree."""
+def _completed(tables: dict[str, Table]) -> dict[str, Table]:
+    """The tables of an earlier version, with nothing in what it does not have."""
+    for name in ADDED_TABLES:
+        tables.setdefault(name, {column: [] for column in TABLES[name]})
+    for name, columns in ADDED_COLUMNS.items():
+        rows = len(tables[name]["name"])
+        for column in columns:
+            nothing: Any = "" if TABLES[name][column] == "word" else ()
+            tables[name].setdefault(column, [nothing] * rows)
+    return {
+        name: {column: tables[name][column] for column in declared}
+        for name, declared in TABLES.items()
+    }
+
+
+def _header(tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], str, int]:
+    """What is said once about the plan, its digest, and the version of the format, on which all
+    tables must agree."""
     digests = set()
+    version = 3 if any(name in tables for name in ADDED_TABLES) else 2
+    if list(tables) != list(SCHEMAS[version]):
+        missing = sorted(set(SCHEMAS[version]) - set(tables))
+        raise InvalidInput(f"lacks a table of {FORMATS[version]!r}", f"table {missing[0]}")
+    form = FORMATS[version]
     for name, table in tables.items():
         metadata = table.schema.metadata or {}
-        if metadata.get(b"format") != FORMAT.encode() or metadata.get(b"table") != name.encode():
-            raise InvalidInput(f"its metadata do not say {FORMAT!r}", f"table {name}")
+        if metadata.get(b"format") != form.encode() or metadata.get(b"table") != name.encode():
+            raise InvalidInput(f"its metadata do not say {form!r}", f"table {name}")
         digests.add(metadata.get(b"digest", b""))
     if len(digests) > 1:
         raise InvalidInput("the tables are of different plans: their digests differ")
@@ -255,19 +293,20 @@ def _header(tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], str]:
         raise InvalidInput("the metadata do not describe a plan", "table programs") from error
     if not isinstance(header, dict):
         raise InvalidInput("the metadata do not describe a plan", "table programs")
-    return header, digests.pop().decode("ascii", "replace")
+    return header, digests.pop().decode("ascii", "replace"), version
 
 
-def _columns(name: str, table: pa.Table) -> Table:
+def _columns(name: str, table: pa.Table, version: int) -> Table:
+    schema = SCHEMAS[version][name]
     try:
-        if table.schema.remove_metadata() != SCHEMAS[name]:
+        if table.schema.remove_metadata() != schema:
             found = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
             raise InvalidInput(f"has other columns than declared: {found[:300]}", f"table {name}")
         table.validate(full=True)
         whole = table.combine_chunks()
         return {
-            column: _cells(kind, whole[column].chunk(0)) if len(whole) else []
-            for column, kind in TABLES[name].items()
+            column: _cells(TABLES[name][column], whole[column].chunk(0)) if len(whole) else []
+            for column in schema.names
         }
     except _READ_ERRORS as error:
         raise InvalidInput(f"is damaged: {error}", f"table {name}") from error

@@ -19,9 +19,6 @@ from hypothesis import strategies as st
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
-from shardproof.engine.plan import store
-from shardproof.engine.plan.attributes import Encoder, decode
-from shardproof.engine.plan.columns import TABLES, to_columns
 from shardproof.engine.plan.ir import (
     Body,
     Call,
@@ -36,8 +33,12 @@ from shardproof.engine.plan.ir import (
     whole,
 )
 from shardproof.engine.plan.recorded import Claimed
+from shardproof.engine.plan_files import store
+from shardproof.engine.plan_files.attributes import Encoder, decode
+from shardproof.engine.plan_files.columns import to_columns
+from shardproof.engine.plan_files.tables import declared_in
 
-FILES = [f"{name}.arrow" for name in TABLES]
+FILES = [f"{name}.arrow" for name in declared_in(2)]
 
 
 def example(attrs: dict[str, Any] | None = None) -> Plan:

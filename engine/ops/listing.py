@@ -1,0 +1,50 @@
+"""All declared operators as plain data: what a call of each gives, and whether it has a derivative.
+
+``listing()[0]`` is ``{"name": "add", "operands": [{"name": "x", ...}, ...], "attributes": [...],
+"outputs": 1, "signature": "..., ... -> ...", "derivative": True}``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardproof.engine.ops.declare import OPERATORS, Operator, lookup
+
+
+def listing() -> list[dict[str, Any]]:
+    """Every declared operator, by name."""
+    return [_data(OPERATORS[name]) for name in sorted(OPERATORS)]
+
+
+def described(name: str) -> dict[str, Any]:
+    """One operator; raises `engine.errors.Unsupported`, which names what is near."""
+    return _data(lookup(name))
+
+
+def _data(declared: Operator) -> dict[str, Any]:
+    index_data = {place % len(declared.operands) for place in declared.data}
+    return {
+        "name": declared.name,
+        "operands": [
+            {
+                "name": operand.name,
+                "optional": operand.optional,
+                "several": operand.several,
+                "or_attribute": operand.instead or None,
+                "index_data": place in index_data,
+            }
+            for place, operand in enumerate(declared.operands)
+        ],
+        "attributes": [
+            {
+                "name": attribute.name,
+                "kind": attribute.kind,
+                "optional": attribute.optional,
+                "values": list(attribute.values),
+            }
+            for attribute in declared.attributes
+        ],
+        "outputs": declared.results,
+        "signature": declared.signature,
+        "derivative": declared.differentiable,
+    }

@@ -1,0 +1,81 @@
+"""One assumption under which a verdict holds: a sentence for people, and what a machine asks of it.
+
+`engine.plan.assumptions` says which ones a plan makes.  A reader of plans adds those of its own to
+`Plan.assumed`, for example
+
+    Assumption("user's word", "my.kernels.softmax", "layer 3, gate.py:12",
+               "my.kernels.softmax computes the declared operator softmax")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+#: ``default``: holds of every verdict unless somebody says otherwise; ``stated``: the plan or
+#: ``--assume`` says so; ``framework``: what the training framework does, as it documents it;
+#: ``inferred``: concluded from the plan, not read in it; ``stand-in``: one thing is taken for
+#: another; ``not captured``: the program does it and the plan does not have it; ``user's word``: a
+#: name or a declaration of the user's is believed.
+Kind: TypeAlias = Literal[
+    "default", "stated", "framework", "inferred", "stand-in", "not captured", "user's word"
+]
+KINDS: Final[tuple[str, ...]] = get_args(Kind)
+
+#: What a proof may rest on with ``--strict``.
+STRICT: Final = frozenset({"default", "stated", "framework"})
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """``about``: what is assumed something of, in a word or a name; ``where``: the place in the
+    input, or ``--assume`` (empty: of the whole); ``text``: the sentence that is printed."""
+
+    kind: Kind
+    about: str
+    where: str
+    text: str
+
+
+def texts(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
+    """The sentences alone."""
+    return tuple(assumption.text for assumption in assumptions)
+
+
+def unstated(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
+    """Those that neither the plan nor the user states."""
+    return tuple(a for a in assumptions if a.kind != "stated")
+
+
+def beyond_strict(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
+    """Those that a strict proof may not rest on."""
+    return tuple(a for a in assumptions if a.kind not in STRICT)
+
+
+# -- as plain data -------------------------------------------------------------------------------
+
+
+def listed(assumption: Assumption) -> list[str]:
+    """An assumption as plain data: its fields in order."""
+    return [assumption.kind, assumption.about, assumption.where, assumption.text]
+
+
+def unlisted(cells: Sequence[Any]) -> Assumption:
+    """The assumption that `listed` gave."""
+    kind, about, where, text = cells
+    return Assumption(kind, about, where, text)
+
+
+def are_listed(value: object) -> bool:
+    """Whether this is a list of what `listed` gives."""
+    return isinstance(value, list) and all(_is_listed(cells) for cells in value)
+
+
+def _is_listed(cells: object) -> bool:
+    return (
+        isinstance(cells, list)
+        and len(cells) == 4
+        and all(isinstance(cell, str) for cell in cells)
+        and cells[0] in KINDS
+    )

@@ -1,0 +1,32 @@
+"""The mesh axes of a plan's programs, made comparable.
+
+Stages may list the same axes in another order, or leave out one of a single position: one stage is
+written with ``tp = 1``, another without ``tp``.  They lie on the mesh alike all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardproof.engine.plan.ir import Plan
+
+
+def on_one_mesh(plan: Plan) -> Plan:
+    """``plan``, where programs that lack an axis which has one position wherever it occurs have it
+    too, and all write it alike; itself, if they do already."""
+    axes: dict[str, tuple[str, int, int]] = {}
+    for axis in (axis for program in plan.programs for axis in program.axes):
+        if axis[0] not in axes or axis[1] > axes[axis[0]][1]:
+            axes[axis[0]] = axis
+    single = {name: axis for name, axis in axes.items() if axis[1] == 1}
+    held = [
+        (
+            *(single.get(axis[0], axis) for axis in program.axes),
+            *(axis for name, axis in single.items() if name not in program.extents),
+        )
+        for program in plan.programs
+    ]
+    if all(own == program.axes for own, program in zip(held, plan.programs, strict=True)):
+        return plan
+    programs = zip(plan.programs, held, strict=True)
+    return replace(plan, programs=tuple(replace(program, axes=own) for program, own in programs))

@@ -1,0 +1,118 @@
+"""Random inputs, the same for both sides, and tensors of numbers at the sizes that a plan has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardproof.engine.ops.primitives import Reading
+from shardproof.engine.plan.ir import Op, Plan, Program, Shard
+from shardproof.engine.reference_runtime.exchange import Stuck
+from shardproof.engine.reference_runtime.lots import Lot, LotReading, exact, together
+from shardproof.engine.reference_runtime.runtime import Where, applied
+
+Array = NDArray[Any]
+
+
+@dataclass(slots=True)
+class Values:
+    """Full parameters and the whole batch, drawn once by name; ranks read their part of it."""
+
+    plan: Plan
+    random: np.random.Generator
+    gradient: float = 1.5
+    declared: bool = True
+    held: dict[str, Array] = field(default_factory=dict)
+    lots: dict[str, Lot] = field(default_factory=dict)
+
+    def reading(self, places: Sequence[Mapping[str, int]]) -> Reading[Lot]:
+        return LotReading(places)
+
+    def of(self, x: Lot, position: int) -> Lot:
+        return x.of(position)
+
+    def together(self, xs: Sequence[Lot]) -> Lot:
+        return together(xs)
+
+    def full(self, shard: Shard) -> Lot:
+        """The whole of a parameter."""
+        if shard.name not in self.lots:
+            shape = shard.full_shape
+            if shard.integer:
+                low, high = shard.domain or (0, classes(self.plan.single))
+                most = max(low + 1, min(high, classes(self.plan.single)))
+                drawn = self.random.integers(low, most, shape).astype(float)
+                self.lots[shard.name] = exact(drawn)
+                return self.lots[shard.name]
+            drawn = self.random.standard_normal(shape)
+            self.lots[shard.name] = exact(
+                drawn * 0.2 + 1 if len(shape) < 2 else drawn * (0.5 / np.sqrt(shape[-1]))
+            )
+        return self.lots[shard.name]
+
+    def box(self, shard: Shard, places: Sequence[Mapping[str, int]]) -> Lot:
+        return self.cut(self.full(shard), shard, places)
+
+    def cut(self, full: Lot, shard: Shard, places: Sequence[Mapping[str, int]]) -> Lot:
+        """What ranks hold of a tensor over a parameter."""
+        reading = LotReading(places)
+        for dim, (start, size) in enumerate(zip(shard.offset, shard.shape, strict=True)):
+            if size != shard.full_shape[dim]:
+                full = reading.slice(full, dim, start, size)
+        return full
+
+    def batch(
+        self, number: int, shape: Sequence[int], dtype: str, slices: Sequence[int] | None
+    ) -> Lot:
+        declared = loaded(self.plan.single, number)
+        if f"batch {number}" not in self.held:
+            self.held[f"batch {number}"] = (
+                self.random.integers(0, classes(self.plan.single), declared[0]).astype(float)
+                if "int" in declared[1]
+                else self.random.standard_normal(declared[0])
+            )
+        data = self.held[f"batch {number}"]
+        if slices is None:
+            return exact(data)
+        found = []
+        for place in slices:
+            cuts = tuple(
+                slice(None) if n == local else slice(place * local, (place + 1) * local)
+                for n, local in zip(data.shape, shape, strict=True)
+            )
+            found.append(exact(data[cuts]))
+        return together(found)
+
+    def seed(self, shape: Sequence[int], share: Fraction) -> Lot:
+        return exact(np.full(tuple(shape), self.gradient * float(share)))
+
+    def evaluate(
+        self, where: Where, reading: Reading[Lot], op: Op, inputs: Sequence[Lot | None]
+    ) -> list[Lot]:
+        return applied(reading, op, op.attrs, inputs)
+
+
+def loaded(program: Program, number: int) -> tuple[tuple[int, ...], str]:
+    """The shape and the element type of the single-device program's batch tensor ``number``."""
+    for body in program.bodies:
+        for op in body.ops:
+            if op.name == "load_batch" and number < len(op.outputs):
+                value = body.values[op.outputs[number]]
+                return value.shape, value.dtype
+    raise Stuck(f"the single-device program loads no batch tensor {number}")
+
+
+def classes(program: Program) -> int:
+    """How many ids there are: what fits the smallest table."""
+    found = [
+        body.values[op.inputs[1]].shape[0]
+        for body in program.bodies
+        for op in body.ops
+        if op.name == "embedding" and not op.backward
+    ]
+    return min(found, default=8)

@@ -1,0 +1,47 @@
+"""The tensors of one side that the rows of a plan's table of expectations are about.
+
+Example: of the addend "value 7 of body 0 of program 0" they are the tensors that its calls made,
+each with its microbatch.
+"""
+
+from __future__ import annotations
+
+from shardproof.engine.plan.ir import ACCUMULATED, Addend, Plan
+from shardproof.engine.schedule.instances import Unrolled
+
+
+class Given:
+    """The tensors of one side that addends are about.  In a plan without a table of its own, a loss
+    that is only on its way to another one is none."""
+
+    def __init__(self, plan: Plan, side: Unrolled) -> None:
+        before = () if plan.expectations else _passed_on(side)
+        self.gradients = {(p, shard): v for p, shard, v in side.gradients}
+        self.results: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        for r in side.results:
+            found = self.results.setdefault((r.program, r.body, r.value), [])
+            if r.tensor not in before:
+                found.append((r.tensor, r.microbatch))
+
+    def of(self, addend: Addend) -> list[tuple[int, int]]:
+        """Its tensors, each with its microbatch (-1: of all, or of none)."""
+        if addend.body == ACCUMULATED:
+            value = self.gradients.get((addend.program, addend.value))
+            return [] if value is None else [(value, -1)]
+        return self.results.get((addend.program, addend.body, addend.value), [])
+
+    def computed(self, addend: Addend) -> bool:
+        """Whether a call gave it, be it a loss on its way."""
+        return (addend.program, addend.body, addend.value) in self.results
+
+
+def _passed_on(side: Unrolled) -> set[int]:
+    """Losses that communication on the same rank turns into another loss: what was sent on, or an
+    addend before its all-reduce."""
+    found = {value: program for program, _, value in side.losses}
+    before: set[int] = set()
+    for row in side.rows:
+        if row.kind != "op" or row.name == "identity":
+            held = {found[v] for v in row.outputs if v in found}
+            before.update(v for v in row.inputs if v in found and found[v] in held)
+    return before

@@ -1,0 +1,39 @@
+"""ATen operators, each written once onto declared operators of the engine; no torch is needed.
+
+`TABLE` maps an overload to its rule; importing this package fills it.  A reader of recorded steps,
+or of any other graph of ATen operators, calls `lower`.
+"""
+
+from shardproof.frontends.aten import (
+    attention,
+    communication,
+    losses,
+    pointwise,
+    positions,
+    rows,
+)
+from shardproof.frontends.aten.lowering import (
+    TABLE,
+    Const,
+    Lowered,
+    Lowering,
+    Real,
+    Undefined,
+    rule_of,
+)
+
+__all__ = [
+    "TABLE",
+    "Const",
+    "Lowered",
+    "Lowering",
+    "Real",
+    "Undefined",
+    "attention",
+    "communication",
+    "losses",
+    "pointwise",
+    "positions",
+    "rows",
+    "rule_of",
+]

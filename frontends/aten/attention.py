@@ -1,0 +1,126 @@
+"""Attention: masks of positions, and scaled dot-product attention as one operator."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import inf, sqrt
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Operand,
+    Real,
+    Undefined,
+    fraction,
+    lowers,
+)
+from shardproof.frontends.aten.positions import Compared
+
+
+def is_causal(mask: Compared, shape: tuple[int, ...]) -> bool:
+    """Whether a mask is true exactly where the key (the last dimension) comes after the query."""
+    of = mask.expand(shape).of
+    lead = (0,) * (len(shape) - 2)
+    return (
+        len(shape) >= 2
+        and shape[-1] == shape[-2]
+        and (of.const == -1 and of.steps == (*lead, -1, 1))
+    )
+
+
+def causal(lo: Lowering, scores: Real) -> Real:
+    """Scores [..., s, s] with minus infinity where the key comes after the query."""
+    *lead, queries, keys = scores.shape
+    if queries != keys:
+        raise Unsupported(f"a causal mask of {queries} queries and {keys} keys")
+    like = lo.real(Const(Fraction(0), (1, queries), "float32"))
+    mask = lo.emit("create_mask", like, like)
+    count = 1
+    for n in lead:
+        count *= n
+    four = lo.reshape(scores, (1, count, queries, keys) if len(lead) != 2 else scores.shape)
+    return lo.reshape(lo.emit("apply_mask", four, mask), scores.shape)  # type: ignore[no-any-return]
+
+
+@lowers("aten.masked_fill.Scalar")
+def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
+    if isinstance(mask, Const):
+        if mask.value == 0:
+            return x
+        raise Unsupported("a mask that is true everywhere")
+    if not isinstance(mask, Compared):
+        raise Unsupported("masked_fill by a mask that depends on the input")
+    if not isinstance(value, (int, float)) or value != -inf:
+        raise Unsupported(f"masked_fill with {value}")
+    if not is_causal(mask, x.shape):
+        raise Unsupported("masked_fill by a mask that is not causal")
+    return causal(lo, lo.real(x))
+
+
+def _scale(q: Lowered, scale: float | None) -> Fraction:
+    factor = fraction(1 / sqrt(q.shape[-1]) if scale is None else scale)
+    if factor <= 0:
+        raise Unsupported(f"attention with a scale of {scale}: its kernels give no numbers")
+    return factor
+
+
+def _scores(
+    lo: Lowering, q: Lowered, k: Lowered, masked: bool, factor: Fraction
+) -> tuple[Real, Real]:
+    """The probabilities [b, h, s, t], and keys transposed."""
+    turned = lo.real(lo.transpose(lo.real(k), len(k.shape) - 2, len(k.shape) - 1))
+    scores = lo.real(lo.scale(lo.emit("matmul", lo.real(q), turned), factor))
+    if masked:
+        scores = causal(lo, scores)
+    return lo.emit("softmax", scores, dim=len(scores.shape) - 1), turned
+
+
+@lowers("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def _attention(
+    lo: Lowering,
+    q: Lowered,
+    k: Lowered,
+    v: Lowered,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    attn_mask: Lowered | None = None,
+    scale: float | None = None,
+) -> Any:
+    if dropout or attn_mask is not None:
+        raise Unsupported("attention with dropout, or with a mask of its own")
+    p, _ = _scores(lo, q, k, is_causal, _scale(q, scale))
+    shape, dtype = lo.expected[1]
+    why = "the logarithm of attention's sums, which only its derivative reads"
+    return lo.emit("matmul", p, lo.real(v)), Undefined(shape, dtype, why)
+
+
+@lowers("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
+def _attention_backward(
+    lo: Lowering,
+    gradient: Lowered,
+    q: Lowered,
+    k: Lowered,
+    v: Lowered,
+    out: Lowered,
+    sums: Lowered,
+    dropout: float,
+    is_causal: bool,
+    attn_mask: Lowered | None = None,
+    scale: float | None = None,
+) -> Any:
+    if dropout or attn_mask is not None:
+        raise Unsupported("attention with dropout, or with a mask of its own")
+    factor = _scale(q, scale)
+    p, _ = _scores(lo, q, k, is_causal, factor)
+    g = lo.real(gradient)
+    rows, columns = len(p.shape) - 2, len(p.shape) - 1
+    dv = lo.emit("matmul", lo.real(lo.transpose(p, rows, columns)), g)
+    dp = lo.emit("matmul", g, lo.real(lo.transpose(lo.real(v), rows, columns)))
+    weighted = lo.mul(dp, p)
+    ds = lo.scale(lo.sub(weighted, lo.mul(p, lo.sum(weighted, (columns,), True))), factor)
+    dq = lo.emit("matmul", lo.real(ds), lo.real(k))
+    dk = lo.emit("matmul", lo.real(lo.transpose(ds, rows, columns)), lo.real(q))
+    return dq, dk, dv

@@ -1,0 +1,92 @@
+"""Collectives and messages, as the recorder's functional form names them (``comm.*``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.ir import Attr, Group
+from shardproof.frontends.aten.lowering import Lowered, Lowering, Real, lowers
+
+
+def _issued(lo: Lowering, name: str, x: Real, ranks: Sequence[int], **attrs: Any) -> Real:
+    shape, _ = lo.expected[0]
+    output = lo.value(shape, x.dtype, name)
+    group = {"group": Group(tuple(ranks))}
+    lo.append(name, [x.number], [output.number], {**attrs, **group})
+    return output
+
+
+def _reduction(op: str, count: int) -> tuple[str, Fraction]:
+    """The engine's reduction, and the factor afterwards."""
+    if op == "avg":
+        return "sum", Fraction(1, count)
+    if op not in ("sum", "max"):
+        raise Unsupported(f"a reduction by {op}")
+    return op, Fraction(1)
+
+
+@lowers("comm.all_reduce")
+def _all_reduce(lo: Lowering, x: Lowered, ranks: Sequence[int], op: str) -> Any:
+    kind, factor = _reduction(op, len(ranks))
+    if len(ranks) == 1:
+        return x
+    return lo.scale(_issued(lo, "all_reduce", lo.real(x), ranks, op=kind), factor)
+
+
+@lowers("comm.all_gather")
+def _all_gather(lo: Lowering, x: Lowered, ranks: Sequence[int], dim: int) -> Any:
+    if len(ranks) == 1:
+        return x
+    return _issued(lo, "all_gather", lo.real(x), ranks, dim=dim)
+
+
+@lowers("comm.reduce_scatter")
+def _reduce_scatter(lo: Lowering, x: Lowered, ranks: Sequence[int], op: str, dim: int) -> Any:
+    kind, factor = _reduction(op, len(ranks))
+    if kind != "sum":
+        raise Unsupported(f"a reduce-scatter by {op}")
+    if len(ranks) == 1:
+        return x
+    return lo.scale(_issued(lo, "reduce_scatter", lo.real(x), ranks, dim=dim), factor)
+
+
+@lowers("comm.all_to_all")
+def _all_to_all(lo: Lowering, x: Lowered, ranks: Sequence[int]) -> Any:
+    if len(ranks) == 1:
+        return x
+    return _issued(lo, "all_to_all", lo.real(x), ranks, split_dim=0, concat_dim=0)
+
+
+@lowers("comm.broadcast")
+def _broadcast(lo: Lowering, x: Lowered | None, ranks: Sequence[int], root: int) -> Any:
+    if len(ranks) == 1:
+        return x
+    shape, dtype = lo.expected[0]
+    output = lo.value(shape, dtype, "broadcast")
+    inputs = [] if x is None else [lo.real(x).number]
+    attrs: dict[str, Attr] = {"group": Group(tuple(ranks)), "root": root}
+    lo.append("broadcast", inputs, [output.number], attrs)
+    return output
+
+
+@lowers("comm.send")
+def _send(lo: Lowering, x: Lowered, peer: int) -> Any:
+    lo.append("send", [lo.real(x).number], [], {"peer": peer})
+    return ()
+
+
+@lowers("comm.post_recv")
+def _post_recv(lo: Lowering, peer: int) -> Any:
+    lo.append("post_recv", [], [], {"peer": peer})
+    return ()
+
+
+@lowers("comm.recv")
+def _recv(lo: Lowering, peer: int) -> Any:
+    shape, dtype = lo.expected[0]
+    output = lo.value(shape, dtype, "recv")
+    lo.append("recv", [], [output.number], {"peer": peer})
+    return output

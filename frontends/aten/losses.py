@@ -1,0 +1,166 @@
+"""Lookups by ids, and losses over classes.
+
+Classes that are no ids (``ignore_index``) are counted as they are: by the values of the labels,
+unless the domain of the labels, which the user states, does not have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, lowers
+
+#: How `nll_loss` reduces, as ATen numbers it.
+NONE, MEAN, SUM = 0, 1, 2
+
+
+@lowers("aten.mse_loss.default")
+def _mse_loss(lo: Lowering, x: Lowered, y: Lowered, reduction: int = MEAN) -> Any:
+    gap = lo.sub(x, y)
+    square = lo.mul(gap, gap)
+    if reduction == NONE:
+        return square
+    every = tuple(range(len(square.shape)))
+    return lo.mean(square, every) if reduction == MEAN else lo.sum(square, every)
+
+
+@lowers("aten.mse_loss_backward.default")
+def _mse_loss_backward(
+    lo: Lowering, gradient: Lowered, x: Lowered, y: Lowered, reduction: int
+) -> Any:
+    gap = lo.sub(x, y)
+    count = prod(gap.shape) if reduction == MEAN else 1
+    return lo.mul(lo.scale(gap, Fraction(2, count)), gradient)
+
+
+@lowers("aten.embedding.default")
+def _embedding(
+    lo: Lowering,
+    table: Lowered,
+    ids: Lowered,
+    padding: int = -1,
+    by_frequency: bool = False,
+    sparse: bool = False,
+) -> Any:
+    return lo.emits("embedding", [lo.real(ids), lo.real(table)], {}, table.dtype)[0]
+
+
+@lowers("aten.embedding_dense_backward.default")
+def _embedding_backward(
+    lo: Lowering, gradient: Lowered, ids: Lowered, rows: int, padding: int, by_frequency: bool
+) -> Any:
+    if by_frequency:
+        raise Unsupported("a gradient of an embedding that is scaled by frequency")
+    held = lo.real(ids)
+    if padding >= 0 and not _outside(held, padding):
+        raise Unsupported(f"an embedding with padding_idx {padding}, which ids may have")
+    given = lo.real(gradient)
+    table = lo.real(Const(Fraction(0), (rows, given.shape[-1]), given.dtype))
+    return lo.derivative("embedding", [held, table], given, 1)
+
+
+def _outside(ids: Real, number: int) -> bool:
+    return ids.domain is not None and not ids.domain[0] <= number < ids.domain[1]
+
+
+def _valid(lo: Lowering, ids: Real, ignored: int) -> Lowered:
+    """1 for every label but the ignored one."""
+    if _outside(ids, ignored):
+        return Const(Fraction(1), ids.shape, "float32")
+    ones = lo.real(Const(Fraction(1), (*ids.shape, 1), "float32"))
+    chosen = lo.emit("pick", ones, ids, start=ignored)
+    return lo.real(lo.shift(lo.scale(chosen, Fraction(-1)), Fraction(1)))
+
+
+@lowers("aten.nll_loss_forward.default")
+def _nll_loss(
+    lo: Lowering,
+    logs: Lowered,
+    target: Lowered,
+    weight: Lowered | None,
+    reduction: int,
+    ignored: int,
+) -> Any:
+    if weight is not None or len(logs.shape) != 2:
+        raise Unsupported("nll_loss with weights, or of other than two dimensions")
+    ids, held = lo.real(target), lo.real(logs)
+    valid = _valid(lo, ids, ignored)
+    known = lo.exponentials.get(held.number)
+    if known is None:
+        each: Any = lo.scale(lo.emit("pick", held, ids), Fraction(-1))
+    else:
+        shifted, _, total = known
+        each = lo.sub(lo.unary("log", total), lo.emit("pick", shifted, ids))
+    each = lo.mul(each, valid)
+    count = lo.sum(valid, (0,))
+    if reduction == NONE:
+        return each, Const(Fraction(0), (), logs.dtype)
+    if reduction == SUM:
+        return lo.sum(each, (0,)), count
+    return lo.div(lo.sum(each, (0,)), count), count
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The gradient of log-probabilities: minus ``each`` at every row's label, 0 elsewhere."""
+
+    each: Lowered
+    ids: Real
+    shape: tuple[int, ...]
+    dtype: str
+
+    def through_log_softmax(self, lo: Lowering, y: Lowered) -> Real:
+        """The gradient of what the log-softmax ``y`` was taken of: (softmax - onehot) * each."""
+        known = lo.exponentials.get(lo.real(y).number)
+        if known is None:
+            return lo.real(self._plain(lo, lo.unary("exp", y)))
+        _, e, total = known
+        return lo.emit("cross_entropy_grad", e, total, self.ids, lo.real(self.each))
+
+    def _plain(self, lo: Lowering, softmax: Any) -> Any:
+        each = lo.reshape(lo.real(self.each), (*self.shape[:-1], 1))
+        return lo.add(self.real(lo), lo.mul(softmax, each))
+
+    def real(self, lo: Lowering) -> Real:
+        """As a value: the derivative of picking."""
+        rows = lo.real(Const(Fraction(0), self.shape, self.dtype))
+        minus = lo.real(lo.scale(self.each, Fraction(-1)))
+        return lo.derivative("pick", [rows, self.ids], minus)
+
+    def reshape(self, shape: tuple[int, ...]) -> Picked:
+        raise Unsupported("a view of the gradient of log-probabilities")
+
+    def expand(self, shape: tuple[int, ...]) -> Picked:
+        raise Unsupported("a view of the gradient of log-probabilities")
+
+    def permute(self, order: Sequence[int]) -> Picked:
+        raise Unsupported("a view of the gradient of log-probabilities")
+
+    def slice(self, dim: int, start: int, size: int) -> Picked:
+        raise Unsupported("a part of the gradient of log-probabilities")
+
+
+@lowers("aten.nll_loss_backward.default")
+def _nll_loss_backward(
+    lo: Lowering,
+    gradient: Lowered,
+    logs: Lowered,
+    target: Lowered,
+    weight: Lowered | None,
+    reduction: int,
+    ignored: int,
+    count: Lowered,
+) -> Any:
+    if weight is not None or len(logs.shape) != 2:
+        raise Unsupported("nll_loss with weights, or of other than two dimensions")
+    ids = lo.real(target)
+    each = gradient
+    if reduction == MEAN:
+        each = lo.div(gradient, count)
+    each = lo.mul(lo.expand(each, ids.shape), _valid(lo, ids, ignored))
+    return Picked(each, ids, logs.shape, logs.dtype)

@@ -1,0 +1,415 @@
+"""The tape that ATen operators are written onto, as declared operators of the engine.
+
+A lowered tensor is a value of the body (`Real`), a tensor of one number (`Const`), which becomes a
+value only where an operator needs one, or memory that nothing has written (`Undefined`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import isfinite, prod
+from typing import Any, Protocol, TypeAlias, TypeGuard
+
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.plan.ir import Attr, Op, Shard, Source, Value
+from shardproof.frontends.builder.shapes import Inference
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """Value ``number`` of the body; ``domain``: of integers, [low, high) if it is known."""
+
+    number: int
+    shape: Shape
+    dtype: str
+    domain: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A tensor whose entries are all ``value``."""
+
+    value: Fraction
+    shape: Shape
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undefined:
+    """What has no value here: memory that nothing has written, or as ``why`` says."""
+
+    shape: Shape
+    dtype: str
+    why: str = "memory that nothing has written"
+
+
+class Symbolic(Protocol):
+    """A tensor that is no value yet, and can be moved without becoming one."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    def reshape(self, shape: Shape) -> Symbolic: ...
+
+    def expand(self, shape: Shape) -> Symbolic: ...
+
+    def permute(self, order: Sequence[int]) -> Symbolic: ...
+
+    def slice(self, dim: int, start: int, size: int) -> Symbolic: ...
+
+    def real(self, lo: Lowering) -> Real: ...
+
+
+Lowered: TypeAlias = "Real | Const | Undefined | Symbolic"
+#: A tensor or a number of Python.
+Operand: TypeAlias = "Lowered | int | float | bool"
+
+
+def is_symbolic(x: object) -> TypeGuard[Symbolic]:
+    return not isinstance(x, (Real, Const, Undefined, int, float))
+
+
+def fraction(number: float | int | Fraction) -> Fraction:
+    """A number of Python's as an exact one, by its shortest decimal; raises `Unsupported` for what
+    is none."""
+    if isinstance(number, (int, Fraction)):
+        return Fraction(number)
+    if not isfinite(number):
+        raise Unsupported(f"the constant {number}")
+    return Fraction(repr(number))
+
+
+def floating(dtype: str) -> bool:
+    return "float" in dtype
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The common shape, by NumPy's rules; raises `ShapeMismatch`."""
+    rank = max(len(s) for s in shapes)
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    common = []
+    for sizes in zip(*padded, strict=True):
+        wide = {n for n in sizes if n != 1}
+        if len(wide) > 1:
+            raise ShapeMismatch(f"shapes {[list(s) for s in shapes]} have no common one")
+        common.append(wide.pop() if wide else 1)
+    return tuple(common)
+
+
+class Lowering:
+    """A body under construction.
+
+    ``expected``: shape and element type of each output of the operator that is being lowered.
+    """
+
+    def __init__(self, inference: Inference | None = None) -> None:
+        self.inference = inference or Inference()
+        self.values: list[Value] = []
+        self.ops: list[Op] = []
+        self.shards: list[Shard] = []
+        self.bound: list[tuple[int, int]] = []
+        self.source = Source()
+        self.expected: Sequence[tuple[Shape, str]] = ()
+        #: Of every log-softmax: the shifted operand, its exponentials, and their sum.
+        self.exponentials: dict[int, tuple[Real, Real, Real]] = {}
+        self.tables: dict[str, Real] = {}
+        self._constants: dict[Fraction, Real] = {}
+
+    # -- values -----------------------------------------------------------------------------
+
+    def value(self, shape: Shape, dtype: str, name: str) -> Real:
+        self.values.append(Value(shape, dtype, name))
+        return Real(len(self.values) - 1, shape, dtype)
+
+    def hold(self, shard: Shard) -> Real:
+        """A named input."""
+        self.shards.append(shard)
+        value = self.value(shard.shape, shard.dtype, shard.name)
+        self.bound.append((value.number, len(self.shards) - 1))
+        return replace(value, domain=shard.domain)
+
+    def real(self, x: Operand) -> Real:
+        """A tensor as a value; raises `Unsupported` for what has none."""
+        if isinstance(x, Real):
+            return x
+        if isinstance(x, Undefined):
+            raise Unsupported(f"it reads {x.why}")
+        if isinstance(x, Const):
+            return self._filled(x)
+        if isinstance(x, (int, float)):
+            return self._filled(Const(fraction(x), (), "float32"))
+        return x.real(self)
+
+    def _filled(self, x: Const) -> Real:
+        """A constant tensor: some input times zero, plus the constant."""
+        if x.value not in self._constants:
+            if not self.bound:
+                raise Unsupported("a constant in a step that reads no input")
+            number, _ = next(
+                ((v, s) for v, s in self.bound if floating(self.values[v].dtype)), self.bound[0]
+            )
+            held = Real(number, self.values[number].shape, self.values[number].dtype)
+            for dim, size in enumerate(held.shape):
+                if size > 1:
+                    held = self.emit("slice", held, dim=dim, start=0, size=1)
+            zero = self.emit("mul", self.reshape(held, ()), other=Fraction(0))
+            self._constants[x.value] = self.emit("add", zero, other=x.value)
+        return self.real(self.expand(self._constants[x.value], x.shape))
+
+    # -- operators --------------------------------------------------------------------------
+
+    def emits(
+        self, name: str, inputs: Sequence[Real], attrs: Mapping[str, Attr], dtype: str = ""
+    ) -> tuple[Real, ...]:
+        """Append a declared operator; raises `ShapeMismatch`, `Unsupported`."""
+        shapes = self.inference.forward(name, [x.shape for x in inputs], attrs)
+        dtype = dtype or (inputs[0].dtype if inputs else "float32")
+        outputs = tuple(self.value(shape, dtype, name) for shape in shapes)
+        self.append(name, [x.number for x in inputs], [x.number for x in outputs], attrs)
+        return outputs
+
+    def emit(self, name: str, *inputs: Real, **attrs: Attr) -> Real:
+        (output,) = self.emits(name, inputs, attrs)
+        return output
+
+    def derivative(
+        self, name: str, inputs: Sequence[Real], gradient: Real, wrt: int = 0, **attrs: Attr
+    ) -> Real:
+        """Append the reverse derivative of a declared operator for its input ``wrt``."""
+        full = {**attrs, "wrt": (wrt,), "arity": len(inputs)}
+        (shape,) = self.inference.backward(
+            name, [x.shape for x in inputs], [gradient.shape], attrs, (wrt,)
+        )
+        output = self.value(shape, gradient.dtype, f"gradient of {name}")
+        read = [*(x.number for x in inputs), gradient.number]
+        self.append(name, read, [output.number], full, backward=True)
+        return output
+
+    def append(
+        self,
+        name: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        attrs: Mapping[str, Attr],
+        *,
+        backward: bool = False,
+    ) -> None:
+        self.ops.append(Op(name, tuple(inputs), tuple(outputs), attrs, backward, self.source))
+
+    # -- movement ---------------------------------------------------------------------------
+
+    def _moved(self, name: str, x: Lowered, **attrs: Attr) -> Real:
+        """Append an operator whose entries are those of ``x``, elsewhere."""
+        held = self.real(x)
+        return replace(self.emit(name, held, **attrs), domain=held.domain)
+
+    def reshape(self, x: Lowered, shape: Shape) -> Any:
+        if x.shape == shape:
+            return x
+        if prod(x.shape) != prod(shape):
+            raise ShapeMismatch(f"view of {list(x.shape)} as {list(shape)}")
+        if isinstance(x, Const):
+            return Const(x.value, shape, x.dtype)
+        if is_symbolic(x):
+            return x.reshape(shape)
+        return self._moved("view", x, size=shape)
+
+    def expand(self, x: Lowered, shape: Shape) -> Any:
+        if x.shape == shape:
+            return x
+        if isinstance(x, Const):
+            broadcast(x.shape, shape)
+            return Const(x.value, shape, x.dtype)
+        if is_symbolic(x):
+            return x.expand(shape)
+        lead = (1,) * (len(shape) - len(x.shape))
+        return self._moved("expand", self.reshape(x, (*lead, *x.shape)), size=shape)
+
+    def permute(self, x: Lowered, order: Sequence[int]) -> Any:
+        if isinstance(x, Const):
+            return Const(x.value, tuple(x.shape[i] for i in order), x.dtype)
+        if tuple(order) == tuple(range(len(order))):
+            return x
+        if is_symbolic(x):
+            return x.permute(order)
+        return self._moved("permute", x, dims=tuple(order))
+
+    def transpose(self, x: Lowered, i: int, j: int) -> Any:
+        order = list(range(len(x.shape)))
+        order[i], order[j] = order[j], order[i]
+        return self.permute(x, order)
+
+    def slice(self, x: Lowered, dim: int, start: int, size: int) -> Any:
+        shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
+        if x.shape == shape:
+            return x
+        if isinstance(x, Const):
+            return Const(x.value, shape, x.dtype)
+        if is_symbolic(x):
+            return x.slice(dim, start, size)
+        return self._moved("slice", x, dim=dim, start=start, size=size)
+
+    def concat(self, xs: Sequence[Lowered], dim: int) -> Any:
+        xs = [x for x in xs if 0 not in x.shape] or list(xs[:1])
+        if len(xs) == 1:
+            return xs[0]
+        numbers = {x.value for x in xs if isinstance(x, Const)}
+        if all(isinstance(x, Const) for x in xs) and len(numbers) == 1:
+            shape = list(xs[0].shape)
+            shape[dim] = sum(x.shape[dim] for x in xs)
+            return Const(numbers.pop(), tuple(shape), xs[0].dtype)
+        return self.emit("concat", *(self.real(x) for x in xs), dim=dim)
+
+    # -- arithmetic -------------------------------------------------------------------------
+
+    def scale(self, x: Lowered, factor: Fraction) -> Any:
+        if isinstance(x, Const):
+            return Const(x.value * factor, x.shape, x.dtype)
+        if factor == 1:
+            return x
+        return self.emit("mul", self.real(x), other=factor)
+
+    def shift(self, x: Lowered, by: Fraction) -> Any:
+        if isinstance(x, Const):
+            return Const(x.value + by, x.shape, x.dtype)
+        if by == 0:
+            return x
+        return self.emit("add", self.real(x), other=by)
+
+    def operands(self, x: Operand, y: Operand) -> tuple[Lowered, Lowered, Shape]:
+        """Both as tensors, and their common shape."""
+        a = Const(fraction(x), (), "") if isinstance(x, (int, float)) else x
+        b = Const(fraction(y), (), "") if isinstance(y, (int, float)) else y
+        return a, b, broadcast(a.shape, b.shape)
+
+    def add(self, x: Operand, y: Operand, alpha: Fraction = Fraction(1)) -> Any:
+        a, b, shape = self.operands(x, y)
+        if isinstance(b, Const):
+            return self.shift(self.expand(a, shape), b.value * alpha)
+        if isinstance(a, Const):
+            return self.shift(self.scale(self.expand(b, shape), alpha), a.value)
+        a, b = self.real(a), self.real(b)
+        if alpha == 1:
+            return self.emit("add", a, b)
+        if alpha == -1:
+            return self.emit("sub", a, b)
+        return self.emit("add", a, b, alpha=alpha)
+
+    def sub(self, x: Operand, y: Operand) -> Any:
+        return self.add(x, y, Fraction(-1))
+
+    def mul(self, x: Operand, y: Operand) -> Any:
+        a, b, shape = self.operands(x, y)
+        if isinstance(b, Const):
+            return self.scale(self.expand(a, shape), b.value)
+        if isinstance(a, Const):
+            return self.scale(self.expand(b, shape), a.value)
+        return self.emit("mul", self.real(a), self.real(b))
+
+    def div(self, x: Operand, y: Operand) -> Any:
+        a, b, shape = self.operands(x, y)
+        if isinstance(b, Const):
+            if b.value == 0:
+                raise Unsupported("a division by the constant zero")
+            return self.scale(self.expand(a, shape), 1 / b.value)
+        return self.emit("div", self.real(a), self.real(b))
+
+    def unary(self, name: str, x: Operand, **attrs: Attr) -> Any:
+        return self.emit(name, self.real(x), **attrs)
+
+    def sum(self, x: Lowered, dims: Sequence[int], keepdim: bool = False) -> Any:
+        """Sum over dimensions."""
+        after = reduced(x.shape, dims, keepdim)
+        if isinstance(x, Const):
+            return Const(x.value * prod(x.shape[d] for d in set(dims)), after, x.dtype)
+        kept = [d for d in dims if x.shape[d] != 1]
+        if not kept:
+            return self.reshape(x, after)
+        total = self.emit("sum", self.real(x), dim=tuple(kept), keepdim=False)
+        return self.reshape(total, after)
+
+    def mean(self, x: Lowered, dims: Sequence[int], keepdim: bool = False) -> Any:
+        count = prod(x.shape[d] for d in set(dims))
+        return self.scale(self.sum(x, dims, keepdim), Fraction(1, count))
+
+
+def reduced(shape: Shape, dims: Sequence[int], keepdim: bool) -> Shape:
+    """The shape after a reduction over ``dims``."""
+    if keepdim:
+        return tuple(1 if i in dims else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in dims)
+
+
+def dimensions(shape: Shape, dim: object) -> tuple[int, ...]:
+    """Dimensions as ATen names them (None or an empty list: all), counted from the front."""
+    if dim is None or dim == () or dim == []:
+        return tuple(range(len(shape)))
+    given = dim if isinstance(dim, (list, tuple)) else (dim,)
+    found = []
+    for d in given:
+        if not isinstance(d, int) or not -max(1, len(shape)) <= d < max(1, len(shape)):
+            raise ShapeMismatch(f"dimension {d!r} of a tensor of shape {list(shape)}")
+        found.append(d % len(shape) if shape else 0)
+    return tuple(found) if shape else ()
+
+
+#: (lowering, arguments ...) -> results.
+Rule: TypeAlias = Callable[..., Any]
+
+TABLE: dict[str, Rule] = {}
+
+
+def lowers(*names: str) -> Callable[[Rule], Rule]:
+    """Decorator: how the ATen overloads ``names`` are written; arguments as in ATen's schema."""
+
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            if name in TABLE:
+                raise ValueError(f"{name} is lowered twice")
+            TABLE[name] = rule
+        return rule
+
+    return register
+
+
+def rule_of(name: str) -> Rule | None:
+    """The rule of an overload; one that writes its operand has that of the one that does not, one
+    over lists that of the one over tensors, item by item."""
+    if name in TABLE:
+        return TABLE[name]
+    namespace, _, rest = name.partition(".")
+    base, _, overload = rest.partition(".")
+    base = base.removesuffix("_")
+    if base.startswith("_foreach_"):
+        single = base.removeprefix("_foreach_")
+        kinds = (_FOREACH.get(overload, ""), "default")
+        found = [r for r in (TABLE.get(f"{namespace}.{single}.{kind}") for kind in kinds) if r]
+        return _each(found[0]) if found else None
+    return TABLE.get(f"{namespace}.{base}.{overload}")
+
+
+#: Overloads over lists of tensors, and those over tensors.
+_FOREACH = {"Scalar": "Scalar", "ScalarList": "Scalar", "List": "Tensor", "Tensor": "Tensor"}
+
+
+def _each(rule: Rule) -> Rule:
+    """A rule for lists: each item of lists, what is no list for all of them."""
+
+    def each(lo: Lowering, xs: Sequence[Lowered], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        found = []
+        expected = lo.expected
+        for i, x in enumerate(xs):
+            own = [a[i] if isinstance(a, (list, tuple)) else a for a in args]
+            lo.expected = expected[i : i + 1]
+            found.append(rule(lo, x, *own, **kwargs))
+        lo.expected = expected
+        return tuple(found)
+
+    return each

@@ -1,0 +1,302 @@
+"""Elementwise operators, constants, sums and products of ATen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Operand,
+    Undefined,
+    dimensions,
+    fraction,
+    lowers,
+)
+from shardproof.frontends.aten.positions import added
+
+# -- movement ----------------------------------------------------------------------------------
+
+
+@lowers("move.reshape")
+def _reshape(lo: Lowering, x: Lowered, shape: Sequence[int]) -> Any:
+    return lo.reshape(x, tuple(shape))
+
+
+@lowers("move.slice")
+def _slice(lo: Lowering, x: Lowered, dim: int, start: int, size: int) -> Any:
+    return lo.slice(x, dim, start, size)
+
+
+@lowers("move.permute")
+def _permute(lo: Lowering, x: Lowered, order: Sequence[int]) -> Any:
+    return lo.permute(x, order)
+
+
+@lowers("move.expand")
+def _expand(lo: Lowering, x: Lowered, shape: Sequence[int]) -> Any:
+    return lo.expand(x, tuple(shape))
+
+
+@lowers("move.concat")
+def _concat(lo: Lowering, xs: Sequence[Lowered], dim: int) -> Any:
+    return lo.concat(xs, dim)
+
+
+@lowers("aten.cat.default")
+def _cat(lo: Lowering, xs: Sequence[Lowered], dim: int = 0) -> Any:
+    return lo.concat(xs, dimensions(xs[0].shape, dim)[0])
+
+
+@lowers("aten.stack.default")
+def _stack(lo: Lowering, xs: Sequence[Lowered], dim: int = 0) -> Any:
+    at = dim % (len(xs[0].shape) + 1)
+    parts = [lo.reshape(x, (*x.shape[:at], 1, *x.shape[at:])) for x in xs]
+    return lo.concat(parts, at)
+
+
+@lowers("move.cast", "aten._to_copy.default")
+def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
+    dtype = dtype or x.dtype
+    if isinstance(x, Const):
+        integral = x.value.denominator == 1 or "float" in dtype
+        if not integral or (dtype == "bool" and x.value not in (0, 1)):
+            raise Unsupported(f"a cast of {x.value} to {dtype}")
+        return Const(x.value, x.shape, dtype)
+    if "float" not in dtype or "float" not in x.dtype:
+        if dtype == x.dtype:
+            return x
+        raise Unsupported(f"a cast from {x.dtype} to {dtype}")
+    held = lo.real(x)
+    if held.dtype == dtype:
+        return held
+    return lo.emits("to", [held], {"dtype": dtype}, dtype)[0]
+
+
+# -- constants ---------------------------------------------------------------------------------
+
+
+def _full(lo: Lowering, number: float) -> Const:
+    shape, dtype = lo.expected[0]
+    return Const(fraction(number), shape, dtype)
+
+
+@lowers("aten.ones_like.default", "aten.ones.default", "aten.new_ones.default")
+def _ones(lo: Lowering, *_: Any, **__: Any) -> Any:
+    return _full(lo, 1)
+
+
+@lowers(
+    "aten.zeros_like.default", "aten.zeros.default", "aten.new_zeros.default", "aten.zero.default"
+)
+def _zeros(lo: Lowering, *_: Any, **__: Any) -> Any:
+    return _full(lo, 0)
+
+
+@lowers("aten.full.default", "aten.full_like.default", "aten.fill.Scalar")
+def _filled(lo: Lowering, _: Any, number: float, *__: Any, **___: Any) -> Any:
+    return _full(lo, number)
+
+
+@lowers("aten.new_full.default")
+def _new_full(lo: Lowering, _: Any, shape: Sequence[int], number: float, **__: Any) -> Any:
+    return _full(lo, number)
+
+
+@lowers("aten.scalar_tensor.default")
+def _scalar(lo: Lowering, number: float, **_: Any) -> Any:
+    return _full(lo, number)
+
+
+@lowers("move.undefined")
+def _undefined(lo: Lowering) -> Any:
+    return Undefined(*lo.expected[0])
+
+
+# -- arithmetic --------------------------------------------------------------------------------
+
+
+@lowers("aten.add.Tensor", "aten.add.Scalar")
+def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
+    return added(x, y, fraction(alpha)) or lo.add(x, y, fraction(alpha))
+
+
+@lowers("aten.sub.Tensor", "aten.sub.Scalar")
+def _sub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
+    return added(x, y, -fraction(alpha)) or lo.add(x, y, -fraction(alpha))
+
+
+@lowers("aten.rsub.Tensor", "aten.rsub.Scalar")
+def _rsub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
+    return added(y, x, -fraction(alpha)) or lo.add(y, x, -fraction(alpha))
+
+
+@lowers("aten.mul.Tensor", "aten.mul.Scalar")
+def _mul(lo: Lowering, x: Lowered, y: Operand) -> Any:
+    return lo.mul(x, y)
+
+
+@lowers("aten.div.Tensor", "aten.div.Scalar")
+def _div(lo: Lowering, x: Lowered, y: Operand) -> Any:
+    return lo.div(x, y)
+
+
+@lowers("aten.neg.default")
+def _neg(lo: Lowering, x: Lowered) -> Any:
+    return lo.scale(x, Fraction(-1))
+
+
+@lowers("aten.reciprocal.default")
+def _reciprocal(lo: Lowering, x: Lowered) -> Any:
+    return lo.div(Const(Fraction(1), x.shape, x.dtype), x)
+
+
+@lowers("aten.square.default")
+def _square(lo: Lowering, x: Lowered) -> Any:
+    return lo.mul(x, x)
+
+
+@lowers("aten.pow.Tensor_Scalar")
+def _pow(lo: Lowering, x: Lowered, exponent: float) -> Any:
+    power = fraction(exponent)
+    if power == 1:
+        return x
+    if power == 0:
+        return Const(Fraction(1), x.shape, x.dtype)
+    if isinstance(x, Const) and power.denominator == 1 and x.value:
+        return Const(x.value ** int(power), x.shape, x.dtype)
+    if power == -1:
+        return _reciprocal(lo, x)
+    if power == Fraction(1, 2):
+        return lo.unary("sqrt", x)
+    if power == Fraction(-1, 2):
+        return lo.unary("rsqrt", x)
+    return lo.unary("pow", x, exponent=power)
+
+
+def _function(name: str) -> None:
+    @lowers(f"aten.{name}.default", f"aten.{name}.out")
+    def rule(lo: Lowering, x: Lowered, *_: Any) -> Any:
+        return lo.unary(name, x)
+
+
+for _name in ("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu"):
+    _function(_name)
+
+
+@lowers("aten.silu_backward.default")
+def _silu_backward(lo: Lowering, gradient: Lowered, x: Lowered) -> Any:
+    return lo.derivative("silu", [lo.real(x)], lo.real(gradient))
+
+
+@lowers("aten.gelu.default")
+def _gelu(lo: Lowering, x: Lowered, approximate: str = "none") -> Any:
+    if approximate == "none":
+        return lo.unary("gelu", x)
+    return lo.scale(lo.mul(x, lo.shift(_gelu_tanh(lo, x), Fraction(1))), Fraction(1, 2))
+
+
+#: sqrt(2 / pi) as ATen's kernel has it: a double.
+_BETA = Fraction("0.7978845608028654")
+_KAPPA = Fraction("0.044715")
+
+
+def _gelu_tanh(lo: Lowering, x: Lowered) -> Any:
+    cube = lo.unary("pow", x, exponent=Fraction(3))
+    return lo.unary("tanh", lo.scale(lo.add(x, lo.scale(cube, _KAPPA)), _BETA))
+
+
+@lowers("aten.gelu_backward.default")
+def _gelu_backward(lo: Lowering, gradient: Lowered, x: Lowered, approximate: str = "none") -> Any:
+    if approximate == "none":
+        return lo.derivative("gelu", [lo.real(x)], lo.real(gradient))
+    y = _gelu_tanh(lo, x)
+    left = lo.scale(lo.shift(y, Fraction(1)), Fraction(1, 2))
+    slope = lo.shift(lo.scale(lo.mul(y, y), Fraction(-1)), Fraction(1))
+    inner = lo.scale(lo.shift(lo.scale(lo.mul(x, x), 3 * _KAPPA), Fraction(1)), _BETA)
+    right = lo.scale(lo.mul(lo.mul(x, slope), inner), Fraction(1, 2))
+    return lo.mul(gradient, lo.add(left, right))
+
+
+@lowers("aten.sigmoid_backward.default")
+def _sigmoid_backward(lo: Lowering, gradient: Lowered, y: Lowered) -> Any:
+    return lo.mul(gradient, lo.sub(y, lo.mul(y, y)))
+
+
+@lowers("aten.tanh_backward.default")
+def _tanh_backward(lo: Lowering, gradient: Lowered, y: Lowered) -> Any:
+    return lo.mul(gradient, lo.shift(lo.scale(lo.mul(y, y), Fraction(-1)), Fraction(1)))
+
+
+@lowers("aten.addcmul.default")
+def _addcmul(lo: Lowering, x: Lowered, y: Lowered, z: Lowered, value: float = 1) -> Any:
+    return lo.add(x, lo.mul(y, z), fraction(value))
+
+
+@lowers("aten.addcdiv.default")
+def _addcdiv(lo: Lowering, x: Lowered, y: Lowered, z: Lowered, value: float = 1) -> Any:
+    return lo.add(x, lo.div(y, z), fraction(value))
+
+
+@lowers("aten.lerp.Scalar")
+def _lerp(lo: Lowering, x: Lowered, y: Lowered, weight: float) -> Any:
+    part = fraction(weight)
+    return lo.add(lo.scale(x, 1 - part), y, part)
+
+
+# -- sums --------------------------------------------------------------------------------------
+
+
+@lowers("aten.sum.default", "aten.sum.dim_IntList")
+def _sum(
+    lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False, dtype: str = ""
+) -> Any:
+    return lo.sum(x, dimensions(x.shape, dim), keepdim)
+
+
+@lowers("aten.mean.default", "aten.mean.dim")
+def _mean(
+    lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False, dtype: str = ""
+) -> Any:
+    return lo.mean(x, dimensions(x.shape, dim), keepdim)
+
+
+@lowers("aten.amax.default")
+def _amax(lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False) -> Any:
+    dims = dimensions(x.shape, dim)
+    result = lo.emit("amax", lo.real(x), dim=dims, keepdim=keepdim)
+    return result
+
+
+# -- products ----------------------------------------------------------------------------------
+
+
+@lowers("aten.mm.default", "aten.bmm.default")
+def _mm(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+    return lo.emit("matmul", lo.real(x), lo.real(y))
+
+
+@lowers("aten.addmm.default", "aten.baddbmm.default")
+def _addmm(
+    lo: Lowering, bias: Lowered, x: Lowered, y: Lowered, beta: float = 1, alpha: float = 1
+) -> Any:
+    product = lo.scale(lo.emit("matmul", lo.real(x), lo.real(y)), fraction(alpha))
+    if fraction(beta) == 0:
+        return product
+    return lo.add(product, lo.scale(bias, fraction(beta)))
+
+
+@lowers("aten.dot.default")
+def _dot(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+    return lo.sum(lo.mul(x, y), (0,))
+
+
+@lowers("aten.mv.default")
+def _mv(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+    (columns,) = y.shape
+    product = lo.emit("matmul", lo.real(x), lo.reshape(lo.real(y), (columns, 1)))
+    return lo.reshape(product, (x.shape[0],))

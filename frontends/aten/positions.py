@@ -1,0 +1,198 @@
+"""Integer tensors that depend on no input: positions, and what is compared with them.
+
+They stay symbolic: an affine function of the indices, and masks that say where one is not negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Operand,
+    Real,
+    Shape,
+    broadcast,
+    lowers,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Entry at index i: ``const + sum(steps[d] * i[d])``."""
+
+    const: int
+    steps: tuple[int, ...]
+    shape: Shape
+    dtype: str
+
+    def reshape(self, shape: Shape) -> Positions:
+        """Dimensions of size 1 come and go; others are split and joined where steps allow it."""
+        flat = [(n, s) for n, s in zip(self.shape, self.steps, strict=True) if n != 1]
+        joined: list[tuple[int, int]] = []
+        for size, step in flat:
+            if joined and joined[-1][1] == step * size:
+                joined[-1] = (joined[-1][0] * size, step)
+            else:
+                joined.append((size, step))
+        steps: list[int] = []
+        for size in reversed(shape):
+            if size == 1:
+                steps.append(0)
+                continue
+            if not joined or joined[-1][0] % size:
+                raise Unsupported(f"a view of positions {list(self.shape)} as {list(shape)}")
+            rest, step = joined.pop()
+            steps.append(step)
+            if rest != size:
+                joined.append((rest // size, step * size))
+        return Positions(self.const, tuple(reversed(steps)), shape, self.dtype)
+
+    def expand(self, shape: Shape) -> Positions:
+        lead = len(shape) - len(self.shape)
+        steps = tuple(
+            0 if i < lead or self.shape[i - lead] != n else self.steps[i - lead]
+            for i, n in enumerate(shape)
+        )
+        return Positions(self.const, steps, shape, self.dtype)
+
+    def permute(self, order: Sequence[int]) -> Positions:
+        return Positions(
+            self.const,
+            tuple(self.steps[i] for i in order),
+            tuple(self.shape[i] for i in order),
+            self.dtype,
+        )
+
+    def slice(self, dim: int, start: int, size: int) -> Positions:
+        shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
+        return Positions(self.const + start * self.steps[dim], self.steps, shape, self.dtype)
+
+    def real(self, lo: Lowering) -> Real:
+        raise Unsupported("positions as numbers")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A mask: true where ``of`` is not negative."""
+
+    of: Positions
+
+    @property
+    def shape(self) -> Shape:
+        return self.of.shape
+
+    @property
+    def dtype(self) -> str:
+        return "bool"
+
+    def reshape(self, shape: Shape) -> Compared:
+        return Compared(self.of.reshape(shape))
+
+    def expand(self, shape: Shape) -> Compared:
+        return Compared(self.of.expand(shape))
+
+    def permute(self, order: Sequence[int]) -> Compared:
+        return Compared(self.of.permute(order))
+
+    def slice(self, dim: int, start: int, size: int) -> Compared:
+        return Compared(self.of.slice(dim, start, size))
+
+    def real(self, lo: Lowering) -> Real:
+        raise Unsupported("a mask of positions as numbers")
+
+    def inverse(self) -> Compared:
+        """True where this is not: minus the positions, minus 1, is not negative."""
+        of = self.of
+        return Compared(Positions(-of.const - 1, tuple(-s for s in of.steps), of.shape, of.dtype))
+
+
+def whole(x: Operand) -> Positions | None:
+    """An operand as positions, if it is one or a constant integer."""
+    if isinstance(x, bool):
+        return None
+    if isinstance(x, int):
+        return Positions(x, (), (), "int64")
+    if isinstance(x, Const) and x.value.denominator == 1:
+        return Positions(int(x.value), (0,) * len(x.shape), x.shape, x.dtype)
+    return x if isinstance(x, Positions) else None
+
+
+def plus(x: Positions, y: Positions, factor: int = 1) -> Positions:
+    """x + factor * y."""
+    shape = broadcast(x.shape, y.shape)
+    a, b = x.expand(shape), y.expand(shape)
+    steps = tuple(s + factor * t for s, t in zip(a.steps, b.steps, strict=True))
+    return Positions(a.const + factor * b.const, steps, shape, x.dtype)
+
+
+@lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
+def _arange(lo: Lowering, *numbers: float, **_: Any) -> Any:
+    start, step = (numbers[0] if len(numbers) > 1 else 0), (numbers[2] if len(numbers) > 2 else 1)
+    if not all(isinstance(n, int) for n in (start, step)):
+        raise Unsupported(f"arange of {numbers}")
+    ((shape, dtype),) = lo.expected
+    if "float" in dtype:
+        raise Unsupported(f"arange of {dtype}")
+    return Positions(int(start), (int(step),), shape, dtype)
+
+
+def _compares(name: str, less: bool, strict: bool) -> None:
+    """x < y is y - x - 1 >= 0, and so on."""
+
+    @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
+    def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
+        a, b = whole(x), whole(y)
+        if a is None or b is None:
+            raise Unsupported(f"{name} of values that depend on the input")
+        gap = plus(b, a, -1) if less else plus(a, b, -1)
+        return Compared(plus(gap, Positions(-1 if strict else 0, (), (), "int64")))
+
+
+for _name, _less, _strict in (
+    ("lt", True, True),
+    ("le", True, False),
+    ("gt", False, True),
+    ("ge", False, False),
+):
+    _compares(_name, _less, _strict)
+
+
+def added(x: Operand, y: Operand, factor: Fraction) -> Positions | None:
+    """x + factor * y, if one is positions and both are whole numbers that depend on no input."""
+    if not isinstance(x, Positions) and not isinstance(y, Positions):
+        return None
+    a, b = whole(x), whole(y)
+    if a is None or b is None or factor.denominator != 1:
+        return None
+    return plus(a, b, int(factor))
+
+
+def _triangle(name: str, keeps_below: bool) -> None:
+    @lowers(f"aten.{name}.default")
+    def rule(lo: Lowering, x: Lowered, diagonal: int = 0) -> Any:
+        """Rows below and on the diagonal, or on and above it, of a tensor of ones."""
+        if not isinstance(x, Const) or x.value != 1 or x.dtype != "bool" or len(x.shape) < 2:
+            raise Unsupported(f"{name} of anything but a mask of ones")
+        lead = (0,) * (len(x.shape) - 2)
+        steps = (*lead, 1, -1) if keeps_below else (*lead, -1, 1)
+        return Compared(Positions(diagonal if keeps_below else -diagonal, steps, x.shape, "int64"))
+
+
+_triangle("tril", True)
+_triangle("triu", False)
+
+
+@lowers("aten.logical_not.default", "aten.bitwise_not.default")
+def _not(lo: Lowering, x: Lowered) -> Any:
+    if isinstance(x, Compared):
+        return x.inverse()
+    if isinstance(x, Const) and x.dtype == "bool":
+        return Const(Fraction(1) - x.value, x.shape, x.dtype)
+    raise Unsupported("the inverse of a mask that depends on the input")

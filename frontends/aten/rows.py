@@ -1,0 +1,135 @@
+"""Operators over rows of ATen: norms, softmax, and their derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from shardproof.frontends.aten.losses import Picked
+from shardproof.frontends.aten.lowering import Lowered, Lowering, dimensions, fraction, lowers
+
+ONE = Fraction(1)
+
+
+@lowers("aten._softmax.default")
+def _softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
+    (at,) = dimensions(x.shape, dim)
+    return lo.emit("softmax", lo.real(x), dim=at)
+
+
+@lowers("aten._softmax_backward_data.default")
+def _softmax_backward(
+    lo: Lowering, gradient: Lowered, y: Lowered, dim: int, dtype: str = ""
+) -> Any:
+    at = dimensions(y.shape, dim)
+    weighted = lo.mul(gradient, y)
+    return lo.sub(weighted, lo.mul(y, lo.sum(weighted, at, True)))
+
+
+@lowers("aten._log_softmax.default")
+def _log_softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
+    at = dimensions(x.shape, dim)
+    held = lo.real(x)
+    shifted = lo.real(lo.sub(held, lo.emit("amax", held, dim=at, keepdim=True)))
+    e = lo.unary("exp", shifted)
+    total = lo.real(lo.sum(e, at, True))
+    y = lo.sub(shifted, lo.unary("log", total))
+    if at == (len(x.shape) - 1,):
+        lo.exponentials[y.number] = (shifted, e, lo.reshape(total, x.shape[:-1]))
+    return y
+
+
+@lowers("aten._log_softmax_backward_data.default")
+def _log_softmax_backward(
+    lo: Lowering, gradient: Lowered, y: Lowered, dim: int, dtype: str = ""
+) -> Any:
+    at = dimensions(y.shape, dim)
+    if isinstance(gradient, Picked):
+        return gradient.through_log_softmax(lo, y)
+    return lo.sub(gradient, lo.mul(lo.unary("exp", y), lo.sum(gradient, at, True)))
+
+
+def _last(x: Lowered, shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(range(len(x.shape) - len(shape), len(x.shape)))
+
+
+@lowers("aten.native_layer_norm.default")
+def _layer_norm(
+    lo: Lowering,
+    x: Lowered,
+    shape: Sequence[int],
+    weight: Lowered | None,
+    bias: Lowered | None,
+    eps: float,
+) -> Any:
+    dims = _last(x, shape)
+    mean = lo.mean(x, dims, True)
+    centred = lo.sub(x, mean)
+    variance = lo.mean(lo.mul(centred, centred), dims, True)
+    scale = lo.unary("rsqrt", lo.shift(variance, fraction(eps)))
+    y = lo.mul(centred, scale)
+    if weight is not None:
+        y = lo.mul(y, weight)
+    if bias is not None:
+        y = lo.add(y, bias)
+    return y, mean, scale
+
+
+@lowers("aten.native_layer_norm_backward.default")
+def _layer_norm_backward(
+    lo: Lowering,
+    gradient: Lowered,
+    x: Lowered,
+    shape: Sequence[int],
+    mean: Lowered,
+    scale: Lowered,
+    weight: Lowered | None,
+    bias: Lowered | None,
+    mask: Sequence[bool],
+) -> Any:
+    dims = _last(x, shape)
+    rest = tuple(range(len(x.shape) - len(shape)))
+    y = lo.mul(lo.sub(x, mean), scale)
+    inner = gradient if weight is None else lo.mul(gradient, weight)
+    found: list[Any] = [None, None, None]
+    if mask[0]:
+        along = lo.mul(y, lo.mean(lo.mul(inner, y), dims, True))
+        found[0] = lo.mul(scale, lo.sub(lo.sub(inner, lo.mean(inner, dims, True)), along))
+    if mask[1]:
+        found[1] = lo.sum(lo.mul(gradient, y), rest)
+    if mask[2]:
+        found[2] = lo.sum(gradient, rest)
+    return tuple(found)
+
+
+@lowers("aten._fused_rms_norm.default")
+def _rms_norm(
+    lo: Lowering, x: Lowered, shape: Sequence[int], weight: Lowered | None, eps: float
+) -> Any:
+    dims = _last(x, shape)
+    scale = lo.unary("rsqrt", lo.shift(lo.mean(lo.mul(x, x), dims, True), fraction(eps)))
+    y = lo.mul(x, scale)
+    return (y if weight is None else lo.mul(y, weight)), scale
+
+
+@lowers("aten._fused_rms_norm_backward.default")
+def _rms_norm_backward(
+    lo: Lowering,
+    gradient: Lowered,
+    x: Lowered,
+    shape: Sequence[int],
+    scale: Lowered,
+    weight: Lowered | None,
+    mask: Sequence[bool],
+) -> Any:
+    dims = _last(x, shape)
+    rest = tuple(range(len(x.shape) - len(shape)))
+    y = lo.mul(x, scale)
+    inner = gradient if weight is None else lo.mul(gradient, weight)
+    found: list[Any] = [None, None]
+    if mask[0]:
+        found[0] = lo.mul(scale, lo.sub(inner, lo.mul(y, lo.mean(lo.mul(inner, y), dims, True))))
+    if mask[1]:
+        found[1] = lo.sum(lo.mul(gradient, y), rest)
+    return tuple(found)

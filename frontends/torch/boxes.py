@@ -1,0 +1,55 @@
+"""Which part of a full tensor a local one is, as the framework's own metadata says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.trace import Box
+
+
+def local(x: torch.Tensor) -> torch.Tensor:
+    """The plain tensor on this rank."""
+    found = x._local_tensor if isinstance(x, DTensor) else x
+    wait = getattr(found, "trigger_wait", None)  # what a collective still computes
+    return found if wait is None else wait()
+
+
+def described(name: str, x: DTensor) -> Box:
+    """The box of a DTensor's local tensor, by its mesh and placements; partial sums by the ranks
+    along their mesh dimension."""
+    spec = x._spec
+    mesh = spec.mesh
+    shape, offset = compute_local_shape_and_global_offset(
+        tuple(spec.shape), mesh, tuple(spec.placements)
+    )
+    partial = []
+    for number, placement in enumerate(spec.placements):
+        if isinstance(placement, Partial):
+            ranks = torch.distributed.get_process_group_ranks(mesh.get_group(number))
+            partial.append((str(placement.reduce_op), tuple(ranks)))
+    held = tuple(x._local_tensor.shape)
+    if tuple(shape) != held:
+        raise InvalidInput(
+            f"{name}: its placements {list(spec.placements)} of {list(spec.shape)} say that this "
+            f"rank has {list(shape)}, it has {list(held)}"
+        )
+    return Box(
+        name,
+        tuple(spec.shape),
+        tuple(int(n) for n in offset),
+        tuple(int(n) for n in shape),
+        "DTensor",
+        tuple(partial),
+        ", ".join(map(str, spec.placements)),
+    )
+
+
+def whole(name: str, shape: Sequence[int], said: str) -> Box:
+    """All of a tensor."""
+    full = tuple(int(n) for n in shape)
+    return Box(name, full, (0,) * len(full), full, said)

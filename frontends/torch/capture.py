@@ -1,0 +1,224 @@
+"""Capture: a user's step on every rank, each in a forked child with bounded time and memory.
+
+The child runs the user's code with the user's rights: nothing here contains it.  What it hands back
+is a trace file, read like any other untrusted input, or the reason why there is none.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch import standins, trace
+from shardproof.frontends.torch.job import Job
+from shardproof.frontends.torch.record import Recorder, _machinery, watch_handles
+from shardproof.frontends.torch.stated import TensorSpec
+
+Step = Callable[[Job], Any]
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one rank's capture: seconds, and bytes beyond what the process has when it is forked."""
+
+    seconds: float = 600.0
+    memory_bytes: int = 8192 * MIB
+
+
+def capture(
+    step: Step,
+    world_size: int,
+    ranks: Sequence[int],
+    batch: Mapping[str, TensorSpec],
+    full: Mapping[str, TensorSpec],
+    limits: Limits | None = None,
+    workers: int | None = None,
+) -> list[trace.Trace]:
+    """The traces of ``ranks``, in order; raises `InvalidInput` with the user's line where the step
+    fails, is no step, or takes more than ``limits``."""
+    limits = limits or Limits()
+    _import_once()
+    most = workers or os.cpu_count() or 1
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory(prefix="shardproof-capture-") as folder:
+        waiting = list(ranks)
+        running: dict[int, tuple[BaseProcess, float]] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < most:
+                    rank = waiting.pop(0)
+                    child: BaseProcess = context.Process(
+                        target=_child,
+                        args=(step, rank, world_size, batch, full, limits, Path(folder)),
+                        name=f"capture of rank {rank}",
+                        daemon=True,
+                    )
+                    child.start()
+                    running[rank] = (child, time.monotonic())
+                _collect(running, Path(folder), limits)
+        finally:
+            for left, _ in running.values():
+                left.kill()
+                left.join()
+        return [trace.read(Path(folder) / f"{rank}.trace") for rank in ranks]
+
+
+def is_dtype(name: str) -> bool:
+    """Whether torch has an element type of this name."""
+    return isinstance(getattr(torch, name, None), torch.dtype)
+
+
+@cache
+def _import_once() -> None:
+    """What torch imports when it is first used, so that children find it there."""
+    import torch.testing._internal.distributed.fake_pg
+
+    with FakeTensorMode(), torch.no_grad():
+        torch.nn.functional.linear(torch.empty(2, 2), torch.empty(2, 2)).sum()
+
+
+def _collect(running: dict[int, tuple[BaseProcess, float]], folder: Path, limits: Limits) -> None:
+    """Wait a little for children; raises `InvalidInput` for one that failed."""
+    first = next(iter(running.values()))[0]
+    first.join(0.01)
+    for rank, (child, started) in list(running.items()):
+        if child.is_alive():
+            if time.monotonic() - started > limits.seconds:
+                raise InvalidInput(f"capture takes more than {limits.seconds:g} s", f"rank {rank}")
+            continue
+        child.join()
+        del running[rank]
+        failure = folder / f"{rank}.error"
+        if failure.exists():
+            raise InvalidInput(failure.read_text(encoding="utf-8")[:8000], f"rank {rank}")
+        if not (folder / f"{rank}.trace").exists():
+            raise InvalidInput(
+                f"the capturing process ended with code {child.exitcode} and no trace",
+                f"rank {rank}",
+            )
+
+
+def _child(
+    step: Step,
+    rank: int,
+    world_size: int,
+    batch: Mapping[str, TensorSpec],
+    full: Mapping[str, TensorSpec],
+    limits: Limits,
+    folder: Path,
+) -> None:
+    """In the forked child: record and write the trace, or the reason why there is none."""
+    try:
+        _bound(limits)
+        found = record(step, rank, world_size, batch, full)
+        trace.write(found, folder / f"{rank}.trace")
+    except InvalidInput as error:
+        message = str(error)
+    except Exception as error:  # noqa: BLE001 - the user's code: any error of it is the answer
+        message = _told(error)
+    else:
+        return
+    (folder / f"{rank}.error").write_text(message, encoding="utf-8")
+
+
+def _bound(limits: Limits) -> None:
+    held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    most = held * resource.getpagesize() + limits.memory_bytes
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def _told(error: BaseException) -> str:
+    """An exception of the user's step, with the innermost frame that is hers."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not _machinery(f.filename) and "site-packages" not in f.filename]
+    own = own or [f for f in frames if not _machinery(f.filename)] or list(frames)
+    text = str(error).strip() or "no message"
+    return f"the step raises {type(error).__name__} at {own[-1].filename}:{own[-1].lineno}: {text}"
+
+
+def record(
+    step: Step,
+    rank: int,
+    world_size: int,
+    batch: Mapping[str, TensorSpec],
+    full: Mapping[str, TensorSpec],
+) -> trace.Trace:
+    """Run the step as one rank, on fake tensors, in this process (which is not fit for anything
+    else afterwards: torch's process groups are replaced)."""
+    torch.set_num_threads(1)
+    _join(rank, world_size)
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    recorder = Recorder(rank, world_size, fake)
+    watch_handles(recorder)
+    _refuse_compile()
+    standins.install(lambda text: recorder.notes.setdefault(text))
+    torch.nn.modules.module.register_module_forward_pre_hook(recorder.entered)
+    torch.nn.modules.module.register_module_forward_hook(recorder.left, always_call=True)
+    with fake, recorder:
+        job = Job(recorder, batch, full)
+        step(job)
+    if not job.ended:
+        raise InvalidInput("the step returns without job.end")
+    return recorder.finish()
+
+
+def _join(rank: int, world_size: int) -> None:
+    """Initialise torch.distributed as under torchrun, with nobody at the other end."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_WORLD_SIZE=str(world_size),
+        GROUP_RANK="0",
+        MASTER_ADDR="localhost",
+        MASTER_PORT="0",
+    )
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+
+    def again(*_: Any, **__: Any) -> None:
+        """The step's own call: the group is there."""
+
+    made = dist.new_group
+
+    def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kwargs["backend"] = "fake"
+        return made(ranks, *args[:1], **kwargs)
+
+    dist.init_process_group = again
+    dist.new_group = new_group
+
+
+def _refuse_compile() -> None:
+    def compiled(model: Any = None, *_: Any, backend: Any = "inductor", **__: Any) -> Any:
+        if backend != "eager":
+            raise InvalidInput(
+                f"torch.compile with backend {backend!r}: capture records eager steps only "
+                "(backend='eager', or no torch.compile)"
+            )
+        return model if model is not None else (lambda f: f)
+
+    torch.compile = compiled

@@ -1,0 +1,400 @@
+"""Collectives and messages of c10d as operators over values.
+
+The schemas of c10d do not say what an operator writes; this table does.  Handles of asynchronous
+operators are kept: reading what one writes, or writing what it reads, before its ``wait`` is a
+finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch import geometry
+from shardproof.frontends.torch.state import State
+from shardproof.frontends.torch.trace import (
+    Arg,
+    Event,
+    Held,
+    Items,
+    Named,
+    Ranks,
+    Tensor,
+    tensors_of,
+)
+
+Handler = Callable[["State", Event], None]
+
+HANDLERS: dict[str, Handler] = {}
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            HANDLERS[name] = handler
+        return handler
+
+    return register
+
+
+# -- arguments ---------------------------------------------------------------------------------
+
+
+def group_of(event: Event) -> Ranks:
+    """The process group of an event."""
+    for arg in (*event.args, *event.kwargs.values()):
+        if isinstance(arg, Ranks):
+            if not arg.ranks or len(set(arg.ranks)) < len(arg.ranks):
+                raise InvalidInput(f"a process group of ranks {list(arg.ranks)}")
+            return arg
+    raise InvalidInput("a collective without its process group")
+
+
+def reduction(event: Event) -> str:
+    """How values are reduced: an object of c10d, or a name of the functional form."""
+    for arg in event.args:
+        if isinstance(arg, Named) and arg.kind == "reduce":
+            return arg.text
+    for arg in event.args:
+        if isinstance(arg, str) and arg in ("sum", "avg", "max", "min", "product"):
+            return arg
+    return "sum"
+
+
+def listed(arg: Arg) -> list[Arg]:
+    return list(arg.items) if isinstance(arg, Items) else [arg]
+
+
+# -- shapes ------------------------------------------------------------------------------------
+
+
+def _rows(shape: Sequence[int]) -> tuple[int, ...]:
+    """As a tensor that can be divided by its first dimension."""
+    return tuple(shape) or (1,)
+
+
+def _reduced(replay: State, value: int, group: Ranks, op: str) -> int:
+    held = replay.out.values[value]
+    return replay.memory.emit("comm.all_reduce", (Tensor(value), group, op), held.shape, held.dtype)
+
+
+def gathered(replay: State, value: int, group: Ranks) -> int:
+    """All ranks' values, one after the other along the first dimension."""
+    held = replay.out.values[value]
+    shape = _rows(held.shape)
+    value = replay.memory.reshape(value, shape)
+    full = (shape[0] * len(group.ranks), *shape[1:])
+    return replay.memory.emit("comm.all_gather", (Tensor(value), group, 0), full, held.dtype)
+
+
+def scattered(replay: State, value: int, group: Ranks, op: str) -> int:
+    """This rank's part of the sum along the first dimension."""
+    held = replay.out.values[value]
+    if not held.shape or held.shape[0] % len(group.ranks):
+        raise InvalidInput(f"a reduce-scatter of {list(held.shape)} over {len(group.ranks)} ranks")
+    part = (held.shape[0] // len(group.ranks), *held.shape[1:])
+    args = (Tensor(value), group, op, 0)
+    return replay.memory.emit("comm.reduce_scatter", args, part, held.dtype)
+
+
+def _divided(replay: State, value: int, part: Sequence[int], count: int) -> int:
+    """A value of ``count`` parts of shape ``part``, one after the other along the first."""
+    rows = _rows(part)
+    full = (rows[0] * count, *rows[1:])
+    if prod(full) != prod(replay.out.values[value].shape):
+        raise InvalidInput(
+            f"{count} parts of {list(part)} in {list(replay.out.values[value].shape)}"
+        )
+    return replay.memory.reshape(value, full)
+
+
+# -- c10d, in place ----------------------------------------------------------------------------
+
+
+@handles("c10d.allreduce_.default", "c10d.allreduce_coalesced_.default")
+def _allreduce(replay: State, event: Event) -> None:
+    group, op = group_of(event), reduction(event)
+    for tensor in listed(event.args[0]):
+        for part in replay.memory.parts(replay.held(tensor)):
+            replay.memory.write(part, _reduced(replay, replay.memory.read(part), group, op))
+    replay.issued(event, [*tensors_of(event.args[0])], [])
+
+
+@handles("c10d._allgather_base_.default")
+def _allgather_base(replay: State, event: Event) -> None:
+    _gather_into(replay, event.args[0], event.args[1], group_of(event))
+    replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
+
+
+def _gather_into(replay: State, target: Arg, source: Arg, group: Ranks) -> None:
+    """What was copied into one flat message is gathered piece by piece."""
+    into, own = replay.held(target), replay.held(source)
+    count = len(group.ranks)
+    parts = replay.memory.parts(own)
+    if prod(into.shape) != prod(own.shape) * count:
+        raise InvalidInput(f"an all-gather of {list(own.shape)} into {list(into.shape)}")
+    if len(parts) < 2 or geometry.contiguous(into.shape) != into.strides:
+        found = gathered(replay, replay.read(source), group)
+        replay.write(target, replay.memory.reshape(found, into.shape))
+        return
+    values = [replay.memory.structured(replay.memory.read(part)) for part in parts]
+    at = 0
+    for part, value in zip(parts, values, strict=True):
+        rows = _rows(replay.out.values[value].shape)
+        found = gathered(replay, value, group)
+        for i in range(count):
+            piece = replay.memory.slice(found, 0, i * rows[0], rows[0])
+            start = into.offset + i * prod(own.shape) + at
+            strides = geometry.contiguous(rows)
+            replay.memory.write(Held(into.storage, start, rows, strides, into.dtype), piece)
+        at += prod(part.shape)
+
+
+@handles("c10d.allgather_into_tensor_coalesced_.default")
+def _allgather_coalesced(replay: State, event: Event) -> None:
+    for target, source in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
+        _gather_into(replay, target, source, group_of(event))
+    replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
+
+
+@handles("c10d.allgather_.default")
+def _allgather(replay: State, event: Event) -> None:
+    group = group_of(event)
+    for targets, source in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
+        value = replay.read(source)
+        rows = _rows(replay.out.values[value].shape)
+        found = gathered(replay, value, group)
+        for i, target in enumerate(listed(targets)):
+            part = replay.memory.slice(found, 0, i * rows[0], rows[0])
+            replay.write(target, replay.memory.reshape(part, replay.held(target).shape))
+    replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
+
+
+@handles("c10d._reduce_scatter_base_.default")
+def _reduce_scatter_base(replay: State, event: Event) -> None:
+    _scatter_into(replay, event, event.args[0], event.args[1])
+    replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
+
+
+@handles("c10d.reduce_scatter_tensor_coalesced_.default")
+def _reduce_scatter_coalesced(replay: State, event: Event) -> None:
+    for target, source in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
+        _scatter_into(replay, event, target, source)
+    replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
+
+
+def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None:
+    """What was copied into one flat message is reduced piece by piece."""
+    group, into, own = group_of(event), replay.held(target), replay.held(source)
+    count = len(group.ranks)
+    pieces = replay.memory.blocks(own, count)
+    if len(pieces) < 2 or geometry.contiguous(into.shape) != into.strides:
+        whole = _divided(replay, replay.read(source), into.shape, count)
+        found = scattered(replay, whole, group, reduction(event))
+        replay.write(target, replay.memory.reshape(found, into.shape))
+        return
+    wholes = [replay.memory.concat([_row(replay, p) for p in column], 0) for column in pieces]
+    at = into.offset
+    for column, whole in zip(pieces, wholes, strict=True):
+        value = replay.memory.structured(whole)
+        if replay.out.values[value].shape[0] % count:
+            value = whole
+        found = scattered(replay, value, group, reduction(event))
+        shape = replay.out.values[found].shape
+        strides = geometry.contiguous(shape)
+        replay.memory.write(Held(into.storage, at, shape, strides, into.dtype), found)
+        at += prod(column[0].shape)
+
+
+def _row(replay: State, held: Held) -> int:
+    return replay.memory.reshape(replay.memory.read(held), _rows(held.shape))
+
+
+def unknown(replay: State, event: Event) -> None:
+    """A collective without a rule: what it may write has no meaning from here on."""
+    for number in tensors_of(*event.args):
+        held = replay.trace.tensors[number]
+        name = event.name.replace("c10d", "comm", 1)
+        replay.memory.write(held, replay.memory.emit(name, (), held.shape, held.dtype))
+    for number in tensors_of(*event.outputs):
+        held = replay.trace.tensors[number]
+        replay.memory.write(held, replay.memory.emit(event.name, (), held.shape, held.dtype))
+
+
+@handles("c10d.scatter_.default")
+def _scatter(replay: State, event: Event) -> None:
+    """The root's tensors, one for each rank: its list is broadcast, and each takes its own."""
+    group = group_of(event)
+    numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
+    root = numbers[0] if numbers else 0
+    if not 0 <= root < len(group.ranks) or replay.trace.rank not in group.ranks:
+        raise InvalidInput(f"a scatter from member {root} of {len(group.ranks)}")
+    own = group.ranks[root] == replay.trace.rank
+    (target,) = listed(event.args[0])
+    held = replay.held(target)
+    rows = _rows(held.shape)
+    full = (rows[0] * len(group.ranks), *rows[1:])
+    whole: Arg = None
+    if own:
+        (sources,) = listed(event.args[1])
+        parts = [replay.memory.reshape(replay.read(s), rows) for s in listed(sources)]
+        whole = Tensor(replay.memory.concat(parts, 0))
+    found = replay.memory.emit(
+        "comm.broadcast", (whole, group, group.ranks[root]), full, held.dtype
+    )
+    place = group.ranks.index(replay.trace.rank)
+    part = replay.memory.slice(found, 0, place * rows[0], rows[0])
+    replay.write(target, replay.memory.reshape(part, held.shape))
+    replay.issued(event, [*tensors_of(event.args[0])], [])
+
+
+@handles("c10d.reduce_scatter_.default")
+def _reduce_scatter(replay: State, event: Event) -> None:
+    group = group_of(event)
+    for target, sources in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
+        shape = replay.held(target).shape
+        rows = _rows(shape)
+        parts = [replay.memory.reshape(replay.read(s), rows) for s in listed(sources)]
+        found = scattered(replay, replay.memory.concat(parts, 0), group, reduction(event))
+        replay.write(target, replay.memory.reshape(found, shape))
+    replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
+
+
+@handles("c10d.alltoall_base_.default")
+def _alltoall_base(replay: State, event: Event) -> None:
+    group = group_of(event)
+    splits = [a for a in event.args[2:] if isinstance(a, Items)]
+    if any(len(set(s.items)) > 1 for s in splits):
+        raise InvalidInput("an all-to-all of parts of different sizes is not supported")
+    target = replay.held(event.args[0])
+    found = exchanged(replay, replay.read(event.args[1]), group)
+    replay.write(event.args[0], replay.memory.reshape(found, target.shape))
+    replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
+
+
+def exchanged(replay: State, value: int, group: Ranks) -> int:
+    held = replay.out.values[value]
+    if not held.shape or held.shape[0] % len(group.ranks):
+        raise InvalidInput(f"an all-to-all of {list(held.shape)} over {len(group.ranks)} ranks")
+    return replay.memory.emit("comm.all_to_all", (Tensor(value), group), held.shape, held.dtype)
+
+
+@handles("c10d.broadcast_.default")
+def _broadcast(replay: State, event: Event) -> None:
+    group = group_of(event)
+    numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
+    root = numbers[0] if numbers else 0
+    if not 0 <= root < len(group.ranks):
+        raise InvalidInput(f"a broadcast from member {root} of {len(group.ranks)}")
+    own = group.ranks[root] == replay.trace.rank
+    for tensor in listed(event.args[0]):
+        held = replay.held(tensor)
+        args: tuple[Arg, ...] = (
+            Tensor(replay.read(tensor)) if own else None,
+            group,
+            group.ranks[root],
+        )
+        found = replay.memory.emit("comm.broadcast", args, held.shape, held.dtype)
+        replay.write(tensor, found)
+    replay.issued(event, [*tensors_of(event.args[0])], [])
+
+
+def _peer(event: Event, group: Ranks) -> int:
+    numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
+    if not numbers or not 0 <= numbers[0] < len(group.ranks):
+        raise InvalidInput(f"a message to or from member {numbers[:1]} of {len(group.ranks)}")
+    return group.ranks[numbers[0]]
+
+
+@handles("c10d.send.default")
+def _send(replay: State, event: Event) -> None:
+    peer = _peer(event, group_of(event))
+    for tensor in listed(event.args[0]):
+        value = replay.read(tensor)
+        replay.memory.emits("comm.send", (Tensor(value), peer), ())
+    replay.issued(event, [], [*tensors_of(event.args[0])])
+
+
+@handles("c10d.recv_.default")
+def _recv(replay: State, event: Event) -> None:
+    """A receive is posted here; what arrives is there from its wait on."""
+    peer = _peer(event, group_of(event))
+    replay.memory.emits("comm.post_recv", (peer,), ())
+    tensors = [replay.held(tensor) for tensor in listed(event.args[0])]
+    replay.issued(event, [*tensors_of(event.args[0])], [])
+    replay.posted[event.work] = [(peer, held) for held in tensors]
+
+
+@handles("c10d.barrier.default")
+def _barrier(replay: State, event: Event) -> None:
+    """Moves no values."""
+
+
+# -- functional collectives ---------------------------------------------------------------------
+
+
+def _results(replay: State, event: Event, found: Sequence[int]) -> None:
+    """Write new tensors; an in-place form writes its operands."""
+    targets = [Tensor(n) for n in tensors_of(*event.outputs)]
+    if len(targets) != len(found):
+        raise InvalidInput(f"{len(targets)} results, expected {len(found)}")
+    for target, value in zip(targets, found, strict=True):
+        held: Held = replay.held(target)
+        if geometry.extent(held.shape, held.strides) < prod(held.shape):
+            raise InvalidInput("a result that overlaps itself")
+        replay.memory.write(held, replay.memory.reshape(value, held.shape))
+
+
+@handles(
+    "_c10d_functional.all_reduce.default",
+    "_c10d_functional.all_reduce_.default",
+    "_c10d_functional.all_reduce_coalesced.default",
+    "_c10d_functional.all_reduce_coalesced_.default",
+)
+def _f_all_reduce(replay: State, event: Event) -> None:
+    group, op = group_of(event), reduction(event)
+    values = [replay.read(t) for t in listed(event.args[0])]
+    _results(replay, event, [_reduced(replay, v, group, op) for v in values])
+
+
+@handles(
+    "_c10d_functional.all_gather_into_tensor.default",
+    "_c10d_functional.all_gather_into_tensor_coalesced.default",
+)
+def _f_all_gather(replay: State, event: Event) -> None:
+    group = group_of(event)
+    values = [replay.read(t) for t in listed(event.args[0])]
+    _results(replay, event, [gathered(replay, v, group) for v in values])
+
+
+@handles(
+    "_c10d_functional.reduce_scatter_tensor.default",
+    "_c10d_functional.reduce_scatter_tensor_coalesced.default",
+)
+def _f_reduce_scatter(replay: State, event: Event) -> None:
+    group, op = group_of(event), reduction(event)
+    values = [replay.read(t) for t in listed(event.args[0])]
+    _results(replay, event, [scattered(replay, v, group, op) for v in values])
+
+
+@handles("_c10d_functional.all_to_all_single.default")
+def _f_all_to_all(replay: State, event: Event) -> None:
+    splits = [a for a in event.args[1:] if isinstance(a, Items)]
+    if any(len(set(s.items)) > 1 for s in splits):
+        raise InvalidInput("an all-to-all of parts of different sizes is not supported")
+    _results(replay, event, [exchanged(replay, replay.read(event.args[0]), group_of(event))])
+
+
+@handles("_c10d_functional.broadcast.default", "_c10d_functional.broadcast_.default")
+def _f_broadcast(replay: State, event: Event) -> None:
+    group = group_of(event)
+    numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
+    root = numbers[0] if numbers else 0
+    own = root == replay.trace.rank if root in group.ranks else False
+    if root not in group.ranks:
+        raise InvalidInput(f"a broadcast from rank {root}, which is not in {list(group.ranks)}")
+    value = replay.read(event.args[0])
+    held = replay.out.values[value]
+    args: tuple[Arg, ...] = (Tensor(value) if own else None, group, root)
+    _results(replay, event, [replay.memory.emit("comm.broadcast", args, held.shape, held.dtype)])

@@ -1,0 +1,90 @@
+"""Operators of FSDP2 that copy parameters into and out of flat buffers (torch 2.13).
+
+``fsdp.all_gather_copy_in`` writes its second operand, which its schema does not say.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.collectives import HANDLERS, handles, listed
+from shardproof.frontends.torch.geometry import contiguous
+from shardproof.frontends.torch.memory import number
+from shardproof.frontends.torch.state import State
+from shardproof.frontends.torch.trace import Event, Held, Tensor, tensors_of
+
+
+def _flat(like: Held, offset: int, count: int) -> Held:
+    return Held(like.storage, like.offset + offset, (count,), (1,), like.dtype)
+
+
+@handles("fsdp.all_gather_copy_in.default")
+def _copy_in(replay: State, event: Event) -> None:
+    """Inputs, flat, one after the other, at this rank's place in the output."""
+    output = replay.held(event.args[1])
+    count, rank = number(event.args[3]), number(event.args[4])
+    if len(output.shape) != 1 or output.strides != (1,):
+        raise InvalidInput(f"an all-gather into {list(output.shape)}")
+    at = rank * count
+    for source in listed(event.args[0]):
+        value = replay.memory.cast(replay.read(source), output.dtype)
+        shape = replay.out.values[value].shape
+        part = _flat(output, at, prod(shape))
+        replay.memory.write(
+            Held(part.storage, part.offset, shape, contiguous(shape), part.dtype), value
+        )
+        at += prod(shape)
+
+
+@handles("fsdp.split_with_sizes_copy.default")
+def _split_copy(replay: State, event: Event) -> None:
+    """Parts of a dimension of the first operand, each copied into an output."""
+    source = replay.held(event.args[0])
+    dim = number(event.args[2] if len(event.args) > 2 else event.kwargs.get("dim", 0))
+    sizes = [number(n) for n in listed(event.args[1])]
+    start = 0
+    for size, target in zip(sizes, listed(event.kwargs["out"]), strict=True):
+        shape = (*source.shape[:dim], size, *source.shape[dim + 1 :])
+        part = Held(
+            source.storage,
+            source.offset + start * source.strides[dim],
+            shape,
+            source.strides,
+            source.dtype,
+        )
+        held = replay.held(target)
+        value = replay.memory.cast(replay.memory.read(part), held.dtype)
+        replay.memory.write(held, replay.memory.reshape(value, held.shape))
+        start += size
+
+
+@handles("fsdp.chunk_cat.default")
+def _chunk_cat(replay: State, event: Event) -> None:
+    """Chunk i of every tensor, flat, one after the other, in row i of the output."""
+    dim, count = number(event.args[1]), number(event.args[2])
+    (target,) = tensors_of(event.kwargs["out"])
+    output = replay.held(Tensor(target))
+    if dim != 0 or len(output.shape) != 2 or output.shape[0] != count:
+        raise InvalidInput(f"a chunk_cat of dimension {dim} into {list(output.shape)}")
+    if output.strides != contiguous(output.shape):
+        raise InvalidInput("a chunk_cat into a tensor that is not contiguous")
+    at = 0
+    for source in listed(event.args[0]):
+        value = replay.memory.cast(replay.read(source), output.dtype)
+        shape = replay.out.values[value].shape
+        if not shape or shape[0] % count:
+            raise InvalidInput(f"a parameter of shape {list(shape)} in {count} uneven chunks")
+        rows = (shape[0] // count, *shape[1:])
+        for row in range(count):
+            part = replay.memory.slice(value, 0, row * rows[0], rows[0])
+            held = _flat(output, row * output.shape[1] + at, prod(rows))
+            replay.memory.write(
+                Held(held.storage, held.offset, rows, contiguous(rows), held.dtype), part
+            )
+        at += prod(rows)
+    if at != output.shape[1]:
+        raise InvalidInput(f"a chunk_cat of {at} columns into {list(output.shape)}")
+
+
+__all__ = ["HANDLERS"]

@@ -1,0 +1,310 @@
+"""A recorded step without memory: values that are written once, views resolved, dead code removed.
+
+Operators that write get new values for what they write; views move nothing.  Collectives are
+operators like others here (``comm.*``); what they write in place is written back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch import fsdp, trace
+from shardproof.frontends.torch.collectives import HANDLERS, unknown
+from shardproof.frontends.torch.memory import (
+    CAST,
+    CONSTANT,
+    INPUT,
+    SLICE,
+    Compared,
+    Functional,
+    Input,
+    Op,
+    Storage,
+    number,
+)
+from shardproof.frontends.torch.state import State
+from shardproof.frontends.torch.trace import Arg, Box, Event, Held, Items, Tensor, Trace
+
+#: Operators whose result is their first operand, elsewhere in memory.
+COPIES = frozenset(
+    {
+        "aten.clone.default",
+        "aten.lift_fresh_copy.default",
+        "aten.alias_copy.default",
+        "aten.detach_copy.default",
+        "_c10d_functional.wait_tensor.default",
+    }
+)
+#: Operators that change every element of their first operand alike.
+SCALED = frozenset(
+    {
+        "aten.div_.Scalar",
+        "aten.mul_.Scalar",
+        "aten.div_.Tensor",
+        "aten.mul_.Tensor",
+        "aten.zero_.default",
+        "aten.fill_.Scalar",
+    }
+)
+#: Operators that allocate and write nothing.
+ALLOCATES = ("aten.empty", "aten.new_empty")
+
+
+LOSS, GRADIENT, OUTPUT = "job.loss", "job.gradient", "job.output"
+UPDATED, STATE = "job.updated", "job.state"
+
+#: What is not an operator of ATen, by name.
+SPECIAL = {**HANDLERS, **fsdp.HANDLERS}
+
+
+class Replay(State):
+    """Replays the events of a trace."""
+
+    # -- events -----------------------------------------------------------------------------
+
+    def run(self) -> Functional:
+        for index, event in enumerate(self.trace.events):
+            self.memory.event = index
+            if event.name == trace.WAIT:
+                work = event.kwargs.get("work")
+                self.waited(work if isinstance(work, int) else 0)
+                continue
+            self.in_time(event)
+            try:
+                if event.name.startswith("job."):
+                    self.mark(event)
+                elif event.name in SPECIAL:
+                    SPECIAL[event.name](self, event)
+                elif event.name.startswith(("c10d.", "_c10d_functional.")) and (
+                    event.name not in COPIES
+                ):
+                    unknown(self, event)
+                else:
+                    self.operator(event)
+            except InvalidInput as error:
+                where = self.trace.sources[event.source]
+                raise error.within(f"{event.name} at {where}" if where else event.name) from error
+            except (IndexError, KeyError, ValueError) as error:
+                where = f"{event.name} at {self.trace.sources[event.source]}"
+                message = f"its arguments are not those of such an event ({error})"
+                raise InvalidInput(message, where) from error
+        return self.out
+
+    def operator(self, event: Event) -> None:
+        """Any other operator: views move nothing, what is written gets new values."""
+        written = [Tensor(n) for n in event.writes]
+        results = [Tensor(n) for n in trace.tensors_of(*event.outputs)]
+        if not written and event.name.startswith(ALLOCATES):
+            for result in results:
+                self.memory.storages[self.held(result).storage] = Storage()
+            return
+        if event.name == "aten.copy_.default":
+            self.copy(event)
+            return
+        if not written and event.name in COPIES:
+            source, target = self.read(event.args[0]), self.held(results[0])
+            if self.held(event.args[0]).storage != target.storage:
+                self.memory.write(target, self.memory.cast(source, target.dtype))
+            return
+        if event.name in SCALED and self.scaled(event):
+            return
+        read = {
+            self.held(Tensor(n)).storage
+            for n in trace.tensors_of(*event.args, *event.kwargs.values())
+        }
+        new = [r for r in results if self.held(r).storage not in read]
+        if not written and not new:
+            return
+        args = tuple(self.values(a) for a in event.args)
+        kwargs = {k: self.values(v) for k, v in event.kwargs.items() if k != "out"}
+        targets = written or new
+        outputs = tuple(self.fresh(self.held(t)) for t in targets)
+        named = outputs
+        if not written:
+            # An output that there is not (None) keeps its place.
+            flat = list(_flat(event.outputs))
+            by_number = dict(zip((t.number for t in new), outputs, strict=True))
+            named = tuple(
+                by_number.get(x.number, -1) if isinstance(x, Tensor) else -1 for x in flat
+            )
+        self.out.ops.append(Op(event.name, args, kwargs, named, self.memory.event))
+        for written_to, value in zip(targets, outputs, strict=True):
+            self.write(written_to, value)
+
+    def scaled(self, event: Event) -> bool:
+        """An operator with a number, in place on a flat buffer: piece by piece."""
+        parts = self.memory.parts(self.held(event.args[0]))
+        numbers = event.args[1:]
+        if len(parts) < 2 or any(isinstance(a, (Tensor, Items)) for a in numbers):
+            return False
+        for part in parts:
+            value = self.memory.read(part)
+            new = self.memory.emit(
+                event.name, (Tensor(value), *numbers), part.shape, part.dtype, **event.kwargs
+            )
+            self.memory.write(part, new)
+        return True
+
+    def copy(self, event: Event) -> None:
+        target = self.held(event.args[0])
+        value = self.memory.cast(self.read(event.args[1]), target.dtype)
+        self.memory.write(target, self.memory.expand(value, target.shape))
+
+    # -- marks ------------------------------------------------------------------------------
+
+    def mark(self, event: Event) -> None:
+        name = str(event.kwargs.get("name", ""))
+        if event.name in (trace.BATCH, trace.FULL):
+            held = self.held(event.outputs[0])
+            low, high = event.kwargs.get("low"), event.kwargs.get("high")
+            kind = "batch" if event.name == trace.BATCH else "full"
+            value = self.input(kind, name, held)
+            self.out.inputs.append(
+                Input(
+                    kind,
+                    name,
+                    value,
+                    low=low if isinstance(low, int) else None,
+                    high=high if isinstance(high, int) else None,
+                )
+            )
+        elif event.name == trace.CONSTANT:
+            held = self.held(event.outputs[0])
+            data = self.trace.constants[_number(event.outputs[0])]
+            value = self.memory.emit(CONSTANT, (), held.shape, held.dtype)
+            self.out.constants[value] = data
+            self.memory.write(held, value)
+        elif event.name == trace.PARAMETER:
+            self.parameter(event, name)
+        elif event.name in (LOSS, GRADIENT, OUTPUT, UPDATED, STATE):
+            self.compare(event, name)
+        elif event.name == trace.END:
+            for work in list(self.posted):
+                self.waited(work)
+
+    def input(self, kind: str, name: str, held: Held) -> int:
+        value = self.memory.emit(INPUT, (kind, name), held.shape, held.dtype)
+        self.memory.write(held, value)
+        return value
+
+    def parameter(self, event: Event, name: str) -> None:
+        """A parameter becomes an input, unless the program made it from full ones."""
+        held = self.held(event.outputs[0])
+        box = event.boxes[0]
+        trainable = event.kwargs.get("trainable") is True
+        before = self.memory.storages.get(held.storage)
+        if before is not None and before.pieces:
+            found = computed(self.out, self.memory.read(held))
+            if found is not None:
+                if box.said != "same name" and (box.name, box.offset, box.shape) != found[:3]:
+                    raise InvalidInput(
+                        f"{name} is computed as {list(found.shape)} from {list(found.offset)} of "
+                        f"{found.name}, {box.said} says {list(box.shape)} from "
+                        f"{list(box.offset)} of {box.name}"
+                    )
+                full = self.out.values[found.input]
+                box = Box(found.name, full.shape, found.offset, found.shape, "computed")
+                self.out.boxes[name] = box
+                return
+        value = self.input("parameter", name, held)
+        self.out.boxes[name] = box
+        self.out.inputs.append(Input("parameter", name, value, trainable, box))
+
+    def compare(self, event: Event, name: str) -> None:
+        kind = event.name.removeprefix("job.")
+        value = self.read(event.args[0]) if event.args else -1
+        box = event.boxes[0] if event.boxes else None
+        if kind in ("gradient", "updated", "state"):
+            own = self.out.boxes[name]
+            if box is None or box.said != "DTensor" or own.said == "computed":
+                box = own
+        state = str(event.kwargs.get("state", ""))
+        self.out.compared.append(Compared(kind, name, value, box, self.memory.event, state))
+
+
+class Computed(NamedTuple):
+    name: str
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+    input: int
+
+
+def computed(out: Functional, value: int) -> Computed | None:
+    """The box of a full parameter that a value is, where the program cut it from one; None if it
+    depends on no full parameter.  Raises `InvalidInput` if it is anything but a box of one."""
+    made = {v: op for op in out.ops for v in op.outputs if v >= 0}
+    chain: list[Op] = []
+    while value in made and made[value].name in (SLICE, CAST):
+        chain.append(made[value])
+        value = next(trace.tensors_of(*made[value].args))
+    if value not in made:
+        return None
+    if made[value].name != INPUT or made[value].args[0] != "full":
+        if _depends(made, value):
+            raise InvalidInput(
+                "a parameter is computed from full ones, and is not a box of one "
+                f"(by {made[value].name})"
+            )
+        return None
+    shape = list(out.values[value].shape)
+    offset = [0] * len(shape)
+    for op in reversed(chain):
+        if op.name == SLICE:
+            _, dim, start, size = op.args
+            at = number(dim)
+            offset[at] += number(start)
+            shape[at] = number(size)
+    return Computed(str(made[value].args[1]), tuple(offset), tuple(shape), value)
+
+
+def _depends(made: dict[int, Op], value: int) -> bool:
+    """Whether a value is made of full parameters."""
+    seen: set[int] = set()
+    open_values = [value]
+    while open_values:
+        at = open_values.pop()
+        if at in seen or at not in made:
+            continue
+        seen.add(at)
+        op = made[at]
+        if op.name == INPUT and op.args[0] == "full":
+            return True
+        open_values += trace.tensors_of(*op.args, *op.kwargs.values())
+    return False
+
+
+def _flat(args: Sequence[Arg]) -> list[Arg]:
+    found: list[Arg] = []
+    for arg in args:
+        found += _flat(arg.items) if isinstance(arg, Items) else [arg]
+    return found
+
+
+def _number(arg: Arg) -> int:
+    if not isinstance(arg, Tensor):
+        raise InvalidInput(f"expected a tensor, found {arg!r}"[:200])
+    return arg.number
+
+
+def functional(recorded: Trace) -> Functional:
+    """The step as values; raises `InvalidInput` where memory is used in a way that has no value."""
+    return alive(Replay(recorded).run())
+
+
+def alive(step: Functional) -> Functional:
+    """The step without what nothing compared, and no communication, depends on."""
+    start = next(
+        (n for n, e in enumerate(step.trace.events) if e.name == trace.START),
+        len(step.trace.events),
+    )
+    needed = {c.value for c in step.compared if c.value >= 0}
+    kept: list[Op] = []
+    for op in reversed(step.ops):
+        communicates = op.name.startswith("comm.") and op.event > start
+        if communicates or op.name == INPUT or any(v in needed for v in op.outputs):
+            kept.append(op)
+            needed.update(trace.tensors_of(*op.args, *op.kwargs.values()))
+    step.ops = kept[::-1]
+    return step

@@ -1,0 +1,133 @@
+"""How one strided view of a memory is made from a tensor that fills an interval of it.
+
+A `Recipe` reads: reshape to ``factors``, slice every factor, reshape to ``merged``, permute,
+then expand.  `recipe` finds one, exactly, or says that there is none (windows that overlap).
+
+Example: of a [4, 6] tensor, the view of shape [6, 2] and strides [1, 12] at 0 is: factors
+[2, 2, 6], slices [0, 2), [0, 1), [0, 6), reshape to [2, 6], permuted to [6, 2].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+
+class Recipe(NamedTuple):
+    """``slices``: (start, size) of every factor; ``merged``: the shape before the permutation;
+    ``order``: dimension ``order[i]`` of ``merged`` becomes dimension i; ``shape``: the result's,
+    which has a size in place of a 1 where it is expanded."""
+
+    factors: tuple[int, ...]
+    slices: tuple[tuple[int, int], ...]
+    merged: tuple[int, ...]
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor whose elements follow each other in order."""
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(1, shape[i + 1])
+    return tuple(strides)
+
+
+def dense_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """The dimensions by falling stride, if the tensor fills an interval without gaps or overlap in
+    that order; None otherwise."""
+    order = sorted(range(len(shape)), key=lambda i: (-strides[i], shape[i] != 1, i))
+    expected = 1
+    for i in reversed(order):
+        if shape[i] == 1:
+            continue
+        if strides[i] != expected:
+            return None
+        expected *= shape[i]
+    return tuple(order)
+
+
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """How many elements of the memory there are from the first to the last one of the view."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+
+
+def recipe(
+    base: Sequence[int], offset: int, shape: Sequence[int], strides: Sequence[int]
+) -> Recipe | None:
+    """How the view at ``offset`` is made of a contiguous tensor of shape ``base``."""
+    count = prod(base)
+    real = [i for i in range(len(shape)) if shape[i] != 1 and strides[i] != 0]
+    real.sort(key=lambda i: (-strides[i], i))
+    plain = [(shape[i], strides[i]) for i in real]
+    for cut in (
+        _sliced(base, offset, plain),
+        _factored(count, offset, plain),
+        _factored(count, offset, _joined(plain)),
+    ):
+        if cut is not None:
+            factors, slices = cut
+            expanded = [i for i in range(len(shape)) if i not in real]
+            merged = tuple(shape[i] for i in real) + (1,) * len(expanded)
+            place = {i: position for position, i in enumerate([*real, *expanded])}
+            order = tuple(place[i] for i in range(len(shape)))
+            return Recipe(factors, slices, merged, order, tuple(shape))
+    return None
+
+
+def _sliced(
+    base: Sequence[int], offset: int, dims: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]] | None:
+    """The view as a slice of every dimension of the tensor, where it is one."""
+    wanted = {stride: size for size, stride in dims}
+    if len(wanted) < len(dims):
+        return None
+    slices: list[tuple[int, int]] = []
+    rest = offset
+    for length, stride in zip(base, contiguous(base), strict=True):
+        start = rest // stride if length > 1 else 0
+        rest -= start * stride
+        size = wanted.pop(stride, 1) if length > 1 else 1
+        if start + size > length:
+            return None
+        slices.append((start, size))
+    return None if wanted or rest else (tuple(base), tuple(slices))
+
+
+def _joined(dims: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Dimensions that follow each other without a gap, as one."""
+    result: list[tuple[int, int]] = []
+    for size, stride in dims:
+        if result and result[-1][1] == size * stride:
+            result[-1] = (result[-1][0] * size, stride)
+        else:
+            result.append((size, stride))
+    return result
+
+
+def _factored(
+    count: int, offset: int, dims: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]] | None:
+    """The memory as a tensor with a factor for each dimension, and where in each the view lies."""
+    factors: list[int] = []
+    slices: list[tuple[int, int]] = []
+    outer = count
+    rest = offset
+    for size, stride in dims:
+        if outer % stride:
+            return None
+        start = rest // stride
+        rest -= start * stride
+        if start + size > outer // stride:
+            return None
+        factors.append(outer // stride)
+        slices.append((start, size))
+        outer = stride
+    if outer > 1:
+        factors.append(outer)
+        slices.append((rest, 1))
+        rest = 0
+    return (tuple(factors), tuple(slices)) if rest == 0 and prod(factors) == count else None

@@ -1,0 +1,223 @@
+"""The job that a user's step is given: its rank, its batch, and where the step starts and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.boxes import described, local, whole
+from shardproof.frontends.torch.record import Recorder
+from shardproof.frontends.torch.stated import Piece, Same, Statement, TensorSpec
+from shardproof.frontends.torch.trace import BATCH, END, FULL, PARAMETER, START, Box
+
+#: Marks of what is compared.
+LOSS, GRADIENT, OUTPUT = "job.loss", "job.gradient", "job.output"
+UPDATED, STATE = "job.updated", "job.state"
+
+#: What wrappers put before a parameter's name.
+_WRAPPERS = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+
+
+class Inputs(Mapping[str, torch.Tensor]):
+    """Full tensors by name, each made when it is first asked for."""
+
+    def __init__(self, recorder: Recorder, mark: str, specs: Mapping[str, TensorSpec]) -> None:
+        self._recorder, self._mark, self._specs = recorder, mark, specs
+        self._made: dict[str, torch.Tensor] = {}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self._specs:
+            known = ", ".join(sorted(self._specs)) or "none"
+            raise InvalidInput(f"there is no {name!r} (there are: {known})")
+        if name not in self._made:
+            spec = self._specs[name]
+            made = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
+            self._made[name] = made
+            self._recorder.mark(
+                self._mark,
+                outputs=(self._recorder.tensor(made),),
+                kwargs={"name": name, "low": spec.low, "high": spec.high},
+            )
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+
+class Job:
+    """What a step sees of where it runs.
+
+    ``rank``, ``world_size``; ``batch[name]``: the full batch, on every rank; ``full[name]``: full
+    parameters of the single-device program, to be cut by the program itself.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        batch: Mapping[str, TensorSpec],
+        full: Mapping[str, TensorSpec],
+    ) -> None:
+        self.rank, self.world_size = recorder.rank, recorder.world_size
+        self.batch = Inputs(recorder, BATCH, batch)
+        self.full = Inputs(recorder, FULL, full)
+        self._recorder = recorder
+        self._known = full
+        self._parameters: list[tuple[str, torch.nn.Parameter, Box]] = []
+        self._started = self._ended = False
+        self._optimizer: Any = None
+
+    # -- start ----------------------------------------------------------------------------
+
+    def start(
+        self,
+        model: torch.nn.Module | Sequence[torch.nn.Module],
+        optimizer: Any = None,
+        parameters: Mapping[str, Statement] | None = None,
+    ) -> None:
+        """From here on the parameters are inputs, by name.
+
+        ``optimizer``: its new parameters and states are compared too; it starts without states.
+        ``parameters`` states of local ones which part of which full parameter they are, where no
+        metadata says it.
+        """
+        if self._started:
+            raise InvalidInput("job.start is called twice in one step")
+        if optimizer is not None and optimizer.state:
+            raise InvalidInput(
+                "an optimizer that has states already is not supported yet: give it before its "
+                "first step"
+            )
+        self._started = True
+        self._optimizer = optimizer
+        models = [model] if isinstance(model, torch.nn.Module) else list(model)
+        self._recorder.name_modules(models)
+        stated = dict(parameters or {})
+        marked: set[int] = set()
+        for name, parameter in self._named(models):
+            if id(parameter) in marked:
+                continue
+            marked.add(id(parameter))
+            box = self._box(name, parameter, stated.pop(name, None))
+            self._parameters.append((name, parameter, box))
+            self._recorder.mark(
+                PARAMETER,
+                outputs=(self._recorder.tensor(local(parameter.detach())),),
+                boxes=(box,),
+                kwargs={"name": name, "trainable": parameter.requires_grad},
+            )
+        if stated:
+            raise InvalidInput(f"job.start states {sorted(stated)[0]!r}, which is no parameter")
+        self._recorder.mark(START)
+
+    @staticmethod
+    def _named(models: Sequence[torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        for model in models:
+            for name, parameter in model.named_parameters():
+                yield clean(name), parameter
+
+    def _box(self, name: str, parameter: torch.nn.Parameter, said: Statement | None) -> Box:
+        shape = tuple(local(parameter.detach()).shape)
+        if said is not None:
+            return self._stated(name, shape, said)
+        if isinstance(parameter, DTensor):
+            return described(name, parameter)
+        return whole(name, shape, "same name")
+
+    def _stated(self, name: str, shape: tuple[int, ...], said: Statement) -> Box:
+        if isinstance(said, Same):
+            return whole(said.name, shape, "stated")
+        if not isinstance(said, Piece):
+            raise InvalidInput(f"{name}: a parameter of several pieces is not supported yet")
+        full = self._known.get(said.name)
+        if full is None:
+            raise InvalidInput(f"{name} is stated as a piece of {said.name!r}, which there is not")
+        dim = said.dim % max(1, len(full.shape))
+        expected = (*full.shape[:dim], said.size, *full.shape[dim + 1 :])
+        if not -len(full.shape) <= said.dim < len(full.shape) or expected != shape:
+            raise InvalidInput(
+                f"{name} has shape {list(shape)}, stated as [{said.start}, +{said.size}) of "
+                f"dimension {said.dim} of {said.name} {list(full.shape)}"
+            )
+        offset = tuple(said.start if i == dim else 0 for i in range(len(shape)))
+        return Box(said.name, full.shape, offset, shape, "stated")
+
+    # -- end ------------------------------------------------------------------------------
+
+    def end(
+        self,
+        loss: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        outputs: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        """The step is over: what is compared are its losses, all gradients and ``outputs``."""
+        if not self._started:
+            raise InvalidInput("job.end is called without job.start")
+        if self._ended:
+            raise InvalidInput("job.end is called twice in one step")
+        self._ended = True
+        losses = [] if loss is None else [loss] if isinstance(loss, torch.Tensor) else list(loss)
+        with torch.no_grad():
+            for value in losses:
+                self._compared(LOSS, "loss", value)
+            for name, parameter, box in self._parameters:
+                self._gradient(name, parameter, box)
+                if self._optimizer is not None:
+                    self._updated(name, parameter, box)
+            for name, value in (outputs or {}).items():
+                self._compared(OUTPUT, name, value)
+        self._recorder.mark(END)
+
+    def _gradient(self, name: str, parameter: torch.nn.Parameter, box: Box) -> None:
+        gradient = parameter.grad
+        if gradient is None:
+            self._recorder.mark(GRADIENT, boxes=(box,), kwargs={"name": name})
+            return
+        own = described(box.name, gradient) if isinstance(gradient, DTensor) else box
+        value = self._recorder.tensor(local(gradient))
+        self._recorder.mark(GRADIENT, (value,), boxes=(own,), kwargs={"name": name})
+
+    def _updated(self, name: str, parameter: torch.nn.Parameter, box: Box) -> None:
+        """The new value of a parameter, and the states that the optimizer keeps of it."""
+        value = self._recorder.tensor(local(parameter.detach()))
+        self._recorder.mark(UPDATED, (value,), boxes=(box,), kwargs={"name": name})
+        for key, state in sorted(self._optimizer.state.get(parameter, {}).items()):
+            if not isinstance(state, torch.Tensor) or state.dim() == 0:
+                continue
+            own = described(box.name, state) if isinstance(state, DTensor) else box
+            held = self._recorder.tensor(local(state))
+            full = {"name": name, "state": str(key)}
+            self._recorder.mark(STATE, (held,), boxes=(own,), kwargs=full)
+
+    def _compared(self, kind: str, name: str, value: torch.Tensor) -> None:
+        if not isinstance(value, torch.Tensor):
+            raise InvalidInput(f"job.end: {name} is {type(value).__name__}, expected a tensor")
+        plain = local(value)
+        box = described(name, value) if isinstance(value, DTensor) else None
+        self._recorder.mark(
+            kind,
+            (self._recorder.tensor(plain),),
+            boxes=() if box is None else (box,),
+            kwargs={"name": name},
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+
+def clean(name: str) -> str:
+    """A parameter's name without what wrappers put before it."""
+    for wrapper in _WRAPPERS:
+        while name.startswith(wrapper) or f".{wrapper}" in name:
+            name = (
+                name[len(wrapper) :]
+                if name.startswith(wrapper)
+                else name.replace(f".{wrapper}", ".")
+            )
+    return name

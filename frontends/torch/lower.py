@@ -1,0 +1,181 @@
+"""One rank's functional step as a program of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from shardproof.engine.plan.ir import Body, Call, Program, Shard, Source
+from shardproof.frontends.aten import Lowered, Lowering, Real, rule_of
+from shardproof.frontends.builder.shapes import Inference
+from shardproof.frontends.torch.memory import INPUT, Compared, Functional, Input, Op, Value
+from shardproof.frontends.torch.trace import Arg, Items, Named, Ranks, Tensor, tensors_of
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What an expectation is about: ``value`` of the body (-1: there is none)."""
+
+    compared: Compared
+    value: int
+
+
+@dataclass(slots=True)
+class Side:
+    """``gaps``: operators without a rule, by name, with why."""
+
+    program: Program
+    results: list[Result]
+    gaps: dict[str, str] = field(default_factory=dict)
+
+
+#: What a rule raises for arguments that are not those of its operator.
+_MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
+
+
+class _Rank:
+    """Lowers the operators of one rank, in isolation from others."""
+
+    def __init__(self, step: Functional, inference: Inference) -> None:
+        self.step = step
+        self.lo = Lowering(inference)
+        self.known: dict[int, Lowered] = {}
+        self.inputs: dict[int, Input] = {i.value: i for i in step.inputs}
+        self.gaps: dict[str, str] = {}
+
+    def run(self) -> None:
+        for op in self.step.ops:
+            self.lo.source = self.source(op)
+            made = [self.step.values[v] if v >= 0 else Value((), "") for v in op.outputs]
+            self.lo.expected = [(v.shape, v.dtype) for v in made]
+            if op.name == INPUT:
+                self.hold(op)
+                continue
+            try:
+                found = self.lowered(op)
+            except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
+                self.gap(op, str(error) or type(error).__name__)
+                continue
+            for value, result in zip(op.outputs, found, strict=False):
+                if value >= 0:
+                    self.known[value] = result
+
+    def source(self, op: Op) -> Source:
+        event = self.step.trace.events[op.event]
+        return Source(
+            cell=event.name,
+            module=self.step.trace.modules[event.module],
+            location=self.step.trace.sources[event.source],
+        )
+
+    def hold(self, op: Op) -> None:
+        """A named input becomes a shard."""
+        (value,) = op.outputs
+        given = self.inputs[value]
+        held = self.step.values[value]
+        box = given.box
+        name = given.name if box is None else box.name
+        full = held.shape if box is None else box.full_shape
+        offset = (0,) * len(held.shape) if box is None else box.offset
+        domain = None
+        if given.low is not None and given.high is not None:
+            domain = (given.low, given.high)
+        self.known[value] = self.lo.hold(
+            Shard(
+                f"batch {name}" if given.kind == "batch" else name,
+                full,
+                held.shape,
+                tuple(affine(n) for n in offset),
+                held.dtype,
+                trainable=given.trainable,
+                kind="batch" if given.kind == "batch" else "",
+                domain=domain,
+            )
+        )
+
+    # -- operators ------------------------------------------------------------------------------
+
+    def lowered(self, op: Op) -> list[Any]:
+        rule = rule_of(op.name)
+        if rule is None:
+            raise Unsupported(f"operator {op.name} has no lowering")
+        args = [self.argument(a) for a in op.args]
+        kwargs: Mapping[str, Any] = {k: self.argument(v) for k, v in op.kwargs.items()}
+        result = rule(self.lo, *args, **kwargs)
+        found = list(result) if isinstance(result, tuple) else [result]
+        for value, x, (shape, _) in zip(op.outputs, found, self.lo.expected, strict=False):
+            if value >= 0 and x is not None and x.shape != shape:
+                raise Unsupported(f"{op.name} is lowered to {list(x.shape)}, not {list(shape)}")
+        return found
+
+    def argument(self, arg: Arg) -> Any:
+        if isinstance(arg, Tensor):
+            if arg.number not in self.known:
+                raise Unsupported("an operand without a value")
+            return self.known[arg.number]
+        if isinstance(arg, Items):
+            return [self.argument(a) for a in arg.items]
+        if isinstance(arg, Ranks):
+            return arg.ranks
+        if isinstance(arg, Named):
+            return arg.text
+        return arg
+
+    def gap(self, op: Op, reason: str) -> None:
+        """An operator that is not understood stands in the body under its own name."""
+        self.gaps.setdefault(op.name, reason)
+        inputs = []
+        for number in _numbers(op):
+            x = self.known.get(number)
+            if isinstance(x, Real):
+                inputs.append(x.number)
+        outputs = []
+        for value in op.outputs:
+            if value >= 0:
+                made = self.lo.value(*self.step.values[value], op.name)
+                self.known[value] = made
+                outputs.append(made.number)
+        self.lo.append(op.name, inputs, outputs, {})
+
+    def result(self, value: int) -> int:
+        """The number of a value that is compared."""
+        if value < 0:
+            return -1
+        self.lo.source = Source()
+        try:
+            return self.lo.real(self.known[value]).number
+        except (Unsupported, ShapeMismatch) as error:
+            name = "a compared value"
+            self.gaps.setdefault(name, str(error))
+            made = self.lo.value(*self.step.values[value], name)
+            self.lo.append(name, [], [made.number], {})
+            return made.number
+
+
+def _numbers(op: Op) -> list[int]:
+    return list(tensors_of(*op.args, *op.kwargs.values()))
+
+
+def lower(step: Functional, inference: Inference) -> Side:
+    """The program of one rank; raises `InvalidInput` where the step compares nothing."""
+    rank = _Rank(step, inference)
+    rank.run()
+    results = [Result(c, rank.result(c.value)) for c in step.compared]
+    if not results:
+        raise InvalidInput("the step compares nothing", f"rank {step.trace.rank}")
+    values = tuple(rank.lo.values)
+    own = tuple(dict.fromkeys(r.value for r in results if r.value >= 0))
+    body = Body(
+        "step",
+        values,
+        tuple(rank.lo.ops),
+        shards=tuple(rank.lo.bound),
+        results=own,
+    )
+    program = Program(
+        f"rank {step.trace.rank}", (body,), (Call(0),), tuple(rank.lo.shards), step.trace.rank
+    )
+    return Side(program, results, rank.gaps)

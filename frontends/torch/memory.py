@@ -1,0 +1,442 @@
+"""Memory while a recorded step is replayed: storages as pieces, and the values that they hold.
+
+Every storage is a list of *pieces*: intervals, each with the value that was written there last.  A
+tensor that is read is the value of its interval, cut, reshaped and permuted as its strides say; a
+tensor that is written replaces the interval, or the part of it that its strides name.  So flat
+buffers, of which many tensors are parts, never become concatenations that nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.findings import Finding
+from shardproof.frontends.torch import geometry, trace
+from shardproof.frontends.torch.trace import Arg, Box, Held, Items, Named, Tensor, Trace
+
+#: Operators that only move data, made here.
+RESHAPE, SLICE, PERMUTE, EXPAND, CONCAT, CAST = (
+    "move.reshape",
+    "move.slice",
+    "move.permute",
+    "move.expand",
+    "move.concat",
+    "move.cast",
+)
+UNDEFINED, CONSTANT, INPUT = "move.undefined", "move.constant", "move.input"
+
+
+class Op(NamedTuple):
+    """One operator over values: tensors in ``args`` are numbers of values."""
+
+    name: str
+    args: tuple[Arg, ...]
+    kwargs: dict[str, Arg]
+    outputs: tuple[int, ...]
+    event: int = -1
+
+
+class Value(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Input(NamedTuple):
+    """``kind``: "parameter", "batch" or "full"."""
+
+    kind: str
+    name: str
+    value: int
+    trainable: bool = False
+    box: Box | None = None
+    low: int | None = None
+    high: int | None = None
+
+
+class Compared(NamedTuple):
+    """``kind``: "loss", "gradient", "output", "updated" (a parameter) or "state" (``state``: which
+    of the optimizer's); ``value``: -1 where there is none."""
+
+    kind: str
+    name: str
+    value: int
+    box: Box | None
+    event: int
+    state: str = ""
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """What it is about: kind and name, as the table of expectations has them."""
+        about = self.name if self.box is None or self.kind in ("loss", "output") else self.box.name
+        kind = "updated parameter" if self.kind == "updated" else self.kind
+        return kind, f"{about}: {self.state}" if self.state else about
+
+
+@dataclass(slots=True)
+class Functional:
+    """One rank's step as straight-line code; ``boxes``: of parameters, by their local names."""
+
+    trace: Trace
+    values: list[Value] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    inputs: list[Input] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
+    constants: dict[int, bytes] = field(default_factory=dict)
+    boxes: dict[str, Box] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+#: Rows of a tensor over several pieces of memory that are read one by one.
+MOST_ROWS = 4096
+
+
+class _Piece(NamedTuple):
+    """``value`` fills [start, stop) of a storage, its elements in order."""
+
+    start: int
+    stop: int
+    value: int
+
+
+@dataclass(slots=True)
+class Storage:
+    pieces: list[_Piece] = field(default_factory=list)
+    views: dict[Held, int] = field(default_factory=dict)
+
+
+class Memory:
+    """Storages while a trace is replayed; makes the values of `Functional`."""
+
+    def __init__(self, out: Functional) -> None:
+        self.out = out
+        self.storages: dict[int, Storage] = {}
+        self.made: dict[int, Op] = {}
+        self.event = -1
+
+    def value(self, shape: Sequence[int], dtype: str) -> int:
+        self.out.values.append(Value(tuple(shape), dtype))
+        return len(self.out.values) - 1
+
+    def emit(
+        self, name: str, args: Sequence[Arg], shape: Sequence[int], dtype: str, **kwargs: Arg
+    ) -> int:
+        output = self.value(shape, dtype)
+        op = Op(name, tuple(args), kwargs, (output,), self.event)
+        self.out.ops.append(op)
+        self.made[output] = op
+        return output
+
+    def emits(self, name: str, args: Sequence[Arg], outputs: Sequence[int]) -> None:
+        """Append an operator with the given outputs."""
+        self.out.ops.append(Op(name, tuple(args), {}, tuple(outputs), self.event))
+
+    # -- moving -----------------------------------------------------------------------------
+
+    def reshape(self, value: int, shape: Sequence[int]) -> int:
+        held = self.out.values[value]
+        if held.shape == tuple(shape):
+            return value
+        return self.emit(RESHAPE, (Tensor(value), _ints(shape)), shape, held.dtype)
+
+    def slice(self, value: int, dim: int, start: int, size: int) -> int:
+        held = self.out.values[value]
+        if held.shape[dim] == size:
+            return value
+        shape = (*held.shape[:dim], size, *held.shape[dim + 1 :])
+        return self.emit(SLICE, (Tensor(value), dim, start, size), shape, held.dtype)
+
+    def permute(self, value: int, order: Sequence[int]) -> int:
+        held = self.out.values[value]
+        if tuple(order) == tuple(range(len(order))):
+            return value
+        shape = tuple(held.shape[i] for i in order)
+        real = [i for i in order if held.shape[i] != 1]
+        if real == sorted(real):
+            return self.reshape(value, shape)
+        return self.emit(PERMUTE, (Tensor(value), _ints(order)), shape, held.dtype)
+
+    def expand(self, value: int, shape: Sequence[int]) -> int:
+        held = self.out.values[value]
+        if held.shape == tuple(shape):
+            return value
+        return self.emit(EXPAND, (Tensor(value), _ints(shape)), shape, held.dtype)
+
+    def concat(self, values: Sequence[int], dim: int) -> int:
+        if len(values) == 1:
+            return values[0]
+        held = [self.out.values[v] for v in values]
+        if prod(held[0].shape[:dim]) == 1:
+            whole = self._rejoined(values, dim)
+            if whole >= 0:
+                return whole
+        shape = list(held[0].shape)
+        shape[dim] = sum(h.shape[dim] for h in held)
+        items = Items(tuple(Tensor(v) for v in values))
+        return self.emit(CONCAT, (items, dim), shape, held[0].dtype)
+
+    def _rejoined(self, values: Sequence[int], dim: int) -> int:
+        """Rows of one value that follow each other, however they were reshaped, are a slice of it
+        (-1: they are none)."""
+        first = self._rows_of(values[0])
+        if first is None:
+            return -1
+        source, start, stop = first
+        for value in values[1:]:
+            found = self._rows_of(value)
+            if found is None or found[0] != source or found[1] != stop:
+                return -1
+            stop = found[2]
+        shape = list(self.out.values[values[0]].shape)
+        shape[dim] = sum(self.out.values[v].shape[dim] for v in values)
+        return self.reshape(self.slice(source, 0, start, stop - start), shape)
+
+    def structured(self, value: int) -> int:
+        """A value before it was flattened: what its rows are is then still seen."""
+        op = self.made.get(value)
+        while op is not None and op.name == RESHAPE and len(self.out.values[value].shape) <= 1:
+            source = next(trace.tensors_of(*op.args))
+            if not self.out.values[source].shape:
+                break
+            value = source
+            op = self.made.get(value)
+        return value
+
+    def _rows_of(self, value: int) -> tuple[int, int, int] | None:
+        """(source, start, stop) if a value is rows [start, stop) of another one, reshaped."""
+        op = self.made.get(value)
+        while op is not None and op.name == RESHAPE:
+            op = self.made.get(next(trace.tensors_of(*op.args)))
+        if op is None or op.name != SLICE or op.args[1] != 0:
+            return None
+        _, _, start, size = op.args
+        first = number(start)
+        return next(trace.tensors_of(*op.args)), first, first + number(size)
+
+    def cast(self, value: int, dtype: str) -> int:
+        held = self.out.values[value]
+        if held.dtype == dtype:
+            return value
+        return self.emit(CAST, (Tensor(value), Named("dtype", dtype)), held.shape, dtype)
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def read(self, held: Held) -> int:
+        """The value of a tensor as it is in memory now."""
+        storage = self.storages.setdefault(held.storage, Storage())
+        known = storage.views.get(held)
+        if known is not None:
+            return known
+        value = self._resolve(storage, held)
+        if self.out.values[value].dtype != held.dtype:
+            raise InvalidInput(
+                f"memory written as {self.out.values[value].dtype} is read as {held.dtype} "
+                "(a view of another type)",
+            )
+        storage.views[held] = value
+        return value
+
+    def _resolve(self, storage: Storage, held: Held) -> int:
+        if 0 in held.shape:
+            return self.emit(UNDEFINED, (), held.shape, held.dtype)
+        first = held.offset
+        last = first + geometry.extent(held.shape, held.strides)
+        if not self._inside(storage, first, last):
+            rows = self._by_rows(held)
+            if rows is not None:
+                return rows
+        base = self._covering(storage, first, last, held.dtype)
+        shape = self.out.values[base.value].shape
+        made = geometry.recipe(shape, first - base.start, held.shape, held.strides)
+        if made is None:
+            raise InvalidInput(
+                f"a tensor of shape {list(held.shape)} and strides {list(held.strides)} overlaps "
+                "itself in memory"
+            )
+        whole = prod(held.shape) == base.stop - base.start
+        as_written = self.out.values[base.value].shape == held.shape
+        if whole and as_written and geometry.contiguous(held.shape) == _normal(held):
+            return base.value
+        return self._made(base.value, made)
+
+    @staticmethod
+    def _inside(storage: Storage, first: int, last: int) -> bool:
+        """Whether one piece has all of [first, last)."""
+        return any(p.start <= first and last <= p.stop for p in storage.pieces)
+
+    def _by_rows(self, held: Held) -> int | None:
+        """A tensor over several pieces, row by row, if its rows are apart in memory."""
+        dims = [i for i, n in enumerate(held.shape) if n > 1]
+        if len(dims) < 2 or held.shape[dims[0]] > MOST_ROWS:
+            return None
+        outer = dims[0]
+        row = Held(
+            held.storage,
+            held.offset,
+            (*held.shape[:outer], 1, *held.shape[outer + 1 :]),
+            held.strides,
+            held.dtype,
+        )
+        if geometry.extent(row.shape, row.strides) >= held.strides[outer]:
+            return None
+        rows = [
+            self.read(
+                Held(
+                    row.storage,
+                    row.offset + i * held.strides[outer],
+                    row.shape,
+                    row.strides,
+                    row.dtype,
+                )
+            )
+            for i in range(held.shape[outer])
+        ]
+        return self.concat(rows, outer)
+
+    def _made(self, value: int, made: geometry.Recipe) -> int:
+        value = self.reshape(value, made.factors)
+        for dim, (start, size) in enumerate(made.slices):
+            value = self.slice(value, dim, start, size)
+        value = self.permute(self.reshape(value, made.merged), made.order)
+        return self.expand(value, made.shape)
+
+    def blocks(self, held: Held, count: int) -> list[list[Held]]:
+        """A contiguous tensor as ``count`` equal blocks, each as the same pieces: for each piece,
+        where it is in every block.  One piece if memory is not divided so."""
+        size = prod(held.shape) // count
+        step = [
+            Held(held.storage, held.offset + i * size, (size,), (1,), held.dtype)
+            for i in range(count)
+        ]
+        if geometry.contiguous(held.shape) != _normal(held):
+            return [step]
+        parts = [self.parts(block) for block in step]
+        shapes = [[p.shape for p in block] for block in parts]
+        if any(s != shapes[0] for s in shapes):
+            return [step]
+        return [list(column) for column in zip(*parts, strict=True)]
+
+    def parts(self, held: Held) -> list[Held]:
+        """The tensor as the pieces of memory that it is made of, if it is exactly several of them
+        (a flat buffer); otherwise itself."""
+        storage = self.storages.get(held.storage)
+        if storage is None or geometry.contiguous(held.shape) != _normal(held):
+            return [held]
+        last = held.offset + prod(held.shape)
+        found = [p for p in storage.pieces if p.start < last and held.offset < p.stop]
+        at = held.offset
+        for piece in found:
+            if piece.start != at:
+                return [held]
+            at = piece.stop
+        if at != last or not found:
+            return [held]
+        result = []
+        for piece in found:
+            shape = self.out.values[piece.value].shape
+            strides = geometry.contiguous(shape)
+            result.append(Held(held.storage, piece.start, shape, strides, held.dtype))
+        return result
+
+    def _covering(self, storage: Storage, first: int, last: int, dtype: str) -> _Piece:
+        """One piece that has [first, last), joined of several if need be."""
+        found = [p for p in storage.pieces if p.start < last and first < p.stop]
+        if len(found) == 1 and found[0].start <= first and last <= found[0].stop:
+            return found[0]
+        parts: list[int] = []
+        at = min([first, *(p.start for p in found)])
+        begin = at
+        for piece in found:
+            if piece.start > at:
+                parts.append(self.emit(UNDEFINED, (), (piece.start - at,), dtype))
+            parts.append(self.reshape(piece.value, (piece.stop - piece.start,)))
+            at = piece.stop
+        if at < last:
+            parts.append(self.emit(UNDEFINED, (), (last - at,), dtype))
+            at = last
+        return _Piece(begin, at, self.concat(parts, 0))
+
+    # -- writing ----------------------------------------------------------------------------
+
+    def write(self, held: Held, value: int) -> None:
+        """Give a tensor in memory a new value."""
+        storage = self.storages.setdefault(held.storage, Storage())
+        storage.views.clear()
+        if 0 in held.shape:
+            return
+        order = geometry.dense_order(held.shape, held.strides)
+        first = held.offset
+        last = first + geometry.extent(held.shape, held.strides)
+        if order is not None:
+            self._replace(storage, first, last, self.permute(value, order), held.dtype)
+        else:
+            base = self._covering(storage, first, last, held.dtype)
+            shape = self.out.values[base.value].shape
+            made = geometry.recipe(shape, first - base.start, held.shape, held.strides)
+            if made is None or 0 in held.strides:
+                raise InvalidInput(
+                    f"a write to shape {list(held.shape)} with strides {list(held.strides)}, "
+                    "which overlaps itself in memory"
+                )
+            whole = self._scattered(base, made, value)
+            self._replace(storage, base.start, base.stop, whole, held.dtype)
+        storage.views[held] = value
+
+    def _scattered(self, base: _Piece, made: geometry.Recipe, value: int) -> int:
+        """The piece with the part that ``made`` reads replaced by ``value``."""
+        inverse = [0] * len(made.order)
+        for position, source in enumerate(made.order):
+            inverse[source] = position
+        new = self.reshape(self.permute(value, inverse), tuple(n for _, n in made.slices))
+        shape = self.out.values[base.value].shape
+
+        def put(old: int, dim: int) -> int:
+            """``old`` with dimensions from ``dim`` on still whole."""
+            if dim == len(made.slices):
+                return new
+            start, size = made.slices[dim]
+            if size == made.factors[dim]:
+                return put(old, dim + 1)
+            rest = made.factors[dim] - start - size
+            parts = [self.slice(old, dim, 0, start)] if start else []
+            parts.append(put(self.slice(old, dim, start, size), dim + 1))
+            parts += [self.slice(old, dim, start + size, rest)] if rest else []
+            return self.concat(parts, dim)
+
+        return self.reshape(put(self.reshape(base.value, made.factors), 0), shape)
+
+    def _replace(self, storage: Storage, first: int, last: int, value: int, dtype: str) -> None:
+        pieces: list[_Piece] = []
+        for piece in storage.pieces:
+            if piece.stop <= first or last <= piece.start:
+                pieces.append(piece)
+                continue
+            for start, stop in ((piece.start, first), (last, piece.stop)):
+                if start < stop:
+                    flat = self.reshape(piece.value, (piece.stop - piece.start,))
+                    cut = self.slice(flat, 0, start - piece.start, stop - start)
+                    pieces.append(_Piece(start, stop, cut))
+        pieces.append(_Piece(first, last, value))
+        storage.pieces = sorted(pieces)
+
+
+def _normal(held: Held) -> tuple[int, ...]:
+    """Strides, with those of dimensions of size 1 as a contiguous tensor has them."""
+    plain = geometry.contiguous(held.shape)
+    return tuple(
+        p if n == 1 else s for n, s, p in zip(held.shape, held.strides, plain, strict=True)
+    )
+
+
+def number(arg: Arg) -> int:
+    """An argument that is a whole number; raises `InvalidInput` for any other."""
+    if isinstance(arg, bool) or not isinstance(arg, int):
+        raise InvalidInput(f"expected a whole number, found {arg!r}"[:200])
+    return arg
+
+
+def _ints(items: Sequence[int]) -> Items:
+    return Items(tuple(int(i) for i in items))

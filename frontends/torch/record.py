@@ -1,0 +1,456 @@
+"""Record what a step dispatches: every operator, on fake tensors, with the user's source line.
+
+The recorder is a dispatch mode above `FakeTensorMode` and below tensor subclasses, so that DTensors
+and asynchronous results have become plain operators and collectives before it sees them.  Nothing
+is computed and nothing communicates.  Small tensors that depend on no input (positions, meshes) are
+computed besides, as *shadows*, so that Python may read them.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import (
+    FakeWork,
+    ProcessGroup,
+    Work,
+    _resolve_process_group,
+)
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.trace import (
+    CONSTANT,
+    MOST_ELEMENTS,
+    WAIT,
+    Arg,
+    Box,
+    Event,
+    Held,
+    Items,
+    Named,
+    Ranks,
+    Tensor,
+    Trace,
+)
+
+#: Tensors of more elements have no shadow, and are no constants.
+MOST_SHADOW = 1 << 16
+#: Events of one rank.
+MOST_EVENTS = 2_000_000
+
+REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+
+#: Operators that ask about a tensor, not about its values.
+QUESTIONS = frozenset({"prim.device.default", "aten.is_same_size.default", "aten.sym_size.int"})
+
+_LIBRARIES = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+_PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_OURS = tuple(
+    f"{__file__.rsplit('/frontends/', 1)[0]}/{floor}/" for floor in ("frontends", "shardproof")
+)
+_TORCH = torch.__file__.rsplit("/", 1)[0] + "/"
+_ENGINE = "torch/autograd/graph.py"
+
+
+def _machinery(path: str) -> bool:
+    return path.startswith((_TORCH, *_OURS, "<")) or (
+        path.startswith(_LIBRARIES) and not path.startswith(_PACKAGES)
+    )
+
+
+def place(frame: FrameType | None) -> tuple[str, bool]:
+    """The innermost frame of the user's, then the innermost one of a library that she calls, in
+    words; and whether it was called by autograd's engine."""
+    user = library = ""
+    engine = False
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.endswith(_ENGINE) and not (user or library):
+            engine = True
+        if not _machinery(path):
+            text = f"{path}:{frame.f_lineno} ({frame.f_code.co_name})"
+            if not path.startswith(_PACKAGES):
+                user = text
+                break
+            library = library or text
+        frame = frame.f_back
+    if user and library:
+        return f"{user}, {library}", engine
+    return user or library, engine
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records what is dispatched while it is entered, for one rank.
+
+    The tables grow as events arrive; `finish` gives them as a `Trace`.
+    """
+
+    def __init__(self, rank: int, world_size: int, fake: FakeTensorMode) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.rank, self.world_size, self.fake = rank, world_size, fake
+        self.tensors: list[Held] = []
+        self.events: list[Event] = []
+        self.constants: dict[int, bytes] = {}
+        self.notes: dict[str, None] = {}
+        self._sources: dict[str, int] = {"": 0}
+        self._modules: dict[str, int] = {"": 0}
+        self._numbers: dict[Held, int] = {}
+        self._storages: dict[int, tuple[int, Any]] = {}
+        self._shadows: dict[int, Any] = {}
+        self._forward: dict[int, tuple[int, int]] = {}
+        self._works: dict[int, tuple[Any, int]] = {}
+        self._work = 0
+        self.names: dict[int, str] = {}
+        self.stack: list[str] = []
+
+    # -- tensors ----------------------------------------------------------------------------
+
+    def tensor(self, x: torch.Tensor) -> Tensor:
+        """The number of a plain tensor as it lies in its storage now."""
+        storage = x.untyped_storage()
+        key = storage._cdata
+        if key not in self._storages:
+            self._storages[key] = (len(self._storages), storage)
+            if not isinstance(x, FakeTensor):
+                self._constant(x, key)
+        held = Held(
+            self._storages[key][0],
+            int(x.storage_offset()),
+            tuple(int(n) for n in x.shape),
+            tuple(int(n) for n in x.stride()),
+            str(x.dtype).removeprefix("torch."),
+        )
+        if held not in self._numbers:
+            if prod(held.shape) > MOST_ELEMENTS:
+                raise InvalidInput(f"a tensor of shape {list(held.shape)}")
+            self._numbers[held] = len(self.tensors)
+            self.tensors.append(held)
+        return Tensor(self._numbers[held])
+
+    def _constant(self, x: torch.Tensor, key: int) -> None:
+        """A real tensor appears: its values are constants of the program, if they are few."""
+        if x.device.type != "cpu" or x.numel() > MOST_SHADOW:
+            return
+        with _disable_current_modes(), torch.no_grad():
+            flat = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
+            self._shadows[key] = flat.untyped_storage()
+            values = flat.clone()
+            raw = bytes(values.view(torch.uint8).numpy().tobytes()) if values.numel() else b""
+            count = values.numel()
+        whole = Held(self._storages[key][0], 0, (count,), (1,), str(x.dtype).removeprefix("torch."))
+        number = self._numbers.setdefault(whole, len(self.tensors))
+        if number == len(self.tensors):
+            self.tensors.append(whole)
+        self.constants[number] = raw
+        self.append(Event(CONSTANT, outputs=(Tensor(number),)))
+
+    # -- arguments --------------------------------------------------------------------------
+
+    def arg(self, x: Any) -> Arg:
+        """An argument as plain data."""
+        if isinstance(x, torch.Tensor):
+            return self.tensor(x)
+        if x is None or isinstance(x, (bool, int, float, str)):
+            return x
+        if isinstance(x, (list, tuple)):
+            return Items(tuple(self.arg(i) for i in x))
+        if isinstance(x, torch.dtype):
+            return Named("dtype", str(x).removeprefix("torch."))
+        if isinstance(x, torch.ScriptObject):
+            return self._object(x)
+        if isinstance(x, ProcessGroup):
+            return Ranks(tuple(dist.get_process_group_ranks(x)))
+        return Named(type(x).__name__, str(x)[:200])
+
+    def _object(self, x: Any) -> Arg:
+        kind = str(x._type()).rsplit(".", 1)[-1]
+        if kind == "ProcessGroup":
+            return Ranks(tuple(dist.get_process_group_ranks(ProcessGroup.unbox(x))))
+        if kind == "ReduceOp":
+            return Named("reduce", REDUCTIONS[int(x.op())])
+        return Named(kind, "")
+
+    def _group_names(self, func: Any, args: Sequence[Any]) -> list[Arg]:
+        """Arguments of an operator; names of groups as their ranks."""
+        found = [self.arg(x) for x in args]
+        if func.namespace == "_c10d_functional":
+            for i, argument in enumerate(func._schema.arguments[: len(args)]):
+                if argument.name == "group_name" and isinstance(args[i], str):
+                    group = _resolve_process_group(args[i])
+                    found[i] = Ranks(tuple(dist.get_process_group_ranks(group)))
+        return found
+
+    # -- events -----------------------------------------------------------------------------
+
+    def append(self, event: Event) -> int:
+        if len(self.events) >= MOST_EVENTS:
+            raise InvalidInput(f"a step of more than {MOST_EVENTS} operators")
+        self.events.append(event)
+        return len(self.events) - 1
+
+    def mark(
+        self,
+        name: str,
+        args: Iterable[Arg] = (),
+        outputs: Iterable[Arg] = (),
+        boxes: Iterable[Box] = (),
+        kwargs: Mapping[str, Arg] | None = None,
+    ) -> None:
+        """Append a mark of the job."""
+        source, _ = place(sys._getframe(1))
+        self.append(
+            Event(
+                name,
+                tuple(args),
+                dict(kwargs or {}),
+                tuple(outputs),
+                self._sources.setdefault(source, len(self._sources)),
+                boxes=tuple(boxes),
+            )
+        )
+
+    def _where(self) -> tuple[int, int, bool]:
+        """Source, module and whether this is backward, of what is dispatched now."""
+        text, engine = place(sys._getframe(2))
+        node = torch._C._current_autograd_node()
+        if node is not None and engine:
+            known = self._forward.get(node._sequence_nr())
+            if known is not None:
+                return (*known, True)
+        source = self._sources.setdefault(text, len(self._sources))
+        path = self.stack[-1] if self.stack else ""
+        module = self._modules.setdefault(path, len(self._modules))
+        if node is None:
+            number = torch.autograd._get_sequence_nr() - 1
+            self._forward.setdefault(number, (source, module))
+            return source, module, False
+        known = self._forward.get(node._sequence_nr())
+        return source, known[1] if known is not None and not self.stack else module, True
+
+    # -- shadows ----------------------------------------------------------------------------
+
+    def _shadow(self, x: Any) -> Any:
+        """The real tensor beside a fake one; raises `KeyError` if there is none."""
+        if isinstance(x, (list, tuple)):
+            return type(x)(self._shadow(i) for i in x)
+        if not isinstance(x, torch.Tensor):
+            return x
+        if not isinstance(x, FakeTensor):
+            return x
+        storage = self._shadows[x.untyped_storage()._cdata]
+        real = torch.empty(0, dtype=x.dtype)
+        return real.set_(storage, x.storage_offset(), tuple(x.shape), tuple(x.stride()))
+
+    def _follow(self, func: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> Any:
+        """Compute the operator on shadows too, if all that it reads has one; returns the real
+        result, or None."""
+        results = [x for x in _flat(out) if isinstance(x, torch.Tensor)]
+        tags = getattr(func, "tags", ())
+        if torch.Tag.nondeterministic_seeded in tags or func.namespace != "aten":
+            self._forget(func, args, results)
+            return None
+        if sum(x.numel() for x in results) > MOST_SHADOW or any(x.is_meta for x in results):
+            self._forget(func, args, results)
+            return None
+        if func is torch.ops.aten.empty.memory_format:
+            return None
+        try:
+            with _disable_current_modes(), torch.no_grad():
+                real = func(*self._shadow(args), **{k: self._shadow(v) for k, v in kwargs.items()})
+        except KeyError:
+            self._forget(func, args, results)
+            return None
+        for x, y in zip(results, _tensors(real), strict=False):
+            self._shadows[x.untyped_storage()._cdata] = y.untyped_storage()
+        return real
+
+    def _forget(self, func: Any, args: Any, results: Sequence[torch.Tensor]) -> None:
+        """What an operator without shadows writes has none any more."""
+        written = [
+            x
+            for argument, value in zip(func._schema.arguments, args, strict=False)
+            if argument.alias_info is not None and argument.alias_info.is_write
+            for x in _flat(value)
+            if isinstance(x, torch.Tensor)
+        ]
+        if func.namespace == "c10d":
+            written = [x for x in _flat(args) if isinstance(x, torch.Tensor)]
+        for x in written:
+            self._shadows.pop(x.untyped_storage()._cdata, None)
+
+    # -- dispatch ---------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(t not in _PLAIN and not issubclass(t, _SUBCLASSED) for t in types):
+            return NotImplemented
+        if str(func) == "aten._local_scalar_dense.default":
+            return self._scalar(args[0])
+        if str(func) == "aten.lift_fresh.default" and not isinstance(args[0], FakeTensor):
+            self.tensor(args[0])
+        name = str(func)
+        given = None if name in QUESTIONS else self._group_names(func, args)
+        try:
+            out = func(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            return self._real(func, args, kwargs)
+        if given is None:
+            return out
+        if func.namespace not in ("c10d", "_c10d_functional", "prim", "prims"):
+            self._follow(func, args, kwargs, out)
+        elif func.namespace == "c10d":
+            self._forget(func, args, ())
+        outputs = tuple(self.arg(x) for x in (out if isinstance(out, (list, tuple)) else (out,)))
+        source, module, backward = self._where()
+        named = {
+            key: self.arg(value)
+            for key, value in kwargs.items()
+            if key not in ("device", "layout", "pin_memory", "memory_format")
+        }
+        work = 0
+        if func.namespace == "c10d":
+            self._work += 1
+            work = self._work
+        self.append(
+            Event(
+                name,
+                tuple(given),
+                named,
+                outputs,
+                source,
+                module,
+                backward,
+                work,
+                writes=self._written(func, args, kwargs),
+            )
+        )
+        return out
+
+    def _written(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+        """Tensors that the schema says are written, in its order."""
+        found = []
+        for i, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            found += [self.tensor(x).number for x in _flat(value) if isinstance(x, torch.Tensor)]
+        return tuple(found)
+
+    def _real(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """What has no shape without values: a constant, if it depends on no input."""
+        try:
+            with _disable_current_modes(), torch.no_grad():
+                return func(*self._shadow(args), **{k: self._shadow(v) for k, v in kwargs.items()})
+        except KeyError:
+            where, _ = place(sys._getframe(1))
+            raise InvalidInput(
+                f"the shape of a tensor depends on the inputs of the step ({func} at {where})"
+            ) from None
+
+    def _scalar(self, x: torch.Tensor) -> Any:
+        """``.item()``: what is known without any input; refused otherwise, by the user's line."""
+        try:
+            with _disable_current_modes():
+                return self._shadow(x).item()
+        except KeyError:
+            where, _ = place(sys._getframe(1))
+            raise InvalidInput(
+                "Python reads the value of a tensor that depends on the inputs of the step "
+                f"(.item(), bool() or tolist() at {where})"
+            ) from None
+
+    # -- waits ------------------------------------------------------------------------------
+
+    def handle(self, work: Any) -> None:
+        """Python got the handle of the last collective."""
+        self._works[id(work)] = (work, self._work)
+
+    def waited(self, work: Any) -> None:
+        known = self._works.get(id(work))
+        if known is not None:
+            self.mark(WAIT, kwargs={"work": known[1]})
+
+    # -- modules ----------------------------------------------------------------------------
+
+    def name_modules(self, modules: Iterable[torch.nn.Module]) -> None:
+        """From here on forward calls are known by the paths of their modules."""
+        for model in modules:
+            for path, module in model.named_modules():
+                self.names.setdefault(id(module), path)
+
+    def entered(self, module: torch.nn.Module, *_: Any) -> None:
+        self.stack.append(self.names.get(id(module), self.stack[-1] if self.stack else ""))
+
+    def left(self, *_: Any) -> None:
+        if self.stack:
+            self.stack.pop()
+
+    def finish(self) -> Trace:
+        """What was recorded."""
+        return Trace(
+            self.rank,
+            self.world_size,
+            tuple(self.tensors),
+            tuple(self.events),
+            tuple(self._sources),
+            tuple(self._modules),
+            self.constants,
+            tuple(self.notes),
+        )
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor, torch.nn.Buffer)
+#: Subclasses that have no dispatch of their own.
+_SUBCLASSED = (torch.nn.Parameter,)
+
+
+def _tensors(x: Any) -> list[torch.Tensor]:
+    return [item for item in _flat(x) if isinstance(item, torch.Tensor)]
+
+
+def _flat(x: Any) -> Iterable[Any]:
+    if isinstance(x, (list, tuple)):
+        for item in x:
+            yield from _flat(item)
+    else:
+        yield x
+
+
+def watch_handles(recorder: Recorder) -> None:
+    """Make waits for asynchronous operations visible, in this process, for good."""
+
+    def issuing(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            if isinstance(result, Work):
+                recorder.handle(result)
+            return result
+
+        return call
+
+    for name, method in list(vars(ProcessGroup).items()):
+        if not name.startswith("__") and callable(method) and "Work" in (method.__doc__ or ""):
+            setattr(ProcessGroup, name, issuing(method))
+    for owner in (Work, FakeWork):
+        if "wait" in owner.__dict__:
+            original = owner.__dict__["wait"]
+
+            def wait(work: Any, *args: Any, _wait: Any = original, **kwargs: Any) -> Any:
+                recorder.waited(work)
+                return _wait(work, *args, **kwargs)
+
+            owner.wait = wait  # type: ignore[method-assign,assignment]

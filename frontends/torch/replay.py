@@ -1,0 +1,354 @@
+"""Recorded events of all ranks, run again by PyTorch itself on small real values, in lock-step.
+
+This is the other eye on the translation: it knows nothing of values, pieces or rules.  Storages are
+real memory, tensors are strided views of it, operators are ATen's own, and collectives are done by
+hand once every member of the group is there.
+
+Only operators whose rule the table has are run, and a few that allocate, copy and view: names in
+a trace file are not trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.aten import rule_of
+from shardproof.frontends.torch import trace
+from shardproof.frontends.torch.collectives import group_of, listed, reduction
+from shardproof.frontends.torch.functional import (
+    ALLOCATES,
+    COPIES,
+    GRADIENT,
+    LOSS,
+    OUTPUT,
+    STATE,
+    UPDATED,
+)
+from shardproof.frontends.torch.trace import Arg, Box, Event, Held, Items, Named, Tensor, Trace
+
+#: Elements over all storages of a rank.
+MOST_NUMBERS = 1 << 24
+
+#: The tensors that are compared, in the order of their marks (None: there is none).
+Found = list[torch.Tensor | None]
+
+
+class TooLarge(Exception):
+    """The step is too large to be replayed, or has what cannot be."""
+
+
+@dataclass
+class Meeting:
+    """What members of a group bring to one collective."""
+
+    brought: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+
+
+@dataclass
+class World:
+    meetings: dict[tuple[tuple[int, ...], int], Meeting] = field(default_factory=dict)
+    mail: dict[tuple[int, int], list[torch.Tensor]] = field(default_factory=dict)
+    moved: bool = False
+
+
+def real(dtype: str) -> torch.dtype:
+    """Floating types as float64: rounding is no matter here."""
+    found = torch.float64 if "float" in dtype else getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype):
+        raise TooLarge(f"{dtype[:40]} is no element type")
+    return found
+
+
+class Rank:
+    """One rank: its storages, and how far it is."""
+
+    def __init__(
+        self,
+        recorded: Trace,
+        world: World,
+        inputs: Callable[[str, str, Sequence[int], str], torch.Tensor],
+        computed: frozenset[str] = frozenset(),
+    ) -> None:
+        self.computed = computed
+        self.trace, self.world, self.inputs = recorded, world, inputs
+        sizes: dict[int, tuple[int, str]] = {}
+        for held in recorded.tensors:
+            if held.shape and min(held.shape) == 0:
+                end = held.offset
+            else:
+                steps = zip(held.shape, held.strides, strict=True)
+                end = held.offset + 1 + sum((n - 1) * s for n, s in steps)
+            before = sizes.get(held.storage, (0, held.dtype))
+            sizes[held.storage] = (max(before[0], end), held.dtype)
+        if sum(n for n, _ in sizes.values()) > MOST_NUMBERS:
+            raise TooLarge(f"rank {recorded.rank} has too many numbers to replay the translation")
+        self.memory = {s: torch.zeros(n, dtype=real(t)) for s, (n, t) in sizes.items()}
+        self.boxes: dict[str, Box] = {}
+        self.found: Found = []
+        self.issued: dict[tuple[int, ...], int] = {}
+        self.posted: dict[int, list[tuple[int, torch.Tensor]]] = {}
+        #: Integers that operators without a rule wrote.
+        self.spoiled: set[int] = set()
+
+    def view(self, arg: Arg) -> torch.Tensor:
+        assert isinstance(arg, Tensor)
+        held: Held = self.trace.tensors[arg.number]
+        return self.memory[held.storage].as_strided(held.shape, held.strides, held.offset)
+
+    def value(self, arg: Arg) -> Any:
+        if isinstance(arg, Tensor):
+            return self.view(arg)
+        if isinstance(arg, Items):
+            return [self.value(a) for a in arg.items]
+        if isinstance(arg, Named):
+            return real(arg.text) if arg.kind == "dtype" else None
+        return arg
+
+    # -- events -----------------------------------------------------------------------------
+
+    def run(self) -> Generator[None, None, None]:
+        for event in self.trace.events:
+            if event.name == trace.WAIT:
+                yield from self.arrived(event.kwargs.get("work"))
+            elif event.name.startswith("job."):
+                self.mark(event)
+            elif event.name in COPIES:
+                (target,) = trace.tensors_of(*event.outputs)
+                self.view(Tensor(target)).copy_(self.view(event.args[0]).clone())
+            elif event.name.startswith(("c10d.", "_c10d_functional.")):
+                yield from self.collective(event)
+            elif event.name.startswith("fsdp."):
+                self.fsdp(event)
+            else:
+                self.operator(event)
+
+    def operator(self, event: Event) -> None:
+        results = [Tensor(n) for n in trace.tensors_of(*event.outputs)]
+        if event.name.startswith(ALLOCATES) and not event.writes:
+            return
+        read = {self.trace.tensors[n].storage for n in trace.tensors_of(*event.args)}
+        new = [r for r in results if self.trace.tensors[r.number].storage not in read]
+        if not event.writes and not new:
+            return
+        if event.name == "aten.copy_.default":
+            self.view(event.args[0]).copy_(self.view(event.args[1]))
+            return
+        targets = [Tensor(n) for n in event.writes] or new
+        if rule_of(event.name) is None or read & self.spoiled:
+            self.spoil(targets)
+            return
+        self.spoiled -= {self.trace.tensors[t.number].storage for t in targets}
+        overload: Any = torch.ops
+        for part in event.name.split("."):
+            overload = getattr(overload, part)
+        kwargs = {k: self.value(v) for k, v in event.kwargs.items()}
+        found: Any = overload(*(self.value(a) for a in event.args), **kwargs)
+        if event.writes:
+            return
+        flat = found if isinstance(found, (list, tuple)) else (found,)
+        for output, value in zip(event.outputs, flat, strict=True):
+            if isinstance(output, Tensor):
+                self.view(output).copy_(value)
+
+    def spoil(self, tensors: Sequence[Tensor]) -> None:
+        """What an operator that is not run would write is no number from here on."""
+        for tensor in tensors:
+            target = self.view(tensor)
+            if target.dtype.is_floating_point:
+                target.fill_(torch.nan)
+            else:
+                self.spoiled.add(self.trace.tensors[tensor.number].storage)
+
+    def mark(self, event: Event) -> None:
+        name = str(event.kwargs.get("name", ""))
+        if event.name in (trace.BATCH, trace.FULL):
+            (number,) = trace.tensors_of(*event.outputs)
+            held = self.trace.tensors[number]
+            kind = "batch" if event.name == trace.BATCH else "full"
+            self.view(Tensor(number)).copy_(self.inputs(kind, name, held.shape, held.dtype))
+        elif event.name == trace.CONSTANT:
+            (number,) = trace.tensors_of(*event.outputs)
+            held = self.trace.tensors[number]
+            raw = bytearray(self.trace.constants[number])
+            if raw:
+                values = torch.frombuffer(raw, dtype=getattr(torch, held.dtype))
+                self.view(Tensor(number)).copy_(values)
+        elif event.name == trace.PARAMETER and name not in self.computed:
+            box = event.boxes[0]
+            target = self.view(event.outputs[0])
+            full = self.inputs("parameter", box.name, box.full_shape, "float32")
+            target.copy_(cut(full, box))
+        elif event.name in (LOSS, GRADIENT, OUTPUT, UPDATED, STATE):
+            self.found.append(self.view(event.args[0]).clone() if event.args else None)
+
+    # -- collectives ------------------------------------------------------------------------
+
+    def collective(self, event: Event) -> Generator[None, None, None]:
+        name = event.name.split(".")[1].strip("_")
+        if name in ("send", "recv"):
+            yield from self.message(event, name)
+            return
+        group = group_of(event).ranks
+        if event.name.startswith("_c10d_functional."):
+            sources = [self.view(t) for t in listed(event.args[0])]
+            targets = [self.view(Tensor(n)) for n in trace.tensors_of(*event.outputs)]
+        else:
+            sources, targets = self.in_place(event, name)
+        yield from self.meet(event, name, group, sources, targets)
+
+    def in_place(self, event: Event, name: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        first = [self.view(Tensor(n)) for n in trace.tensors_of(event.args[0])]
+        if name in ("allreduce", "allreduce_coalesced", "broadcast"):
+            return first, first
+        second = [self.view(Tensor(n)) for n in trace.tensors_of(*event.args[1:2])]
+        return second, first
+
+    def meet(
+        self,
+        event: Event,
+        name: str,
+        group: Sequence[int],
+        sources: Sequence[torch.Tensor],
+        targets: Sequence[torch.Tensor],
+    ) -> Generator[None, None, None]:
+        number = self.issued.get(tuple(group), 0)
+        self.issued[tuple(group)] = number + 1
+        meeting = self.world.meetings.setdefault((tuple(group), number), Meeting())
+        meeting.brought[self.trace.rank] = [s.clone() for s in sources]
+        self.world.moved = True
+        while len(meeting.brought) < len(group):
+            yield
+        self.world.moved = True
+        members = [meeting.brought[r] for r in group]
+        own = group.index(self.trace.rank)
+        found = joined(name, event, members, own)
+        for target, value in zip(targets, found, strict=True):
+            target.copy_(value.reshape(target.shape))
+
+    def message(self, event: Event, name: str) -> Generator[None, None, None]:
+        ranks = group_of(event).ranks
+        (peer,) = [a for a in event.args[:3] if isinstance(a, int) and not isinstance(a, bool)][:1]
+        other = ranks[peer]
+        for number in trace.tensors_of(event.args[0]):
+            tensor = self.view(Tensor(number))
+            if name == "send":
+                self.world.mail.setdefault((self.trace.rank, other), []).append(tensor.clone())
+                self.world.moved = True
+                continue
+            self.posted.setdefault(event.work, []).append((other, tensor))
+        yield from ()
+
+    def arrived(self, work: Arg) -> Generator[None, None, None]:
+        """Wait for what was posted under a handle."""
+        for other, tensor in self.posted.pop(work if isinstance(work, int) else 0, ()):
+            box = self.world.mail.setdefault((other, self.trace.rank), [])
+            while not box:
+                yield
+            tensor.copy_(box.pop(0).reshape(tensor.shape))
+            self.world.moved = True
+
+    def fsdp(self, event: Event) -> None:
+        """FSDP2's copies into and out of flat buffers, as torch's own implementation has them."""
+        name = event.name.split(".")[1]
+        if name == "all_gather_copy_in":
+            inputs, output, _, count, rank = (self.value(a) for a in event.args)
+            torch.cat([x.flatten() for x in inputs], out=output.narrow(0, count * rank, count))
+        elif name == "split_with_sizes_copy":
+            source, sizes = self.value(event.args[0]), self.value(event.args[1])
+            dim = self.value(event.args[2] if len(event.args) > 2 else event.kwargs.get("dim", 0))
+            for target, part in zip(
+                self.value(event.kwargs["out"]), source.split(sizes, dim), strict=True
+            ):
+                target.copy_(part)
+        elif name == "chunk_cat":
+            tensors, dim, count = (self.value(a) for a in event.args)
+            torch._chunk_cat(tensors, dim, count, out=self.value(event.kwargs["out"]))
+        else:
+            raise TooLarge(f"{event.name} is not replayed")
+
+
+def cut(full: torch.Tensor, box: Box) -> torch.Tensor:
+    for dim, (start, size) in enumerate(zip(box.offset, box.shape, strict=True)):
+        full = full.narrow(dim, start, size)
+    return full
+
+
+def joined(
+    name: str, event: Event, members: Sequence[Sequence[torch.Tensor]], own: int
+) -> list[torch.Tensor]:
+    """What the member at position ``own`` has after a collective, tensor by tensor."""
+    count = len(members)
+    columns = list(zip(*members, strict=False))
+    if name in ("allreduce", "allreduce_coalesced", "all_reduce", "all_reduce_coalesced"):
+        return [_reduced(c, reduction(event)) for c in columns]
+    if name in (
+        "allgather_base",
+        "allgather_into_tensor_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+    ):
+        return [torch.cat([_rows(x) for x in c]) for c in columns]
+    if name == "allgather":
+        return [x for c in columns for x in c]
+    if name in (
+        "reduce_scatter_base",
+        "reduce_scatter_tensor_coalesced",
+        "reduce_scatter_tensor",
+    ):
+        return [_reduced(c, reduction(event)).flatten().chunk(count)[own] for c in columns]
+    if name in ("alltoall_base", "all_to_all_single"):
+        return [torch.cat([_rows(x).chunk(count)[own] for x in c]) for c in columns]
+    if name in ("broadcast", "scatter"):
+        numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
+        root = members[numbers[0] if numbers else 0]
+        return [root[own]] if name == "scatter" else list(root)
+    if name == "reduce_scatter":
+        return [_reduced([m[own] for m in members], reduction(event))]
+    raise TooLarge(f"{event.name} is not replayed")
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(1) if x.dim() == 0 else x
+
+
+def _reduced(members: Sequence[torch.Tensor], op: str) -> torch.Tensor:
+    stacked = torch.stack(list(members))
+    if op in ("sum", "avg"):
+        total = stacked.sum(0)
+        return total / len(members) if op == "avg" else total
+    if op == "max":
+        return stacked.amax(0)
+    raise TooLarge(f"a reduction by {op} is not replayed")
+
+
+def replay(
+    traces: Sequence[Trace],
+    values: Mapping[str, torch.Tensor],
+    computed: Sequence[frozenset[str]],
+) -> list[Found]:
+    """What every rank compares, computed by PyTorch from ``values``: full parameters by name, and
+    batch tensors as ``batch NAME``; ``computed``: for each rank, parameters that the step makes
+    itself.  Raises `TooLarge` for what cannot be replayed, and
+    `InvalidInput` where ranks wait for each other for ever."""
+
+    def inputs(kind: str, name: str, shape: Sequence[int], dtype: str) -> torch.Tensor:
+        return values[f"batch {name}" if kind == "batch" else name]
+
+    world = World()
+    ranks = [Rank(t, world, inputs, own) for t, own in zip(traces, computed, strict=True)]
+    running: dict[int, Iterator[None]] = {i: r.run() for i, r in enumerate(ranks)}
+    with torch.no_grad():
+        while running:
+            world.moved = False
+            for i in list(running):
+                if next(running[i], StopIteration) is StopIteration:
+                    del running[i]
+                    world.moved = True
+            if not world.moved:
+                raise InvalidInput(f"ranks {sorted(running)} wait for each other")
+    return [r.found for r in ranks]

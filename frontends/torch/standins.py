@@ -1,0 +1,89 @@
+"""What is put in place of a framework's own functions while a step is recorded, and why.
+
+Made for torch 2.13.  `install` gives what has to be printed; a newer version that lacks a function
+named here is an error that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import distributed as ddp
+
+from shardproof.engine.errors import InvalidInput
+
+
+def install(note: Callable[[str], None]) -> None:
+    """Replace, in this process, for good; ``note`` is told of what stands for communication."""
+    _replace(ddp, "_verify_param_shape_across_processes", _nothing)
+    _replace(ddp, "_sync_module_states", _nothing)
+    _data_parallel(note)
+    _pipelining(note)
+
+
+def _pipelining(note: Callable[[str], None]) -> None:
+    """Stages of a pipeline vote on whether shapes are sent ahead of values; ranks that are captured
+    one by one cannot, so shapes have to be given when a stage is made."""
+    from torch.distributed.pipelining import schedules
+    from torch.distributed.pipelining._utils import InferenceMode
+
+    def agreed(self: Any, stages: Any, has_backward: bool, p2p_done: bool) -> None:
+        for stage in stages:
+            if InferenceMode.needs_dynamic(stage._user_meta, has_backward):
+                raise InvalidInput(
+                    "a PipelineStage without input_args and output_args: shapes that stages send "
+                    "each other while they run cannot be recorded"
+                )
+            stage._inference_mode = InferenceMode.STATIC
+        note("stand-in: stages of the pipeline agree that shapes are given when they are made")
+
+    _replace(schedules._PipelineSchedule, "_warmup_p2p", agreed)
+
+
+def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+    if not hasattr(owner, name):
+        raise InvalidInput(
+            f"torch {torch.__version__} has no {owner.__name__}.{name}, which capture replaces"
+        )
+    setattr(owner, name, by)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Compares or copies values between ranks before the step: parameters are inputs."""
+
+
+def _data_parallel(note: Callable[[str], None]) -> None:
+    """DDP's reduction in C++ reads memory that fake tensors do not have.  What it does by default
+    is done by a hook in Python instead; a hook of the user's is left alone."""
+    own: set[int] = set()
+    register = DistributedDataParallel.register_comm_hook
+    before = DistributedDataParallel._pre_forward
+
+    def register_comm_hook(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        own.add(id(self))
+        register(self, *args, **kwargs)
+
+    def _pre_forward(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
+        if id(self) not in own:
+            own.add(id(self))
+            register(self, self.process_group, average)
+            note(
+                "stand-in: DistributedDataParallel's reduction is a division by the number of "
+                "ranks and an all-reduce of every bucket"
+            )
+        return before(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    # DDP compares the annotations themselves, which are text in this file: there are none.
+    def average(group, bucket):  # type: ignore[no-untyped-def]
+        buffer = bucket.buffer().div_(group.size())
+        dist.all_reduce(buffer, group=group)
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(buffer)
+        return future
+
+    DistributedDataParallel.register_comm_hook = register_comm_hook  # type: ignore[method-assign]
+    DistributedDataParallel._pre_forward = _pre_forward  # type: ignore[method-assign]

@@ -1,0 +1,121 @@
+"""Where the replay of a trace is: its memory, and what was issued and not waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.findings import Finding
+from shardproof.frontends.torch import geometry, trace
+from shardproof.frontends.torch.memory import Functional, Memory
+from shardproof.frontends.torch.trace import Arg, Event, Held, Items, Tensor, Trace
+
+
+class Pending(NamedTuple):
+    """An asynchronous operator before its wait, with what it writes and reads."""
+
+    event: Event
+    written: list[Held]
+    read: list[Held]
+
+
+def _meet(a: Held, b: Held) -> bool:
+    """Whether two tensors may share memory: the intervals that they span do."""
+    if a.storage != b.storage or 0 in a.shape or 0 in b.shape:
+        return False
+    ends = [h.offset + geometry.extent(h.shape, h.strides) for h in (a, b)]
+    return a.offset < ends[1] and b.offset < ends[0]
+
+
+class State:
+    """The state of a replay, over `Memory`; collectives and operators change it."""
+
+    def __init__(self, recorded: Trace) -> None:
+        self.trace = recorded
+        self.out = Functional(recorded)
+        self.memory = Memory(self.out)
+        self.pending: dict[int, Pending] = {}
+        #: Receives that were posted, by their handle: from whom, and where to.
+        self.posted: dict[int, list[tuple[int, Held]]] = {}
+
+    def held(self, arg: Arg) -> Held:
+        if not isinstance(arg, Tensor):
+            raise InvalidInput(f"expected a tensor, found {arg!r}"[:200])
+        return self.trace.tensors[arg.number]
+
+    def read(self, arg: Arg) -> int:
+        return self.memory.read(self.held(arg))
+
+    # -- time -------------------------------------------------------------------------------
+
+    def issued(self, event: Event, written: Sequence[int], read: Sequence[int]) -> None:
+        """An asynchronous operator was issued: until its wait, what it writes must not be touched,
+        and what it reads must not be written."""
+        if event.work:
+            tensors = self.trace.tensors
+            self.pending[event.work] = Pending(
+                event, [tensors[n] for n in written], [tensors[n] for n in read]
+            )
+
+    def waited(self, work: int) -> None:
+        """A handle was waited for: what was received is there."""
+        self.pending.pop(work, None)
+        for peer, held in self.posted.pop(work, ()):
+            found = self.memory.emit("comm.recv", (peer,), held.shape, held.dtype)
+            self.memory.write(held, found)
+
+    def in_time(self, event: Event) -> None:
+        """Append a finding for what an event touches too early."""
+        if not self.pending or self.looks(event):
+            return
+        touched = list(trace.tensors_of(*event.args, *event.kwargs.values()))
+        written = set(event.writes)
+        if event.name.startswith("c10d."):
+            written.update(touched)
+        for pending in list(self.pending.values()):
+            for number in touched:
+                held = self.trace.tensors[number]
+                early = any(_meet(held, other) for other in pending.written)
+                spoiled = number in written and any(_meet(held, o) for o in pending.read)
+                if (early or spoiled) and pending.event is not event:
+                    self.too_early(event, pending.event, early)
+                    return
+
+    def looks(self, event: Event) -> bool:
+        """Whether an event makes views only."""
+        if event.writes or event.name.startswith(("c10d.", "job.", "fsdp.")):
+            return False
+        read = {self.trace.tensors[n].storage for n in trace.tensors_of(*event.args)}
+        made = [self.trace.tensors[n].storage for n in trace.tensors_of(*event.outputs)]
+        return bool(made) and all(storage in read for storage in made)
+
+    def too_early(self, event: Event, pending: Event, early: bool) -> None:
+        sources = self.trace.sources
+        what = "reads or writes the result of" if early else "writes what is still read by"
+        issued = pending.name.split(".")[1].strip("_")
+        self.out.findings.append(
+            Finding(
+                "read before wait",
+                f"{event.name} at {sources[event.source]} {what} {issued}, issued at "
+                f"{sources[pending.source]}, before its wait",
+                operator=event.name,
+                layer=self.trace.modules[event.module],
+                source=sources[event.source],
+                ranks=(self.trace.rank,),
+            )
+        )
+
+    def write(self, arg: Arg, value: int) -> None:
+        self.memory.write(self.held(arg), value)
+
+    def values(self, arg: Arg) -> Arg:
+        """An argument with the numbers of values in place of those of tensors."""
+        if isinstance(arg, Tensor):
+            return Tensor(self.read(arg))
+        if isinstance(arg, Items):
+            return Items(tuple(self.values(a) for a in arg.items))
+        return arg
+
+    def fresh(self, held: Held) -> int:
+        return self.memory.value(held.shape, held.dtype)

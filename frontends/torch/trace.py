@@ -1,0 +1,169 @@
+"""What one rank's recorded step is: tensors by storage, events in issue order, marks of the job.
+
+A `Trace` has no tensors of any framework in it and needs none to be read.  `write` and `read` keep
+it in one file; what is read is untrusted: it is typed, its size is bounded, and every number that
+names something is checked before anything uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from shardproof.engine.errors import InvalidInput
+
+#: A trace file of more bytes is not read.
+MOST_BYTES = 1 << 30
+#: Dimensions of a tensor, elements of a storage.
+MOST_DIMENSIONS, MOST_ELEMENTS = 24, 1 << 50
+
+#: Marks of the job, as names of events.
+BATCH, FULL, PARAMETER, CONSTANT = "job.batch", "job.full", "job.parameter", "job.constant"
+START, END, WAIT = "job.start", "job.end", "job.wait"
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor: a strided view of a storage (in elements)."""
+
+    storage: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+
+class Tensor(msgspec.Struct, frozen=True, array_like=True, tag="t"):
+    """A reference to tensor ``number`` of the trace."""
+
+    number: int
+
+
+class Items(msgspec.Struct, frozen=True, array_like=True, tag="l"):
+    items: tuple[Arg, ...]
+
+
+class Named(msgspec.Struct, frozen=True, array_like=True, tag="n"):
+    """What is neither tensor nor number: ``kind`` "dtype", "device", "reduce", "work", ..."""
+
+    kind: str
+    text: str
+
+
+class Ranks(msgspec.Struct, frozen=True, array_like=True, tag="g"):
+    """A process group, its ranks in group order."""
+
+    ranks: tuple[int, ...]
+
+
+Arg: TypeAlias = "int | float | bool | str | Tensor | Items | Named | Ranks | None"
+
+
+class Box(msgspec.Struct, frozen=True):
+    """Which part of a full tensor a local one is, and who says so.
+
+    ``said``: "computed", "DTensor", "stated", "same name".  ``partial``: ranks over which local
+    tensors have to be added up to get the box (the framework's Partial), with the reduction.
+    """
+
+    name: str
+    full_shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+    said: str
+    partial: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    text: str = ""
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One operator as it was dispatched, or a mark of the job.
+
+    ``source``: index into `Trace.sources`; ``module``: the path of the module whose forward runs,
+    or whose forward is differentiated; ``work``: the handle that a collective gave (0: none), which
+    a mark `WAIT` names; ``writes``: tensors that the operator's schema says it writes.
+    """
+
+    name: str
+    args: tuple[Arg, ...] = ()
+    kwargs: dict[str, Arg] = {}
+    outputs: tuple[Arg, ...] = ()
+    source: int = 0
+    module: int = 0
+    backward: bool = False
+    work: int = 0
+    boxes: tuple[Box, ...] = ()
+    writes: tuple[int, ...] = ()
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One rank's step.
+
+    ``constants``: values of tensors that existed before or were made from numbers, as bytes of
+    their dtype, by tensor number.  ``notes``: what the recorder had to assume.
+    """
+
+    rank: int
+    world_size: int
+    tensors: tuple[Held, ...]
+    events: tuple[Event, ...]
+    sources: tuple[str, ...]
+    modules: tuple[str, ...]
+    constants: dict[int, bytes] = {}
+    notes: tuple[str, ...] = ()
+
+
+def tensors_of(*args: Arg) -> Iterator[int]:
+    """The numbers of all tensors in arguments, in order."""
+    for arg in args:
+        if isinstance(arg, Tensor):
+            yield arg.number
+        elif isinstance(arg, Items):
+            yield from tensors_of(*arg.items)
+
+
+def write(trace: Trace, path: Path) -> None:
+    """Keep a trace in one file."""
+    path.write_bytes(msgspec.msgpack.encode(trace))
+
+
+def read(path: Path) -> Trace:
+    """The trace in a file; raises `InvalidInput` for anything that is none."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InvalidInput(f"a trace of more than {MOST_BYTES} bytes", str(path))
+        trace = msgspec.msgpack.decode(path.read_bytes(), type=Trace)
+    except OSError as error:
+        raise InvalidInput(f"cannot be read ({error.strerror})", str(path)) from error
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidInput(f"expected a trace of one rank ({error})", str(path)) from error
+    try:
+        check(trace)
+    except InvalidInput as error:
+        raise error.within(str(path)) from error
+    return trace
+
+
+def check(trace: Trace) -> None:
+    """Every number that names something names it; raises `InvalidInput` otherwise."""
+    if not 0 <= trace.rank < trace.world_size:
+        raise InvalidInput(f"rank {trace.rank} of {trace.world_size}")
+    for number, held in enumerate(trace.tensors):
+        fits = (
+            len(held.shape) == len(held.strides) <= MOST_DIMENSIONS
+            and min((held.storage, held.offset, *held.shape, *held.strides), default=0) >= 0
+            and held.offset + prod(held.shape) <= MOST_ELEMENTS
+        )
+        if not fits:
+            raise InvalidInput(f"tensor {number} has shape {list(held.shape)[:30]}")
+    for number, event in enumerate(trace.events):
+        named = tensors_of(*event.args, *event.kwargs.values(), *event.outputs)
+        if any(not 0 <= n < len(trace.tensors) for n in (*named, *event.writes)):
+            raise InvalidInput(f"event {number} ({event.name[:60]}) names a tensor that is none")
+        inside = 0 <= event.source < len(trace.sources) and 0 <= event.module < len(trace.modules)
+        if not inside:
+            raise InvalidInput(f"event {number} ({event.name[:60]}) names a source that is none")
+    if any(not 0 <= n < len(trace.tensors) for n in trace.constants):
+        raise InvalidInput("a constant of a tensor that is none")

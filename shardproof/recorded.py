@@ -1,0 +1,193 @@
+"""A verdict on recorded steps: traces of both sides to a plan, how losses combine, and the run.
+
+Nothing here needs the framework that was recorded, but for a replay that is asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from shardproof import api
+from shardproof.diagnosis.explain.counterexample import simulated
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.findings import Finding
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import store
+from shardproof.engine.plan_files.wellformed import check as check_plan
+from shardproof.engine.records.run import PLAN
+from shardproof.frontends.torch import trace
+from shardproof.frontends.torch.plan import (
+    CANDIDATE,
+    Combination,
+    Sides,
+    check_names,
+    combinations,
+    notes,
+    sides,
+)
+from shardproof.frontends.torch.plan import plan as make_plan
+from shardproof.frontends.torch.trace import Trace
+from shardproof.inputs import rundir
+from shardproof.inputs.assume import Assumptions, read
+from shardproof.partition.stages.partition import partition
+from shardproof.run import request as asked
+from shardproof.run.options import Options, path
+from shardproof.run.progress import Progress
+from shardproof.run.result import Result
+
+Combine: TypeAlias = Literal["mean", "sum"] | None
+
+#: What files of traces end in.
+SUFFIX: Final = ".trace"
+#: Ranks whose traces are read.
+MOST_RANKS: Final = 4096
+#: Inputs that ways to combine losses are tried on.
+SEEDS: Final = 2
+
+
+# -- folders of traces -----------------------------------------------------------------------------
+
+
+def is_recorded(folder: Path) -> bool:
+    """Whether a path is a folder of traces, as ``shardproof capture`` writes it."""
+    return folder.is_dir() and (folder / f"0{SUFFIX}").is_file()
+
+
+def keep(traces: Sequence[Trace], folder: Path) -> None:
+    """Write one side's traces; raises `InvalidInput` unless the folder is new or empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidInput("expected a new or empty folder", str(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in traces:
+        trace.write(one, folder / f"{one.rank}{SUFFIX}")
+
+
+def kept(folder: Path) -> list[Trace]:
+    """One side's traces, of ranks 0 to the last; raises `InvalidInput`."""
+    first = trace.read(folder / f"0{SUFFIX}")
+    if first.world_size > MOST_RANKS:
+        raise InvalidInput(
+            f"a world of {first.world_size} ranks (at most {MOST_RANKS})", str(folder)
+        )
+    return [first, *(trace.read(folder / f"{n}{SUFFIX}") for n in range(1, first.world_size))]
+
+
+def run(single: Path, parallel: Path, options: Options, progress: Progress) -> Result:
+    """Decide about two folders of traces."""
+
+    def work() -> Result:
+        start = time.perf_counter()
+        progress.phase("load")
+        (one,) = kept(single)[:1]
+        return answered(one, kept(parallel), None, False, options, progress, start)
+
+    return measured(work, options, progress)
+
+
+# -- verdicts --------------------------------------------------------------------------------------
+
+
+def measured(work: Callable[[], Result], options: Options, progress: Progress) -> Result:
+    """The result with its time and memory; what is wrong with the input is a result too."""
+    return api.measured(
+        options.settings(),
+        progress,
+        work,
+        lambda: rundir.create(path(options.out), "torch", datetime.now()),
+    )
+
+
+def answered(
+    single: Trace,
+    parallel: Sequence[Trace],
+    combine: Combine,
+    validated: bool,
+    options: Options,
+    progress: Progress,
+    start: float,
+) -> Result:
+    """The verdict on traces of both sides; ``start``: when the work on them began."""
+    found = sides(single, parallel)
+    check_names(found)
+    too_early = [f for step in found.steps for f in step.findings]
+    if too_early:
+        return Result("refuted", findings=distinct(too_early), assumptions=notes(found))
+    made = make_plan(found, combination=combination(found, combine))
+    check_plan(made)
+    if validated:
+        from shardproof.torch.validate import validate
+
+        checked = validate(found, made, [single, *sorted(parallel, key=lambda t: t.rank)])
+        if not checked.agrees:
+            reason = f"the translation is not what PyTorch computes: {checked.message}"
+            return Result("inconclusive", reason=reason)
+        made = replace(made, notes=(*made.notes, checked.text()))
+    return prove(made, options, progress, time.perf_counter() - start)
+
+
+def distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """One finding for all ranks at which the same operators meet, in order."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for finding in findings:
+        ranks.setdefault((finding.operator, finding.source), []).extend(finding.ranks)
+    known: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        place = (finding.operator, finding.source)
+        own = tuple(sorted(set(ranks[place])))
+        known.setdefault(place, finding._replace(ranks=own, group=1))
+    return tuple(known.values())
+
+
+def combination(found: Sides, combine: Combine) -> Combination:
+    """How losses combine: the first way that holds; the first one there is, if none does."""
+    ways = combinations(found)
+    if not ways:
+        return Combination("sum", ())
+    if len(ways) == 1:
+        return ways[0]
+    allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.how == combine]
+    if not allowed:
+        return ways[0]
+    probe = make_plan(found)
+    check_plan(probe)
+    result = partition(probe)
+    held: dict[str, list[bool]] = {}
+    for conclusion in result.conclusions:
+        held.setdefault(conclusion.kind, []).append(conclusion.holds)
+    for number, way in allowed:
+        rows = held.get(f"{CANDIDATE} {number}", [])
+        if rows and all(rows):
+            return way
+    # None is proved: a way that differs on numbers must not be what a refutation is about.
+    differs = {
+        comparison.demand.kind
+        for comparison in simulated(result, SEEDS).comparisons
+        if comparison.differs
+    }
+    return next((way for n, way in allowed if f"{CANDIDATE} {n}" not in differs), allowed[0][1])
+
+
+def prove(made: Plan, options: Options, progress: Progress, seconds: float) -> Result:
+    """Decide a plan, in a run directory of its own."""
+    chosen, stated = path(options.out), path(options.assume)
+    if chosen is not None:
+        rundir.refuse_used(chosen)
+    assumptions = Assumptions() if stated is None else read(stated)
+    out = rundir.create(chosen, made.name, datetime.now())
+    settings = options.settings()
+    question = asked.Asked(
+        plan=store.save(made, out / PLAN),
+        # A pool is there for as long as what began it: whoever goes on later uses none.
+        settings=replace(settings, pool="", address=options.address),
+        assumptions=assumptions,
+        inputs={},
+        files=(),
+        options=options.given(),
+    )
+    asked.write(out, question)
+    return api.prove(made, out, question, settings, progress, seconds)

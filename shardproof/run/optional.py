@@ -1,0 +1,61 @@
+"""Rows of a plan's table that no proof needs, and what was found of each.
+
+A straight-through estimator or a hook differs from the derivative of its forward on purpose; what
+is expected of such a value is said, whichever way it turns out, and no verdict rests on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shardproof.engine.findings import Finding
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.specification.conclusions import beside, told
+from shardproof.partition.stages.partition import PARALLEL, SINGLE, Partition
+from shardproof.run.solve import Answers
+
+#: The kind of a finding about a row that is not required.
+KIND = "not required"
+
+
+def optional(result: Partition, answers: Answers) -> list[Finding]:
+    """For every row that is not required: proved, not decided, or that it does not hold."""
+    sides = result.single.lineages, result.parallel.unrolled, result.parallel.lineages
+    found = []
+    for demand, conclusion in beside(result.plan, result.nodes, result.derived, *sides):
+        what = told(demand.kind, demand.name)
+        values = [v for held in demand.held for v in held.tensors]
+        if not conclusion.holds:
+            message = f"{what} is not what is expected: {conclusion.message}"
+        elif _proved(result, answers, [demand.expected], values):
+            message = f"{what} is what is expected"
+        else:
+            message = f"{what} is not decided: a claim that it depends on is not proved"
+        found.append(Finding(KIND, message, what, demand.name, ranks=conclusion.ranks))
+    return found
+
+
+def _proved(
+    result: Partition, answers: Answers, single: Iterable[int], parallel: Iterable[int]
+) -> bool:
+    """Whether everything is proved that values of both sides depend on."""
+    cones = {
+        SINGLE: _cone(result.single.unrolled, single),
+        PARALLEL: _cone(result.parallel.unrolled, parallel),
+    }
+    return not any(
+        stage.problem or (stage.template >= 0 and not answers.proved(stage.template))
+        for stage in result.stages
+        if stage.row in cones[stage.side]
+    )
+
+
+def _cone(unrolled: Unrolled, values: Iterable[int]) -> set[int]:
+    """The rows that values depend on."""
+    needed, rows = set(values), set()
+    for number in range(len(unrolled.rows) - 1, -1, -1):
+        row = unrolled.rows[number]
+        if not needed.isdisjoint(row.outputs):
+            needed.update(row.inputs)
+            rows.add(number)
+    return rows

@@ -1,0 +1,476 @@
+"""For every ATen overload that is lowered: random calls of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from shardproof.frontends.aten.lowering import Const
+from shardproof.frontends.aten.positions import Compared, Positions
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+CALLS: dict[str, list[Callable[[Draw], Call]]] = {}
+
+
+class Both(NamedTuple):
+    """An operand that is symbolic, and what it is."""
+
+    lowered: Any
+    tensor: torch.Tensor
+
+
+class Draw:
+    """Random tensors of random sizes from 1 to 4, in float64."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def sizes(self, count: int) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.rng.integers(1, 5, count))
+
+    def real(self, *shape: int) -> torch.Tensor:
+        return torch.tensor(self.rng.normal(size=shape))
+
+    def positive(self, *shape: int) -> torch.Tensor:
+        return torch.tensor(self.rng.uniform(0.5, 2, size=shape))
+
+    def number(self) -> float:
+        return float(np.round(self.rng.uniform(-2, 2), 3))
+
+    def below(self, limit: int) -> int:
+        return int(self.rng.integers(limit))
+
+    def ids(self, stop: int, *shape: int) -> torch.Tensor:
+        return torch.tensor(self.rng.integers(0, stop, size=shape))
+
+    def any_shape(self, least: int = 0) -> tuple[int, ...]:
+        return self.sizes(least + self.below(4 - least))
+
+    def pair(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Two tensors that broadcast."""
+        shape = self.any_shape(1)
+        cut = self.below(len(shape) + 1)
+        other = tuple(1 if self.below(3) == 0 else n for n in shape[cut:])
+        return self.real(*shape), self.real(*other)
+
+
+def call(*names: str) -> Callable[[Callable[[Draw], Call]], Callable[[Draw], Call]]:
+    def register(make: Callable[[Draw], Call]) -> Callable[[Draw], Call]:
+        for name in names:
+            CALLS.setdefault(name, []).append(make)
+        return make
+
+    return register
+
+
+@call("aten.add.Tensor", "aten.sub.Tensor", "aten.rsub.Tensor")
+def _(d: Draw) -> Call:
+    return d.pair(), {"alpha": d.number()} if d.below(2) else {}
+
+
+@call("aten.add.Scalar", "aten.sub.Scalar", "aten.rsub.Scalar")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()), d.number(), d.number()), {}
+
+
+@call("aten.mul.Tensor")
+def _(d: Draw) -> Call:
+    return d.pair(), {}
+
+
+@call("aten.div.Tensor")
+def _(d: Draw) -> Call:
+    x, y = d.pair()
+    return (x, y.abs() + 0.5), {}
+
+
+@call("aten.mul.Scalar")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()), d.number()), {}
+
+
+@call("aten.div.Scalar")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()), d.number() or 1.5), {}
+
+
+@call(
+    "aten.neg.default",
+    "aten.exp.default",
+    "aten.square.default",
+    "aten.sigmoid.default",
+    "aten.tanh.default",
+    "aten.silu.default",
+    "aten.gelu.default",
+    "aten.ones_like.default",
+    "aten.zeros_like.default",
+    "aten.zero.default",
+    "aten.sum.default",
+    "aten.mean.default",
+)
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()),), {}
+
+
+@call("aten.log.default", "aten.sqrt.default", "aten.rsqrt.default", "aten.reciprocal.default")
+def _(d: Draw) -> Call:
+    return (d.positive(*d.any_shape()),), {}
+
+
+@call("aten.exp.out", "aten.sigmoid.out", "aten.tanh.out", "aten.silu.out")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape),), {"out": d.real(*shape)}
+
+
+@call("aten.log.out", "aten.sqrt.out", "aten.rsqrt.out")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.positive(*shape),), {"out": d.real(*shape)}
+
+
+@call("aten.gelu.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()),), {"approximate": "tanh"}
+
+
+@call("aten.silu_backward.default", "aten.gelu_backward.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape), d.real(*shape)), {}
+
+
+@call("aten.gelu_backward.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape), d.real(*shape)), {"approximate": "tanh"}
+
+
+@call("aten.sigmoid_backward.default", "aten.tanh_backward.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape), torch.tanh(d.real(*shape))), {}
+
+
+@call("aten.pow.Tensor_Scalar")
+def _(d: Draw) -> Call:
+    exponent = (0, 1, 1.0, 2, 3, -1, 0.5, -0.5, 2.5)[d.below(9)]
+    return (d.positive(*d.any_shape()), exponent), {}
+
+
+@call("aten.addcmul.default", "aten.addcdiv.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape), d.real(*shape), d.positive(*shape)), {"value": d.number()}
+
+
+@call("aten.lerp.Scalar")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape), d.real(*shape), d.number()), {}
+
+
+@call("aten.ones.default", "aten.zeros.default")
+def _(d: Draw) -> Call:
+    return (d.any_shape(),), {"dtype": torch.float64}
+
+
+@call("aten.new_ones.default", "aten.new_zeros.default")
+def _(d: Draw) -> Call:
+    return (d.real(2), d.any_shape()), {}
+
+
+@call("aten.full.default")
+def _(d: Draw) -> Call:
+    return (d.any_shape(), d.number()), {"dtype": torch.float64}
+
+
+@call("aten.full_like.default", "aten.fill.Scalar")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()), d.number()), {}
+
+
+@call("aten.new_full.default")
+def _(d: Draw) -> Call:
+    return (d.real(2), d.any_shape(), d.number()), {}
+
+
+@call("aten.scalar_tensor.default")
+def _(d: Draw) -> Call:
+    return (d.number(),), {"dtype": torch.float64}
+
+
+@call("aten._to_copy.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()),), {"dtype": torch.float64}
+
+
+@call("aten.cat.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    dim = d.below(len(shape))
+    parts = [d.real(*shape[:dim], d.below(3) + 1, *shape[dim + 1 :]) for _ in range(3)]
+    return (parts, dim - len(shape) if d.below(2) else dim), {}
+
+
+@call("aten.stack.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return ([d.real(*shape) for _ in range(2)], d.below(len(shape) + 1)), {}
+
+
+@call("aten.sum.dim_IntList", "aten.mean.dim", "aten.amax.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    dims = [i for i in range(len(shape)) if d.below(2)] or [-1]
+    return (d.real(*shape), dims, bool(d.below(2))), {}
+
+
+@call("aten.mm.default")
+def _(d: Draw) -> Call:
+    m, k, n = d.sizes(3)
+    return (d.real(m, k), d.real(k, n)), {}
+
+
+@call("aten.bmm.default")
+def _(d: Draw) -> Call:
+    b, m, k, n = d.sizes(4)
+    return (d.real(b, m, k), d.real(b, k, n)), {}
+
+
+@call("aten.addmm.default")
+def _(d: Draw) -> Call:
+    m, k, n = d.sizes(3)
+    scales = {"beta": d.number(), "alpha": d.number()} if d.below(2) else {}
+    return (d.real(n), d.real(m, k), d.real(k, n)), scales
+
+
+@call("aten.baddbmm.default")
+def _(d: Draw) -> Call:
+    b, m, k, n = d.sizes(4)
+    scales = {"beta": 0, "alpha": d.number()} if d.below(2) else {}
+    return (d.real(b, m, n), d.real(b, m, k), d.real(b, k, n)), scales
+
+
+@call("aten.dot.default")
+def _(d: Draw) -> Call:
+    (n,) = d.sizes(1)
+    return (d.real(n), d.real(n)), {}
+
+
+@call("aten.mv.default")
+def _(d: Draw) -> Call:
+    m, n = d.sizes(2)
+    return (d.real(m, n), d.real(n)), {}
+
+
+@call("aten._softmax.default", "aten._log_softmax.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    return (d.real(*shape), d.below(len(shape)) - len(shape), False), {}
+
+
+@call("aten._softmax_backward_data.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    dim = d.below(len(shape))
+    return (d.real(*shape), d.real(*shape).softmax(dim), dim, torch.float64), {}
+
+
+@call("aten._log_softmax_backward_data.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    dim = d.below(len(shape))
+    return (d.real(*shape), d.real(*shape).log_softmax(dim), dim, torch.float64), {}
+
+
+def _norm(d: Draw) -> tuple[tuple[int, ...], list[int], Any, Any]:
+    shape = d.any_shape(1)
+    last = list(shape[len(shape) - 1 - d.below(min(2, len(shape))) :])
+    weight = d.real(*last) if d.below(3) else None
+    bias = d.real(*last) if weight is not None and d.below(3) else None
+    return shape, last, weight, bias
+
+
+@call("aten.native_layer_norm.default")
+def _(d: Draw) -> Call:
+    shape, last, weight, bias = _norm(d)
+    return (d.real(*shape), last, weight, bias, 1e-2), {}
+
+
+@call("aten.native_layer_norm_backward.default")
+def _(d: Draw) -> Call:
+    shape, last, weight, bias = _norm(d)
+    x = d.real(*shape)
+    _, mean, scale = torch.ops.aten.native_layer_norm(x, last, weight, bias, 1e-2)
+    mask = [bool(d.below(2)), weight is not None, bias is not None]
+    return (d.real(*shape), x, last, mean, scale, weight, bias, mask), {}
+
+
+@call("aten._fused_rms_norm.default")
+def _(d: Draw) -> Call:
+    shape, last, weight, _ = _norm(d)
+    return (d.real(*shape), last, weight, 1e-2), {}
+
+
+@call("aten._fused_rms_norm_backward.default")
+def _(d: Draw) -> Call:
+    shape, last, weight, _ = _norm(d)
+    x = d.real(*shape)
+    _, scale = torch.ops.aten._fused_rms_norm(x, last, weight, 1e-2)
+    return (d.real(*shape), x, last, scale, weight, [True, weight is not None]), {}
+
+
+# -- ids and positions ------------------------------------------------------------------------
+
+
+@call("aten.embedding.default")
+def _(d: Draw) -> Call:
+    rows, width = d.sizes(2)
+    return (d.real(rows, width), d.ids(rows, *d.sizes(2))), {}
+
+
+@call("aten.embedding_dense_backward.default")
+def _(d: Draw) -> Call:
+    rows, width, *shape = d.sizes(4)
+    return (d.real(*shape, width), d.ids(rows, *shape), rows, -1, False), {}
+
+
+def _labels(d: Draw) -> tuple[torch.Tensor, torch.Tensor]:
+    n, classes = d.sizes(2)
+    labels = d.ids(classes, n)
+    labels[d.below(n) :: 2] = -100
+    labels[0] = 0
+    return d.real(n, classes).log_softmax(1), labels
+
+
+@call("aten.nll_loss_forward.default")
+def _(d: Draw) -> Call:
+    logs, labels = _labels(d)
+    return (logs, labels, None, d.below(3), -100), {}
+
+
+@call("aten.nll_loss_backward.default")
+def _(d: Draw) -> Call:
+    logs, labels = _labels(d)
+    reduction = d.below(3)
+    _, count = torch.ops.aten.nll_loss_forward(logs, labels, None, reduction, -100)
+    gradient = d.real(*(labels.shape if reduction == 0 else ()))
+    return (gradient, logs, labels, None, reduction, -100, count.double()), {}
+
+
+@call("aten.mse_loss.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape), d.real(*shape), d.below(3)), {}
+
+
+@call("aten.mse_loss_backward.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    reduction = d.below(3)
+    gradient = d.real(*(shape if reduction == 0 else ()))
+    return (gradient, d.real(*shape), d.real(*shape), reduction), {}
+
+
+@call("aten.arange.default")
+def _(d: Draw) -> Call:
+    return (d.below(5) + 1,), {}
+
+
+@call("aten.arange.start")
+def _(d: Draw) -> Call:
+    return (d.below(3), 4 + d.below(3)), {}
+
+
+@call("aten.arange.start_step")
+def _(d: Draw) -> Call:
+    return (d.below(3), 5 + d.below(5), 1 + d.below(3)), {}
+
+
+def positions(d: Draw, shape: tuple[int, ...]) -> Both:
+    """Random positions."""
+    const, steps = d.below(5) - 2, tuple(d.below(5) - 2 for _ in shape)
+    tensor = torch.full(shape, const)
+    for dim, step in enumerate(steps):
+        index = torch.arange(shape[dim]) * step
+        tensor = tensor + index.view(*(-1 if i == dim else 1 for i in range(len(shape))))
+    return Both(Positions(const, steps, shape, "int64"), tensor)
+
+
+@call(*(f"aten.{name}.Tensor" for name in ("lt", "le", "gt", "ge", "add", "sub", "rsub")))
+def _(d: Draw) -> Call:
+    a, b = d.sizes(2)
+    return (positions(d, (a, b)), positions(d, (1, b))), {}
+
+
+@call(*(f"aten.{name}.Scalar" for name in ("lt", "le", "gt", "ge", "add", "sub", "rsub")))
+def _(d: Draw) -> Call:
+    return (positions(d, d.sizes(2)), d.below(5) - 2), {}
+
+
+@call("aten.tril.default", "aten.triu.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(2)
+    mask = Both(Const(Fraction(1), shape, "bool"), torch.ones(shape, dtype=torch.bool))
+    return (mask, d.below(5) - 2), {}
+
+
+@call("aten.logical_not.default", "aten.bitwise_not.default")
+def _(d: Draw) -> Call:
+    given = positions(d, d.sizes(2))
+    return (Both(Compared(given.lowered), given.tensor >= 0),), {}
+
+
+@call("aten.masked_fill.Scalar")
+def _(d: Draw) -> Call:
+    *lead, n = d.sizes(3)
+    later = Positions(-1, (-1, 1), (n, n), "int64")
+    mask = torch.ones(n, n, dtype=torch.bool).triu(1)
+    return (d.real(*lead, n, n), Both(Compared(later), mask), float("-inf")), {}
+
+
+@call("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def _(d: Draw) -> Call:
+    q, k, v, options = _attention(d)
+    return (q, k, v, 0.0, options["is_causal"]), {"scale": options["scale"]}
+
+
+@call("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
+def _(d: Draw) -> Call:
+    q, k, v, options = _attention(d)
+    out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, **options)
+    gradient = d.real(*out.shape)
+    return (gradient, q, k, v, out, sums, 0.0, options["is_causal"]), {"scale": options["scale"]}
+
+
+def _attention(d: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+    b, h, s, e = d.sizes(4)
+    causal = bool(d.below(2))
+    t = s if causal else d.sizes(1)[0]
+    options = {"is_causal": causal, "scale": abs(d.number()) or None if d.below(2) else None}
+    return d.real(b, h, s, e), d.real(b, h, t, e), d.real(b, h, t, e), options
+
+
+def _rms_backward(
+    gradient: torch.Tensor,
+    x: torch.Tensor,
+    shape: list[int],
+    scale: torch.Tensor,
+    weight: torch.Tensor | None,
+    mask: list[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    x = x.clone().requires_grad_()
+    held = None if weight is None else weight.clone().requires_grad_()
+    torch.nn.functional.rms_norm(x, shape, held, 1e-2).backward(gradient)
+    return x.grad, None if held is None else held.grad
+
+
+#: Overloads without a kernel on this machine, by autograd of what they differentiate.
+REFERENCES: dict[str, Callable[..., Any]] = {
+    "aten._fused_rms_norm_backward.default": _rms_backward,
+}

@@ -1,0 +1,166 @@
+"""Every ATen overload that is lowered means what PyTorch says, on random shapes and attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.interpreters import FloatReading
+from shardproof.engine.interpreters.dims import exact
+from shardproof.engine.ops import apply_backward, apply_forward
+from shardproof.engine.plan.ir import Shard
+from shardproof.frontends.aten import TABLE, Const, Lowering, Real, rule_of
+from shardproof.frontends.aten.lowering import Undefined
+from shardproof.frontends.aten.positions import Compared, Positions
+from tests.frontends.aten.calls import CALLS, REFERENCES, Both, Draw
+
+#: Rows that only move data, or that ranks join in: tested with recorded steps.
+OTHERS = {name for name in TABLE if name.startswith(("move.", "comm."))}
+DRAWS = 12
+
+
+def test_every_overload_has_calls() -> None:
+    assert CALLS.keys() == TABLE.keys() - OTHERS
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_overload_is_what_pytorch_says(name: str) -> None:
+    overload = REFERENCES.get(name) or torch.ops
+    for part in name.split(".") if overload is torch.ops else ():
+        overload = getattr(overload, part)
+    for number, make in enumerate(CALLS[name]):
+        for seed in range(DRAWS):
+            args, kwargs = make(Draw(1000 * number + seed))
+            expected = overload(*map(plain, args), **kwargs)
+            found = lowered(name, args, kwargs, expected)
+            for x, y in zip(flat(expected), found, strict=False):
+                if x is not None and y is not None:
+                    np.testing.assert_allclose(y, x.numpy(), rtol=1e-9, atol=1e-9)
+
+
+def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: silu's derivative for gelu's."""
+    monkeypatch.setitem(TABLE, "aten.gelu_backward.default", rule_of("aten.silu_backward.default"))
+    with pytest.raises((AssertionError, TypeError)):
+        test_overload_is_what_pytorch_says("aten.gelu_backward.default")
+
+
+def test_in_place_overloads_have_the_rule_of_the_others() -> None:
+    assert rule_of("aten.add_.Tensor") is rule_of("aten.add.Tensor") is not None
+    assert rule_of("aten.nonsense.default") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("aten.div.Tensor", (torch.ones(2), torch.zeros(()))),
+        ("aten.full.default", ((2,), float("-inf"))),
+        ("aten._to_copy.default", (torch.ones(2),)),
+    ],
+)
+def test_what_has_no_meaning_is_refused(name: str, args: tuple[Any, ...]) -> None:
+    lo = Lowering()
+    lo.expected = [((2,), "float64")]
+    given = [
+        Const((x.flatten()[0].item()), tuple(x.shape), "float64")  # type: ignore[arg-type]
+        if isinstance(x, torch.Tensor)
+        else x
+        for x in args
+    ]
+    kwargs = {"dtype": "int64"} if name == "aten._to_copy.default" else {}
+    given = [_half(x) if kwargs else x for x in given]
+    rule = rule_of(name)
+    assert rule is not None
+    with pytest.raises(Unsupported):
+        rule(lo, *given, **kwargs)
+
+
+def _half(x: Any) -> Any:
+    from fractions import Fraction
+
+    return Const(Fraction(1, 2), x.shape, x.dtype)
+
+
+def test_unwritten_memory_is_no_value() -> None:
+    with pytest.raises(Unsupported, match="nothing has written"):
+        Lowering().real(Undefined((2,), "float32"))
+
+
+# -- evaluating -------------------------------------------------------------------------------
+
+
+def flat(x: Any) -> list[Any]:
+    return list(x) if isinstance(x, (tuple, list)) else [x]
+
+
+def plain(x: Any) -> Any:
+    return x.tensor if isinstance(x, Both) else x
+
+
+def entries(of: Positions) -> np.ndarray[Any, Any]:
+    index = np.indices(of.shape)
+    return of.const + sum(
+        (step * index[dim] for dim, step in enumerate(of.steps)), np.zeros(of.shape, dtype=int)
+    )
+
+
+def lowered(name: str, args: Any, kwargs: Any, expected: Any) -> list[Any]:
+    """The results of the rule, by the engine's declarations over float64."""
+    lo = Lowering()
+    given: list[np.ndarray[Any, Any]] = []
+
+    def operand(x: Any) -> Any:
+        if isinstance(x, Both):
+            return x.lowered
+        if isinstance(x, torch.Tensor):
+            given.append(x.numpy())
+            zero = tuple(affine(0) for _ in x.shape)
+            return lo.hold(
+                Shard(
+                    f"x{len(given)}",
+                    tuple(x.shape),
+                    tuple(x.shape),
+                    zero,
+                    str(x.dtype).removeprefix("torch."),
+                )
+            )
+        if isinstance(x, torch.dtype):
+            return str(x).removeprefix("torch.")
+        if isinstance(x, (list, tuple)):
+            return [operand(i) for i in x]
+        return x
+
+    lo.expected = [
+        (tuple(x.shape), str(x.dtype).removeprefix("torch.")) if x is not None else ((), "")
+        for x in flat(expected)
+    ]
+    rule = rule_of(name)
+    assert rule is not None
+    inputs = [operand(x) for x in args]
+    if not given:
+        operand(torch.zeros(2, dtype=torch.float64))
+    found = rule(lo, *inputs, **{k: operand(v) for k, v in kwargs.items() if k != "out"})
+    if isinstance(found, (Positions, Compared)):
+        return [entries(found.of) >= 0 if isinstance(found, Compared) else entries(found)]
+    results = [x if x is None or isinstance(x, Undefined) else lo.real(x) for x in flat(found)]
+    values = {value: given[shard] for value, shard in lo.bound}
+    reading = FloatReading(coordinates={})
+    for op in lo.ops:
+        read = [exact(np.asarray(values[v], dtype=float)) for v in op.inputs]
+        if op.backward:
+            arity = op.attrs["arity"]
+            assert isinstance(arity, int)
+            out = apply_backward(
+                reading, op.name, read[:arity], read[arity:], op.attrs, op.attrs["wrt"]
+            )
+        else:
+            out = apply_forward(reading, op.name, read, op.attrs)
+        values.update(zip(op.outputs, (x.data for x in out), strict=True))
+    for result, wanted in zip(results, flat(expected), strict=False):
+        assert result is None or wanted is None or result.shape == tuple(wanted.shape)
+    return [values[r.number] if isinstance(r, Real) else None for r in results]

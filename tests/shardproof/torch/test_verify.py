@@ -1,0 +1,249 @@
+"""PyTorch steps in, a verdict out; every bug beside the step without it."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.pipelining import schedules
+
+import shardproof.torch as sp
+from tests.shardproof.torch import steps
+
+Step = Callable[[sp.Job], None]
+
+
+def verify(folder: Path, parallel: Step, single: Step = steps.single, **options: Any) -> sp.Result:
+    return sp.verify(
+        single,
+        parallel,
+        world_size=2,
+        batch=steps.SPEC,
+        executor="local",
+        cache=False,
+        out=folder / "run",
+        **options,
+    )
+
+
+PROVED: dict[str, Step] = {
+    "tensor parallel by hand": steps.tensor_parallel(steps.Right),
+    "computed from full parameters": steps.computed,
+    "DTensor": steps.dtensor,
+    "FSDP2": steps.fsdp,
+    "DDP": steps.ddp,
+    "data parallel by hand": steps.averaged("right"),
+    "two microbatches": steps.accumulated(0.5),
+    "asynchronous reductions": steps.early(waits=True),
+}
+
+
+@pytest.mark.parametrize("name", PROVED)
+def test_right_steps_are_proved(tmp_path: Path, name: str) -> None:
+    """And their translation is what PyTorch computes."""
+    result = verify(tmp_path, PROVED[name], validate=True)
+    assert result.verdict == "proved", sp.told(result)
+    compared = {c.name for c in result.conclusions if c.kind == "gradient"}
+    assert compared == {name for name, _ in steps.MLP().named_parameters()}
+    assert any("tensors agree with PyTorch" in a for a in result.assumptions)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        steps.with_optimizer(steps.sharded, divided=True),
+        steps.with_optimizer(steps.sharded, divided=True, foreach=True),
+    ],
+    ids=["FSDP2", "FSDP2, foreach"],
+)
+def test_new_parameters_and_states_are_compared(tmp_path: Path, step: Step) -> None:
+    result = verify(tmp_path, step, steps.with_optimizer(steps.plain), validate=True)
+    assert result.verdict == "proved", sp.told(result)
+    names = {c.name for c in result.conclusions if c.kind == "state"}
+    assert {"up.weight: exp_avg", "up.weight: exp_avg_sq"} <= names
+    assert {c.name for c in result.conclusions if c.kind == "updated parameter"} == {
+        name for name, _ in steps.MLP().named_parameters()
+    }
+
+
+def test_an_optimizer_with_another_rate_is_refuted(tmp_path: Path) -> None:
+    wrong = steps.with_optimizer(steps.sharded, divided=True, betas=(0.9, 0.99))
+    result = verify(tmp_path, wrong, steps.with_optimizer(steps.plain))
+    assert result.verdict == "refuted", sp.told(result)
+
+
+SCHEDULES = {
+    "LoopedBFS": (schedules.ScheduleLoopedBFS, lambda rank: (rank, rank + 2)),
+    "Interleaved1F1B": (schedules.ScheduleInterleaved1F1B, lambda rank: (rank, rank + 2)),
+    "InterleavedZeroBubble": (
+        schedules.ScheduleInterleavedZeroBubble,
+        lambda rank: (rank, rank + 2),
+    ),
+    "ZBVZeroBubble": (schedules.ScheduleZBVZeroBubble, lambda rank: (rank, 3 - rank)),
+    "DualPipeV": (schedules.ScheduleDualPipeV, lambda rank: (rank, 3 - rank)),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "Interleaved1F1B" else pytest.param(name, marks=pytest.mark.slow)
+        for name in SCHEDULES
+    ],
+)
+def test_pipelines_are_proved(tmp_path: Path, name: str) -> None:
+    schedule, stages = SCHEDULES[name]
+    result = verify(tmp_path, steps.pipelined(schedule, stages), steps.staged, validate=True)
+    assert result.verdict == "proved", sp.told(result)
+
+
+REFUTED: dict[str, tuple[Step, str]] = {
+    "missing all-reduce": (steps.tensor_parallel(steps.NoAllReduce), "steps.py"),
+    "bias before all-reduce": (
+        steps.tensor_parallel(steps.BiasBeforeAllReduce),
+        "all_reduce(total)",
+    ),
+    "wrong scale": (steps.tensor_parallel(steps.DividedByRanks), "world_size"),
+    "missing copy-to in backward": (steps.tensor_parallel(steps.NoCopyTo), ""),
+    "gradients averaged twice": (steps.averaged("averaged twice"), ""),
+    "replicated parameter not reduced": (steps.averaged("replicated parameter not reduced"), ""),
+    "wrong microbatch scale": (steps.accumulated(1.0), ""),
+    "read before wait": (steps.early(waits=False), "parameter.grad.div_"),
+}
+
+
+@pytest.mark.parametrize("name", REFUTED)
+def test_bugs_are_refuted(tmp_path: Path, name: str) -> None:
+    step, line = REFUTED[name]
+    result = verify(tmp_path, step)
+    assert result.verdict == "refuted", sp.told(result)
+    assert not line or any(line in text for f in result.findings for text in lines(f.source))
+
+
+def lines(source: str) -> list[str]:
+    """The text of the lines that a finding names, and the names."""
+    found = [source]
+    for path, number in re.findall(r"(\S+?\.py):(\d+)", source):
+        found.append(linecache.getline(path, int(number)).strip())
+    return found
+
+
+def test_sources_of_a_parameter_that_disagree_are_invalid_input(tmp_path: Path) -> None:
+    result = verify(tmp_path, steps.shard_of_another_rank)
+    assert (result.verdict, result.exit_code) == ("invalid input", 3)
+    assert "up.weight is computed as" in result.reason
+    assert "DTensor says" in result.reason
+
+
+def test_forward_only_steps_compare_their_outputs(tmp_path: Path) -> None:
+    result = verify(tmp_path, steps.forward_only_parallel, steps.forward_only)
+    assert result.verdict == "proved", sp.told(result)
+    assert next(c.kind for c in result.conclusions if c.name == "y") == "output"
+    assert any("no gradients compared" in a for a in result.assumptions)
+
+
+def test_how_losses_combine_is_printed(tmp_path: Path) -> None:
+    result = verify(tmp_path, steps.fsdp)
+    assert any("mean of the losses over ranks [0, 1]" in a for a in result.assumptions)
+
+
+def test_a_demanded_combination_that_does_not_hold_is_no_proof(tmp_path: Path) -> None:
+    result = verify(tmp_path, steps.fsdp, combine="sum")
+    assert result.verdict == "refuted"
+
+
+# -- steps that are none -----------------------------------------------------------------------
+
+
+def fails(job: sp.Job) -> None:
+    raise RuntimeError("the user's own fault")
+
+
+def no_end(job: sp.Job) -> None:
+    job.start(steps.MLP())
+
+
+def two_starts(job: sp.Job) -> None:
+    model = steps.MLP()
+    job.start(model)
+    job.start(model)
+
+
+def end_first(job: sp.Job) -> None:
+    job.end()
+
+
+def compiles(job: sp.Job) -> None:
+    torch.compile(steps.MLP())
+
+
+def reads_values(job: sp.Job) -> None:
+    model = steps.MLP()
+    job.start(model)
+    if model(job.batch["x"]).sum() > 0:
+        job.end()
+
+
+def hangs(job: sp.Job) -> None:
+    import time
+
+    time.sleep(60)
+
+
+def hungry(job: sp.Job) -> None:
+    bytearray(1 << 34)
+
+
+def unknown_batch(job: sp.Job) -> None:
+    job.batch["nonsense"]
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (fails, r"RuntimeError at .*test_verify.py:\d+: the user's own fault"),
+        (no_end, "without job.end"),
+        (two_starts, "job.start is called twice"),
+        (end_first, "job.end is called without job.start"),
+        (compiles, "torch.compile with backend 'inductor'"),
+        (reads_values, r"reads the value of a tensor .* at .*test_verify.py:\d+"),
+        (hangs, "takes more than 2 s"),
+        (hungry, "MemoryError"),
+        (unknown_batch, "there is no 'nonsense'"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_what_is_no_step_is_invalid_input(tmp_path: Path, step: Step, message: str) -> None:
+    options = {"capture_timeout": 2.0} if step is hangs else {}
+    result = verify(tmp_path, step, step, **options)
+    assert (result.verdict, result.exit_code) == ("invalid input", 3)
+    assert re.search(message, result.reason), result.reason
+
+
+def test_an_operator_without_a_rule_is_inconclusive_by_name(tmp_path: Path) -> None:
+    def step(job: sp.Job) -> None:
+        model = steps.MLP()
+        job.start(model)
+        loss = torch.special.i0(model(job.batch["x"])).sum()
+        loss.backward()
+        job.end(loss=loss)
+
+    result = verify(tmp_path, step, step)
+    assert result.verdict == "inconclusive"
+    assert "aten.i0" in result.reason
+
+
+def test_assert_equivalent_raises_with_the_findings(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"world_size": 2, "batch": steps.SPEC, "executor": "local"}
+    with pytest.raises(sp.NotEquivalent, match="refuted") as error:
+        sp.assert_equivalent(
+            steps.single, steps.averaged("averaged twice"), out=tmp_path / "wrong", **options
+        )
+    assert error.value.result.verdict == "refuted"
+    found = sp.assert_equivalent(steps.single, steps.ddp, out=tmp_path / "right", **options)
+    assert found.verdict == "proved"
