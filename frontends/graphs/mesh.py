@@ -1,4 +1,4 @@
-"""Which mesh the ranks of a graph lie on, so that what depends on the rank is affine in coordinates.
+"""Which mesh the ranks of a graph lie on: what depends on the rank is affine in coordinates.
 
 Given are tables (a number for each rank), groups of collectives and permutations of ranks.  Of all
 ways to write the number of ranks as a product of extents, the mesh is the one that needs the fewest

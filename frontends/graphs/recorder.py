@@ -73,7 +73,7 @@ class Recorder:
     held: list[Held] = field(default_factory=list)
     constants: list[Constant] = field(default_factory=list)
     notes: list[Assumption] = field(default_factory=list)
-    source: Source = Source()
+    source: Source = field(default_factory=Source)
     _same: dict[Any, int] = field(default_factory=dict)
 
     def shape(self, value: int) -> Shape:

@@ -1,4 +1,4 @@
-"""A graph as it was read, run in NumPy on all ranks in lock-step: what a translation is held against.
+"""A graph as it was read, run in NumPy on all ranks in lock-step: the judge of a translation.
 
 Written from XLA's documentation and from nothing of ours that translates.  Floats are computed in
 float64.

@@ -1,8 +1,8 @@
 """What a value of a graph is while it is lowered: an engine value, or something still symbolic.
 
-Constants stay constants, integers computed of ids stay functions of the id (`Ids`), a gather stays a
-`Lookup` until it is known which rows it really reads.  `Values.tensor` makes an engine value of any,
-or refuses by name.
+Constants stay constants, integers computed of ids stay functions of the id (`Ids`), a gather stays
+a `Lookup` until it is known which rows it really reads.  `Values.tensor` makes an engine value of
+any, or refuses by name.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from shardproof.frontends.graphs.recorder import GROUP, PAIRS, Held, everywhere
 from shardproof.frontends.hlo import indices, known, piecewise
 from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, exact
 from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.opcodes import NO_RULE
 from shardproof.frontends.hlo.semantics import dot_equation
 from shardproof.frontends.hlo.state import Lowering, integral
 
@@ -87,7 +88,7 @@ def _node(low: Lowering, node: Node) -> None:
         return
     rule = RULES.get(node.target)
     if rule is None:
-        raise Unsupported("has no rule")
+        raise Unsupported(NO_RULE)
     operands = [low.items[v] for v in node.operands]
     folded = _folded(low, node, operands)
     found = rule(low, node, operands) if folded is None else folded
@@ -517,9 +518,8 @@ def _reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if _number(xs[1]) == neutral:
         return Tensor(value)
     first = Tensor(low.values.broadcast(low.tensor(xs[1]), (), low.shape(node)))
-    start: Item = first if not isinstance(xs[1], Known) else first
     joined = Node(node.name, how, node.operands, node.results)
-    return RULES[how](low, joined, [Tensor(value), start])
+    return RULES[how](low, joined, [Tensor(value), first])
 
 
 # -- ranks -----------------------------------------------------------------------------------------

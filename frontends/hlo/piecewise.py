@@ -1,7 +1,7 @@
 """Functions of one integer, by intervals: what index arithmetic computes of an id, exactly.
 
-``where(id < 0, id + 64, id)`` over ids in [0, 64) is ``id``; ``min(max(id, 16), 31) - 16`` is 0, then
-``id - 16``, then 15.  Comparisons give 0 or 1.  Nothing is assumed of the id but its domain.
+``where(id < 0, id + 64, id)`` over ids in [0, 64) is ``id``; ``min(max(id, 16), 31) - 16`` is 0,
+then ``id - 16``, then 15.  Comparisons give 0 or 1.  Nothing is assumed of the id but its domain.
 """
 
 from __future__ import annotations

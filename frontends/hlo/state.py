@@ -32,7 +32,7 @@ class Lowering:
         inputs = [x.value for v in node.operands if isinstance(x := self.items[v], Tensor)]
         for result in node.results:
             value = self.graph.values[result]
-            name = f"{node.target} of HLO: {error}"
+            name = f"{node.target} of HLO ({error})"
             found = self.recorder.append(name, inputs, value.shape, value.dtype, {})
             self.items[result] = Tensor(found)
 
