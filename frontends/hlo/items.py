@@ -19,7 +19,8 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import PerRank, Shape
 from shardproof.frontends.graphs.recorder import Recorder
-from shardproof.frontends.hlo import piecewise
+from shardproof.frontends.hlo import exchange, piecewise
+from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.piecewise import Function
 
@@ -71,7 +72,7 @@ class Lookup:
     live: tuple[Function, ...]
 
 
-Item: TypeAlias = "Tensor | Known | Ids | Lookup"
+Item: TypeAlias = "Tensor | Known | Ids | Lookup | Exchanged"
 
 
 class Narrow(Exception):
@@ -108,6 +109,12 @@ class Values:
                 return self.ids(item)
             case Lookup():
                 return self.lookup(item)
+            case Exchanged():
+                key = ("exchanged", item)
+                found = self.recorder.known(key)
+                return self.recorder.once(
+                    key, exchange.plain(self.recorder, item) if found is None else found
+                )
 
     # -- constants --------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.graphs.graph import Graph, Node, PerRank, Shape
 from shardproof.frontends.graphs.recorder import GROUP, PAIRS, Held, everywhere
-from shardproof.frontends.hlo import indices, known, piecewise
+from shardproof.frontends.hlo import exchange, indices, known, piecewise
+from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, exact
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.opcodes import NO_RULE
@@ -386,6 +387,10 @@ def _reshape(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return indices.reshape(low, xs[0], low.shape(node))
     if isinstance(xs[0], Lookup) and xs[0].shape == low.shape(node):
         return xs[0]
+    if isinstance(xs[0], Exchanged):
+        found = exchange.reshaped(low.recorder, xs[0], low.shape(node))
+        if found is not None:
+            return Tensor(found) if isinstance(found, int) else found
     return Tensor(low.values.view(low.tensor(xs[0]), low.shape(node)))
 
 
@@ -399,6 +404,10 @@ def _transpose(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     dims = node.attrs["dimensions"]
     if isinstance(xs[0], Ids):
         return indices.transpose(xs[0], dims)
+    if isinstance(xs[0], Exchanged):
+        found = exchange.transposed(xs[0], tuple(dims))
+        if found is not None:
+            return found
     return low.op("permute", low.tensor(xs[0]), dims=tuple(dims))
 
 
@@ -579,24 +588,17 @@ def _reduce_scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def _all_to_all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """A part of one dimension to every member, what arrives joined along the same one: of N
-    positions as 1 x members x rest, the members are exchanged for the 1."""
+    """A part of one dimension to every member, what arrives joined along the same one."""
     if _alone(node):
         return xs[0]
     _ordered(node)
     dims = node.attrs.get("dimensions", ())
     if len(dims) != 1:
         raise Unsupported("an all-to-all of several operands")
-    d, shape, members = dims[0], low.shape(node), len(node.groups[0])
-    if shape[d] % members:
-        raise Unsupported(f"an all-to-all of {shape[d]} positions among {members}")
-    rest = shape[d] // members
-    split = low.values.view(low.tensor(xs[0]), (*shape[:d], 1, members, rest, *shape[d + 1 :]))
-    joined = (*shape[:d], members, 1, rest, *shape[d + 1 :])
-    found = _collective(
-        low, node, Tensor(split), "all_to_all", joined, split_dim=d + 1, concat_dim=d
-    )
-    return Tensor(low.values.view(found.value, shape))
+    shape, members = low.shape(node), len(node.groups[0])
+    if shape[dims[0]] % members:
+        raise Unsupported(f"an all-to-all of {shape[dims[0]]} positions among {members}")
+    return Exchanged(low.tensor(xs[0]), dims[0], node.groups, shape)
 
 
 def _permute(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
