@@ -16,7 +16,7 @@ import numpy as np
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Addend, Expectation, Plan
-from shardproof.frontends.graphs.graph import Graph, Placement, Shape
+from shardproof.frontends.graphs.graph import Graph, Input, Output, Placement, Shape
 from shardproof.frontends.graphs.mesh import Mesh
 from shardproof.frontends.graphs.recorder import (
     Array,
@@ -40,34 +40,43 @@ class Side:
     outputs: tuple[int, ...]
 
 
-def placed(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumption, ...]]:
-    """``parallel`` with a placement for every input and output, and what was inferred, in words;
-    raises `InvalidInput` where nothing says which part of the single side's a tensor is."""
+def placed_inputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumption, ...]]:
+    """``parallel`` with the single side's names and a placement for every input, and what was
+    inferred; raises `InvalidInput` where nothing says which part of the single side's it is."""
     notes: list[Assumption] = []
-    for what, ours, theirs in (
-        ("inputs", parallel.inputs, single.inputs),
-        ("outputs", parallel.outputs, single.outputs),
-    ):
-        if len(ours) != len(theirs):
-            raise InvalidInput(
-                f"the parallel side has {len(ours)} {what}, the single side {len(theirs)}"
-            )
+    _count("inputs", len(parallel.inputs), len(single.inputs))
     inputs = tuple(
         replace(own, name=other.name, placement=_place(single, parallel, own, other, notes))
         for own, other in zip(parallel.inputs, single.inputs, strict=True)
     )
+    return replace(parallel, inputs=inputs), tuple(notes)
+
+
+def placed_outputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumption, ...]]:
+    """As `placed_inputs`, of outputs."""
+    notes: list[Assumption] = []
+    _count("outputs", len(parallel.outputs), len(single.outputs))
     outputs = tuple(
         replace(own, name=other.name, placement=_place(single, parallel, own, other, notes))
         for own, other in zip(parallel.outputs, single.outputs, strict=True)
     )
-    return replace(parallel, inputs=inputs, outputs=outputs), tuple(notes)
+    return replace(parallel, outputs=outputs), tuple(notes)
+
+
+def _count(what: str, ours: int, theirs: int) -> None:
+    if ours != theirs:
+        raise InvalidInput(f"the parallel side has {ours} {what}, the single side {theirs}")
 
 
 def _place(
-    single: Graph, parallel: Graph, own: object, other: object, notes: list[Assumption]
+    single: Graph,
+    parallel: Graph,
+    own: Input | Output,
+    other: Input | Output,
+    notes: list[Assumption],
 ) -> Placement:
-    value, full = parallel.values[own.value], single.values[other.value]  # type: ignore[attr-defined]
-    name, stated = other.name, own.placement  # type: ignore[attr-defined]
+    value, full = parallel.values[own.value], single.values[other.value]
+    name, stated = other.name, own.placement
     integers = [v.dtype.startswith(("int", "uint", "bool")) for v in (value, full)]
     if integers[0] != integers[1]:
         raise InvalidInput(f"{value.dtype} on the parallel side, {full.dtype} on the single", name)
@@ -78,9 +87,9 @@ def _place(
                 f"{list(full.shape)}",
                 name,
             )
-        return stated  # type: ignore[no-any-return]
+        return stated
     if value.shape == full.shape:
-        if parallel.ranks > 1:
+        if parallel.ranks > 1 and isinstance(own, Input):
             notes.append(_inferred(name, f"{name} is all of it on every rank, as its shape is"))
         return everywhere(full.shape, parallel.ranks)
     cut = _divided(value.shape, full.shape, parallel.ranks)

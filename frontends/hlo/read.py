@@ -12,8 +12,8 @@ from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.graphs.graph import Graph, Placement
 from shardproof.frontends.graphs.recorder import mesh_of, programs
-from shardproof.frontends.graphs.sides import Side, placed, plan
-from shardproof.frontends.hlo import inline, stablehlo, text
+from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_outputs, plan
+from shardproof.frontends.hlo import inline, places, stablehlo, text
 from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.untrusted.inert import printable
@@ -81,9 +81,12 @@ def joined(
                 for o, p in zip(parallel.outputs, outputs, strict=True)
             ),
         )
-    parallel, notes = placed(single, parallel)
     try:
         alone, results, domains = lower(single)
+        parallel, inferred = placed_inputs(single, parallel)
+        parallel, found = places.stated(single, parallel, domains)
+        parallel, others_inferred = placed_outputs(single, parallel)
+        notes = (*inferred, *found, *others_inferred)
         other, others, _ = lower(parallel, domains)
         return plan(
             name,
