@@ -115,6 +115,10 @@ class Recorder:
             self._same[key] = value
         return self._same[key]
 
+    def refuse(self, value: int, why: str) -> None:
+        """Make a value the result of an operator that nobody declares, named ``why``."""
+        self.ops.insert(0, Recorded(why, (), (value,), {}, Source()))
+
     def once(self, key: Any, value: int) -> int:
         """The value known under ``key``, which is ``value`` if there is none yet."""
         return self._same.setdefault(key, value)

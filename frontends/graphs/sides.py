@@ -1,8 +1,8 @@
 """Two lowered graphs as a plan: inputs paired by position, a row of the table for every output.
 
 What is not stated of inputs and outputs is inferred by shape, and said in the plan's notes: equal
-shapes are equal on all ranks; a shape that is smaller along one dimension, as often as there are
-ranks, is divided along it in the order of ranks.  Nothing else is inferred; permuted, scaled and
+shapes are equal on all ranks; an output lies as all inputs of its shape do; a shape that is smaller
+along one dimension, as often as there are ranks, is divided along it in the order of ranks.  Nothing else is inferred; permuted, scaled and
 partial values never.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Addend, Expectation, Plan
 from shardproof.frontends.graphs.graph import Graph, Input, Output, Placement, Shape
@@ -92,6 +92,15 @@ def _place(
         if parallel.ranks > 1 and isinstance(own, Input):
             notes.append(_inferred(name, f"{name} is all of it on every rank, as its shape is"))
         return everywhere(full.shape, parallel.ranks)
+    alike = {
+        i.placement
+        for i in parallel.inputs
+        if i.placement is not None
+        and (i.placement.full, parallel.values[i.value].shape) == (full.shape, value.shape)
+    }
+    if isinstance(own, Output) and len(alike) == 1:
+        notes.append(_inferred(name, f"{name} lies as the inputs of its shape do"))
+        return alike.pop()
     cut = _divided(value.shape, full.shape, parallel.ranks)
     if cut is None:
         raise InvalidInput(
@@ -172,8 +181,13 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
             _held(single, constant, f"constant {number}", everywhere(array.shape, 1))
         )
     for constant in parallel.constants:
-        name, placement = _found(constant, known, parallel.ranks)
-        parallel.held.append(_held(parallel, constant, name, placement))
+        found = _found(constant, known, parallel.ranks)
+        if found is None:
+            parallel.refuse(
+                constant.value, "constant of numbers that the single side does not hold"
+            )
+        else:
+            parallel.held.append(_held(parallel, constant, *found))
 
 
 def _held(recorder: Recorder, constant: Constant, name: str, placement: Placement) -> Held:
@@ -182,8 +196,8 @@ def _held(recorder: Recorder, constant: Constant, name: str, placement: Placemen
 
 def _found(
     constant: Constant, known: Sequence[tuple[str, Array]], ranks: int
-) -> tuple[str, Placement]:
-    """Which box of which known tensor has these numbers, on every rank."""
+) -> tuple[str, Placement] | None:
+    """Which box of which known tensor has these numbers, on every rank; None: none has."""
     for name, full in known:
         starts = []
         for array in constant.arrays:
@@ -194,8 +208,7 @@ def _found(
         else:
             rows = starts * ranks if len(starts) == 1 else starts
             return name, Placement(full.shape, tuple(rows))
-    shape = list(constant.arrays[0].shape)
-    raise Unsupported(f"a constant of shape {shape} that is no part of one of the single side")
+    return None
 
 
 def _inside(part: Array, full: Array) -> tuple[int, ...] | None:

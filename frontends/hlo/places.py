@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.graphs.graph import Graph, Placement, Shape
 from shardproof.frontends.hlo import evaluate
@@ -36,17 +37,18 @@ def stated(
     if not open_ or sum(sizes) > MOST_NUMBERS:
         return parallel, ()
     inputs = [_numbers(single, n, domains) for n in range(len(single.inputs))]
-    full = evaluate.run(single, [inputs])[0]
-    parts = evaluate.run(
-        parallel,
+    own_inputs = [
         [
-            [
-                _part(x, i.placement, parallel.values[i.value].shape, rank)
-                for i, x in zip(parallel.inputs, inputs, strict=True)
-            ]
-            for rank in range(parallel.ranks)
-        ],
-    )
+            _part(x, i.placement, parallel.values[i.value].shape, rank)
+            for i, x in zip(parallel.inputs, inputs, strict=True)
+        ]
+        for rank in range(parallel.ranks)
+    ]
+    try:
+        full = evaluate.run(single, [inputs])[0]
+        parts = evaluate.run(parallel, own_inputs)
+    except Unsupported:
+        return parallel, ()
     outputs = list(parallel.outputs)
     found = []
     for n in open_:

@@ -106,9 +106,7 @@ CASES: Mapping[str, Case] = {
         ({"a": P(None, "tp"), "b": P("tp")}, P("dp")),
         (P(), {"a": P(None, "tp"), "b": P("tp")}),
     ),
-    "fsdp": Case(
-        jax.value_and_grad(mlp), (MLP, X), MESH, (MLP_FSDP, P("dp")), (P(), MLP_FSDP)
-    ),
+    "fsdp": Case(jax.value_and_grad(mlp), (MLP, X), MESH, (MLP_FSDP, P("dp")), (P(), MLP_FSDP)),
     "block": Case(
         jax.value_and_grad(lambda p, x: jnp.mean(block(p, x) ** 2)),
         (BLOCK, S((4, 6, 8), F)),

@@ -90,9 +90,7 @@ def test_a_mesh_spelling_in_a_line_is_one_attribute() -> None:
 
 
 def test_shardings() -> None:
-    found = groups.sharding(
-        "{devices=[2,1,4]<=[8] last_tile_dim_replicate}", (2, 6), 8, local=True
-    )
+    found = groups.sharding("{devices=[2,1,4]<=[8] last_tile_dim_replicate}", (2, 6), 8, local=True)
     assert found is not None
     assert found.full == (4, 6)
     assert found.starts == ((0, 0),) * 4 + ((2, 0),) * 4
@@ -141,9 +139,7 @@ def test_constants_that_are_none(written: str, type: Type) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_both_sides_of_a_sample_compute_the_same(name: str) -> None:
     """The graph as read, run in lock-step on all ranks, against the single side's."""
-    single, parallel = (
-        inline.graph(text.parse(sample(name, s))) for s in ("single", "parallel")
-    )
+    single, parallel = (inline.graph(text.parse(sample(name, s))) for s in ("single", "parallel"))
     rng = np.random.default_rng(0)
     inputs = []
     for given in single.inputs:
@@ -168,9 +164,7 @@ def test_both_sides_of_a_sample_compute_the_same(name: str) -> None:
             differences = []
             for index in places:
                 box = full[
-                    tuple(
-                        slice(i * m, i * m + m) for i, m in zip(index, part.shape, strict=True)
-                    )
+                    tuple(slice(i * m, i * m + m) for i, m in zip(index, part.shape, strict=True))
                 ]
                 differences.append(float(np.max(np.abs(box - part))))
             assert min(differences) < 1e-5 * max(1.0, float(np.max(np.abs(full))))
@@ -262,7 +256,7 @@ def test_groups_by_channel_and_device_ids() -> None:
         ("  ROOT x = f32[9999999999999,9999999999999] parameter(0)", "too large"),
         ("  ROOT x = f32[2] add(y, y)", "before it is given"),
         ("  x = f32[2] parameter(0)\n  x = f32[2] parameter(1)", "given twice"),
-        ("  ROOT x = f32[2] parameter(0), metadata={op_name=\"a", "does not close"),
+        ('  ROOT x = f32[2] parameter(0), metadata={op_name="a', "does not close"),
         ("  ROOT x = f32[2] parameter(0), a=" + "{" * 100, "deeper"),
     ],
 )
@@ -287,7 +281,7 @@ def test_damaged_text_is_a_module_or_one_line(seed: int) -> None:
     data = sample(NAMES[seed % len(NAMES)], "parallel")
     letters = list(data)
     for _ in range(4):
-        letters[random_.randrange(len(letters))] = random_.choice("(){}[],=% x0\n\"")
+        letters[random_.randrange(len(letters))] = random_.choice('(){}[],=% x0\n"')
     if seed % 3 == 0:
         del letters[random_.randrange(len(letters)) :]
     try:
