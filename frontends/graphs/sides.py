@@ -1,9 +1,9 @@
 """Two lowered graphs as a plan: inputs paired by position, a row of the table for every output.
 
-What is not stated of inputs and outputs is inferred by shape, and said in the plan's notes: equal
-shapes are equal on all ranks; an output lies as all inputs of its shape do; a shape that is smaller
-along one dimension, as often as there are ranks, is divided along it in the order of ranks.  Nothing else is inferred; permuted, scaled and
-partial values never.
+What is not stated of inputs and outputs is inferred by shape, and printed as an assumption.  Equal
+shapes are equal on all ranks.  An output lies as all inputs of its shape do.  A shape that is
+smaller along one dimension, as often as there are ranks, is divided along it in the order of ranks.
+Nothing else is inferred; permuted, scaled and partial values never.
 """
 
 from __future__ import annotations

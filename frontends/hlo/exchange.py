@@ -2,7 +2,7 @@
 
 XLA's array form splits and joins one dimension; JAX's ``all_to_all(split, concat)`` becomes that,
 then a reshape that takes the members out as a dimension, a transpose that puts it before the
-dimension to be joined, and a reshape that merges the two.  `Exchanged` is what is there after the
+dimension to be joined, and a reshape that merges both.  `Exchanged` is what is there after the
 first steps; the last one makes one ``all_to_all`` of them.  Anything else that is done with it makes
 the plain form of it.
 """

@@ -12,6 +12,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.ir import Source
 from shardproof.frontends.graphs.graph import Graph, Node, PerRank, Shape
 from shardproof.frontends.graphs.recorder import GROUP, PAIRS, Held, everywhere
 from shardproof.frontends.hlo import exchange, indices, known, piecewise
@@ -33,22 +34,18 @@ def lower(
     """The graph's operators, the values of its outputs, and the domains of its integer inputs: as
     given, or narrowed to the rows that lookups have."""
     found = dict(domains or {})
-    for _ in range(len(graph.inputs) + 1):
-        lowering = Lowering(graph, found)
+    settled = domains is not None
+    while True:
+        lowering = Lowering(graph, found, settled)
         try:
             _run(lowering)
             return lowering, _outputs(lowering), found
         except Narrow as error:
-            position = lowering.origins.get(error.origin)
-            if position is None or domains is not None:
-                raise Unsupported(
-                    f"a gather whose ids may choose other rows than the {error.rows} that there are"
-                ) from None
+            position = lowering.origins.get(error.origin, -1)
             low, high = found.get(position, DOMAIN)
-            if error.rows >= high:
-                raise Unsupported("a gather whose ids choose rows by several rules") from None
-            found[position] = (low, min(high, error.rows))
-    raise Unsupported("domains of ids that do not settle")
+            settled = position < 0 or error.rows >= high
+            if not settled:
+                found[position] = (low, error.rows)
 
 
 def _run(low: Lowering) -> None:
@@ -78,6 +75,8 @@ def _run(low: Lowering) -> None:
             _node(low, node)
         except Unsupported as error:
             low.refuse(node, error)
+        except Narrow as error:
+            low.narrow(node, error)
 
 
 def _node(low: Lowering, node: Node) -> None:
@@ -111,14 +110,17 @@ def _folded(low: Lowering, node: Node, operands: Sequence[Item]) -> Item | None:
 
 def _outputs(low: Lowering) -> list[int]:
     """Values of the outputs."""
-    low.recorder.source = type(low.recorder.source)()
+    low.recorder.source = Source()
     found = []
     for output in low.graph.outputs:
+        node = Node("", f"output {output.name}", (), (output.value,))
         try:
-            found.append(low.tensor(low.items[output.value]))
+            low.tensor(low.items[output.value])
         except Unsupported as error:
-            low.refuse(Node("", f"output {output.name}", (), (output.value,)), error)
-            found.append(low.tensor(low.items[output.value]))
+            low.refuse(node, error)
+        except Narrow as error:
+            low.narrow(node, error)
+        found.append(low.tensor(low.items[output.value]))
     return found
 
 

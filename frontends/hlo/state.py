@@ -8,23 +8,30 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Graph, Node, Shape
 from shardproof.frontends.graphs.recorder import Recorder
-from shardproof.frontends.hlo.items import Item, Tensor, Values
+from shardproof.frontends.hlo.items import Item, Narrow, Tensor, Values
 from shardproof.frontends.hlo.module import Type
 
 
 class Lowering:
     """The operators of one graph, while they are emitted.
 
-    ``domains``: of integer inputs, by position, [low, high); ``notes``: what had to be assumed.
+    ``domains``: of integer inputs, by position, [low, high); ``settled``: they stay as they are.
     """
 
-    def __init__(self, graph: Graph, domains: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(self, graph: Graph, domains: Mapping[int, tuple[int, int]], settled: bool) -> None:
         self.graph = graph
         self.domains = domains
+        self.settled = settled
         self.recorder = Recorder(graph.ranks)
         self.values = Values(self.recorder)
         self.items: dict[int, Item] = {}
         self.origins: dict[int, int] = {}
+
+    def narrow(self, node: Node, error: Narrow) -> None:
+        """Ids may choose rows that are none: their domain is narrowed, unless it is settled."""
+        if not self.settled:
+            raise error
+        self.refuse(node, Unsupported(f"ids may choose other rows than the {error.rows}"))
 
     def refuse(self, node: Node, error: Unsupported) -> None:
         """An operator that no rule says is one that nobody declares: whatever depends on it is

@@ -17,7 +17,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 S = jax.ShapeDtypeStruct
-F, I = jnp.float32, jnp.int32
+F, IDS = jnp.float32, jnp.int32
 
 
 class Case(NamedTuple):
@@ -87,12 +87,14 @@ MLP = {"a": S((8, 16), F), "b": S((16, 8), F)}
 BLOCK = {
     **dict.fromkeys("qkv", S((8, 4, 4), F)),
     "o": S((4, 4, 8), F),
-    **{"a": S((8, 16), F), "b": S((16, 8), F)},
+    "a": S((8, 16), F),
+    "b": S((16, 8), F),
 }
 BLOCK_AT = {
     **dict.fromkeys("qkv", P(None, "tp")),
     "o": P("tp"),
-    **{"a": P(None, "tp"), "b": P("tp", None)},
+    "a": P(None, "tp"),
+    "b": P("tp", None),
 }
 MLP_FSDP = {"a": P("dp", "tp"), "b": P("tp", "dp")}
 MESH = {"dp": 2, "tp": 4}
@@ -116,7 +118,11 @@ CASES: Mapping[str, Case] = {
     ),
     "language": Case(
         language,
-        ({"e": S((32, 8), F), "w": S((8, 8), F), "h": S((8, 32), F)}, S((4, 6), I), S((4, 6), I)),
+        (
+            {"e": S((32, 8), F), "w": S((8, 8), F), "h": S((8, 32), F)},
+            S((4, 6), IDS),
+            S((4, 6), IDS),
+        ),
         MESH,
         ({"e": P("tp"), "w": P(None, "tp"), "h": P(None, "tp")}, P("dp"), P("dp")),
     ),
