@@ -180,7 +180,7 @@ def factored(number: int, most: int = MOST_AXES) -> list[tuple[int, ...]]:
     """All ways to write a number as an ordered product of factors above 1."""
     if number == 1:
         return [(1,)]
-    found = [(number,)]
+    found: list[tuple[int, ...]] = [(number,)]
     if most > 1:
         for first in range(2, number // 2 + 1):
             if number % first == 0:

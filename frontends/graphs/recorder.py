@@ -266,7 +266,7 @@ def _moved(found: Recorder, op: Recorded, mesh: Mesh, base: int) -> list[Op]:
     if base in back:
         ops.append(Op("recv", (), (y,), {"peer": back[base]}, source=op.source))
     else:
-        zero = {"size": found.shape(y), "value": 0}
+        zero: dict[str, Attr] = {"size": found.shape(y), "value": 0}
         ops.append(Op("full", (), (y,), zero, source=op.source))
     return ops
 

@@ -3,8 +3,8 @@
 XLA's array form splits and joins one dimension; JAX's ``all_to_all(split, concat)`` becomes that,
 then a reshape that takes the members out as a dimension, a transpose that puts it before the
 dimension to be joined, and a reshape that merges both.  `Exchanged` is what is there after the
-first steps; the last one makes one ``all_to_all`` of them.  Anything else that is done with it makes
-the plain form of it.
+first steps; the last one makes one ``all_to_all`` of them.  Anything else that is done with it
+makes the plain form of it.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class _Inliner:
                     raise InvalidInput(f"element {i.number} of what is no such tuple")
                 return inner[i.number]
             case "call" | "fusion":
-                name = attrs.get("to_apply", attrs.get("calls"))
+                name = attrs.get("to_apply") or attrs.get("calls") or ""
                 return self.computation(self.named(name), operands, f"{prefix}{i.name}/", stack)
             case "while":
                 return self.loop(i, attrs, operands[0], prefix, stack)
@@ -208,7 +208,7 @@ class _Inliner:
         self.node(Node(name, i.opcode, tuple(given), tuple(results), attrs, source=self.source(i)))
         return _shaped(i.type, iter(results))
 
-    def named(self, name: str | None) -> Computation:
+    def named(self, name: str) -> Computation:
         if name not in self.module.computations:
             raise InvalidInput(f"computation {name} does not exist")
         return self.module.computations[name]
@@ -222,7 +222,7 @@ class _Inliner:
         stack: tuple[str, ...],
     ) -> Item:
         """A loop, unrolled while its condition is known."""
-        condition, body = self.named(attrs.get("condition")), self.named(attrs.get("body"))
+        condition, body = self.named(attrs.get("condition", "")), self.named(attrs.get("body", ""))
         for number in range(MOST_ROUNDS):
             inner = f"{prefix}{i.name}[{number}]/"
             goes_on = self.computation(condition, [state], inner, stack)

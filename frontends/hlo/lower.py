@@ -222,8 +222,8 @@ def _maximum(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if any(isinstance(x, Ids) for x in xs):
         return indices.combine(low, node, xs)
     ignored = -inf if node.target == "maximum" else inf
-    for x, other in (xs, xs[::-1]):
-        if _number(x) == ignored:
+    for one, other in (xs, xs[::-1]):
+        if _number(one) == ignored:
             return other
     x, y = (low.tensor(i) for i in (xs if node.target == "maximum" else xs[::-1]))
     if _finite(xs[1]) == 0 and node.target == "maximum":
@@ -298,11 +298,11 @@ def _invert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 def _logical(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if low.dtype(node) != "bool":
         raise Unsupported("bits of integers")
-    for x, other in (xs, xs[::-1]):
-        number = x.number() if isinstance(x, Known | Ids) else None
+    for one, other in (xs, xs[::-1]):
+        number = one.number() if isinstance(one, Known | Ids) else None
         if number is not None:
             keeps = bool(number) == (node.target == "and")
-            return other if keeps else x
+            return other if keeps else one
     if all(isinstance(x, Ids) for x in xs):
         return indices.combine(low, node, xs)
     x, y = (low.tensor(i) for i in xs)

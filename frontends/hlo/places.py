@@ -83,11 +83,11 @@ def _place(part: Array, full: Array) -> Shape | None:
     """The one place in ``full`` whose numbers ``part`` has."""
     if part.ndim != full.ndim or any(f % p for p, f in zip(part.shape, full.shape, strict=True)):
         return None
-    scale = max(1e-30, float(np.max(np.abs(full))))
+    scale = max(1e-30, float(np.max(np.abs(full.astype(float)))))
     found = []
     for index in np.ndindex(*(f // p for p, f in zip(part.shape, full.shape, strict=True))):
         at = tuple(i * n for i, n in zip(index, part.shape, strict=True))
         box = full[tuple(slice(a, a + n) for a, n in zip(at, part.shape, strict=True))]
-        if np.max(np.abs(box - part)) <= 1e-6 * scale:
+        if np.allclose(box.astype(float), part.astype(float), rtol=0, atol=1e-6 * scale):
             found.append(at)
     return found[0] if len(found) == 1 else None
