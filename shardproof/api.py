@@ -167,6 +167,7 @@ def _run(
     if chosen is not None:
         rundir.refuse_used(chosen)
     assumptions = assume.Assumptions() if stated is None else assume.read(stated)
+    assumptions = assumptions.with_groups(options.nnscaler_groups)
     plan = load_plan(single, parallel, assumptions)
     out = rundir.create(chosen, plan.name, datetime.now())
     progress.run_dir = out
