@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Graph, Node, Shape
@@ -58,6 +58,10 @@ class Lowering:
 
     def op(self, operator: str, *inputs: int, **attrs: Any) -> Tensor:
         return Tensor(self.recorder.op(operator, *inputs, **attrs))
+
+
+#: What makes the result of an operator of its operands.
+Rule: TypeAlias = Callable[[Lowering, Node, Sequence[Item]], Item]
 
 
 def integral(dtype: str) -> bool:
