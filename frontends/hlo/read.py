@@ -19,8 +19,9 @@ from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.untrusted.inert import printable
 
 
-def read(path: str) -> Graph:
-    """The graph in a file; raises `UnreadablePlan` naming the file and the line."""
+def read(path: str, *, partitioned: bool = False) -> Graph:
+    """The graph in a file, which must be ``partitioned`` if it stands for ranks; raises
+    `UnreadablePlan` naming the file and the line."""
     name = printable(path, 400)
     try:
         with Path(path).open("rb") as file:
@@ -28,7 +29,7 @@ def read(path: str) -> Graph:
     except OSError as error:
         raise UnreadablePlan(f"expected a readable file, found: {error.strerror}", name) from None
     try:
-        return parsed(data.decode())
+        return parsed(data.decode(), partitioned=partitioned)
     except UnicodeDecodeError as error:
         raise UnreadablePlan("expected text in UTF-8", f"{name}, byte {error.start}") from None
     except InvalidInput as error:
@@ -37,16 +38,22 @@ def read(path: str) -> Graph:
         raise UnreadablePlan(f"not supported: {error}", name) from None
 
 
-def parsed(data: str) -> Graph:
+def parsed(data: str, *, partitioned: bool = False) -> Graph:
     """The graph of HLO or StableHLO text."""
-    if STABLE.match(data[: 1 << 12].encode()):
-        return inline.graph(stablehlo.parse(data))
-    return inline.graph(text.parse(data))
+    stable = STABLE.match(data[: 1 << 12].encode())
+    module = stablehlo.parse(data) if stable else text.parse(data)
+    meshes = "xla.sdy.meshes" in module.header.get("frontend_attributes", "")
+    if partitioned and module.partitions == 1 and (meshes or "unpartitioned" in module.header):
+        raise UnreadablePlan(
+            "expected what one rank runs, found a program before XLA's partitioner; have XLA write "
+            "it: --xla_dump_to=FOLDER --xla_dump_hlo_pass_re=spmd-partition.*"
+        )
+    return inline.graph(module)
 
 
 def pair(single: str, parallel: str) -> bytes:
     """The plan of two files, as bytes.  Made to be called in a bounded child."""
-    alone, ranks = read(single), read(parallel)
+    alone, ranks = read(single), read(parallel, partitioned=True)
     try:
         made = joined(alone, ranks, "plan")
     except InvalidInput as error:
@@ -100,7 +107,7 @@ def joined(
 
 def side(path: str) -> bytes:
     """One file as the parallel side of a plan without a single one, as bytes."""
-    graph = read(path)
+    graph = read(path, partitioned=True)
     lowering, results, _ = lower(graph)
     stated = [h.placement for h in lowering.recorder.held]
     made = programs(lowering.recorder, mesh_of(lowering.recorder, stated), results, "ranks")
