@@ -259,7 +259,7 @@ def _full(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [expand_as(r, single, integers(attrs, "size"))]
 
 
-@operator("onehot", "b s -> b s v#", "ids", "start:position size:integer", data=(0,))
+@operator("onehot", "b s -> b s v!", "ids", "start:position size:integer", data=(0,))
 def _onehot(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """1 where an id is ``start`` plus the position along a new last dimension, else 0."""
     return [r.onehot(inputs[0], position(attrs, "start"), integer(attrs, "size"))]
