@@ -61,7 +61,7 @@ def test_a_mean_of_losses_is_not_their_sum() -> None:
         kind="mismatch",
         layer="loss",
         ranks=(0, 1),
-        says="is 1/4 times the single-device operator's",
+        says="the mean of the losses over 4 slices",
     )
     wrong = [c.message for c in found.conclusions if c.kind == "loss" and not c.holds]
     assert wrong
@@ -121,8 +121,9 @@ def test_a_gradient_that_is_not_reduced_is_refuted_and_located() -> None:
 def test_gradients_that_are_never_reduced_are_refuted() -> None:
     refuted(
         edit_calls(replicated(), 0, lambda calls: calls[:-1]),
-        kind="conclusion",
-        ranks=(0,),
+        kind="mismatch",
+        operator="backward of embedding",
+        ranks=(0, 1),
         says="a reduction is missing",
     )
 
@@ -135,7 +136,7 @@ def test_gradients_that_are_reduced_twice_are_refuted() -> None:
         says="is 2 times",
     )
     plan = edit_body(replicated(), 0, "reducer", lambda b: twice("all_reduce", b))
-    refuted(plan, kind="conclusion", ranks=(0,), says="is 2 times")
+    refuted(plan, kind="mismatch", operator="all_reduce", ranks=(0, 1), says="is 2 times")
 
 
 @pytest.mark.parametrize("axes", [("tp",), ("dp", "tp")])

@@ -313,11 +313,28 @@ def test_plans_are_stored_and_read_again(name: str, tmp_path: Path) -> None:
     assert store.digest(plan) == digest
 
 
+def without_lines(plan: Plan) -> Plan:
+    """The plan as the builder wrote it before it noted its caller's lines."""
+
+    def program(held: Program) -> Program:
+        bodies = [
+            replace(
+                body,
+                ops=tuple(replace(op, source=replace(op.source, location="")) for op in body.ops),
+            )
+            for body in held.bodies
+        ]
+        return replace(held, bodies=tuple(bodies))
+
+    return replace(plan, single=program(plan.single), programs=tuple(map(program, plan.programs)))
+
+
 def test_a_plan_without_a_table_is_stored_as_before(tmp_path: Path) -> None:
     """In the version of the format that has none, with the digest that it had there."""
-    store.save(replicas(), tmp_path / "plan")
+    plan = without_lines(replicas())
+    store.save(plan, tmp_path / "plan")
     assert not (tmp_path / "plan" / "expectations.arrow").exists()
-    assert store.digest(replicas()) == (
+    assert store.digest(plan) == (
         "ec5667f8a6e472321f1f29dca994287797f0a3f394d8d8082d3774a8519faddb"
     )
 

@@ -22,6 +22,7 @@ from shardproof.engine.lineage.lineage import (
     Term,
 )
 from shardproof.engine.obligations.obligation import build
+from shardproof.engine.small_model import grid
 from shardproof.engine.small_model.bounds import enough
 from shardproof.engine.small_model.related import related
 from shardproof.solvers import Portfolio, Query
@@ -181,11 +182,17 @@ def softmax_sum(nodes: NodeTable, *, of_scores: bool) -> Claim:
     return Claim("op", "sum", {"dim": (1,), "keepdim": False}, False, (), 1, (exp,), (claimed,), {})
 
 
-def test_a_count_under_a_mask_is_refused(solver: Portfolio) -> None:
+def test_a_count_under_a_mask_is_refused(
+    solver: Portfolio, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last position of a piece counts as the mask has it, not as those that it stands for."""
     nodes = NodeTable()
     claim = softmax_sum(nodes, of_scores=True)
     assert verdict(solver, nodes, claim) == "unsat"
+    # What is small is stated as it is, and needs nothing that stands for others.
+    nodes = NodeTable()
+    assert build(nodes, softmax_sum(nodes, of_scores=False), widened=1).goals
+    monkeypatch.setattr(grid, "MOST_WHOLE", SIZE - 1)
     nodes = NodeTable()
     with pytest.raises(Unsupported, match="a sum under a mask over positions that are alike"):
         build(nodes, softmax_sum(nodes, of_scores=False), widened=1)
