@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import click
 
@@ -190,7 +190,25 @@ def main() -> None:
 @click.argument("single", type=PATH)
 @click.argument("parallel", type=PATH, required=False)
 @of_verify
-def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -> int:
+@click.option(
+    "--combine",
+    type=click.Choice(("mean", "sum")),
+    help="How losses of recorded ranks have to combine.  [default: found, and printed]",
+)
+@click.option(
+    "--validate",
+    "validated",
+    is_flag=True,
+    help="Replay what was recorded in PyTorch on random values, and compare.",
+)
+def verify(
+    single: Path,
+    parallel: Path | None,
+    as_json: bool,
+    combine: Literal["mean", "sum"] | None,
+    validated: bool,
+    **options: Any,
+) -> int:
     """Verify two nnScaler plans or two folders of traces (SINGLE PARALLEL), or a folder that holds
     both sides (SINGLE)."""
     from shardproof import sources
@@ -204,7 +222,9 @@ def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -
         raise click.UsageError(str(error)) from error
     with on_stderr() as progress:
         main.progress = progress
-        result = sources.run(single, parallel, chosen, progress)
+        result = sources.run(
+            single, parallel, chosen, progress, combine=combine, validated=validated
+        )
     if as_json:
         click.echo(result.to_json())
     if result.verdict == "invalid input":
