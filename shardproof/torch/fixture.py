@@ -1,9 +1,9 @@
 """The pytest fixture ``shardproof``; a project names it in its conftest.py:
 
-    pytest_plugins = ["shardproof.torch.fixture"]
+pytest_plugins = ["shardproof.torch.fixture"]
 
-    def test_step(shardproof):
-        shardproof(single, parallel, world_size=2, batch={"x": sp.tensor((8, 16))})
+def test_step(shardproof):
+    shardproof(single, parallel, world_size=2, batch={"x": sp.tensor((8, 16))})
 """
 
 from __future__ import annotations

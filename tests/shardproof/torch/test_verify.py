@@ -72,6 +72,25 @@ def test_new_parameters_and_states_are_compared(tmp_path: Path, step: Step) -> N
     }
 
 
+def test_kinks_and_choices_by_comparisons_are_proved(tmp_path: Path) -> None:
+    right = steps.tensor_parallel(steps.Kinked)
+    result = verify(tmp_path, right, steps.on_one_device(steps.KinkedSingle), validate=True)
+    assert result.verdict == "proved", sp.told(result)
+    assert any("tensors agree with PyTorch" in a for a in result.assumptions)
+
+
+def test_a_kink_before_the_all_reduce_is_refuted(tmp_path: Path) -> None:
+    wrong = steps.tensor_parallel(steps.KinkedAfterTheSum)
+    result = verify(tmp_path, wrong, steps.on_one_device(steps.KinkedAfterTheSumSingle))
+    assert result.verdict == "refuted", sp.told(result)
+
+
+@pytest.mark.parametrize(("reduces", "verdict"), [(True, "proved"), (False, "refuted")])
+def test_clipping_after_the_reduction(tmp_path: Path, reduces: bool, verdict: str) -> None:
+    result = verify(tmp_path, steps.clipped(reduces), steps.clipped(True), validate=True)
+    assert result.verdict == verdict, sp.told(result)
+
+
 def test_an_optimizer_with_another_rate_is_refuted(tmp_path: Path) -> None:
     wrong = steps.with_optimizer(steps.sharded, divided=True, betas=(0.9, 0.99))
     result = verify(tmp_path, wrong, steps.with_optimizer(steps.plain))
