@@ -16,6 +16,7 @@ from shardproof.diagnosis.explain.causes import Cause, in_layers, is_same, joine
 from shardproof.diagnosis.explain.contradictions import faults, misfits
 from shardproof.diagnosis.explain.counterexample import Examples
 from shardproof.diagnosis.locate.culprits import OWN, Culprit, culprits, explain
+from shardproof.diagnosis.locate.made import made_at
 from shardproof.diagnosis.repair import attempt as attempts
 from shardproof.diagnosis.repair.attempt import (
     Called,
@@ -234,7 +235,7 @@ class Diagnosis:
                 [*missing_reducers(state, found), *candidates(state, culprit, origins(state))]
             )
             best = self.best(state, proposed, Resolved(state, None))
-            self._add(state, culprit, (_of_conclusion(found),), best)
+            self._add(state, culprit, (_of_conclusion(state, found),), best)
             return best[1] if best else None
         return None
 
@@ -360,9 +361,14 @@ def _listed(repairs: Sequence[str]) -> str:
     return "; ".join(repairs[:MOST_SENTENCES]) + more
 
 
-def _of_conclusion(found: Conclusion) -> Finding:
+def _of_conclusion(state: Partition, found: Conclusion) -> Finding:
     return Finding(
-        "conclusion", found.message, told(found.kind, found.name), found.name, ranks=found.ranks
+        "conclusion",
+        found.message,
+        told(found.kind, found.name),
+        found.name,
+        made_at(state.parallel.unrolled.rows, found.value),
+        found.ranks,
     )
 
 

@@ -417,24 +417,3 @@ def on_one_device(make: type[MLP]) -> Callable[[sp.Job], None]:
         job.end(loss=loss)
 
     return step
-
-
-def clipped(reduces: bool) -> Callable[[sp.Job], None]:
-    """Data parallelism by hand; gradients are clipped to a norm, of all ranks' or of a rank's."""
-
-    def step(job: sp.Job) -> None:
-        model = MLP()
-        job.start(model)
-        loss = loss_of(model, *own_batch(job))
-        loss.backward()
-        if not reduces:
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        if job.world_size > 1:
-            for parameter in model.parameters():
-                dist.all_reduce(parameter.grad)
-                parameter.grad.div_(job.world_size)
-        if reduces:
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        job.end(loss=loss)
-
-    return step
