@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -12,6 +13,27 @@ if TYPE_CHECKING:
     from shardproof.frontends.torch.stated import TensorSpec
 
 _BATCH: Final = re.compile(r"(\w+)=(\d+(?:x\d+)*):(\w+)(?:\[(-?\d+),(-?\d+)\))?")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Options of ``verify`` about folders of traces, and none of `shardproof.run.options.Options`.
+NAMES: Final = ("combine", "validated")
+
+
+def of_traces(command: F) -> F:
+    """``--combine`` and ``--validate``."""
+    combine = click.option(
+        "--combine",
+        type=click.Choice(("mean", "sum")),
+        help="How losses of recorded ranks have to combine.  [default: found, and printed]",
+    )
+    validate = click.option(
+        "--validate",
+        "validated",
+        is_flag=True,
+        help="Replay what was recorded in PyTorch on random values, and compare.",
+    )
+    return combine(validate(command))
 
 
 @click.command(short_help="Record one side of a PyTorch job.")

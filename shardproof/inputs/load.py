@@ -27,9 +27,12 @@ from shardproof.inputs.rundir import is_run
 _SUFFIXES = (".pkl", ".pkl.gz")
 
 
-def load_plan(single: Path, parallel: Path | None, assumptions: Assumptions) -> Plan:
+def load_plan(single: Path | Plan, parallel: Path | None, assumptions: Assumptions) -> Plan:
     """The plan with both sides; raises `InvalidInput`, naming the file and the place in it."""
-    if parallel is None:
+    if isinstance(single, Plan):
+        where = printable(single.name, 400)
+        plan = _in_memory(single, assumptions)
+    elif parallel is None:
         where = printable(str(single), 400)
         plan = _stored(single, assumptions)
     else:
@@ -43,14 +46,34 @@ def load_plan(single: Path, parallel: Path | None, assumptions: Assumptions) -> 
     return plan
 
 
+def _in_memory(plan: Plan, assumptions: Assumptions) -> Plan:
+    """A plan that somebody has made, held to what a stored one is held to."""
+    where = printable(plan.name, 400)
+    _refuse_orders(assumptions, where)
+    try:
+        return _combined(store.copied(plan), assumptions)
+    except InvalidInput as error:
+        raise error.within(where) from None
+
+
+def _refuse_orders(assumptions: Assumptions, where: str) -> None:
+    """A plan of our own records no order of groups."""
+    if assumptions.as_recorded:
+        raise InvalidInput(
+            "groups 'as recorded' is about nnScaler plans, this is a stored plan", where
+        )
+
+
 def load_side(path: Path) -> Plan:
     """One nnScaler plan by itself, as the parallel side of a plan without a single-device one."""
     with _side(path, single=False, as_recorded=False) as side:
         return side()
 
 
-def plan_name(path: Path) -> str:
-    """The name of the plan in ``path``: its file name without what says its format."""
+def plan_name(path: Path | Plan) -> str:
+    """The name of a plan, or of that in ``path``: its file name without what says its format."""
+    if isinstance(path, Plan):
+        return path.name
     name = path.resolve().name
     return next((name[: -len(s)] for s in reversed(_SUFFIXES) if name.endswith(s)), name)
 
@@ -68,10 +91,7 @@ def _stored(folder: Path, assumptions: Assumptions) -> Plan:
     if not (folder / f"programs{store.SUFFIX}").exists():
         what = "the directory of a run" if is_run(folder) else "another one"
         raise InvalidInput(f"expected a plan folder, found {what}", str(folder))
-    if assumptions.as_recorded:
-        raise InvalidInput(
-            "groups 'as recorded' is about nnScaler plans, this is a stored plan", str(folder)
-        )
+    _refuse_orders(assumptions, str(folder))
     return _combined(store.load(folder), assumptions)
 
 
@@ -174,9 +194,9 @@ def convert_side(path: str, single: int, as_recorded: int) -> bytes:
     return store.to_bytes(side)
 
 
-def digests(single: Path, parallel: Path | None) -> dict[str, str]:
-    """SHA-256 of the input files, by role (a stored plan has its own digest)."""
-    if parallel is None:
+def digests(single: Path | Plan, parallel: Path | None) -> dict[str, str]:
+    """SHA-256 of the input files, by role (a plan of our own has its own digest)."""
+    if parallel is None or isinstance(single, Plan):
         return {}
     found = {}
     for role, path in (("single", single), ("parallel", parallel)):
