@@ -41,10 +41,10 @@ ROOMS: dict[str, str] = {
     "specification small_model simulation records obligations reference_runtime",
     "partition": "inference templates stages audit evidence",
     "diagnosis": "locate repair explain search",
-    "frontends": "errors builder untrusted aten torch zoo nnscaler",
+    "frontends": "errors builder untrusted aten torch zoo graphs nnscaler | hlo | jax frontend",
     "cluster": "machine settings memory verdicts local on_ray state_claims execute",
     "checker": "result solving proofs values record obligations runtime verify",
-    "shardproof": "inputs run report campaigns.sweep api testing torch.validate recorded sources torch resume campaigns.nightly "
+    "shardproof": "inputs run report campaigns.sweep api testing torch.validate recorded sources torch jax resume campaigns.nightly "
     "commands cli "
     "__main__",
 }
@@ -56,6 +56,7 @@ OUTSIDE = frozenset({"tests", "benchmarks", "examples", "docs"})
 # PyTorch steps runs; a local run has no Ray.
 RESTRICTED: dict[str, frozenset[str]] = {
     "torch": frozenset({"frontends.torch", "shardproof.torch", "shardproof.testing"}),
+    "jax": frozenset({"frontends.jax", "shardproof.jax"}),
     "ray": frozenset({"cluster"}),
 }
 

@@ -12,7 +12,15 @@ from typing import Any
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.ops.basic import ONE, _reduced, view_shape
-from shardproof.engine.ops.declare import Attrs, dimension, integer, integers, number, operator
+from shardproof.engine.ops.declare import (
+    Attrs,
+    dimension,
+    integer,
+    integers,
+    number,
+    operator,
+    position,
+)
 from shardproof.engine.ops.model import keep_dim, softmax
 from shardproof.engine.ops.primitives import (
     Reading,
@@ -48,7 +56,7 @@ def _elementwise(function: str) -> None:
         return [r.unary(function, inputs[0])]
 
 
-for _name in ("sin", "cos", "erf", "relu", "abs"):
+for _name in ("sin", "cos", "erf", "relu", "abs", "step"):
     _elementwise(_name)
 
 
@@ -260,3 +268,9 @@ def _full(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     table = r.constant("complex_product")
     single = r.combine([r.einsum("abc->", table)], [Fraction(0)], number(attrs, "value"))
     return [expand_as(r, single, integers(attrs, "size"))]
+
+
+@operator("onehot", "b s -> b s v!", "ids", "start:position size:integer", data=(0,))
+def _onehot(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """1 where an id is ``start`` plus the position along a new last dimension, else 0."""
+    return [r.onehot(inputs[0], position(attrs, "start"), integer(attrs, "size"))]

@@ -1,30 +1,25 @@
-"""From what the user names to one plan: two nnScaler files, or a folder with both sides.
+"""From what the user names to one plan: two files of one format, or a folder with both sides.
 
-The files are not trusted: each is read and converted in a bounded child, both at the same time,
-and comes back as Arrow bytes.  That the two sides are of one model is checked here, before
-anything is proved.
+Which format it is, its frontend recognises by content (`frontends.frontend`).  The files are not
+trusted: a frontend reads them in bounded children, and what comes back are Arrow bytes.  That the
+two sides are of one model is checked here, before anything is proved.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan import same_model as pairing
-from shardproof.engine.plan.ir import Plan, Program
+from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan.mesh import on_one_mesh
 from shardproof.engine.plan_files import store
-from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.nnscaler.read import reading
+from shardproof.frontends.frontend import frontends, of, of_pair
 from shardproof.frontends.untrusted.inert import printable
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.rundir import is_run
-
-_SUFFIXES = (".pkl", ".pkl.gz")
 
 
 def load_plan(single: Path | Plan, parallel: Path | None, assumptions: Assumptions) -> Plan:
@@ -65,9 +60,8 @@ def _refuse_orders(assumptions: Assumptions, where: str) -> None:
 
 
 def load_side(path: Path) -> Plan:
-    """One nnScaler plan by itself, as the parallel side of a plan without a single-device one."""
-    with _side(path, single=False, as_recorded=False) as side:
-        return side()
+    """One file by itself, as the parallel side of a plan without a single-device one."""
+    return replace(of(path).read_side(path), name=plan_name(path))
 
 
 def plan_name(path: Path | Plan) -> str:
@@ -75,7 +69,8 @@ def plan_name(path: Path | Plan) -> str:
     if isinstance(path, Plan):
         return path.name
     name = path.resolve().name
-    return next((name[: -len(s)] for s in reversed(_SUFFIXES) if name.endswith(s)), name)
+    known = sorted({s for f in frontends() for s in f.suffixes}, key=len, reverse=True)
+    return next((name[: -len(s)] for s in known if name.endswith(s)), name)
 
 
 def _stored(folder: Path, assumptions: Assumptions) -> Plan:
@@ -96,38 +91,22 @@ def _stored(folder: Path, assumptions: Assumptions) -> Plan:
 
 
 def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
-    """The plan of two nnScaler files, read at the same time."""
+    """The plan of two files of one format."""
+    frontend = of_pair(single, parallel)
     for path in (single, parallel):
-        if path.is_dir():
+        if path.is_dir() and not frontend.accepts(path, b""):
             raise InvalidInput(
-                "expected an nnScaler plan (.pkl, .pkl.gz) beside the other one, found a folder; "
+                f"expected {frontend.files} beside the other one, found a folder; "
                 "a plan folder holds both sides and is given alone",
                 str(path),
             )
-    with (
-        _side(parallel, single=False, as_recorded=assumptions.as_recorded) as parallel_side,
-        _side(single, single=True, as_recorded=False) as single_side,
-    ):
-        alone = single_side()
-        other = parallel_side()
-    if alone.microbatches > 1:
-        raise InvalidInput(
-            f"expected a single-device plan that reads its batch at once, found "
-            f"{alone.microbatches} microbatches",
-            str(single),
-        )
+    stated = {"groups": assumptions.groups} if assumptions.as_recorded else {}
+    for key in sorted(set(stated) - frontend.options):
+        raise InvalidInput(f"{key} {stated[key]!r} says nothing of {frontend.name}", str(parallel))
+    plan = frontend.read_pair(single, parallel, stated)
+    own = (assumptions.of_groups(),) if "groups" in frontend.options else ()
     return _combined(
-        Plan(
-            name=plan_name(parallel),
-            single=alone.programs[0],
-            programs=other.programs,
-            microbatches=other.microbatches,
-            replica_axes=other.replica_axes,
-            loss=alone.loss,
-            recorded=other.recorded,
-            assumed=(assumptions.of_groups(), *dict.fromkeys((*alone.assumed, *other.assumed))),
-        ),
-        assumptions,
+        replace(plan, name=plan_name(parallel), assumed=(*own, *plan.assumed)), assumptions
     )
 
 
@@ -145,53 +124,6 @@ def _expected(plan: Plan, assumptions: Assumptions) -> None:
                 f"the gradient of {name} is expected (--assume), but the single-device plan has "
                 "no such parameter"
             )
-
-
-# -- one side, in a child ------------------------------------------------------------------------
-
-
-@contextmanager
-def _side(path: Path, *, single: bool, as_recorded: bool) -> Iterator[Callable[[], Plan]]:
-    """While it is open, a child reads the plan; what is handed in waits for it."""
-    arguments = [int(single), int(as_recorded)]
-    with reading(str(path), "shardproof.inputs.load:convert_side", arguments) as data:
-
-        def result() -> Plan:
-            try:
-                return store.from_bytes(data())
-            except InvalidInput as error:
-                name = printable(str(path), 400)
-                raise (error if error.where.startswith(name) else error.within(name)) from None
-
-        yield result
-
-
-def convert_side(path: str, single: int, as_recorded: int) -> bytes:
-    """One nnScaler plan as the parallel side of a plan with an empty single-device one, as bytes.
-
-    Made to be called by `reading`, in the child.
-    """
-    from shardproof.frontends.nnscaler import cells, convert
-    from shardproof.frontends.nnscaler.read import read_records
-
-    try:
-        made = convert.convert(
-            cells.plan(read_records(path)), single=bool(single), as_recorded=bool(as_recorded)
-        )
-    except UnreadablePlan as error:
-        name = printable(path, 400)
-        raise (error if error.where.startswith(name) else error.within(name)) from None
-    side = Plan(
-        name=plan_name(Path(path)),
-        single=Program("none", (), ()),
-        programs=made.programs,
-        microbatches=made.microbatches,
-        replica_axes=(convert.REPLICA,),
-        loss=made.loss,
-        assumed=made.assumed,
-        recorded=made.recorded,
-    )
-    return store.to_bytes(side)
 
 
 def digests(single: Path | Plan, parallel: Path | None) -> dict[str, str]:

@@ -33,6 +33,7 @@ example(
 )
 for _function in (torch.sin, torch.cos, torch.erf, torch.relu, torch.abs):
     example(_function.__name__, _signed, lambda a, x, f=_function: f(x))
+example("step", _signed, lambda a, x: (torch.sign(x) + torch.sign(x).abs()) / 2)
 example("log_sigmoid", _signed, lambda a, x: torch.nn.functional.logsigmoid(x))
 
 
@@ -151,5 +152,22 @@ example(
     lambda d: ([], {"size": d.sizes(2), "value": 3}),
     lambda a: torch.full(a["size"], 3.0, dtype=torch.float64),
     conforms=False,
+    differentiable=False,
+)
+
+
+# -- ids -------------------------------------------------------------------------------------------
+
+
+def _chosen(d: Draw) -> Call:
+    b, s, v = d.sizes(3)
+    start = d.below(4)
+    return [d.ids(start + v + 2, b, s)], {"start": start, "size": v}
+
+
+example(
+    "onehot",
+    _chosen,
+    lambda a, i: (i[..., None] == a["start"] + torch.arange(a["size"])).double(),
     differentiable=False,
 )

@@ -106,6 +106,7 @@ WITHOUT_DERIVATIVE = {
     "choose_experts": "its result is which experts, not a number",
     "create_mask": "it reads no values",
     "full": "it has no operand",
+    "onehot": "its operand is index data",
 }
 
 

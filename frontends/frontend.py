@@ -1,0 +1,86 @@
+"""What every source of plans is to the rest of the house: one protocol, and the list of all.
+
+A frontend says which files it reads (by their content), and makes a plan of two of them.  The face
+asks `of_pair` which one a pair of files belongs to and never names any.  A frontend of one's own is
+an object with these members, named in `FRONTENDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Final, Protocol
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.ir import Plan
+
+#: How many bytes of a file a frontend may look at to recognise it.
+HEAD_BYTES: Final = 1 << 12
+
+
+class Frontend(Protocol):
+    """A source of plans.
+
+    ``name``: of its format, for people; ``files``: what one of its files is, with its suffixes;
+    ``suffixes``: of file names, without which a plan is named; ``options``: what of the user's
+    assumptions it understands.
+    """
+
+    name: str
+    files: str
+    suffixes: tuple[str, ...]
+    options: frozenset[str]
+
+    def accepts(self, path: Path, head: bytes) -> bool:
+        """Whether ``path``, which begins with ``head``, looks like one of its files.  For a folder
+        ``head`` is empty."""
+        ...
+
+    def read_pair(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Plan:
+        """The plan of both sides, read in a bounded child; raises `InvalidInput` naming the file
+        and the place in it."""
+        ...
+
+    def read_side(self, path: Path) -> Plan:
+        """One file by itself, as the parallel side of a plan without a single-device one."""
+        ...
+
+
+#: All frontends, ``module:name``; the first one reads what none recognises, and says what is wrong.
+FRONTENDS: Final = (
+    "shardproof.frontends.nnscaler.frontend:FRONTEND",
+    "shardproof.frontends.hlo.frontend:FRONTEND",
+)
+
+
+def frontends() -> tuple[Frontend, ...]:
+    """All of them, imported."""
+    found = []
+    for name in FRONTENDS:
+        module, _, member = name.partition(":")
+        found.append(getattr(import_module(module), member))
+    return tuple(found)
+
+
+def of(path: Path) -> Frontend:
+    """The frontend that reads ``path``; the first one if nobody recognises it."""
+    known = frontends()
+    head = b""
+    if path.is_file():
+        try:
+            with path.open("rb") as file:
+                head = file.read(HEAD_BYTES)
+        except OSError:
+            return known[0]
+    return next((f for f in known if f.accepts(path, head)), known[0])
+
+
+def of_pair(single: Path, parallel: Path) -> Frontend:
+    """The frontend that reads both; raises `InvalidInput` if they are of two formats."""
+    one, other = of(single), of(parallel)
+    if one is not other:
+        raise InvalidInput(
+            f"expected {one.files} as the single side is, found {other.files}", str(parallel)
+        )
+    return one

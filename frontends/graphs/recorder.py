@@ -1,0 +1,276 @@
+"""Declared operators of one body on all ranks, while a dialect's lowering emits them.
+
+Attributes may depend on the rank (`PerRank`), groups and permutations are of ranks; `programs`
+writes them as functions of mesh coordinates, in as few programs as there can be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.ir import Attr, Body, Call, Op, Program, Shard, Source
+from shardproof.engine.plan.ir import Value as BodyValue
+from shardproof.frontends.builder.shapes import Inference
+from shardproof.frontends.graphs.graph import PerRank, Placement, Shape
+from shardproof.frontends.graphs.mesh import Mesh, find
+
+Array = npt.NDArray[np.generic]
+
+
+class Recorded(NamedTuple):
+    """One operator; ``attrs`` may hold `PerRank` numbers, `GROUP` a table of groups, `PAIRS` a
+    permutation of ranks."""
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: Mapping[str, Any]
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A named input as the ranks have it: its value, and where their boxes begin in the full
+    tensor."""
+
+    value: int
+    name: str
+    dtype: str
+    placement: Placement
+    kind: str = ""
+    domain: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class Constant:
+    """A tensor of unlike numbers that the program holds, for one rank or for each."""
+
+    value: int
+    arrays: tuple[Array, ...]
+
+
+GROUP, PAIRS = "group", "pairs"
+
+
+@dataclass(slots=True)
+class Recorder:
+    """``ranks``: how many run what is recorded; ``source``: where the operators that follow come
+    from."""
+
+    ranks: int
+    inference: Inference = field(default_factory=Inference)
+    values: list[BodyValue] = field(default_factory=list)
+    ops: list[Recorded] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+    constants: list[Constant] = field(default_factory=list)
+    notes: list[Assumption] = field(default_factory=list)
+    source: Source = field(default_factory=Source)
+    _same: dict[Any, int] = field(default_factory=dict)
+
+    def shape(self, value: int) -> Shape:
+        return self.values[value].shape
+
+    def value(self, shape: Shape, dtype: str, name: str) -> int:
+        self.values.append(BodyValue(shape, dtype, name))
+        return len(self.values) - 1
+
+    def op(self, operator: str, *inputs: int, dtype: str = "float32", **attrs: Any) -> int:
+        """Append a declared operator of one output; raises `Unsupported` where it does not fit."""
+        shapes = [self.shape(v) for v in inputs]
+        first = {k: v.values[0] if isinstance(v, PerRank) else v for k, v in attrs.items()}
+        try:
+            (shape,) = self.inference.forward(operator, shapes, first)
+        except ShapeMismatch as error:
+            raise Unsupported(f"{operator} of {[list(s) for s in shapes]}: {error}") from error
+        return self.append(operator, inputs, shape, dtype, attrs)
+
+    def append(
+        self,
+        operator: str,
+        inputs: Sequence[int],
+        shape: Shape,
+        dtype: str,
+        attrs: Mapping[str, Any],
+    ) -> int:
+        """Append an operator whose result has this shape."""
+        output = self.value(shape, dtype, self.source.cell or operator)
+        self.ops.append(Recorded(operator, tuple(inputs), (output,), attrs, self.source))
+        return output
+
+    def constant(self, arrays: Sequence[Array]) -> int:
+        """A tensor of unlike numbers; the same one is held once."""
+        key = tuple(fingerprint(a) for a in arrays)
+        if key not in self._same:
+            value = self.value(arrays[0].shape, "float32", "constant")
+            self.constants.append(Constant(value, tuple(arrays)))
+            self._same[key] = value
+        return self._same[key]
+
+    def refuse(self, value: int, why: str) -> None:
+        """Make a value the result of an operator that nobody declares, named ``why``."""
+        self.ops.insert(0, Recorded(why, (), (value,), {}, Source()))
+
+    def once(self, key: Any, value: int) -> int:
+        """The value known under ``key``, which is ``value`` if there is none yet."""
+        return self._same.setdefault(key, value)
+
+    def known(self, key: Any) -> int | None:
+        return self._same.get(key)
+
+
+def fingerprint(array: Array) -> str:
+    """What tells a tensor's numbers and shape from any other's."""
+    data = np.ascontiguousarray(array.astype(np.float64))
+    return f"{list(array.shape)} {hashlib.sha256(data.tobytes()).hexdigest()}"
+
+
+def without_dead(found: Recorder, results: Sequence[int]) -> None:
+    """Drop what no result depends on (every rank runs the same operators, so none waits for what
+    is dropped)."""
+    live = set(results)
+    kept = []
+    for op in reversed(found.ops):
+        if live.intersection(op.outputs):
+            live.update(op.inputs)
+            kept.append(op)
+    found.ops = kept[::-1]
+    found.constants = [c for c in found.constants if c.value in live]
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+def mesh_of(
+    found: Recorder,
+    placements: Sequence[Placement],
+    named: Sequence[tuple[str, int]] = (),
+) -> Mesh:
+    """The mesh on which everything recorded, and ``placements``, can be written."""
+    tables = {t for p in placements for t in columns(p)}
+    groups, pairs = set(), set()
+    for op in found.ops:
+        for key, value in op.attrs.items():
+            if isinstance(value, PerRank):
+                tables.add(value.values)
+            elif key == GROUP:
+                groups.add(value)
+            elif key == PAIRS:
+                pairs.add(value)
+    if found.ranks == 1:
+        return Mesh((), ())
+    mesh = find(found.ranks, sorted(tables), sorted(groups), sorted(pairs), named)
+    if mesh is None:
+        raise Unsupported("groups of ranks that are along no axes of any mesh")
+    return mesh
+
+
+def columns(placement: Placement) -> list[tuple[int, ...]]:
+    """Where boxes begin, as a table over ranks for every dimension."""
+    return [tuple(row[d] for row in placement.starts) for d in range(len(placement.full))]
+
+
+def offsets(placement: Placement, mesh: Mesh, base: int) -> tuple[Affine, ...]:
+    """Where the box of the program at ``base`` begins, as functions of its coordinates."""
+    found = []
+    for table in columns(placement):
+        function = mesh.function(table, base) if mesh.extents else affine(table[0])
+        if function is None:
+            raise InvalidInput("a placement that is affine on no mesh")
+        found.append(function)
+    return tuple(found)
+
+
+def programs(found: Recorder, mesh: Mesh, results: Sequence[int], name: str) -> tuple[Program, ...]:
+    """The programs that the ranks run, one for every coordinate of the explicit axes."""
+    bases = mesh.bases() if mesh.extents else [0]
+    made = []
+    for base in bases:
+        shards = tuple(
+            Shard(
+                h.name,
+                h.placement.full,
+                found.shape(h.value),
+                offsets(h.placement, mesh, base),
+                h.dtype,
+                trainable=False,
+                kind=h.kind,
+                domain=h.domain,
+            )
+            for h in found.held
+        )
+        body = Body(
+            "step",
+            tuple(found.values),
+            tuple(_ops(found, mesh, base)),
+            shards=tuple((h.value, i) for i, h in enumerate(found.held)),
+            results=tuple(dict.fromkeys(results)),
+        )
+        made.append(
+            Program(
+                f"{name} {base}" if len(bases) > 1 else name,
+                (body,),
+                (Call(0),),
+                shards,
+                base,
+                mesh.axes() if mesh.extents else (),
+            )
+        )
+    return tuple(made)
+
+
+def _ops(found: Recorder, mesh: Mesh, base: int) -> list[Op]:
+    ops = []
+    for op in found.ops:
+        if PAIRS in op.attrs:
+            ops += _moved(found, op, mesh, base)
+            continue
+        attrs: dict[str, Attr] = {}
+        for key, value in op.attrs.items():
+            if isinstance(value, PerRank):
+                function = mesh.function(value.values, base)
+                if function is None:
+                    raise InvalidInput(f"attribute {key} is affine on no mesh")
+                attrs[key] = function if function.terms else function.const
+            elif key == GROUP:
+                group = mesh.group(value, base)
+                if group is None:
+                    raise InvalidInput("a group that lies along no axes")
+                attrs[key] = group
+            else:
+                attrs[key] = value
+        ops.append(Op(op.name, op.inputs, op.outputs, attrs, source=op.source))
+    return ops
+
+
+def _moved(found: Recorder, op: Recorded, mesh: Mesh, base: int) -> list[Op]:
+    """A permutation of ranks: what is sent, and what is received; zeros where nobody sends."""
+    peers = mesh.peers(op.attrs[PAIRS])
+    if peers is None:
+        raise InvalidInput("a permutation of ranks along no axes")
+    (x,), (y,) = op.inputs, op.outputs
+    back = {to: source for source, to in peers.items()}
+    if peers.get(base) == base:
+        return [Op("identity", (x,), (y,), {}, source=op.source)]
+    ops = []
+    if base in peers:
+        ops.append(Op("send", (x,), (), {"peer": peers[base]}, source=op.source))
+    if base in back:
+        ops.append(Op("recv", (), (y,), {"peer": back[base]}, source=op.source))
+    else:
+        zero: dict[str, Attr] = {"size": found.shape(y), "value": 0}
+        ops.append(Op("full", (), (y,), zero, source=op.source))
+    return ops
+
+
+def everywhere(shape: Shape, ranks: int) -> Placement:
+    """All of a tensor, on every rank."""
+    return Placement(shape, tuple((0,) * len(shape) for _ in range(ranks)))

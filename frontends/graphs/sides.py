@@ -1,0 +1,224 @@
+"""Two lowered graphs as a plan: inputs paired by position, a row of the table for every output.
+
+What is not stated of inputs and outputs is inferred by shape, and printed as an assumption.  Equal
+shapes are equal on all ranks.  An output lies as all inputs of its shape do.  A shape that is
+smaller along one dimension, as often as there are ranks, is divided along it in the order of ranks.
+Nothing else is inferred; permuted, scaled and partial values never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.ir import Addend, Expectation, Plan
+from shardproof.frontends.graphs.graph import Graph, Input, Output, Placement, Shape
+from shardproof.frontends.graphs.mesh import Mesh
+from shardproof.frontends.graphs.recorder import (
+    Array,
+    Constant,
+    Held,
+    Recorder,
+    everywhere,
+    mesh_of,
+    offsets,
+    programs,
+    without_dead,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A graph, what it was lowered to, and the values of its outputs there."""
+
+    graph: Graph
+    recorder: Recorder
+    outputs: tuple[int, ...]
+
+
+def placed_inputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumption, ...]]:
+    """``parallel`` with the single side's names and a placement for every input, and what was
+    inferred; raises `InvalidInput` where nothing says which part of the single side's it is."""
+    notes: list[Assumption] = []
+    _count("inputs", len(parallel.inputs), len(single.inputs))
+    inputs = tuple(
+        replace(own, name=other.name, placement=_place(single, parallel, own, other, notes))
+        for own, other in zip(parallel.inputs, single.inputs, strict=True)
+    )
+    return replace(parallel, inputs=inputs), tuple(notes)
+
+
+def placed_outputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumption, ...]]:
+    """As `placed_inputs`, of outputs."""
+    notes: list[Assumption] = []
+    _count("outputs", len(parallel.outputs), len(single.outputs))
+    outputs = tuple(
+        replace(own, name=other.name, placement=_place(single, parallel, own, other, notes))
+        for own, other in zip(parallel.outputs, single.outputs, strict=True)
+    )
+    return replace(parallel, outputs=outputs), tuple(notes)
+
+
+def _count(what: str, ours: int, theirs: int) -> None:
+    if ours != theirs:
+        raise InvalidInput(f"the parallel side has {ours} {what}, the single side {theirs}")
+
+
+def _place(
+    single: Graph,
+    parallel: Graph,
+    own: Input | Output,
+    other: Input | Output,
+    notes: list[Assumption],
+) -> Placement:
+    value, full = parallel.values[own.value], single.values[other.value]
+    name, stated = other.name, own.placement
+    integers = [v.dtype.startswith(("int", "uint", "bool")) for v in (value, full)]
+    if integers[0] != integers[1]:
+        raise InvalidInput(f"{value.dtype} on the parallel side, {full.dtype} on the single", name)
+    if stated is not None:
+        if stated.full != full.shape:
+            raise InvalidInput(
+                f"its parts make a tensor of {list(stated.full)}, the single side has "
+                f"{list(full.shape)}",
+                name,
+            )
+        return stated
+    if value.shape == full.shape:
+        if parallel.ranks > 1 and isinstance(own, Input):
+            notes.append(_inferred(name, f"{name} is all of it on every rank, as its shape is"))
+        return everywhere(full.shape, parallel.ranks)
+    alike = {
+        i.placement
+        for i in parallel.inputs
+        if i.placement is not None
+        and (i.placement.full, parallel.values[i.value].shape) == (full.shape, value.shape)
+    }
+    if isinstance(own, Output) and len(alike) == 1:
+        notes.append(_inferred(name, f"{name} lies as the inputs of its shape do"))
+        return alike.pop()
+    cut = _divided(value.shape, full.shape, parallel.ranks)
+    if cut is None:
+        raise InvalidInput(
+            f"nothing states which part of {list(full.shape)} the parallel side's "
+            f"{list(value.shape)} is",
+            name,
+        )
+    notes.append(_inferred(name, f"{name} is divided along dimension {cut} in the order of ranks"))
+    size = value.shape[cut]
+    starts = tuple(
+        tuple(rank * size if d == cut else 0 for d in range(len(full.shape)))
+        for rank in range(parallel.ranks)
+    )
+    return Placement(full.shape, starts)
+
+
+def _inferred(name: str, text: str) -> Assumption:
+    return Assumption("inferred", name, "", text)
+
+
+def _divided(part: Shape, full: Shape, ranks: int) -> int | None:
+    """The one dimension that is ``ranks`` times as large in full."""
+    if len(part) != len(full):
+        return None
+    other = [d for d in range(len(full)) if part[d] != full[d]]
+    if len(other) != 1 or part[other[0]] * ranks != full[other[0]]:
+        return None
+    return other[0]
+
+
+def plan(name: str, single: Side, parallel: Side, notes: Sequence[Assumption] = ()) -> Plan:
+    """The plan; ``parallel.graph`` has a placement for every input and output."""
+    for side in (single, parallel):
+        without_dead(side.recorder, side.outputs)
+    _constants(single.recorder, parallel.recorder)
+    stated = [h.placement for h in parallel.recorder.held]
+    results = [o.placement for o in parallel.graph.outputs]
+    known = [p for p in results if p is not None]
+    mesh = mesh_of(parallel.recorder, [*stated, *known], parallel.graph.axes)
+    alone = programs(single.recorder, Mesh((), ()), single.outputs, "single")
+    ranks = programs(parallel.recorder, mesh, parallel.outputs, "parallel")
+    assumed = dict.fromkeys((*notes, *single.recorder.notes, *parallel.recorder.notes))
+    return Plan(
+        name,
+        alone[0],
+        ranks,
+        microbatches=1,
+        assumed=tuple(assumed),
+        expectations=tuple(_rows(single, parallel, mesh)),
+    )
+
+
+def _rows(single: Side, parallel: Side, mesh: Mesh) -> Iterator[Expectation]:
+    """One row for every output and program."""
+    bases = mesh.bases() if mesh.extents else [0]
+    for number, output in enumerate(parallel.graph.outputs):
+        own = (Addend(0, 0, single.outputs[number]),)
+        for index, base in enumerate(bases):
+            if output.placement is None:
+                raise InvalidInput("nothing states where it lies", f"output {output.name}")
+            held = (Addend(index, 0, parallel.outputs[number]),)
+            yield Expectation(
+                "output", output.name, own, held, offsets(output.placement, mesh, base)
+            )
+
+
+# -- constants ---------------------------------------------------------------------------------
+
+
+def _constants(single: Recorder, parallel: Recorder) -> None:
+    """Tensors of unlike numbers become named inputs of both sides: of the parallel side, a box of
+    one of the single side's with the very same numbers.  A proof then holds for any numbers."""
+    known: list[tuple[str, Array]] = []
+    for number, constant in enumerate(single.constants):
+        (array,) = constant.arrays
+        known.append((f"constant {number}", array))
+        single.held.append(
+            _held(single, constant, f"constant {number}", everywhere(array.shape, 1))
+        )
+    for constant in parallel.constants:
+        found = _found(constant, known, parallel.ranks)
+        if found is None:
+            parallel.refuse(
+                constant.value, "constant of numbers that the single side does not hold"
+            )
+        else:
+            parallel.held.append(_held(parallel, constant, *found))
+
+
+def _held(recorder: Recorder, constant: Constant, name: str, placement: Placement) -> Held:
+    return Held(constant.value, name, recorder.values[constant.value].dtype, placement, "constant")
+
+
+def _found(
+    constant: Constant, known: Sequence[tuple[str, Array]], ranks: int
+) -> tuple[str, Placement] | None:
+    """Which box of which known tensor has these numbers, on every rank; None: none has."""
+    for name, full in known:
+        starts = []
+        for array in constant.arrays:
+            at = _inside(array, full)
+            if at is None:
+                break
+            starts.append(at)
+        else:
+            rows = starts * ranks if len(starts) == 1 else starts
+            return name, Placement(full.shape, tuple(rows))
+    return None
+
+
+def _inside(part: Array, full: Array) -> tuple[int, ...] | None:
+    """Where ``part`` lies in ``full``, at a multiple of its own size."""
+    if part.ndim != full.ndim or any(f % p for p, f in zip(part.shape, full.shape, strict=True)):
+        return None
+    counts = [f // p for p, f in zip(part.shape, full.shape, strict=True)]
+    for index in np.ndindex(*counts):
+        at = tuple(i * p for i, p in zip(index, part.shape, strict=True))
+        box = full[tuple(slice(a, a + p) for a, p in zip(at, part.shape, strict=True))]
+        if np.array_equal(box, part):
+            return at
+    return None

@@ -1,0 +1,92 @@
+"""A graph as it was read, run in NumPy on all ranks in lock-step: the judge of a translation.
+
+Written from XLA's documentation and from nothing of ours that translates.  Floats are computed in
+float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.frontends.graphs.graph import Graph, Node, PerRank
+from shardproof.frontends.hlo import semantics
+from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.module import Array
+
+
+def run(graph: Graph, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    """The outputs of every rank (outer list: ranks) for the inputs of every rank."""
+    if len(inputs) != graph.ranks or any(len(own) != len(graph.inputs) for own in inputs):
+        raise InvalidInput(f"inputs of {len(inputs)} ranks for a graph on {graph.ranks}")
+    held: list[dict[int, Array]] = []
+    for own in inputs:
+        held.append({i.value: _double(x) for i, x in zip(graph.inputs, own, strict=True)})
+    for node in graph.nodes:
+        (result,) = node.results
+        if node.groups or node.pairs or node.target == "collective-permute":
+            for rank, found in enumerate(_joined(graph, node, held)):
+                held[rank][result] = found
+            continue
+        for rank, values in enumerate(held):
+            values[result] = _local(graph, node, values, rank)
+    return [[values[o.value] for o in graph.outputs] for values in held]
+
+
+def _double(x: Array) -> Array:
+    return x.astype(np.float64) if np.issubdtype(x.dtype, np.floating) else np.asarray(x)
+
+
+def _local(graph: Graph, node: Node, own: dict[int, Array], rank: int) -> Array:
+    value = graph.values[node.results[0]]
+    if node.target == "constant":
+        known = node.attrs["value"]
+        assert isinstance(known, Known)
+        return _double(known.at(rank))
+    xs = [own[v] for v in node.operands]
+    if "starts" in node.attrs:
+        xs += [
+            np.array(s.values[rank] if isinstance(s, PerRank) else s) for s in node.attrs["starts"]
+        ]
+    found = semantics.apply(node.target, node.attrs, xs, value.shape)
+    if found.shape != value.shape:
+        raise Unsupported(
+            f"{node.name}: {node.target} gives {list(found.shape)}, the file says "
+            f"{list(value.shape)}"
+        )
+    return _double(found)
+
+
+def _joined(graph: Graph, node: Node, held: Sequence[dict[int, Array]]) -> list[Array]:
+    (x,) = node.operands
+    given = [own[x] for own in held]
+    if node.target == "collective-permute":
+        found = [np.zeros_like(g) for g in given]
+        for source, target in node.pairs:
+            found[target] = given[source]
+        return found
+    found = list(given)
+    for group in node.groups:
+        parts = [given[rank] for rank in group]
+        for place, rank in enumerate(group):
+            found[rank] = _member(node, parts, place)
+    return found
+
+
+def _member(node: Node, parts: Sequence[Array], place: int) -> Array:
+    """What the member at ``place`` of a group has afterwards."""
+    if node.target == "all-gather":
+        return np.concatenate(parts, axis=node.attrs["dimensions"][0])
+    if node.target == "all-to-all":
+        (dim,) = node.attrs["dimensions"]
+        cut = [np.split(p, len(parts), axis=dim)[place] for p in parts]
+        return np.concatenate(cut, axis=dim)
+    function, _ = semantics.REDUCTIONS[node.attrs["to_apply"]]
+    total = np.asarray(function(np.stack(parts), axis=0))
+    if node.target == "all-reduce":
+        return total
+    if node.target == "reduce-scatter":
+        return np.split(total, len(parts), axis=node.attrs["dimensions"][0])[place]
+    raise Unsupported(f"{node.target} joins ranks in no way that is known")

@@ -1,0 +1,41 @@
+"""HLO and StableHLO text as a frontend: a file for each side, read in a bounded child.
+
+The single side is what JAX lowers for one device, the parallel side what XLA's partitioner wrote
+(``--xla_dump_hlo_pass_re=spmd-partition.*``); shardings of parameters state where inputs lie.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan_files import store
+from shardproof.frontends.untrusted.child import run_bounded
+
+HLO = re.compile(rb"\s*HloModule\s")
+STABLE = re.compile(rb"\s*(?:#loc[^\n]*\n\s*)*module\s*(?:@|attributes|\{)")
+
+
+class Hlo:
+    """See `frontends.frontend.Frontend`."""
+
+    name = "HLO text"
+    files = "HLO or StableHLO text (.hlo, .txt, .mlir)"
+    suffixes = (".hlo", ".txt", ".mlir", ".hlo.txt")
+    options = frozenset[str]()
+
+    def accepts(self, path: Path, head: bytes) -> bool:
+        return bool(HLO.match(head) or STABLE.match(head))
+
+    def read_pair(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Plan:
+        function = "shardproof.frontends.hlo.read:pair"
+        return store.from_bytes(run_bounded(function, [str(single), str(parallel)]))
+
+    def read_side(self, path: Path) -> Plan:
+        function = "shardproof.frontends.hlo.read:side"
+        return store.from_bytes(run_bounded(function, [str(path)]))
+
+
+FRONTEND = Hlo()

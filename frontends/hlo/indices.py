@@ -1,0 +1,329 @@
+"""Rules for integers that are computed of ids: exact functions of the id, gathers and scatters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.graphs.graph import Node, Shape
+from shardproof.frontends.hlo import piecewise
+from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, chosen_rows, per_rank
+from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.piecewise import Function
+from shardproof.frontends.hlo.state import Lowering
+
+_LETTERS = "abcdefghijklmnopqrstuwxyz"
+
+
+def same_place(x: Ids, y: Ids) -> bool:
+    """Whether both are functions of the same id at every position."""
+    return (x.origin, x.axes, x.shape) == (y.origin, y.axes, y.shape)
+
+
+def functions(item: Item, like: Ids, ranks: int) -> tuple[Function, ...]:
+    """An operand as functions of the id of ``like``, on every rank."""
+    if isinstance(item, Ids):
+        if not same_place(item, like):
+            raise Unsupported("arithmetic of ids of unlike positions")
+        return per_rank(item.functions, ranks)
+    if isinstance(item, Known):
+        found = []
+        for rank in range(ranks):
+            number = Known((item.at(rank),), item.dtype).number()
+            if not isinstance(number, int):
+                raise Unsupported("ids together with numbers that differ by position")
+            found.append(piecewise.constant(like.functions[0], int(number)))
+        return tuple(found)
+    raise Unsupported("ids together with computed numbers")
+
+
+def _made(low: Lowering, like: Ids, found: Sequence[Function]) -> Ids:
+    same = all(f == found[0] for f in found)
+    return Ids(like.origin, like.axes, like.shape, tuple(found[:1] if same else found))
+
+
+def _like(xs: Sequence[Item]) -> Ids:
+    return next(x for x in xs if isinstance(x, Ids))
+
+
+def combine(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Arithmetic, comparisons and logic of ids and constants."""
+    like, ranks = _like(xs), low.graph.ranks
+    f, g = (functions(x, like, ranks) for x in xs)
+    if node.target == "compare":
+        direction = node.attrs["direction"]
+        return _made(
+            low,
+            like,
+            [piecewise.compare(direction, p, q) for p, q in zip(f, g, strict=True)],
+        )
+    return _made(
+        low, like, [piecewise.combine(node.target, p, q) for p, q in zip(f, g, strict=True)]
+    )
+
+
+def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    like, ranks = _like(xs), low.graph.ranks
+    lows, f, highs = (functions(x, like, ranks) for x in xs)
+    return _made(
+        low,
+        like,
+        [
+            piecewise.combine("minimum", piecewise.combine("maximum", p, a), b)
+            for a, p, b in zip(lows, f, highs, strict=True)
+        ],
+    )
+
+
+def select(low: Lowering, node: Node, p: Ids, x: Item, y: Item) -> Item:
+    """Of indices; or rows that count only for some ids, zero elsewhere."""
+    ranks = low.graph.ranks
+    if all(isinstance(i, Ids | Known) for i in (x, y)) and low.dtype(node) != "float32":
+        chosen = functions(p, p, ranks)
+        f, g = (functions(i, p, ranks) for i in (x, y))
+        return _made(
+            low, p, [piecewise.select(c, a, b) for c, a, b in zip(chosen, f, g, strict=True)]
+        )
+    for rows, other, kept in ((x, y, True), (y, x, False)):
+        if isinstance(rows, Lookup) and isinstance(other, Known):
+            if other.number() == 0:
+                return _restricted(low, rows, p, kept)
+            raise Narrow(rows.ids.origin, low.recorder.shape(rows.table)[rows.dim])
+    raise Unsupported("a choice by ids between what are no rows")
+
+
+def _restricted(low: Lowering, rows: Lookup, p: Ids, kept: bool) -> Lookup:
+    if p.origin != rows.ids.origin:
+        raise Unsupported("rows that are chosen by other ids")
+    for d, a in enumerate(p.axes):
+        if a >= 0 and rows.places[a] != d:
+            raise Unsupported("rows that are chosen by ids of other positions")
+    ranks = low.graph.ranks
+    found = []
+    for live, f in zip(per_rank(rows.live, ranks), per_rank(p.functions, ranks), strict=True):
+        found.append(piecewise.combine("and", live, f if kept else piecewise.negated(f)))
+    return Lookup(
+        rows.table,
+        rows.dim,
+        rows.ids,
+        rows.equation,
+        rows.places,
+        rows.dims,
+        rows.shape,
+        tuple(found),
+    )
+
+
+def cast(x: Ids, source: str, target: str) -> Ids:
+    """Between integers where all values fit; to predicates: whether it is not zero."""
+    if target == "bool" and source != "bool":
+        zero = piecewise.constant(x.functions[0], 0)
+        return Ids(
+            x.origin, x.axes, x.shape, tuple(piecewise.compare("NE", f, zero) for f in x.functions)
+        )
+    bits = int("".join(c for c in target if c.isdigit()) or 1)
+    least, most = (0, 1 << bits) if target[0] in "ub" else (-(1 << bits - 1), 1 << bits - 1)
+    for f in x.functions:
+        for p in f:
+            if not all(least <= p.at(i) < most for i in (p.low, p.high - 1)):
+                raise Unsupported(f"a conversion of ids to {target} in which not all fit")
+    return x
+
+
+def broadcast(x: Ids, dims: Sequence[int], shape: Shape) -> Ids:
+    axes = [-1] * len(shape)
+    for i, d in enumerate(dims):
+        axes[d] = x.axes[i]
+    return Ids(x.origin, tuple(axes), shape, x.functions)
+
+
+def reshape(low: Lowering, x: Ids, shape: Shape) -> Item:
+    """Dimensions of one position come and go; other reshapes are of ids alone."""
+    if [n for n in x.shape if n != 1] == [n for n in shape if n != 1]:
+        old = [a for a, n in zip(x.axes, x.shape, strict=True) if n != 1]
+        axes = iter(old)
+        return Ids(x.origin, tuple(next(axes) if n != 1 else -1 for n in shape), shape, x.functions)
+    if any(len(f) > 1 or f[0][2:] != (1, 0) for f in x.functions):
+        raise Unsupported("a reshape of computed ids")
+    return moved(low, x, ("view", shape), lambda v: low.values.view(v, shape))
+
+
+def moved(low: Lowering, x: Ids, key: tuple[object, ...], move: Callable[[int], int]) -> Ids:
+    """Ids as a tensor of the body, moved: an origin of its own, the same one for the same move."""
+    value = low.tensor(x)
+    known = low.recorder.known((*key, value))
+    found = move(value) if known is None else known
+    low.recorder.once((*key, value), found)
+    if value in low.origins:
+        low.origins[found] = low.origins[value]
+    shape = low.recorder.shape(found)
+    return Ids(found, own_axes(shape), shape, x.functions)
+
+
+def own_axes(shape: Shape) -> tuple[int, ...]:
+    """Axes of an origin: dimensions of one position are not counted."""
+    return tuple(d if n != 1 else -1 for d, n in enumerate(shape))
+
+
+def transpose(x: Ids, dims: Sequence[int]) -> Ids:
+    return Ids(
+        x.origin,
+        tuple(x.axes[d] for d in dims),
+        tuple(x.shape[d] for d in dims),
+        x.functions,
+    )
+
+
+def reduce(low: Lowering, x: Ids, dims: Sequence[int], shape: Shape, how: str, start: Item) -> Item:
+    """Over dimensions of one position."""
+    neutral = {"and": True, "or": False, "add": 0}.get(how)
+    if any(x.shape[d] != 1 for d in dims) or not isinstance(start, Known) or neutral is None:
+        raise Unsupported(f"a reduction of ids by {how}")
+    if start.number() != neutral:
+        raise Unsupported(f"a reduction of ids by {how} from {start.number()}")
+    return reshape(low, x, shape)
+
+
+# -- gathers and scatters --------------------------------------------------------------------------
+
+
+def _index(x: Item, node: Node, map_key: str) -> tuple[Ids, tuple[int, ...]]:
+    """Scalar ids without the dimension of index vectors, and its dimensions."""
+    if not isinstance(x, Ids):
+        raise Unsupported("rows chosen by computed numbers")
+    vector = node.attrs["index_vector_dim"]
+    if len(node.attrs[map_key]) != 1:
+        raise Unsupported("rows chosen by vectors of several indices")
+    if vector == len(x.shape):
+        return x, tuple(range(len(x.shape)))
+    if x.shape[vector] != 1:
+        raise Unsupported("rows chosen by vectors of several indices")
+    kept = tuple(d for d in range(len(x.shape)) if d != vector)
+    return (
+        Ids(
+            x.origin,
+            tuple(x.axes[d] for d in kept),
+            tuple(x.shape[d] for d in kept),
+            x.functions,
+        ),
+        kept,
+    )
+
+
+def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Rows along one dimension; indices clamp, as XLA says."""
+    attrs = node.attrs
+    ids, kept = _index(xs[1], node, "start_index_map")
+    table = low.tensor(xs[0])
+    shape = low.recorder.shape(table)
+    (dim,) = attrs["start_index_map"]
+    batching = dict(
+        zip(
+            attrs.get("operand_batching_dims", ()),
+            (kept.index(d) for d in attrs.get("start_indices_batching_dims", ())),
+            strict=True,
+        )
+    )
+    sizes = tuple(1 if d == dim or d in batching else n for d, n in enumerate(shape))
+    if attrs["slice_sizes"] != sizes or attrs.get("collapsed_slice_dims", ()) != (dim,):
+        raise Unsupported("a gather of other boxes than whole rows")
+    letters = iter(_LETTERS)
+    own = [next(letters) for _ in low.recorder.shape(ids.origin)]
+    names = []
+    for d in range(len(shape)):
+        axis = ids.axes[batching[d]] if d in batching else -1
+        names.append("v" if d == dim else own[axis] if axis >= 0 else next(letters))
+    windows = [d for d in range(len(shape)) if d != dim and d not in batching]
+    back = {e: d for d, e in batching.items()}
+    result, dims, places = [], [], [-1] * len(own)
+    at, batch = iter(windows), iter(range(len(ids.shape)))
+    for d, n in enumerate(low.shape(node)):
+        if d in attrs.get("offset_dims", ()):
+            name = names[next(at)]
+        else:
+            e = next(batch)
+            axis = ids.axes[e]
+            if axis >= 0:
+                places[axis] = d
+            name = own[axis] if axis >= 0 else names[back[e]] if e in back else ""
+        if name and not (n == 1 and name in result):
+            result.append(name)
+            dims.append(d)
+    rows = shape[dim]
+    clamped = tuple(
+        piecewise.combine(
+            "minimum",
+            piecewise.combine("maximum", f, piecewise.constant(f, 0)),
+            piecewise.constant(f, rows - 1),
+        )
+        for f in ids.functions
+    )
+    return Lookup(
+        table,
+        dim,
+        Ids(ids.origin, ids.axes, ids.shape, clamped),
+        f"{''.join(own)}v,{''.join(names)}->{''.join(result)}",
+        tuple(places),
+        tuple(dims),
+        low.shape(node),
+        (piecewise.constant(ids.functions[0], 1),),
+    )
+
+
+def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Rows added along one dimension; what is out of bounds is dropped, as XLA says."""
+    attrs = node.attrs
+    if attrs["to_apply"] != "add":
+        raise Unsupported(f"a scatter by {attrs['to_apply']}")
+    ids, kept = _index(xs[1], node, "scatter_dims_to_operand_dims")
+    (dim,) = attrs["scatter_dims_to_operand_dims"]
+    shape = low.shape(node)
+    updates = low.tensor(xs[2])
+    batching = dict(
+        zip(
+            attrs.get("input_batching_dims", ()),
+            (kept.index(d) for d in attrs.get("scatter_indices_batching_dims", ())),
+            strict=True,
+        )
+    )
+    if attrs.get("inserted_window_dims", ()) != (dim,):
+        raise Unsupported("a scatter of other boxes than whole rows")
+    letters = iter(_LETTERS)
+    own = [next(letters) for _ in low.recorder.shape(ids.origin)]
+    windows = [d for d in range(len(shape)) if d != dim and d not in batching]
+    names = ["v" if d == dim else "" for d in range(len(shape))]
+    given = []
+    at, batch = iter(windows), iter(range(len(ids.shape)))
+    back = {e: d for d, e in batching.items()}
+    for d, n in enumerate(low.recorder.shape(updates)):
+        if d in attrs.get("update_window_dims", ()):
+            target = next(at)
+            if shape[target] != n:
+                raise Unsupported("a scatter of other boxes than whole rows")
+            names[target] = name = next(letters)
+        else:
+            e = next(batch)
+            name = own[ids.axes[e]] if ids.axes[e] >= 0 else next(letters)
+            if e in back:
+                names[back[e]] = name
+        given.append(name)
+    starts, rows = [], shape[dim]
+    ranks = low.graph.ranks
+    for f in per_rank(ids.functions, ranks):
+        inside = piecewise.combine(
+            "and",
+            piecewise.compare("GE", f, piecewise.constant(f, 0)),
+            piecewise.compare("LT", f, piecewise.constant(f, rows)),
+        )
+        found = chosen_rows(f, inside, rows)
+        if found is None:
+            raise Narrow(ids.origin, rows)
+        if len(found) != 1 or found[0].size != rows:
+            raise Unsupported("a scatter that writes some of the rows")
+        starts.append(found[0].id)
+    onehot = low.values.onehot(ids.origin, starts, rows)
+    equation = f"{''.join(own)}v,{''.join(given)}->{''.join(names)}"
+    added = low.op("einsum", onehot, updates, equation=equation)
+    if isinstance(xs[0], Known) and xs[0].number() == 0:
+        return added
+    return Tensor(low.recorder.op("add", low.tensor(xs[0]), added.value))

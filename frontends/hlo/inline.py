@@ -1,0 +1,393 @@
+"""A module as one graph: calls and fusions inlined, loops unrolled, what is known folded.
+
+What is left are operators on tensors.  A loop is unrolled while its condition is known (its counter
+is folded); a condition that depends on data is refused.  The rank number is known on every rank, so
+that what is computed of it becomes `PerRank` attributes: one graph is what all ranks run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.engine.plan.ir import Source
+from shardproof.frontends.graphs.graph import (
+    MOST_NODES,
+    Graph,
+    Groups,
+    Input,
+    Node,
+    Output,
+    PerRank,
+    Placement,
+    Value,
+)
+from shardproof.frontends.graphs.graph import check as check_graph
+from shardproof.frontends.hlo import known
+from shardproof.frontends.hlo.groups import pairs, replica_groups, sharding
+from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.module import Computation, Instruction, Module, Type
+from shardproof.frontends.hlo.opcodes import COLLECTIVES, typed
+from shardproof.frontends.hlo.semantics import REDUCTIONS, starts
+
+#: A tensor of the graph by its number, a known one, or a tuple of these.
+Item: TypeAlias = "int | Known | tuple[Item, ...]"
+
+MOST_CALLS = 64
+MOST_ROUNDS = 1 << 16
+_GIVEN = frozenset({"parameter", "constant", "iota", "partition-id", "replica-id"})
+#: Custom calls that hand on their operand: they carry annotations.
+IDENTITIES = frozenset({"Sharding", "xla.sdy.FuncResultSharding"})
+
+
+def graph(module: Module) -> Graph:
+    """The graph that every device of the module runs; raises `InvalidInput` or `Unsupported`, with
+    the line."""
+    if module.partitions > 1 and module.replicas > 1:
+        raise Unsupported(
+            f"{module.replicas} replicas of {module.partitions} partitions (either must be 1)"
+        )
+    found = _Inliner(module).run()
+    check_graph(found, module.name)
+    return found
+
+
+class _Inliner:
+    """What has been emitted so far of a module's graph."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.devices = module.partitions * module.replicas
+        self.values: list[Value] = []
+        self.nodes: list[Node] = []
+        self.constants: dict[int, tuple[Known, int]] = {}
+
+    def run(self) -> Graph:
+        entry = self.module.computations[self.module.entry]
+        parameters = sorted(
+            (i for i in entry.instructions if i.opcode == "parameter"), key=lambda i: i.number
+        )
+        if [p.number for p in parameters] != list(range(len(parameters))):
+            raise InvalidInput("parameters are not numbered from 0 on", entry.name)
+        inputs = []
+        names = _names(parameters)
+        for parameter, name in zip(parameters, names, strict=True):
+            if parameter.type.parts is not None:
+                raise Unsupported(f"parameter {parameter.name} is a tuple")
+            value = self.value(parameter.name, parameter)
+            inputs.append(Input(value, name, self.placement(parameter)))
+        given: list[Item] = [i.value for i in inputs]
+        root = self.computation(entry, given, "", ())
+        results = root if isinstance(root, tuple) else (root,)
+        outputs = []
+        for number, item in enumerate(results):
+            if isinstance(item, tuple):
+                raise Unsupported("a result that is a tuple of tuples")
+            outputs.append(Output(self.tensor(item), f"result[{number}]"))
+        return Graph(
+            self.module.dialect,
+            tuple(self.values),
+            tuple(self.nodes),
+            tuple(inputs),
+            tuple(outputs),
+            self.devices,
+        )
+
+    def placement(self, parameter: Instruction) -> Placement | None:
+        """As the sharding of a parameter of a partitioned module states it."""
+        text = parameter.attrs.get("sharding")
+        if text is None or self.devices == 1:
+            return None
+        return sharding(text, parameter.type.shape, self.devices, local=True)
+
+    # -- values -----------------------------------------------------------------------------
+
+    def value(self, name: str, instruction: Instruction) -> int:
+        self.values.append(Value(name, instruction.type.shape, instruction.type.dtype))
+        return len(self.values) - 1
+
+    def tensor(self, item: Item) -> int:
+        """The value number of an item; a known one becomes a constant node once."""
+        if isinstance(item, tuple):
+            raise InvalidInput("a tuple where a tensor is expected")
+        if isinstance(item, int):
+            return item
+        if id(item) not in self.constants:
+            self.values.append(Value("constant", item.shape, item.dtype))
+            number = len(self.values) - 1
+            self.node(Node(f"constant.{number}", "constant", (), (number,), {"value": item}))
+            self.constants[id(item)] = (item, number)
+        return self.constants[id(item)][1]
+
+    def node(self, node: Node) -> None:
+        if len(self.nodes) >= MOST_NODES:
+            raise InvalidInput(f"more than {MOST_NODES} operators")
+        self.nodes.append(node)
+
+    # -- computations -----------------------------------------------------------------------
+
+    def computation(
+        self, found: Computation, given: Sequence[Item], prefix: str, stack: tuple[str, ...]
+    ) -> Item:
+        """The root of a computation whose parameters are ``given``."""
+        if found.name in stack or len(stack) > MOST_CALLS:
+            raise InvalidInput(f"{found.name} calls itself, or calls are deeper than {MOST_CALLS}")
+        stack = (*stack, found.name)
+        items: dict[str, Item] = {}
+        for instruction in found.instructions:
+            try:
+                items[instruction.name] = self.instruction(instruction, items, given, prefix, stack)
+            except InvalidInput as error:
+                if error.where:
+                    raise
+                raise error.within(f"line {instruction.line}") from None
+            except Unsupported as error:
+                operands = [items[name] for name in instruction.operands]
+                items[instruction.name] = self.refused(instruction, operands, prefix, str(error))
+        return items[found.root]
+
+    def instruction(
+        self,
+        i: Instruction,
+        items: Mapping[str, Item],
+        given: Sequence[Item],
+        prefix: str,
+        stack: tuple[str, ...],
+    ) -> Item:
+        attrs = typed(i)
+        operands = [items[name] for name in i.operands]
+        if i.opcode in _GIVEN:
+            return self.given(i, attrs, given)
+        match i.opcode:
+            case "tuple":
+                return tuple(operands)
+            case "get-tuple-element":
+                inner = operands[0]
+                if not isinstance(inner, tuple) or i.number >= len(inner):
+                    raise InvalidInput(f"element {i.number} of what is no such tuple")
+                return inner[i.number]
+            case "call" | "fusion":
+                name = attrs.get("to_apply") or attrs.get("calls") or ""
+                return self.computation(self.named(name), operands, f"{prefix}{i.name}/", stack)
+            case "while":
+                return self.loop(i, attrs, operands[0], prefix, stack)
+            case "opt-barrier" | "copy":
+                return operands[0]
+            case "custom-call":
+                target = attrs.get("custom_call_target", "").strip('"')
+                if target not in IDENTITIES:
+                    raise Unsupported(f"custom-call to {target}, which is not declared")
+                return operands[0]
+        return self.operator(i, attrs, operands, prefix)
+
+    def given(self, i: Instruction, attrs: Mapping[str, Any], given: Sequence[Item]) -> Item:
+        """What depends on no operand."""
+        match i.opcode:
+            case "parameter":
+                if not 0 <= i.number < len(given):
+                    raise InvalidInput(f"parameter {i.number} of {len(given)}")
+                return given[i.number]
+            case "iota":
+                return known.iota(i.type, attrs["iota_dimension"])
+            case "constant" if i.literal is not None:
+                return known.constant(i.literal, i.type)
+        own = self.module.partitions if i.opcode == "partition-id" else self.module.replicas
+        return known.ranks(range(self.devices) if own > 1 else [0], i.type)
+
+    def refused(self, i: Instruction, operands: Sequence[Item], prefix: str, reason: str) -> Item:
+        """An operator that is not understood: a node that says so, with results of its types."""
+        given = [self.tensor(x) for item in operands for x in _flat(item)]
+        results = []
+        for part in _parts(i.type):
+            self.values.append(Value(f"{prefix}{i.name}", part.shape, part.dtype))
+            results.append(len(self.values) - 1)
+        attrs = {"refused": reason}
+        name = f"{prefix}{i.name}"
+        self.node(Node(name, i.opcode, tuple(given), tuple(results), attrs, source=self.source(i)))
+        return _shaped(i.type, iter(results))
+
+    def named(self, name: str) -> Computation:
+        if name not in self.module.computations:
+            raise InvalidInput(f"computation {name} does not exist")
+        return self.module.computations[name]
+
+    def loop(
+        self,
+        i: Instruction,
+        attrs: Mapping[str, Any],
+        state: Item,
+        prefix: str,
+        stack: tuple[str, ...],
+    ) -> Item:
+        """A loop, unrolled while its condition is known."""
+        condition, body = self.named(attrs.get("condition", "")), self.named(attrs.get("body", ""))
+        for number in range(MOST_ROUNDS):
+            inner = f"{prefix}{i.name}[{number}]/"
+            goes_on = self.computation(condition, [state], inner, stack)
+            going = goes_on.number() if isinstance(goes_on, Known) else None
+            if going is None:
+                raise Unsupported(f"while {i.name}, whose condition is not constant")
+            if not going:
+                return state
+            state = self.computation(body, [state], inner, stack)
+        raise Unsupported(f"while {i.name}, which has more than {MOST_ROUNDS} rounds")
+
+    # -- operators --------------------------------------------------------------------------
+
+    def operator(
+        self, i: Instruction, attrs: dict[str, Any], operands: Sequence[Item], prefix: str
+    ) -> Item:
+        if any(isinstance(x, tuple) for x in operands):
+            raise Unsupported(f"operator {i.opcode} of a tuple")
+        if i.type.parts is not None:
+            raise Unsupported(f"operator {i.opcode} with several results")
+        if i.opcode == "convert":
+            attrs["dtype"] = i.type.dtype
+        if "to_apply" in attrs:
+            attrs["to_apply"] = self.reduction(attrs["to_apply"])
+        constants = [x for x in operands if isinstance(x, Known)]
+        if i.opcode not in COLLECTIVES and len(constants) == len(operands):
+            folded = known.fold(i.opcode, attrs, constants, i.type)
+            if folded is not None:
+                return folded
+        if i.opcode == "select" and isinstance(operands[0], Known):
+            chosen = operands[0].number()
+            if chosen is not None:
+                return operands[1] if chosen else operands[2]
+        groups, linked = self.joined(i, attrs)
+        tensors = self.starts(i, attrs, operands)
+        result = self.value(f"{prefix}{i.name}", i)
+        self.node(
+            Node(
+                f"{prefix}{i.name}",
+                i.opcode,
+                tuple(self.tensor(x) for x in tensors),
+                (result,),
+                attrs,
+                groups,
+                linked,
+                self.source(i),
+            )
+        )
+        return result
+
+    def starts(
+        self, i: Instruction, attrs: dict[str, Any], operands: Sequence[Item]
+    ) -> Sequence[Item]:
+        """Known starts of dynamic slices become an attribute, already clamped."""
+        first = {"dynamic-slice": 1, "dynamic-update-slice": 2}.get(i.opcode)
+        if first is None or not all(isinstance(x, Known) for x in operands[first:]):
+            return operands
+        source, part = operands[0], operands[first - 1]
+        full = source.shape if isinstance(source, Known) else self.values[self.number(source)].shape
+        sizes = i.type.shape if first == 1 else self.shape(part)
+        table = [
+            starts(
+                [x.at(rank).item() for x in operands[first:] if isinstance(x, Known)], full, sizes
+            )
+            for rank in range(self.devices)
+        ]
+        columns = [tuple(row[d] for row in table) for d in range(len(full))]
+        attrs["starts"] = tuple(c[0] if len(set(c)) == 1 else PerRank(c) for c in columns)
+        return operands[:first]
+
+    def number(self, item: Item) -> int:
+        if not isinstance(item, int):
+            raise InvalidInput("a tuple where a tensor is expected")
+        return item
+
+    def shape(self, item: Item) -> tuple[int, ...]:
+        return item.shape if isinstance(item, Known) else self.values[self.number(item)].shape
+
+    def reduction(self, name: str) -> str:
+        """The operator of a computation that combines its two parameters by one operator."""
+        found = self.named(name)
+        root = {i.name: i for i in found.instructions}[found.root]
+        parameters = [i.name for i in found.instructions if i.opcode == "parameter"]
+        plain = len(found.instructions) == 3 and sorted(root.operands) == sorted(parameters)
+        if not plain or root.opcode not in REDUCTIONS:
+            what = "/".join(i.opcode for i in found.instructions if i.opcode != "parameter")
+            raise Unsupported(f"a reduction by {what[:80]}")
+        if root.opcode in ("add", "multiply") and root.type.dtype == "bool":
+            return "or" if root.opcode == "add" else "and"
+        return root.opcode
+
+    # -- ranks ------------------------------------------------------------------------------
+
+    def joined(
+        self, i: Instruction, attrs: dict[str, Any]
+    ) -> tuple[Groups, tuple[tuple[int, int], ...]]:
+        """Groups of a collective, as device numbers; by XLA's modes.
+
+        With ``channel_id`` and ``use_global_device_ids`` numbers are of devices.  With neither they
+        are of replicas.  With ``channel_id`` alone all-reduce, all-gather and reduce-scatter join
+        all partitions of the replicas named; all-to-all and permutations name partitions.
+        """
+        if i.opcode not in COLLECTIVES:
+            return (), ()
+        if self.devices == 1:
+            raise Unsupported(f"{i.opcode} in a module for one device")
+        channel = "channel_id" in i.attrs
+        world = attrs.pop("use_global_device_ids", "false")
+        if world not in ("true", "false") or (world == "true" and not channel):
+            raise InvalidInput(f"use_global_device_ids={world} of {i.opcode}")
+        own = i.opcode in ("all-to-all", "collective-permute")
+        partitions = self.module.partitions > 1
+        if i.opcode == "collective-permute":
+            links = pairs(attrs.pop("source_target_pairs", "{}"))
+            if channel != partitions:
+                raise Unsupported("a collective-permute of the ids that this module has one of")
+            if any(max(link) >= self.devices for link in links):
+                raise InvalidInput("a collective-permute of devices that do not exist")
+            return (), links
+        text = attrs.pop("replica_groups", "{}")
+        numbered = world == "true" or (own and channel == partitions)
+        if numbered or (not partitions and not (own and channel)):
+            return replica_groups(text, self.devices), ()
+        replica_groups(text, 1)
+        if channel and not own:
+            return (tuple(range(self.devices)),), ()
+        return tuple((n,) for n in range(self.devices)), ()
+
+    def source(self, i: Instruction) -> Source:
+        metadata = i.attrs.get("metadata", "")
+        module = re.search(r'op_name="((?:[^"\\]|\\.)*)"', metadata)
+        file = re.search(r'source_file="([^"]*)"', metadata)
+        line = re.search(r"source_line=(\d+)", metadata)
+        frame = re.search(r"stack_frame_id=(\d+)", metadata)
+        location = ""
+        if file and line:
+            location = f"{file.group(1)}:{line.group(1)}"
+        elif frame:
+            location = self.module.frames.get(int(frame.group(1)), "")
+        return Source(i.name, module.group(1) if module else "", location)
+
+
+def _flat(item: Item) -> list[Item]:
+    """The tensors of an item."""
+    return [x for part in item for x in _flat(part)] if isinstance(item, tuple) else [item]
+
+
+def _parts(type: Type) -> list[Type]:
+    if type.parts is None:
+        return [type]
+    return [x for part in type.parts for x in _parts(part)]
+
+
+def _shaped(type: Type, values: Iterator[int]) -> Item:
+    """Values as the tuple that a type says."""
+    if type.parts is None:
+        return next(values)
+    return tuple(_shaped(part, values) for part in type.parts)
+
+
+def _names(parameters: Sequence[Instruction]) -> list[str]:
+    """Names of inputs as the user wrote them, where the file says so and they are distinct."""
+    found = []
+    for parameter in parameters:
+        name = re.search(r'op_name="((?:[^"\\]|\\.)*)"', parameter.attrs.get("metadata", ""))
+        found.append(re.sub(r"\\(.)", r"\1", name.group(1)) if name else parameter.name)
+    distinct = len(set(found)) == len(found) and all(found)
+    return found if distinct else [f"argument {p.number}" for p in parameters]

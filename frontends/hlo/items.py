@@ -1,0 +1,279 @@
+"""What a value of a graph is while it is lowered: an engine value, or something still symbolic.
+
+Constants stay constants, integers computed of ids stay functions of the id (`Ids`), a gather stays
+a `Lookup` until it is known which rows it really reads.  `Values.tensor` makes an engine value of
+any, or refuses by name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+import numpy as np
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.graphs.graph import PerRank, Shape
+from shardproof.frontends.graphs.recorder import Recorder
+from shardproof.frontends.hlo import exchange, piecewise
+from shardproof.frontends.hlo.exchange import Exchanged
+from shardproof.frontends.hlo.known import Known, compact
+from shardproof.frontends.hlo.piecewise import Function
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value of the body."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """An integer, or a predicate (0 or 1), that is a function of one integer tensor of the body.
+
+    ``axes``: for every dimension, the dimension of the origin that it is, or -1 (repeated, or of
+    one position);
+    ``functions``: one for all ranks, or one for each.
+    """
+
+    origin: int
+    axes: tuple[int, ...]
+    shape: Shape
+    functions: tuple[Function, ...]
+
+    def number(self) -> int | None:
+        """The one number that it is, on all ranks and for all ids."""
+        found = {piecewise.value(f) for f in self.functions}
+        return found.pop() if len(found) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Rows of ``table`` chosen along ``dim`` by ids: ``equation`` takes the one-hot of the ids'
+    origin (its axes, then the chosen dimension) and the table to the result.
+
+    ``ids``: of a row, for every rank; ``live``: 1 for ids whose rows count, 0 where the result is
+    zero instead; ``places``: which dimension of the result each axis of the origin is (-1: none);
+    ``dims``: which dimension of the result each one that the equation gives is.
+    """
+
+    table: int
+    dim: int
+    ids: Ids
+    equation: str
+    places: tuple[int, ...]
+    dims: tuple[int, ...]
+    shape: Shape
+    live: tuple[Function, ...]
+
+
+Item: TypeAlias = "Tensor | Known | Ids | Lookup | Exchanged"
+
+
+class Narrow(Exception):
+    """Ids of an origin must lie in [0, rows) for a lookup to read rows that exist."""
+
+    def __init__(self, origin: int, rows: int) -> None:
+        super().__init__(f"ids of value {origin} choose among {rows} rows")
+        self.origin = origin
+        self.rows = rows
+
+
+def per_rank(functions: Sequence[Function], ranks: int) -> tuple[Function, ...]:
+    return tuple(functions) * ranks if len(functions) == 1 else tuple(functions)
+
+
+def table_of(numbers: Sequence[int]) -> int | PerRank:
+    """An attribute from a number for each rank."""
+    return numbers[0] if len(set(numbers)) == 1 else PerRank(tuple(numbers))
+
+
+class Values:
+    """Makes engine values of items, each once."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def tensor(self, item: Item) -> int:
+        match item:
+            case Tensor(value):
+                return value
+            case Known():
+                return self.known(item)
+            case Ids():
+                return self.ids(item)
+            case Lookup():
+                return self.lookup(item)
+            case Exchanged():
+                key = ("exchanged", item)
+                found = self.recorder.known(key)
+                return self.recorder.once(
+                    key, exchange.plain(self.recorder, item) if found is None else found
+                )
+
+    # -- constants --------------------------------------------------------------------------
+
+    def known(self, item: Known) -> int:
+        number = item.number()
+        if number is not None:
+            return self.full(item.shape, exact(number))
+        if any(not np.all(np.isfinite(compact(a).astype(np.float64))) for a in item.arrays):
+            raise Unsupported("a constant with numbers that are not finite")
+        cores = [_core(a) for a in item.arrays]
+        wide = tuple(max(c.shape[d] for c in cores) for d in range(len(item.shape)))
+        cores = [np.broadcast_to(c, wide) for c in cores]
+        kept = tuple(d for d, n in enumerate(wide) if n > 1)
+        value = self.recorder.constant([c.reshape([wide[d] for d in kept]) for c in cores])
+        return self.broadcast(value, kept, item.shape)
+
+    def full(self, shape: Shape, number: Fraction) -> int:
+        key = ("full", shape, number)
+        found = self.recorder.known(key)
+        if found is None:
+            found = self.recorder.once(key, self.recorder.op("full", size=shape, value=number))
+        return found
+
+    def broadcast(self, value: int, dims: Sequence[int], shape: Shape) -> int:
+        """Dimension i of the value becomes dimension ``dims[i]``, others are new."""
+        order = sorted(range(len(dims)), key=lambda i: dims[i])
+        if order != list(range(len(dims))):
+            value = self.recorder.op("permute", value, dims=tuple(order))
+        have = self.recorder.shape(value)
+        wide = [1] * len(shape)
+        for i, d in enumerate(sorted(dims)):
+            wide[d] = have[i]
+        value = self.view(value, tuple(wide))
+        if tuple(wide) != shape:
+            value = self.recorder.op("expand", value, size=shape)
+        return value
+
+    def view(self, value: int, shape: Shape) -> int:
+        if self.recorder.shape(value) == shape:
+            return value
+        dtype = self.recorder.values[value].dtype
+        return self.recorder.op("view", value, size=shape, dtype=dtype)
+
+    # -- ids --------------------------------------------------------------------------------
+
+    def ids(self, item: Ids) -> int:
+        """Only ids themselves, moved by a number, are tensors of the body."""
+        number = item.number()
+        if number is not None:
+            return self.full(item.shape, Fraction(number))
+        rules = {f[0][2:] for f in item.functions if len(f) == 1}
+        if len(rules) != 1 or any(len(f) > 1 for f in item.functions):
+            raise Unsupported(
+                "a number that is different functions of an id in different intervals"
+            )
+        slope, offset = rules.pop()
+        kept = [d for d, a in enumerate(item.axes) if a >= 0]
+        axes = [item.axes[d] for d in kept]
+        value = item.origin
+        have = self.recorder.shape(value)
+        if sorted(axes) != [a for a in range(len(have)) if a in axes]:
+            raise Unsupported("ids whose dimensions are permuted")
+        value = self.view(value, tuple(have[a] for a in axes))
+        value = self.broadcast(value, kept, item.shape)
+        if slope != 1:
+            value = self.recorder.op("mul", value, other=Fraction(slope))
+        return self.recorder.op("add", value, other=Fraction(offset)) if offset else value
+
+    def lookup(self, item: Lookup) -> int:
+        """A one-hot of the ids, contracted with the rows that they can choose."""
+        ranks = self.recorder.ranks
+        rows = self.recorder.shape(item.table)[item.dim]
+        found = [
+            chosen_rows(f, live, rows)
+            for f, live in zip(
+                per_rank(item.ids.functions, ranks), per_rank(item.live, ranks), strict=True
+            )
+        ]
+        if any(parts is None for parts in found):
+            raise Narrow(item.ids.origin, rows)
+        starts = [list(parts or ()) for parts in found]
+        if not any(starts):
+            return self.full(item.shape, Fraction(0))
+        if any(len(parts) != 1 for parts in starts):
+            raise Narrow(item.ids.origin, rows)
+        first = [parts[0] for parts in starts]
+        sizes = {(p.row, p.size) for p in first}
+        if len(sizes) != 1:
+            raise Unsupported("a gather that reads other rows on other ranks")
+        row, size = sizes.pop()
+        table = item.table
+        if size < rows:
+            table = self.recorder.op("slice", table, dim=item.dim, start=row, size=size)
+        onehot = self.onehot(item.ids.origin, [p.id for p in first], size)
+        chosen = self.recorder.op("einsum", onehot, table, equation=item.equation)
+        return self.broadcast(chosen, item.dims, item.shape)
+
+    def onehot(self, origin: int, starts: Sequence[int], size: int) -> int:
+        key = ("onehot", origin, tuple(starts), size)
+        found = self.recorder.known(key)
+        if found is None:
+            found = self.recorder.op("onehot", origin, start=table_of(starts), size=size)
+            self.recorder.once(key, found)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Ids from ``id`` on choose rows from ``row`` on, ``size`` of them."""
+
+    id: int
+    row: int
+    size: int
+
+
+def chosen_rows(f: Function, live: Function, rows: int) -> list[Rows] | None:
+    """Which ids choose which rows; None: some choose rows that are none, or one row by many ids."""
+    found: list[Rows] = []
+    cuts = sorted({p.low for p in (*f, *live)} | {f[-1].high})
+    for low, high in itertools.pairwise(cuts):
+        if not next(p for p in live if p.low <= low < p.high).offset:
+            continue
+        rule = next(p for p in f if p.low <= low < p.high)
+        if rule.slope != 1 and high - low > 1:
+            return None
+        if not (rule.at(low) >= 0 and rule.at(high - 1) < rows):
+            return None
+        joined = found and found[-1].id + found[-1].size == low
+        if joined and found[-1].row + found[-1].size == rule.at(low):
+            found[-1] = Rows(found[-1].id, found[-1].row, found[-1].size + high - low)
+        else:
+            found.append(Rows(low, rule.at(low), high - low))
+    return [_widened(found[0], f, rows)] if len(found) == 1 else found
+
+
+def _widened(own: Rows, f: Function, rows: int) -> Rows:
+    """As many rows as can be: an id outside of its domain chooses nothing."""
+    before = own.row if own.id == f[0].low else 0
+    after = rows - own.row - own.size if own.id + own.size == f[-1].high else 0
+    return Rows(own.id - before, own.row - before, own.size + before + after)
+
+
+def exact(number: object) -> Fraction:
+    """A finite number as an exact one; raises `Unsupported`."""
+    if isinstance(number, bool | int):
+        return Fraction(int(number))
+    if isinstance(number, float) and math.isfinite(number):
+        return Fraction(number)
+    raise Unsupported(f"the constant {number}")
+
+
+def _core(
+    array: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    """One position of every dimension along which all numbers repeat."""
+    found = compact(array)
+    for d, n in enumerate(found.shape):
+        if n > 1:
+            first = np.take(found, [0], axis=d)
+            if np.array_equal(np.broadcast_to(first, found.shape), found):
+                found = first
+    return found

@@ -1,0 +1,137 @@
+"""Tensors whose values are known while a program is read, on every rank at once.
+
+Counters of loops, rank numbers and what is computed of them, masks of positions: integers and
+predicates are folded exactly; floats are only moved, never computed with (float32 rounds, our
+numbers do not).  For example, ``partition-id() * 4`` on four ranks is ``Known([0, 4, 8, 12])``, and
+a dynamic slice that begins there is a slice whose start depends on the rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.hlo import semantics
+from shardproof.frontends.hlo.module import Array, Type
+from shardproof.frontends.hlo.opcodes import ELEMENTWISE, MOVEMENT
+
+#: Known tensors may have this many different elements.
+MOST_KNOWN = 1 << 26
+#: What is exact for floats too.
+_EXACT = frozenset({*MOVEMENT, "select", "compare"})
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """``arrays``: one for all ranks, or one for each; repeated elements are held once (NumPy views
+    with stride 0)."""
+
+    arrays: tuple[Array, ...]
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.arrays[0].shape
+
+    def at(self, rank: int) -> Array:
+        """The tensor of rank number ``rank`` (of the graph)."""
+        return self.arrays[rank if len(self.arrays) > 1 else 0]
+
+    def number(self) -> Any:
+        """The one number that all elements on all ranks are; None if there is none."""
+        first: Any = None
+        for array in self.arrays:
+            core = compact(array)
+            if not core.size:
+                return None
+            low, high = core.min(), core.max()
+            if low != high or (first is not None and low != first):
+                return None
+            first = low
+        return first.item()
+
+
+def compact(array: Array) -> Array:
+    """One position of every dimension along which elements repeat by construction."""
+    return array[
+        tuple(
+            slice(0, 1) if step == 0 and n > 1 else slice(None)
+            for step, n in zip(array.strides, array.shape, strict=True)
+        )
+    ]
+
+
+def constant(array: Array, type: Type) -> Known:
+    return Known((array,), type.dtype)
+
+
+def iota(type: Type, dimension: int) -> Known:
+    """The positions along a dimension."""
+    n = type.shape[dimension]
+    if n > MOST_KNOWN:
+        raise Unsupported(f"iota of {n} positions")
+    line = np.arange(n).astype("float32" if type.dtype == "bfloat16" else type.dtype)
+    wide = line.reshape([n if d == dimension else 1 for d in range(len(type.shape))])
+    return Known((np.broadcast_to(wide, type.shape),), type.dtype)
+
+
+def ranks(numbers: Sequence[int], type: Type) -> Known:
+    """A scalar for each rank."""
+    arrays = tuple(np.array(n, dtype=type.dtype) for n in numbers)
+    return Known(arrays if len(set(numbers)) > 1 else arrays[:1], type.dtype)
+
+
+def fold(
+    opcode: str, attrs: Mapping[str, Any], operands: Sequence[Known], type: Type
+) -> Known | None:
+    """The result if it is exact to compute it now; None: it is not."""
+    if opcode not in _EXACT and (
+        _floating(type.dtype) or any(_floating(x.dtype) for x in operands)
+    ):
+        return None if opcode != "convert" else _converted(attrs, operands[0], type)
+    if opcode == "bitcast" and operands[0].shape != type.shape:
+        return None
+    count = max(len(x.arrays) for x in operands)
+    compute = _elementwise if opcode in ELEMENTWISE or opcode == "compare" else semantics.apply
+    arrays = []
+    for rank in range(count):
+        with np.errstate(over="ignore"):
+            found = compute(opcode, attrs, [x.at(rank) for x in operands], type.shape)
+        if compact(found).size * count > MOST_KNOWN:
+            raise Unsupported(f"a constant of {compact(found).size} different elements ({opcode})")
+        arrays.append(found)
+    same = all(a is arrays[0] or np.array_equal(a, arrays[0]) for a in arrays)
+    return Known(tuple(arrays[:1] if same else arrays), type.dtype)
+
+
+def _elementwise(
+    opcode: str, attrs: Mapping[str, Any], xs: Sequence[Array], shape: tuple[int, ...]
+) -> Array:
+    cores = [compact(x) for x in xs]
+    found: Callable[..., Array] = semantics.apply
+    return np.broadcast_to(found(opcode, attrs, cores, shape), shape)
+
+
+def _floating(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
+
+
+def _converted(attrs: Mapping[str, Any], x: Known, type: Type) -> Known | None:
+    """Integers and predicates as floats, where every one is a float exactly."""
+    if _floating(x.dtype) or not _floating(type.dtype):
+        return None
+    arrays = []
+    for array in x.arrays:
+        core = compact(array)
+        if core.size and max(abs(int(core.min())), abs(int(core.max()))) > 256:
+            limit = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11}
+            if max(abs(int(core.min())), abs(int(core.max()))) > limit.get(type.dtype, 256):
+                return None
+        arrays.append(
+            np.broadcast_to(semantics.apply("convert", attrs, [core], core.shape), x.shape)
+        )
+    return Known(tuple(arrays), type.dtype)

@@ -1,0 +1,125 @@
+"""Types and constants of HLO text.
+
+A constant is the number of its element type that is nearest to what is printed: ``0.1`` of f32 is
+``float32(0.1)``, read by NumPy and then exact.  bfloat16 is rounded to nearest even from it.
+"""
+
+from __future__ import annotations
+
+import re
+from math import prod
+
+import numpy as np
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.hlo.module import DTYPES, Array, Type
+
+#: Constants and shapes with more elements are refused.
+MOST_ELEMENTS = 1 << 40
+MOST_WRITTEN = 1 << 22
+_ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\](?:\{[^{}]*\})?")
+_NUMBER = re.compile(r"[^\s{},]+")
+
+
+def parse_type(text: str) -> Type:
+    """``f32[2,4]{1,0}``, ``(f32[], s32[2])``, ``token[]``."""
+    found, end = _type(text, _skip(text, 0), 0)
+    if _skip(text, end) != len(text):
+        raise InvalidInput(f"type {text[:80]!r} is not understood")
+    return found
+
+
+def _skip(text: str, at: int) -> int:
+    while True:
+        while at < len(text) and text[at].isspace():
+            at += 1
+        if not text.startswith("/*", at):
+            return at
+        end = text.find("*/", at)
+        if end < 0:
+            raise InvalidInput("a comment that does not end")
+        at = end + 2
+
+
+def _type(text: str, at: int, depth: int) -> tuple[Type, int]:
+    if depth > 32:
+        raise InvalidInput("types are nested deeper than 32 times")
+    if text.startswith("(", at):
+        parts = []
+        at = _skip(text, at + 1)
+        while not text.startswith(")", at):
+            part, at = _type(text, at, depth + 1)
+            parts.append(part)
+            at = _skip(text, at)
+            if text.startswith(",", at):
+                at = _skip(text, at + 1)
+            elif not text.startswith(")", at):
+                raise InvalidInput(f"type {text[:80]!r} is not understood")
+        return Type(parts=tuple(parts)), at + 1
+    found = _ARRAY.match(text, at)
+    if found is None:
+        raise InvalidInput(f"type {text[at : at + 80]!r} is not understood")
+    return array_type(found.group(1), found.group(2)), found.end()
+
+
+def array_type(element: str, dims: str) -> Type:
+    """The type of an array from its element type and dimensions, as written."""
+    if element == "token":
+        return Type(parts=())
+    if element not in DTYPES:
+        raise InvalidInput(f"element type {element} is not supported")
+    if dims and not re.fullmatch(r"\d{1,15}(?:,\d{1,15})*", dims):
+        raise InvalidInput(f"dimensions [{dims}] are not fixed numbers")
+    shape = tuple(int(n) for n in dims.split(",")) if dims else ()
+    if prod(shape) > MOST_ELEMENTS or len(shape) > 24:
+        raise InvalidInput(f"shape [{dims}] is too large")
+    return Type(shape, DTYPES[element])
+
+
+def parse_literal(text: str, type: Type) -> Array:
+    """``1.5``, ``{1, 2}``, ``{ { 1, 2 }, { 3, 4 } }``, ``false``, ``inf``, ``-nan``."""
+    if type.parts is not None:
+        raise InvalidInput("a constant tuple is not supported")
+    if "..." in text:
+        raise InvalidInput("a constant is printed without its values (print large constants)")
+    words = _NUMBER.findall(re.sub(r"/\*[^*]*\*/", "", text))
+    if len(words) != prod(type.shape) or len(words) > MOST_WRITTEN:
+        raise InvalidInput(f"a constant of {type} with {len(words)} values")
+    return numbers(words, type)
+
+
+def numbers(words: list[str], type: Type) -> Array:
+    """The values of a constant from what is printed of each."""
+    try:
+        if type.dtype == "bool":
+            known = {"true": True, "false": False, "1": True, "0": False}
+            found: Array = np.array([known[word] for word in words], dtype=np.bool_)
+        elif type.dtype == "bfloat16":
+            found = _bfloat16(np.array([_float(word, type) for word in words], dtype=np.float32))
+        elif type.dtype.startswith("float"):
+            found = np.array([_float(word, type) for word in words], dtype=type.dtype)
+        else:
+            found = np.array([int(word) for word in words]).astype(np.dtype(type.dtype))
+            if [int(x) for x in found] != [int(word) for word in words]:
+                raise InvalidInput(f"a constant of {type} is out of range")
+    except (ValueError, KeyError, OverflowError):
+        raise InvalidInput(f"a constant of {type} with values {words[:4]}") from None
+    return found.reshape(type.shape)
+
+
+def _float(word: str, type: Type) -> np.floating[np.typing.NBitBase]:
+    """NumPy reads a decimal of its own element type correctly rounded."""
+    if not re.fullmatch(r"[-+]?(?:nan|inf|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)", word):
+        raise ValueError(word)
+    kind = {"float64": np.float64, "float16": np.float16}.get(type.dtype, np.float32)
+    return kind(word)  # type: ignore[return-value]
+
+
+def _bfloat16(x: Array) -> Array:
+    """Rounded to nearest even, as a float32."""
+    bits = x.view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)) << (
+        np.uint64(16)
+    )
+    result: Array = np.where(np.isfinite(x), rounded.astype(np.uint32).view(np.float32), x)
+    return result

@@ -1,0 +1,168 @@
+"""HLO onto declared operators: one rule for every operator of `opcodes`, in one table.
+
+What a rule cannot say is `Unsupported`, by the operator's name and line; nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.ir import Source
+from shardproof.frontends.graphs.graph import Graph, Node
+from shardproof.frontends.graphs.recorder import Held, everywhere
+from shardproof.frontends.hlo import collectives, elementwise, indices, known, movement, piecewise
+from shardproof.frontends.hlo.items import Ids, Item, Narrow, Tensor
+from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.opcodes import NO_RULE
+from shardproof.frontends.hlo.state import Lowering, Rule, integral
+
+#: Integers that nothing else is known of lie in this range.
+DOMAIN = (0, 1 << 30)
+
+
+def lower(
+    graph: Graph, domains: Mapping[int, tuple[int, int]] | None = None
+) -> tuple[Lowering, list[int], dict[int, tuple[int, int]]]:
+    """The graph's operators, the values of its outputs, and the domains of its integer inputs: as
+    given, or narrowed to the rows that lookups have."""
+    found = dict(domains or {})
+    settled = domains is not None
+    while True:
+        lowering = Lowering(graph, found, settled)
+        try:
+            _run(lowering)
+            return lowering, _outputs(lowering), found
+        except Narrow as error:
+            position = lowering.origins.get(error.origin, -1)
+            low, high = found.get(position, DOMAIN)
+            settled = position < 0 or error.rows >= high
+            if not settled:
+                found[position] = (low, error.rows)
+
+
+def _run(low: Lowering) -> None:
+    """Emit everything; raises `Unsupported`, and `Narrow` where a domain is too wide."""
+    for position, given in enumerate(low.graph.inputs):
+        value = low.graph.values[given.value]
+        number = low.recorder.value(value.shape, value.dtype, given.name)
+        placed = given.placement or everywhere(value.shape, low.graph.ranks)
+        domain = None
+        if integral(value.dtype):
+            domain = low.domains.get(position, DOMAIN)
+            low.origins[number] = position
+            low.items[given.value] = Ids(
+                number,
+                indices.own_axes(value.shape),
+                value.shape,
+                (piecewise.identity(*domain),),
+            )
+        elif value.dtype == "bool":
+            raise Unsupported(f"input {given.name} of predicates")
+        else:
+            low.items[given.value] = Tensor(number)
+        low.recorder.held.append(Held(number, given.name, value.dtype, placed, "batch", domain))
+    for node in low.graph.nodes:
+        low.recorder.source = node.source
+        try:
+            _node(low, node)
+        except Unsupported as error:
+            low.refuse(node, error)
+        except Narrow as error:
+            low.narrow(node, error)
+
+
+def _node(low: Lowering, node: Node) -> None:
+    if "refused" in node.attrs:
+        raise Unsupported(node.attrs["refused"])
+    (result,) = node.results
+    if node.target == "constant":
+        low.items[result] = node.attrs["value"]
+        return
+    rule = RULES.get(node.target)
+    if rule is None:
+        raise Unsupported(NO_RULE)
+    operands = [low.items[v] for v in node.operands]
+    folded = _folded(low, node, operands)
+    found = rule(low, node, operands) if folded is None else folded
+    low.items[result] = found
+    value = low.graph.values[result]
+    shape = low.recorder.shape(found.value) if isinstance(found, Tensor) else found.shape
+    if shape != value.shape:
+        raise Unsupported(f"gives {list(shape)}, the file says {list(value.shape)}")
+
+
+def _folded(low: Lowering, node: Node, operands: Sequence[Item]) -> Item | None:
+    if node.groups or node.pairs:
+        return None
+    constants = [x for x in operands if isinstance(x, Known)]
+    if not constants or len(constants) != len(operands):
+        return None
+    return known.fold(node.target, node.attrs, constants, low.type(node))
+
+
+def _outputs(low: Lowering) -> list[int]:
+    """Values of the outputs."""
+    low.recorder.source = Source()
+    found = []
+    for output in low.graph.outputs:
+        node = Node("", f"output {output.name}", (), (output.value,))
+        try:
+            low.tensor(low.items[output.value])
+        except Unsupported as error:
+            low.refuse(node, error)
+        except Narrow as error:
+            low.narrow(node, error)
+        found.append(low.tensor(low.items[output.value]))
+    return found
+
+
+RULES: Mapping[str, Rule] = {
+    "add": elementwise.add,
+    "subtract": elementwise.subtract,
+    "multiply": elementwise.multiply,
+    "divide": elementwise.divide,
+    "negate": elementwise.negate,
+    "exponential": elementwise.function("exp"),
+    "log": elementwise.function("log"),
+    "logistic": elementwise.function("sigmoid"),
+    "tanh": elementwise.function("tanh"),
+    "rsqrt": elementwise.function("rsqrt"),
+    "sqrt": elementwise.function("sqrt"),
+    "sine": elementwise.function("sin"),
+    "cosine": elementwise.function("cos"),
+    "erf": elementwise.function("erf"),
+    "exponential-minus-one": elementwise.shifted("exp", 0, -1),
+    "log-plus-one": elementwise.shifted("log", 1, 0),
+    "power": elementwise.power,
+    "maximum": elementwise.maximum,
+    "minimum": elementwise.maximum,
+    "clamp": elementwise.clamp,
+    "abs": elementwise.abs,
+    "sign": elementwise.sign,
+    "compare": elementwise.compare,
+    "not": elementwise.invert,
+    "and": elementwise.logical,
+    "or": elementwise.logical,
+    "select": elementwise.select,
+    "convert": elementwise.convert,
+    "is-finite": elementwise.is_finite,
+    "broadcast": movement.broadcast,
+    "reshape": movement.reshape,
+    "bitcast": movement.bitcast,
+    "transpose": movement.transpose,
+    "slice": movement.slice,
+    "dynamic-slice": movement.dynamic_slice,
+    "dynamic-update-slice": movement.dynamic_update,
+    "concatenate": movement.concatenate,
+    "pad": movement.pad,
+    "dot": movement.dot,
+    "reduce": movement.reduce,
+    "gather": indices.gather,
+    "scatter": indices.scatter,
+    "all-reduce": collectives.all_reduce,
+    "all-gather": collectives.all_gather,
+    "reduce-scatter": collectives.reduce_scatter,
+    "all-to-all": collectives.all_to_all,
+    "collective-permute": collectives.permute,
+}

@@ -1,0 +1,86 @@
+"""What HLO text and StableHLO text say, parsed: computations of instructions, nothing interpreted.
+
+Both dialects come here in HLO's words: StableHLO's reader translates names and attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[np.generic]
+#: NumPy names of HLO's element types; a type that is not here is refused by name.
+DTYPES: Mapping[str, str] = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "s8": "int8",
+    "s16": "int16",
+    "s32": "int32",
+    "s64": "int64",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
+    "pred": "bool",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A tensor; ``parts`` is None, or the types of a tuple (``token`` is an empty one)."""
+
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    parts: tuple[Type, ...] | None = None
+
+    def __str__(self) -> str:
+        if self.parts is not None:
+            return "(" + ", ".join(map(str, self.parts)) + ")"
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """``name = type opcode(operands), attrs``; ``attrs`` as written, but without quotes.
+
+    ``literal``: of a constant; ``number``: of a parameter, and of a get-tuple-element.
+    """
+
+    name: str
+    opcode: str
+    type: Type
+    operands: tuple[str, ...]
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    literal: Array | None = None
+    number: int = -1
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """Instructions in an order in which each is given before it is read."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """``partitions`` and ``replicas`` devices run ``entry``; ``header``: attributes of the module;
+    ``frames``: stack frame numbers -> the user's line."""
+
+    name: str
+    dialect: str
+    computations: Mapping[str, Computation]
+    entry: str
+    partitions: int = 1
+    replicas: int = 1
+    header: Mapping[str, str] = field(default_factory=dict)
+    frames: Mapping[int, str] = field(default_factory=dict)

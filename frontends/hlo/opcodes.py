@@ -1,0 +1,215 @@
+"""Which operators of HLO there are for us, and which attributes each may have.
+
+An operator or an attribute that is not in these tables is refused by its name; attributes that mean
+nothing for values are listed as such.  `typed` turns an instruction's text into numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.frontends.hlo.groups import integers
+from shardproof.frontends.hlo.module import Instruction
+
+#: Why an operator is refused that is in no table.
+NO_RULE = "no rule says what it is"
+#: Attributes without a meaning for values: where it comes from, how it is laid out and scheduled,
+#: how exactly a machine computes it, and shardings, which are read where they state a placement.
+MEANINGLESS = frozenset(
+    [
+        "metadata",
+        "sharding",
+        "frontend_attributes",
+        "channel_id",
+        "operand_precision",
+        "precision_config",
+        "indices_are_sorted",
+        "unique_indices",
+        "backend_config",
+        "custom_call_has_side_effect",
+        "control-predecessors",
+        "origin",
+        "result_accuracy",
+        "original_value",
+        "algorithm",
+        "api_version",
+        "custom_call_schedule",
+        "output_to_operand_aliasing",
+        "kind",
+        "inlineable",
+        "statistics",
+    ]
+)
+
+_DIMS = "dims"
+_TEXT = "text"
+_NUMBER = "number"
+
+ELEMENTWISE = frozenset(
+    [
+        "abs",
+        "negate",
+        "exponential",
+        "log",
+        "logistic",
+        "tanh",
+        "rsqrt",
+        "sqrt",
+        "cbrt",
+        "sine",
+        "cosine",
+        "sign",
+        "floor",
+        "ceil",
+        "not",
+        "exponential-minus-one",
+        "log-plus-one",
+        "is-finite",
+        "erf",
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "maximum",
+        "minimum",
+        "power",
+        "remainder",
+        "and",
+        "or",
+        "xor",
+        "select",
+        "clamp",
+        "convert",
+    ]
+)
+#: The same numbers, somewhere else: exact for every element type.
+MOVEMENT: Mapping[str, Mapping[str, str]] = {
+    "copy": {},
+    "opt-barrier": {},
+    "bitcast": {},
+    "broadcast": {"dimensions": _DIMS},
+    "reshape": {},
+    "transpose": {"dimensions": _DIMS},
+    "slice": {"slice": "slice"},
+    "concatenate": {"dimensions": _DIMS},
+    "reverse": {"dimensions": _DIMS},
+    "pad": {"padding": "padding"},
+    "dynamic-slice": {"dynamic_slice_sizes": _DIMS},
+    "dynamic-update-slice": {},
+    "iota": {"iota_dimension": _NUMBER},
+}
+_DOT = dict.fromkeys(
+    ("lhs_contracting_dims", "rhs_contracting_dims", "lhs_batch_dims", "rhs_batch_dims"), _DIMS
+)
+_GATHER = {
+    **dict.fromkeys(
+        [
+            "offset_dims",
+            "collapsed_slice_dims",
+            "start_index_map",
+            "operand_batching_dims",
+            "start_indices_batching_dims",
+            "slice_sizes",
+        ],
+        _DIMS,
+    ),
+    "index_vector_dim": _NUMBER,
+}
+_SCATTER = {
+    **dict.fromkeys(
+        [
+            "update_window_dims",
+            "inserted_window_dims",
+            "scatter_dims_to_operand_dims",
+            "input_batching_dims",
+            "scatter_indices_batching_dims",
+        ],
+        _DIMS,
+    ),
+    "index_vector_dim": _NUMBER,
+    "to_apply": "reduction",
+}
+_GROUP = {"replica_groups": _TEXT, "use_global_device_ids": _TEXT}
+COLLECTIVES: Mapping[str, Mapping[str, str]] = {
+    "all-reduce": {**_GROUP, "to_apply": "reduction"},
+    "all-gather": {**_GROUP, "dimensions": _DIMS},
+    "reduce-scatter": {**_GROUP, "dimensions": _DIMS, "to_apply": "reduction"},
+    "all-to-all": {"replica_groups": _TEXT, "dimensions": _DIMS},
+    "collective-permute": {"source_target_pairs": _TEXT},
+}
+OTHERS: Mapping[str, Mapping[str, str]] = {
+    "compare": {"direction": _TEXT, "type": _TEXT},
+    "dot": _DOT,
+    "reduce": {"dimensions": _DIMS, "to_apply": "reduction"},
+    "gather": _GATHER,
+    "scatter": _SCATTER,
+}
+#: Read while calls are inlined: they are no nodes of a graph.
+STRUCTURE: Mapping[str, Mapping[str, str]] = {
+    "parameter": {"parameter_replication": _TEXT},
+    "constant": {},
+    "tuple": {},
+    "get-tuple-element": {"index": _TEXT},
+    "call": {"to_apply": _TEXT},
+    "fusion": {"calls": _TEXT},
+    "while": {"condition": _TEXT, "body": _TEXT},
+    "partition-id": {},
+    "replica-id": {},
+    "custom-call": {"custom_call_target": _TEXT},
+}
+KNOWN: Mapping[str, Mapping[str, str]] = {
+    **{key: {} for key in ELEMENTWISE},
+    **MOVEMENT,
+    **COLLECTIVES,
+    **OTHERS,
+    **STRUCTURE,
+}
+
+
+def typed(instruction: Instruction) -> dict[str, Any]:
+    """The attributes that mean something; raises `Unsupported`, `InvalidInput` by name."""
+    kinds = KNOWN.get(instruction.opcode)
+    if kinds is None:
+        raise Unsupported(NO_RULE)
+    found: dict[str, Any] = {}
+    for key, text in instruction.attrs.items():
+        if key in kinds:
+            found[key] = _value(kinds[key], key, text)
+        elif key not in MEANINGLESS:
+            raise Unsupported(f"attribute {key} of operator {instruction.opcode} of HLO")
+    return found
+
+
+def _value(kind: str, key: str, text: str) -> Any:
+    if kind == _DIMS:
+        if not re.fullmatch(r"\{(?:\d{1,15}(?:, ?\d{1,15})*)?\}", text):
+            raise InvalidInput(f"{key}={text[:60]}, expected numbers in braces")
+        return integers(text.replace(" ", ""))
+    if kind == _NUMBER:
+        if not re.fullmatch(r"\d{1,9}", text):
+            raise InvalidInput(f"{key}={text[:60]}, expected a number")
+        return int(text)
+    if kind == "slice":
+        return _slice(text)
+    if kind == "padding":
+        return _padding(text)
+    return text.removeprefix("%")
+
+
+def _slice(text: str) -> tuple[tuple[int, int, int], ...]:
+    """``{[0:4], [2:8:2]}``: (start, limit, step) of every dimension."""
+    if not re.fullmatch(r"\{(?:\[\d+:\d+(?::\d+)?\](?:, ?\[\d+:\d+(?::\d+)?\])*)?\}", text):
+        raise InvalidInput(f"slice={text[:60]}, expected [start:limit:step] of every dimension")
+    parts = [p.split(":") for p in re.findall(r"\[([\d:]+)\]", text)]
+    return tuple((int(p[0]), int(p[1]), int(p[2]) if len(p) > 2 else 1) for p in parts)
+
+
+def _padding(text: str) -> tuple[tuple[int, int, int], ...]:
+    """``0_0x1_2_3``: (low, high, interior) of every dimension."""
+    if not re.fullmatch(r"(?:-?\d+_-?\d+(?:_\d+)?(?:x-?\d+_-?\d+(?:_\d+)?)*)?", text):
+        raise InvalidInput(f"padding={text[:60]}, expected low_high_interior of every dimension")
+    parts = [[int(n) for n in p.split("_")] for p in text.split("x")] if text else []
+    return tuple((p[0], p[1], p[2] if len(p) > 2 else 0) for p in parts)

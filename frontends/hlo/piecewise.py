@@ -1,0 +1,164 @@
+"""Functions of one integer, by intervals: what index arithmetic computes of an id, exactly.
+
+``where(id < 0, id + 64, id)`` over ids in [0, 64) is ``id``; ``min(max(id, 16), 31) - 16`` is 0,
+then ``id - 16``, then 15.  Comparisons give 0 or 1.  Nothing is assumed of the id but its domain.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shardproof.engine.errors import Unsupported
+
+
+class Piece(NamedTuple):
+    """On ids in [low, high): ``slope * id + offset``."""
+
+    low: int
+    high: int
+    slope: int
+    offset: int
+
+    def at(self, x: int) -> int:
+        return self.slope * x + self.offset
+
+
+#: Pieces in order, which together are the domain.
+Function = tuple[Piece, ...]
+
+MOST_PIECES = 64
+_LARGEST = 1 << 31
+
+
+def identity(low: int, high: int) -> Function:
+    return (Piece(low, high, 1, 0),)
+
+
+def constant(like: Function, number: int) -> Function:
+    return (Piece(like[0].low, like[-1].high, 0, number),)
+
+
+def value(f: Function) -> int | None:
+    """The one number that ``f`` is; None if there is none."""
+    numbers = {p.offset for p in f} if all(p.slope == 0 or p.high - p.low == 1 for p in f) else None
+    if numbers is None or any(p.slope for p in f):
+        return None
+    return numbers.pop() if len(numbers) == 1 else None
+
+
+def simplified(pieces: list[Piece]) -> Function:
+    """Neighbours of one rule joined."""
+    found: list[Piece] = []
+    for p in pieces:
+        if p.high <= p.low:
+            continue
+        if p.high - p.low == 1 and p.slope:
+            p = _as_neighbour(found, p)
+        if found and found[-1][2:] == p[2:] and found[-1].high == p.low:
+            found[-1] = found[-1]._replace(high=p.high)
+        else:
+            found.append(p)
+    if len(found) > MOST_PIECES:
+        raise Unsupported(f"index arithmetic of more than {MOST_PIECES} cases")
+    for p in found:
+        if not all(-_LARGEST <= p.at(x) < _LARGEST for x in (p.low, p.high - 1)):
+            raise Unsupported("index arithmetic that overflows 32 bits")
+    return tuple(found)
+
+
+def _as_neighbour(found: list[Piece], p: Piece) -> Piece:
+    if found and found[-1].at(p.low) == p.at(p.low):
+        return Piece(p.low, p.high, found[-1].slope, found[-1].offset)
+    return p
+
+
+def _pairs(f: Function, g: Function) -> list[tuple[int, int, Piece, Piece]]:
+    cuts = sorted({p.low for p in (*f, *g)} | {f[-1].high})
+    found = []
+    for low, high in itertools.pairwise(cuts):
+        here = [next(p for p in h if p.low <= low < p.high) for h in (f, g)]
+        found.append((low, high, here[0], here[1]))
+    return found
+
+
+def combine(opcode: str, f: Function, g: Function) -> Function:
+    """``f`` and ``g``, of the same id, combined pointwise; raises `Unsupported`."""
+    if opcode in ("maximum", "minimum"):
+        chosen = compare("GE" if opcode == "maximum" else "LE", f, g)
+        return select(chosen, f, g)
+    rule = _RULES.get(opcode)
+    if rule is None:
+        raise Unsupported(f"{opcode} of indices")
+    return simplified([Piece(low, high, *rule(p, q)) for low, high, p, q in _pairs(f, g)])
+
+
+def _times(p: Piece, q: Piece) -> tuple[int, int]:
+    if p.slope and q.slope:
+        raise Unsupported("a product of indices")
+    slope = p.slope * q.offset + q.slope * p.offset
+    return slope, p.offset * q.offset
+
+
+def _logical(p: Piece, q: Piece, both: bool) -> tuple[int, int]:
+    if p.slope or q.slope or {p.offset, q.offset} - {0, 1}:
+        raise Unsupported("bits of indices")
+    return 0, min(p.offset, q.offset) if both else max(p.offset, q.offset)
+
+
+_RULES: dict[str, Callable[[Piece, Piece], tuple[int, int]]] = {
+    "add": lambda p, q: (p.slope + q.slope, p.offset + q.offset),
+    "subtract": lambda p, q: (p.slope - q.slope, p.offset - q.offset),
+    "multiply": _times,
+    "and": lambda p, q: _logical(p, q, True),
+    "or": lambda p, q: _logical(p, q, False),
+}
+
+
+def negated(f: Function) -> Function:
+    """1 where ``f``, a predicate, is 0."""
+    return combine("subtract", constant(f, 1), f)
+
+
+def compare(direction: str, f: Function, g: Function) -> Function:
+    """1 where the comparison holds, else 0."""
+    pieces = []
+    for low, high, p, q in _pairs(f, g):
+        slope, offset = p.slope - q.slope, p.offset - q.offset
+        cuts = {low, high}
+        if slope:
+            # The difference changes its sign at -offset / slope.
+            root = -offset // slope if slope > 0 else offset // -slope
+            cuts |= {c for c in (root, root + 1) if low < c < high}
+        ordered = sorted(cuts)
+        for a, b in itertools.pairwise(ordered):
+            found = {_holds(direction, slope * x + offset) for x in (a, b - 1)}
+            if len(found) > 1:
+                raise AssertionError("a comparison changes inside a piece")
+            pieces.append(Piece(a, b, 0, int(found.pop())))
+    return simplified(pieces)
+
+
+def _holds(direction: str, difference: int) -> bool:
+    return {
+        "EQ": difference == 0,
+        "NE": difference != 0,
+        "LT": difference < 0,
+        "LE": difference <= 0,
+        "GT": difference > 0,
+        "GE": difference >= 0,
+    }[direction]
+
+
+def select(p: Function, f: Function, g: Function) -> Function:
+    """``f`` where ``p``, else ``g``."""
+    pieces = []
+    cuts = sorted({x.low for x in (*p, *f, *g)} | {p[-1].high})
+    for low, high in itertools.pairwise(cuts):
+        chosen = next(x for x in p if x.low <= low < x.high)
+        if chosen.slope:
+            raise Unsupported("a choice by what is no predicate")
+        rule = next(x for x in (f if chosen.offset else g) if x.low <= low < x.high)
+        pieces.append(Piece(low, high, rule.slope, rule.offset))
+    return simplified(pieces)

@@ -1,0 +1,115 @@
+"""From text of HLO to a graph, and from two of them to a plan: what the bounded child does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.engine.plan.ir import Plan, Program
+from shardproof.engine.plan_files import store
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.graphs.graph import Graph, Placement
+from shardproof.frontends.graphs.recorder import mesh_of, programs
+from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_outputs, plan
+from shardproof.frontends.hlo import inline, places, stablehlo, text
+from shardproof.frontends.hlo.frontend import STABLE
+from shardproof.frontends.hlo.lower import lower
+from shardproof.frontends.untrusted.inert import printable
+
+
+def read(path: str, *, partitioned: bool = False) -> Graph:
+    """The graph in a file, which must be ``partitioned`` if it stands for ranks; raises
+    `UnreadablePlan` naming the file and the line."""
+    name = printable(path, 400)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(text.MOST_BYTES + 1)
+    except OSError as error:
+        raise UnreadablePlan(f"expected a readable file, found: {error.strerror}", name) from None
+    try:
+        return parsed(data.decode(), partitioned=partitioned)
+    except UnicodeDecodeError as error:
+        raise UnreadablePlan("expected text in UTF-8", f"{name}, byte {error.start}") from None
+    except InvalidInput as error:
+        raise error.within(name) from None
+    except Unsupported as error:
+        raise UnreadablePlan(f"not supported: {error}", name) from None
+
+
+def parsed(data: str, *, partitioned: bool = False) -> Graph:
+    """The graph of HLO or StableHLO text."""
+    stable = STABLE.match(data[: 1 << 12].encode())
+    module = stablehlo.parse(data) if stable else text.parse(data)
+    meshes = "xla.sdy.meshes" in module.header.get("frontend_attributes", "")
+    if partitioned and module.partitions == 1 and (meshes or "unpartitioned" in module.header):
+        raise UnreadablePlan(
+            "expected what one rank runs, found a program before XLA's partitioner; have XLA write "
+            "it: --xla_dump_to=FOLDER --xla_dump_hlo_pass_re=spmd-partition.*"
+        )
+    return inline.graph(module)
+
+
+def pair(single: str, parallel: str) -> bytes:
+    """The plan of two files, as bytes.  Made to be called in a bounded child."""
+    alone, ranks = read(single), read(parallel, partitioned=True)
+    try:
+        made = joined(alone, ranks, "plan")
+    except InvalidInput as error:
+        raise error.within(printable(parallel, 400)) from None
+    return store.to_bytes(made)
+
+
+def joined(
+    single: Graph,
+    parallel: Graph,
+    name: str,
+    inputs: Sequence[Placement | None] = (),
+    outputs: Sequence[Placement | None] = (),
+) -> Plan:
+    """The plan of two graphs; ``inputs``, ``outputs``: placements that somebody states beside the
+    files, by position (None: as the file says)."""
+    if single.ranks != 1:
+        raise InvalidInput(f"the single side is of {single.ranks} devices, expected 1")
+    if inputs:
+        parallel = replace(
+            parallel,
+            inputs=tuple(
+                replace(i, placement=p or i.placement)
+                for i, p in zip(parallel.inputs, inputs, strict=True)
+            ),
+        )
+    if outputs:
+        parallel = replace(
+            parallel,
+            outputs=tuple(
+                replace(o, placement=p or o.placement)
+                for o, p in zip(parallel.outputs, outputs, strict=True)
+            ),
+        )
+    try:
+        alone, results, domains = lower(single)
+        parallel, inferred = placed_inputs(single, parallel)
+        parallel, found = places.stated(single, parallel, domains)
+        parallel, others_inferred = placed_outputs(single, parallel)
+        notes = (*inferred, *found, *others_inferred)
+        other, others, _ = lower(parallel, domains)
+        return plan(
+            name,
+            Side(single, alone.recorder, tuple(results)),
+            Side(parallel, other.recorder, tuple(others)),
+            notes,
+        )
+    except Unsupported as error:
+        raise InvalidInput(f"not supported: {error}") from None
+
+
+def side(path: str) -> bytes:
+    """One file as the parallel side of a plan without a single one, as bytes."""
+    graph = read(path, partitioned=True)
+    lowering, results, _ = lower(graph)
+    stated = [h.placement for h in lowering.recorder.held]
+    made = programs(lowering.recorder, mesh_of(lowering.recorder, stated), results, "ranks")
+    empty = Program("none", (), ())
+    return store.to_bytes(Plan("plan", empty, made, microbatches=1))

@@ -1,0 +1,274 @@
+"""What operators of HLO compute, in NumPy, on the tensors of one rank; from XLA's documentation.
+
+Used twice: integers and predicates that are known are folded by it while calls are inlined, and
+`evaluate` runs whole graphs with it.  Indices clamp in gathers and dynamic slices and drop what is
+out of bounds in scatters, as XLA says.  Floats are computed in the type that the caller gives, and
+a conversion between floats rounds nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.hlo.module import Array
+
+Attrs = Mapping[str, Any]
+Operation = Callable[[Sequence[Any], Attrs, tuple[int, ...]], Any]
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+_UNARY: Mapping[str, Callable[[Any], Any]] = {
+    "abs": np.abs,
+    "negate": np.negative,
+    "exponential": np.exp,
+    "log": np.log,
+    "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sqrt": np.sqrt,
+    "cbrt": np.cbrt,
+    "sine": np.sin,
+    "cosine": np.cos,
+    "sign": np.sign,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "not": np.invert,
+    "exponential-minus-one": np.expm1,
+    "log-plus-one": np.log1p,
+    "is-finite": np.isfinite,
+    "erf": lambda x: np.asarray(_erf(x), dtype=np.asarray(x).dtype),
+    "copy": lambda x: x,
+    "opt-barrier": lambda x: x,
+}
+
+
+def _divide(x: Any, y: Any) -> Any:
+    """Integers divide towards zero."""
+    if np.issubdtype(np.asarray(x).dtype, np.integer):
+        if np.any(np.asarray(y) == 0):
+            raise Unsupported("division of integers by zero")
+        return np.trunc(np.true_divide(x, y)).astype(np.asarray(x).dtype)
+    return np.true_divide(x, y)
+
+
+_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": lambda x, y: np.logical_or(x, y) if np.asarray(x).dtype == bool else np.add(x, y),
+    "subtract": np.subtract,
+    "multiply": lambda x, y: (
+        np.logical_and(x, y) if np.asarray(x).dtype == bool else np.multiply(x, y)
+    ),
+    "divide": _divide,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "power": np.power,
+    "remainder": np.fmod,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+_COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+#: Reductions by the operator of their computation, with its neutral element.
+REDUCTIONS: Mapping[str, tuple[Callable[..., Any], Any]] = {
+    "add": (np.add.reduce, 0),
+    "multiply": (np.multiply.reduce, 1),
+    "maximum": (np.maximum.reduce, -math.inf),
+    "minimum": (np.minimum.reduce, math.inf),
+    "and": (np.logical_and.reduce, True),
+    "or": (np.logical_or.reduce, False),
+}
+
+
+def apply(opcode: str, attrs: Attrs, xs: Sequence[Array], shape: tuple[int, ...]) -> Array:
+    """The result of shape ``shape``; raises `Unsupported` for an operator without a rule here."""
+    if opcode in _UNARY:
+        return np.asarray(_UNARY[opcode](xs[0]))
+    if opcode in _BINARY:
+        return np.asarray(_BINARY[opcode](xs[0], xs[1]))
+    if opcode not in _OTHERS:
+        raise Unsupported(f"operator {opcode} has no rule in NumPy")
+    return np.asarray(_OTHERS[opcode](xs, attrs, shape))
+
+
+def _compare(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    if attrs.get("direction") not in _COMPARE or attrs.get("type") == "TOTALORDER":
+        raise Unsupported(f"compare with direction {attrs.get('direction')} {attrs.get('type')}")
+    return _COMPARE[attrs["direction"]](xs[0], xs[1])
+
+
+def _broadcast(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    """Operand dimension i is dimension ``dimensions[i]`` of the result."""
+    dims = attrs.get("dimensions", ())
+    order = sorted(range(len(dims)), key=lambda i: dims[i])
+    wide = [1] * len(shape)
+    for i in order:
+        wide[dims[i]] = xs[0].shape[i]
+    return np.broadcast_to(xs[0].transpose(order).reshape(wide), shape)
+
+
+def _pad(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    result = np.full(shape, xs[1], dtype=xs[0].dtype)
+    source, target = [], []
+    for n, m, (low, _, interior) in zip(xs[0].shape, shape, attrs["padding"], strict=True):
+        at = [(low + i * (interior + 1), i) for i in range(n)]
+        kept = [(to, i) for to, i in at if 0 <= to < m]
+        target.append([to for to, _ in kept])
+        source.append([i for _, i in kept])
+    result[np.ix_(*target)] = xs[0][np.ix_(*source)]
+    return result
+
+
+def starts(given: Sequence[Any], full: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Where a dynamic slice begins: clamped so that it lies inside."""
+    return [min(max(int(s), 0), n - size) for s, n, size in zip(given, full, sizes, strict=True)]
+
+
+def _dynamic_slice(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    at = starts([np.asarray(s).item() for s in xs[1:]], xs[0].shape, shape)
+    return xs[0][tuple(slice(s, s + n) for s, n in zip(at, shape, strict=True))]
+
+
+def _dynamic_update(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    size = xs[1].shape
+    at = starts([np.asarray(s).item() for s in xs[2:]], shape, size)
+    result = np.array(xs[0])
+    result[tuple(slice(s, s + n) for s, n in zip(at, size, strict=True))] = xs[1]
+    return result
+
+
+def _dot(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    equation = dot_equation(attrs, xs[0].ndim, xs[1].ndim)
+    return np.einsum(equation, xs[0], xs[1])
+
+
+def dot_equation(attrs: Attrs, left: int, right: int) -> str:
+    """The contraction as einsum writes it: batch dimensions, then left ones, then right ones."""
+    names = iter("abcdefghijklmnopqrstuvwx")
+    x, y = [next(names) for _ in range(left)], [""] * right
+    batch = attrs.get("lhs_batch_dims", ()), attrs.get("rhs_batch_dims", ())
+    contract = attrs.get("lhs_contracting_dims", ()), attrs.get("rhs_contracting_dims", ())
+    for i, j in (*zip(*batch, strict=True), *zip(*contract, strict=True)):
+        y[j] = x[i]
+    y = [name or next(names) for name in y]
+    free = [x[i] for i in range(left) if i not in batch[0] and i not in contract[0]]
+    other = [y[j] for j in range(right) if j not in batch[1] and j not in contract[1]]
+    return f"{''.join(x)},{''.join(y)}->{''.join([*(x[i] for i in batch[0]), *free, *other])}"
+
+
+def _reduce(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    function, _ = REDUCTIONS[attrs["to_apply"]]
+    dims = attrs.get("dimensions", ())
+    whole = function(xs[0], axis=tuple(dims)) if dims else xs[0]
+    return apply(attrs["to_apply"], {}, [np.asarray(whole), np.asarray(xs[1])], shape)
+
+
+def _places(indices: Any, vector: int) -> Any:
+    """Index vectors last, with a dimension of one where they are scalars."""
+    return (
+        np.expand_dims(indices, -1) if vector == indices.ndim else np.moveaxis(indices, vector, -1)
+    )
+
+
+def _gather(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    operand, at = xs[0], _places(xs[1], attrs["index_vector_dim"])
+    sizes, offset = attrs["slice_sizes"], attrs.get("offset_dims", ())
+    batching = dict(
+        zip(
+            attrs.get("operand_batching_dims", ()),
+            attrs.get("start_indices_batching_dims", ()),
+            strict=True,
+        )
+    )
+    dropped = {*attrs.get("collapsed_slice_dims", ()), *batching}
+    outer = [d for d in range(len(shape)) if d not in offset]
+    result = np.empty(shape, dtype=operand.dtype)
+    for where in np.ndindex(at.shape[:-1]):
+        given = [0] * operand.ndim
+        for k, d in enumerate(attrs["start_index_map"]):
+            given[d] = int(at[where][k])
+        for d, e in batching.items():
+            given[d] = where[e]
+        begin = starts(given, operand.shape, sizes)
+        block = operand[tuple(slice(b, b + n) for b, n in zip(begin, sizes, strict=True))]
+        kept = block.reshape([n for d, n in enumerate(sizes) if d not in dropped])
+        index: list[Any] = [slice(None)] * len(shape)
+        for d, i in zip(outer, where, strict=True):
+            index[d] = i
+        result[tuple(index)] = kept
+    return result
+
+
+def _scatter(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    result, at, updates = np.array(xs[0]), _places(xs[1], attrs["index_vector_dim"]), xs[2]
+    window = attrs.get("update_window_dims", ())
+    batching = dict(
+        zip(
+            attrs.get("input_batching_dims", ()),
+            attrs.get("scatter_indices_batching_dims", ()),
+            strict=True,
+        )
+    )
+    inserted = {*attrs.get("inserted_window_dims", ()), *batching}
+    outer = [d for d in range(updates.ndim) if d not in window]
+    kept = [d for d in range(len(shape)) if d not in inserted]
+    for where in np.ndindex(at.shape[:-1]):
+        begin = [0] * len(shape)
+        for k, d in enumerate(attrs["scatter_dims_to_operand_dims"]):
+            begin[d] = int(at[where][k])
+        for d, e in batching.items():
+            begin[d] = where[e]
+        index: list[Any] = [slice(None)] * updates.ndim
+        for d, i in zip(outer, where, strict=True):
+            index[d] = i
+        block = updates[tuple(index)]
+        sizes = [1] * len(shape)
+        for d, n in zip(kept, block.shape, strict=True):
+            sizes[d] = n
+        if any(not 0 <= b <= n - m for b, n, m in zip(begin, shape, sizes, strict=True)):
+            continue
+        cut = tuple(slice(b, b + n) for b, n in zip(begin, sizes, strict=True))
+        old = result[cut]
+        result[cut] = apply(attrs["to_apply"], {}, [old, block.reshape(sizes)], tuple(sizes))
+    return result
+
+
+def _convert(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    dtype = attrs["dtype"]
+    if dtype == "bool":
+        return xs[0] != 0
+    if dtype.startswith(("float", "bfloat")) and np.issubdtype(xs[0].dtype, np.floating):
+        return xs[0]
+    return xs[0].astype("float32" if dtype == "bfloat16" else dtype)
+
+
+_OTHERS: Mapping[str, Operation] = {
+    "compare": _compare,
+    "select": lambda xs, a, s: np.where(xs[0], xs[1], xs[2]),
+    "clamp": lambda xs, a, s: np.minimum(np.maximum(xs[1], xs[0]), xs[2]),
+    "convert": _convert,
+    "bitcast": lambda xs, a, s: xs[0].reshape(s),
+    "broadcast": _broadcast,
+    "reshape": lambda xs, a, s: xs[0].reshape(s),
+    "transpose": lambda xs, a, s: xs[0].transpose(a["dimensions"]),
+    "slice": lambda xs, a, s: xs[0][tuple(slice(*part) for part in a["slice"])],
+    "concatenate": lambda xs, a, s: np.concatenate(xs, axis=a["dimensions"][0]),
+    "reverse": lambda xs, a, s: np.flip(xs[0], axis=a["dimensions"]),
+    "pad": _pad,
+    "dynamic-slice": _dynamic_slice,
+    "dynamic-update-slice": _dynamic_update,
+    "dot": _dot,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+}

@@ -1,0 +1,68 @@
+"""The state of a lowering: what has been emitted of one graph, and what every value is so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.graphs.graph import Graph, Node, Shape
+from shardproof.frontends.graphs.recorder import Recorder
+from shardproof.frontends.hlo.items import Item, Narrow, Tensor, Values
+from shardproof.frontends.hlo.module import Type
+
+
+class Lowering:
+    """The operators of one graph, while they are emitted.
+
+    ``domains``: of integer inputs, by position, [low, high); ``settled``: they stay as they are.
+    """
+
+    def __init__(self, graph: Graph, domains: Mapping[int, tuple[int, int]], settled: bool) -> None:
+        self.graph = graph
+        self.domains = domains
+        self.settled = settled
+        self.recorder = Recorder(graph.ranks)
+        self.values = Values(self.recorder)
+        self.items: dict[int, Item] = {}
+        self.origins: dict[int, int] = {}
+
+    def narrow(self, node: Node, error: Narrow) -> None:
+        """Ids may choose rows that are none: their domain is narrowed, unless it is settled."""
+        if not self.settled:
+            raise error
+        self.refuse(node, Unsupported(f"ids may choose other rows than the {error.rows}"))
+
+    def refuse(self, node: Node, error: Unsupported) -> None:
+        """An operator that no rule says is one that nobody declares: whatever depends on it is
+        neither proved nor refuted, by its name and the reason."""
+        inputs = [x.value for v in node.operands if isinstance(x := self.items[v], Tensor)]
+        for result in node.results:
+            value = self.graph.values[result]
+            name = f"{node.target} of HLO ({error})"
+            found = self.recorder.append(name, inputs, value.shape, value.dtype, {})
+            self.items[result] = Tensor(found)
+
+    def type(self, node: Node) -> Type:
+        value = self.graph.values[node.results[0]]
+        return Type(value.shape, value.dtype)
+
+    def shape(self, node: Node) -> Shape:
+        return self.graph.values[node.results[0]].shape
+
+    def dtype(self, node: Node) -> str:
+        return self.graph.values[node.results[0]].dtype
+
+    def tensor(self, item: Item) -> int:
+        return self.values.tensor(item)
+
+    def op(self, operator: str, *inputs: int, **attrs: Any) -> Tensor:
+        return Tensor(self.recorder.op(operator, *inputs, **attrs))
+
+
+#: What makes the result of an operator of its operands.
+Rule: TypeAlias = Callable[[Lowering, Node, Sequence[Item]], Item]
+
+
+def integral(dtype: str) -> bool:
+    return dtype.startswith(("int", "uint"))

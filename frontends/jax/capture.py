@@ -1,0 +1,140 @@
+"""The lowering of a step in a child process that has as many host devices as the mesh.
+
+XLA fixes the number of devices when it starts, so a child that has not started it is forked, which
+needs that the caller has not either: then any function gets there, closures too.  Where XLA has
+been started with enough devices, the step is lowered where it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.graphs.graph import Placement
+from shardproof.frontends.jax.step import Step
+
+#: Texts with more bytes than this are refused.
+MOST_BYTES = 1 << 30
+HOW = (
+    "call shardproof.jax.verify before anything makes an array or asks for devices, or start "
+    "Python with XLA_FLAGS=--xla_force_host_platform_device_count={count} JAX_PLATFORMS=cpu"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """HLO text of both sides, names and placements of inputs and outputs, in order."""
+
+    single: str
+    parallel: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    placed_inputs: tuple[Placement, ...]
+    placed_outputs: tuple[Placement, ...]
+
+
+def capture(step: Step, seconds: float = 600.0) -> Captured:
+    """Both texts; raises `InvalidInput` where a step cannot be lowered, or cannot get there."""
+    from shardproof.frontends.jax import lowering
+
+    started = lowering.started()
+    if started >= step.devices:
+        return _captured(lowering.lowered(step))
+    if started:
+        raise InvalidInput(
+            f"jax has started with {started} device{'s' * (started > 1)}, the mesh has "
+            f"{step.devices}: " + HOW.format(count=step.devices)
+        )
+    return _captured(_forked(step, seconds))
+
+
+def _captured(data: Mapping[str, Any]) -> Captured:
+    def places(key: str) -> tuple[Placement, ...]:
+        return tuple(
+            Placement(tuple(full), tuple(tuple(s) for s in starts)) for full, starts in data[key]
+        )
+
+    return Captured(
+        data["single"],
+        data["parallel"],
+        tuple(data["inputs"]),
+        tuple(data["outputs"]),
+        places("placed_inputs"),
+        places("placed_outputs"),
+    )
+
+
+def _forked(step: Step, seconds: float) -> Mapping[str, Any]:
+    """What the child says, as JSON through a pipe: the texts, or what is wrong."""
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _in_child(step, writing)
+    os.close(writing)
+    try:
+        data = _all(reading, time.monotonic() + seconds)
+    finally:
+        os.close(reading)
+        if data_missing(child):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    if data is None:
+        raise InvalidInput(f"the step was not lowered within {seconds:g} s")
+    try:
+        found = json.loads(data)
+    except ValueError:
+        raise InvalidInput("the process that lowers the step ended early") from None
+    if "error" in found:
+        raise InvalidInput(found["error"])
+    return found  # type: ignore[no-any-return]
+
+
+def data_missing(child: int) -> bool:
+    """Whether the child still runs."""
+    ended, _ = os.waitpid(child, os.WNOHANG)
+    return ended == 0
+
+
+def _all(reading: int, until: float) -> bytes | None:
+    """Everything up to the end; None: the time is over."""
+    parts: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([reading], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            return None
+        part = os.read(reading, 1 << 20)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        if sum(map(len, parts)) > MOST_BYTES:
+            raise InvalidInput(f"the lowered step has more than {MOST_BYTES} bytes of text")
+
+
+def _in_child(step: Step, writing: int) -> None:
+    """Lower, write, and end: nothing of the parent's exit handlers runs here."""
+    code = 1
+    try:
+        from shardproof.frontends.jax import lowering
+
+        lowering.devices(step.devices)
+        try:
+            data: Mapping[str, Any] = lowering.lowered(step)
+        except Exception as error:  # noqa: BLE001 - the user's function: told to the parent
+            first = str(error).strip().splitlines()
+            data = {"error": f"{type(error).__name__}: {first[0] if first else ''}"[:2000]}
+        with os.fdopen(writing, "wb") as file:
+            file.write(json.dumps(data).encode())
+        code = 0
+    finally:
+        os._exit(code)

@@ -1,0 +1,131 @@
+"""The child's side: jax is imported, the step lowered and partitioned, nothing computed."""
+
+from __future__ import annotations
+
+import glob
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.jax.step import Step
+
+#: The pass behind which the program is what one device runs, before anything is optimized.
+PASS = "spmd-partition.*"
+_AFTER = "*after_spmd-partitioning*.txt"
+
+
+def started() -> int:
+    """How many devices jax has; 0: it has not started."""
+    from jax._src import xla_bridge
+
+    return len(jax.devices()) if xla_bridge.backends_are_initialized() else 0
+
+
+def devices(count: int) -> None:
+    """Have jax start with so many devices, all on this machine's processor."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", count)
+
+
+def lowered(step: Step) -> Mapping[str, Any]:
+    """Texts, names and placements, as plain data."""
+    args = [jax.tree.map(_abstract, arg) for arg in step.args]
+    alone = jax.jit(step.step, keep_unused=True).lower(*args)
+    parallel = step.parallel or step.step
+    axes = dict(step.axes)
+    mesh = step.mesh if isinstance(step.mesh, Mesh) else None
+    if mesh is None:
+        mesh = jax.make_mesh(
+            tuple(axes.values()),
+            tuple(axes),
+            axis_types=(jax.sharding.AxisType.Auto,) * len(axes),
+        )
+    given: dict[str, Any] = {}
+    for key in ("in_shardings", "out_shardings"):
+        stated = getattr(step, key)
+        if stated is not None:
+            given[key] = jax.tree.map(lambda s: _named(mesh, s), stated, is_leaf=_is_leaf)
+    with jax.set_mesh(mesh):
+        ranks = jax.jit(parallel, keep_unused=True, **given).lower(*args)
+        text, compiled = _partitioned(ranks)
+    paths = jax.tree_util.tree_flatten_with_path(tuple(args))[0]
+    results = jax.tree_util.tree_flatten_with_path(alone.out_info)[0]
+    others = jax.tree_util.tree_flatten_with_path(ranks.out_info)[0]
+    shapes = [[leaf.shape for _, leaf in found] for found in (results, others)]
+    if shapes[0] != shapes[1]:
+        raise InvalidInput(f"the steps' results have shapes {shapes[0][:6]} and {shapes[1][:6]}")
+    shardings = jax.tree.leaves(compiled.input_shardings[0])
+    outs = jax.tree.leaves(compiled.output_shardings)
+    names = _parameters(step.step, len(step.args))
+    return {
+        "single": alone.as_text(dialect="hlo"),
+        "parallel": text,
+        "inputs": [names[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in paths],
+        "outputs": ["result" + jax.tree_util.keystr(path) for path, _ in results],
+        "placed_inputs": [
+            _starts(s, leaf.shape) for s, (_, leaf) in zip(shardings, paths, strict=True)
+        ],
+        "placed_outputs": [
+            _starts(s, leaf.shape) for s, (_, leaf) in zip(outs, results, strict=True)
+        ],
+    }
+
+
+def _abstract(x: Any) -> Any:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def _is_leaf(x: Any) -> bool:
+    return x is None or isinstance(x, PartitionSpec | NamedSharding)
+
+
+def _named(mesh: Mesh, stated: Any) -> Any:
+    """``stated`` on the mesh; None lets the compiler choose."""
+    if isinstance(stated, PartitionSpec):
+        return NamedSharding(mesh, stated)
+    if isinstance(stated, NamedSharding):
+        return NamedSharding(mesh, stated.spec)
+    return stated
+
+
+def _parameters(step: Callable[..., Any], count: int) -> list[str]:
+    """What the function calls its arguments."""
+    import inspect
+
+    try:
+        found = list(inspect.signature(step).parameters)
+    except (TypeError, ValueError):
+        found = []
+    return found if len(found) == count else [f"argument {n}" for n in range(count)]
+
+
+def _partitioned(ranks: Any) -> tuple[str, Any]:
+    """What one device runs, as the partitioner wrote it."""
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = ranks.compile(
+            compiler_options={
+                "xla_dump_to": folder,
+                "xla_dump_hlo_pass_re": PASS,
+                "xla_dump_large_constants": True,
+            }
+        )
+        found = sorted(glob.glob(str(Path(folder) / _AFTER)))
+        if not found:
+            raise InvalidInput("XLA wrote no program behind its partitioner")
+        return Path(found[-1]).read_text(), compiled
+
+
+def _starts(sharding: Any, shape: tuple[int, ...]) -> tuple[list[int], list[list[int]]]:
+    """The full shape, and where the part of every device begins, in the order of device numbers."""
+    if any(n and math.isnan(n) for n in shape):
+        raise InvalidInput(f"shape {shape}")
+    found = []
+    for index in sharding.devices_indices_map(shape).values():
+        found.append([int(part.start or 0) for part in index])
+    return [int(n) for n in shape], found

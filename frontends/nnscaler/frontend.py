@@ -1,0 +1,107 @@
+"""nnScaler plans as a frontend: two pickled plans, read at the same time in bounded children."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.ir import Plan, Program
+from shardproof.engine.plan_files import store
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler.read import reading
+from shardproof.frontends.untrusted.inert import printable
+
+#: The user's word that process groups are ordered as the plan's index maps say.
+GROUPS, AS_RECORDED = "groups", "as recorded"
+
+
+class NnScaler:
+    """See `frontends.frontend.Frontend`."""
+
+    name = "nnScaler"
+    files = "an nnScaler plan (.pkl, .pkl.gz)"
+    suffixes = (".pkl", ".pkl.gz")
+    options = frozenset({GROUPS})
+
+    def accepts(self, path: Path, head: bytes) -> bool:
+        """A pickle of protocol 2 or later, or what is compressed by gzip."""
+        return head[:1] == b"\x80" or head[:2] == b"\x1f\x8b"
+
+    def read_pair(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Plan:
+        """Both plans, read at the same time; the single one reads its batch at once."""
+        recorded = options.get(GROUPS) == AS_RECORDED
+        with (
+            _side(parallel, single=False, as_recorded=recorded) as parallel_side,
+            _side(single, single=True, as_recorded=False) as single_side,
+        ):
+            alone = single_side()
+            other = parallel_side()
+        if alone.microbatches > 1:
+            raise InvalidInput(
+                f"expected a single-device plan that reads its batch at once, found "
+                f"{alone.microbatches} microbatches",
+                str(single),
+            )
+        return Plan(
+            name=other.name,
+            single=alone.programs[0],
+            programs=other.programs,
+            microbatches=other.microbatches,
+            replica_axes=other.replica_axes,
+            loss=alone.loss,
+            recorded=other.recorded,
+            assumed=tuple(dict.fromkeys((*alone.assumed, *other.assumed))),
+        )
+
+    def read_side(self, path: Path) -> Plan:
+        with _side(path, single=False, as_recorded=False) as side:
+            return side()
+
+
+FRONTEND = NnScaler()
+
+
+@contextmanager
+def _side(path: Path, *, single: bool, as_recorded: bool) -> Iterator[Callable[[], Plan]]:
+    """While it is open, a child reads the plan; what is handed in waits for it."""
+    function = "shardproof.frontends.nnscaler.frontend:convert_side"
+    with reading(str(path), function, [int(single), int(as_recorded)]) as data:
+
+        def result() -> Plan:
+            try:
+                return store.from_bytes(data())
+            except InvalidInput as error:
+                name = printable(str(path), 400)
+                raise (error if error.where.startswith(name) else error.within(name)) from None
+
+        yield result
+
+
+def convert_side(path: str, single: int, as_recorded: int) -> bytes:
+    """One nnScaler plan as the parallel side of a plan with an empty single-device one, as bytes.
+
+    Made to be called by `reading`, in the child.
+    """
+    from shardproof.frontends.nnscaler import cells, convert
+    from shardproof.frontends.nnscaler.read import read_records
+
+    try:
+        made = convert.convert(
+            cells.plan(read_records(path)), single=bool(single), as_recorded=bool(as_recorded)
+        )
+    except UnreadablePlan as error:
+        name = printable(path, 400)
+        raise (error if error.where.startswith(name) else error.within(name)) from None
+    side = Plan(
+        name="plan",
+        single=Program("none", (), ()),
+        programs=made.programs,
+        microbatches=made.microbatches,
+        replica_axes=(convert.REPLICA,),
+        loss=made.loss,
+        assumed=made.assumed,
+        recorded=made.recorded,
+    )
+    return store.to_bytes(side)
