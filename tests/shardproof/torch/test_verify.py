@@ -132,7 +132,7 @@ REFUTED: dict[str, tuple[Step, str]] = {
         "all_reduce(total)",
     ),
     "wrong scale": (steps.tensor_parallel(steps.DividedByRanks), "world_size"),
-    "missing copy-to in backward": (steps.tensor_parallel(steps.NoCopyTo), "self.norm(x)"),
+    "missing copy-to in backward": (steps.tensor_parallel(steps.NoCopyTo), "self.up(x)"),
     "gradients averaged twice": (steps.averaged("averaged twice"), ""),
     "replicated parameter not reduced": (steps.averaged("replicated parameter not reduced"), ""),
     "wrong microbatch scale": (steps.accumulated(1.0), "(loss * scale).backward()"),
