@@ -16,6 +16,7 @@ from shardproof.diagnosis.explain.causes import Cause, in_layers, is_same, joine
 from shardproof.diagnosis.explain.contradictions import faults, misfits
 from shardproof.diagnosis.explain.counterexample import Examples
 from shardproof.diagnosis.locate.culprits import OWN, Culprit, culprits, explain
+from shardproof.diagnosis.locate.made import made_at
 from shardproof.diagnosis.repair import attempt as attempts
 from shardproof.diagnosis.repair.addends import OF_THE_LOSS
 from shardproof.diagnosis.repair.attempt import (
@@ -246,7 +247,7 @@ class Diagnosis:
                 ]
             )
             best = self.best(state, proposed, Resolved(state, None))
-            told = _of_conclusion(found)
+            told = _of_conclusion(state, found)
             if best is not None and best[0].edits:
                 # It begins before its reduction: where the repair is.
                 begins = culprit_at(state, best[0].edits[0].site, found.message)
@@ -377,9 +378,14 @@ def _listed(repairs: Sequence[str]) -> str:
     return "; ".join(repairs[:MOST_SENTENCES]) + more
 
 
-def _of_conclusion(found: Conclusion) -> Finding:
+def _of_conclusion(state: Partition, found: Conclusion) -> Finding:
     return Finding(
-        "conclusion", found.message, told(found.kind, found.name), found.name, ranks=found.ranks
+        "conclusion",
+        found.message,
+        told(found.kind, found.name),
+        found.name,
+        made_at(state.parallel.unrolled.rows, found.value),
+        found.ranks,
     )
 
 

@@ -15,11 +15,11 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import click
 
-from shardproof.commands.capture import capture
+from shardproof.commands.capture import capture, of_traces
 from shardproof.commands.check import check
 from shardproof.commands.ci import of_ci, wanted
 from shardproof.commands.mutate import mutate
@@ -206,11 +206,14 @@ def main() -> None:
 @click.argument("single", type=PATH)
 @click.argument("parallel", type=PATH, required=False)
 @of_verify
+@of_traces
 @of_ci
 def verify(
     single: Path,
     parallel: Path | None,
     as_json: bool,
+    combine: Literal["mean", "sum"] | None,
+    validated: bool,
     junit: Path | None,
     sarif: Path | None,
     **options: Any,
@@ -229,7 +232,9 @@ def verify(
     ci = wanted(parallel or single, junit, sarif)
     with on_stderr() as progress:
         main.progress = progress
-        result = sources.run(single, parallel, chosen, progress)
+        result = sources.run(
+            single, parallel, chosen, progress, combine=combine, validated=validated
+        )
     for line in ci.write(result):
         click.echo(line, err=True)
     if as_json:

@@ -45,14 +45,21 @@ Combine: TypeAlias = Literal["mean", "sum"] | None
 SEEDS: Final = 2
 
 
-def run(single: Path, parallel: Path, options: Options, progress: Progress) -> Result:
+def run(
+    single: Path,
+    parallel: Path,
+    options: Options,
+    progress: Progress,
+    combine: Combine = None,
+    validated: bool = False,
+) -> Result:
     """Decide about two folders of traces."""
 
     def work() -> Result:
         start = time.perf_counter()
         progress.phase("load")
         (one,) = kept(single)[:1]
-        return answered(one, kept(parallel), None, False, options, progress, start)
+        return answered(one, kept(parallel), combine, validated, options, progress, start)
 
     return measured(work, options, progress)
 

@@ -17,6 +17,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     lowers,
 )
+from shardproof.frontends.aten.masks import chosen
 from shardproof.frontends.aten.positions import Additive, Compared
 
 
@@ -51,6 +52,8 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         if mask.value == 0:
             return x
         raise Unsupported("a mask that is true everywhere")
+    if isinstance(mask, Real):
+        return chosen(lo, mask, value, x)
     if not isinstance(mask, Compared):
         raise Unsupported("masked_fill by a mask that depends on the input")
     if not isinstance(value, (int, float)) or value != -inf:

@@ -13,11 +13,13 @@ from shardproof.frontends.aten.lowering import (
     Lowered,
     Lowering,
     Operand,
+    Real,
     Undefined,
     dimensions,
     fraction,
     lowers,
 )
+from shardproof.frontends.aten.masks import numbers, operand
 from shardproof.frontends.aten.positions import added
 
 # -- movement ----------------------------------------------------------------------------------
@@ -126,6 +128,8 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
     if "float" not in dtype or "float" not in x.dtype:
         if dtype == x.dtype:
             return x
+        if isinstance(x, Real) and x.dtype == "bool" and "float" in dtype:
+            return numbers(lo, x, dtype)
         raise Unsupported(f"a cast from {x.dtype} to {dtype}")
     held = lo.real(x)
     if held.dtype == dtype:
@@ -188,30 +192,30 @@ def _wide(lo: Lowering) -> None:
 @lowers("aten.add.Tensor", "aten.add.Scalar")
 def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
-    return added(x, y, fraction(alpha)) or lo.add(x, y, fraction(alpha))
+    return added(x, y, fraction(alpha)) or lo.add(operand(lo, x), operand(lo, y), fraction(alpha))
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
 def _sub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
-    return added(x, y, -fraction(alpha)) or lo.add(x, y, -fraction(alpha))
+    return added(x, y, -fraction(alpha)) or lo.add(operand(lo, x), operand(lo, y), -fraction(alpha))
 
 
 @lowers("aten.rsub.Tensor", "aten.rsub.Scalar")
 def _rsub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
-    return added(y, x, -fraction(alpha)) or lo.add(y, x, -fraction(alpha))
+    return added(y, x, -fraction(alpha)) or lo.add(operand(lo, y), operand(lo, x), -fraction(alpha))
 
 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar")
 def _mul(lo: Lowering, x: Lowered, y: Operand) -> Any:
     _wide(lo)
-    return lo.mul(x, y)
+    return lo.mul(operand(lo, x), operand(lo, y))
 
 
 @lowers("aten.div.Tensor", "aten.div.Scalar")
 def _div(lo: Lowering, x: Lowered, y: Operand) -> Any:
-    return lo.div(x, y)
+    return lo.div(operand(lo, x), operand(lo, y))
 
 
 @lowers("aten.neg.default")
@@ -325,7 +329,7 @@ def _lerp(lo: Lowering, x: Lowered, y: Lowered, weight: float) -> Any:
 def _sum(
     lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False, dtype: str = ""
 ) -> Any:
-    return lo.sum(x, dimensions(x.shape, dim), keepdim)
+    return lo.sum(operand(lo, x), dimensions(x.shape, dim), keepdim)
 
 
 @lowers("aten.mean.default", "aten.mean.dim")

@@ -21,6 +21,7 @@ from shardproof.frontends.aten.lowering import (
     broadcast,
     lowers,
 )
+from shardproof.frontends.aten.masks import compared, flags, inverse, numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +177,8 @@ def _compares(name: str, less: bool, strict: bool) -> None:
     @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
     def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
         a, b = whole(x), whole(y)
-        if a is None or b is None:
-            raise Unsupported(f"{name} of values that depend on the input")
+        if a is None or b is None or not (isinstance(x, Positions) or isinstance(y, Positions)):
+            return compared(lo, name, x, y)
         gap = plus(b, a, -1) if less else plus(a, b, -1)
         return Compared(plus(gap, Positions(-1 if strict else 0, (), (), "int64")))
 
@@ -222,4 +223,6 @@ def _not(lo: Lowering, x: Lowered) -> Any:
         return x.inverse()
     if isinstance(x, Const) and x.dtype == "bool":
         return Const(Fraction(1) - x.value, x.shape, x.dtype)
-    raise Unsupported("the inverse of a mask that depends on the input")
+    if isinstance(x, Real) and x.dtype == "bool":
+        return flags(lo.real(inverse(lo, numbers(lo, x, "float32"))))
+    raise Unsupported(f"the inverse of {x.dtype} that depends on the input")

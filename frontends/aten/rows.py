@@ -18,6 +18,13 @@ def _softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     return lo.emit("softmax", lo.real(x), dim=at)
 
 
+@lowers("aten._safe_softmax.default")
+def _safe_softmax(lo: Lowering, x: Lowered, dim: int, dtype: str | None = None) -> Any:
+    """A softmax that is 0 in rows of which everything is masked: there are none here, since a mask
+    that is lowered leaves the diagonal."""
+    return _softmax(lo, x, dim)
+
+
 @lowers("aten._softmax_backward_data.default")
 def _softmax_backward(
     lo: Lowering, gradient: Lowered, y: Lowered, dim: int, dtype: str = ""

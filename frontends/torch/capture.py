@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
 import traceback
@@ -208,12 +209,31 @@ def _join(rank: int, world_size: int) -> None:
 
 
 def _refuse_compile() -> None:
+    """What is compiled in the step, and what was compiled before it, when it is called."""
+
     def compiled(model: Any = None, *_: Any, backend: Any = "inductor", **__: Any) -> Any:
-        if backend != "eager":
-            raise InvalidInput(
-                f"torch.compile with backend {backend!r}: capture records eager steps only "
-                "(backend='eager', or no torch.compile)"
-            )
+        _only_eager(backend)
         return model if model is not None else (lambda f: f)
 
+    def callback(held: Any) -> None:
+        """Nothing is compiled: an eager function runs as it is."""
+        if callable(held):
+            backend = frames.innermost_backend(held)
+            _only_eager(getattr(backend, "compiler_name", getattr(backend, "__name__", backend)))
+
     torch.compile = compiled
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is None:
+        return
+    for name in ("_callback_from_stance", "innermost_backend"):
+        if not hasattr(frames, name):
+            raise InvalidInput(f"torch {torch.__version__} has no torch._dynamo.eval_frame.{name}")
+    frames._callback_from_stance = callback
+
+
+def _only_eager(backend: Any) -> None:
+    if backend != "eager":
+        raise InvalidInput(
+            f"torch.compile with backend {backend!r}: capture records eager steps only "
+            "(backend='eager', or no torch.compile)"
+        )

@@ -29,6 +29,16 @@ class Inputs(Mapping[str, torch.Tensor]):
         self._recorder, self._mark, self._specs = recorder, mark, specs
         self._made: dict[str, torch.Tensor] = {}
 
+    @property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        return self._specs
+
+    def extended(self, specs: Mapping[str, TensorSpec]) -> Inputs:
+        """The same tensors, and more."""
+        found = Inputs(self._recorder, self._mark, {**self._specs, **specs})
+        found._made = self._made
+        return found
+
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._specs:
             known = ", ".join(sorted(self._specs)) or "none"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -13,9 +14,31 @@ if TYPE_CHECKING:
 
 _BATCH: Final = re.compile(r"(\w+)=(\d+(?:x\d+)*):(\w+)(?:\[(-?\d+),(-?\d+)\))?")
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Options of ``verify`` about folders of traces, and none of `shardproof.run.options.Options`.
+NAMES: Final = ("combine", "validated")
+
+
+def of_traces(command: F) -> F:
+    """``--combine`` and ``--validate``."""
+    combine = click.option(
+        "--combine",
+        type=click.Choice(("mean", "sum")),
+        help="How losses of recorded ranks have to combine.  [default: found, and printed]",
+    )
+    validate = click.option(
+        "--validate",
+        "validated",
+        is_flag=True,
+        help="Replay what was recorded in PyTorch on random values, and compare.",
+    )
+    return combine(validate(command))
+
 
 @click.command(short_help="Record one side of a PyTorch job.")
-@click.argument("step", metavar="FILE.py:FUNCTION")
+@click.argument("step", metavar="FILE.py[:FUNCTION]")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
 @click.option(
     "--world-size",
     type=click.IntRange(1),
@@ -58,6 +81,7 @@ _BATCH: Final = re.compile(r"(\w+)=(\d+(?:x\d+)*):(\w+)(?:\[(-?\d+),(-?\d+)\))?"
 )
 def capture(
     step: str,
+    args: tuple[str, ...],
     world_size: int,
     batch: tuple[str, ...],
     single: Path | None,
@@ -67,6 +91,7 @@ def capture(
 ) -> int:
     """Run FUNCTION of FILE.py once per rank on fake tensors, and write what it does.
 
+    Without a FUNCTION the file is a script, with ARGS, whose first step in sp.recording is written.
     The file is executed, with your rights. Then: shardproof verify DIR_SINGLE DIR_PARALLEL.
     """
     from shardproof.cluster.settings import parse_size
@@ -81,7 +106,7 @@ def capture(
         limits = Limits(capture_timeout, parse_size(capture_memory))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    found = record(_function(step), world_size, range(world_size), given, full, limits)
+    found = record(_step(step, args), world_size, range(world_size), given, full, limits)
     traces.keep(found, out)
     events = sum(len(t.events) for t in found)
     click.echo(f"{world_size} ranks, {events} events, in {out}")
@@ -105,6 +130,17 @@ def _batch(text: str) -> tuple[str, TensorSpec]:
     return name, TensorSpec(tuple(int(n) for n in shape.split("x")), dtype, *bounds)
 
 
+def _step(step: str, args: tuple[str, ...]) -> Any:
+    """What is run on every rank: a function, or a script with its arguments."""
+    from shardproof.torch.script import step_of
+
+    if step.endswith(".py") and Path(step).is_file():
+        return step_of(Path(step), args)
+    if args:
+        raise click.UsageError(f"{step} is given arguments ({args[0]}), and is no script")
+    return _function(step)
+
+
 def _function(step: str) -> Any:
     """The function that FILE.py:FUNCTION names; the file is executed."""
     import runpy
@@ -112,7 +148,9 @@ def _function(step: str) -> Any:
 
     path, colon, name = step.rpartition(":")
     if not colon or not Path(path).is_file():
-        raise click.UsageError(f"{step}: expected FILE.py:FUNCTION, and a file that is there")
+        raise click.UsageError(
+            f"{step}: expected FILE.py:FUNCTION or FILE.py, and a file that is there"
+        )
     sys.path.insert(0, str(Path(path).resolve().parent))
     found = runpy.run_path(path).get(name)
     if not callable(found):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from shardproof.diagnosis.locate.culprits import culprits, explain
+from shardproof.diagnosis.locate.made import made_at
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption, beyond_strict
 from shardproof.engine.plan.expectations import LOSS
@@ -187,6 +188,7 @@ def _conclusion(result: Partition, found: Comparison) -> Finding:
         messages[0] if messages else f"{where}: {name} differs",
         operator=name,
         layer=found.name,
+        source=made_at(result.parallel.unrolled.rows, found.demand.value),
         ranks=ranks,
         expected=f"{found.worst.expected:.9g}",
         actual=f"{found.worst.actual:.9g}",

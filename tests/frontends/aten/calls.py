@@ -168,6 +168,180 @@ def _(d: Draw) -> Call:
     return (d.real(*shape), d.real(*shape), d.positive(*shape)), {"value": d.number()}
 
 
+@call(
+    *(
+        f"aten.{name}.default"
+        for name in (
+            [
+                "relu",
+                "abs",
+                "sin",
+                "cos",
+                "erf",
+                "sgn",
+                "sign",
+                "leaky_relu",
+                "hardtanh",
+                "log_sigmoid_forward",
+                "expm1",
+            ]
+        )
+    ),
+    "aten.linalg_vector_norm.default",
+    "aten.norm.Scalar",
+)
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()),), {}
+
+
+@call("aten.log1p.default")
+def _(d: Draw) -> Call:
+    return (d.positive(*d.any_shape()),), {}
+
+
+@call("aten.leaky_relu.default", "aten.clamp_min.default", "aten.clamp_max.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()), d.number()), {}
+
+
+@call("aten.clamp.default", "aten.hardtanh.default")
+def _(d: Draw) -> Call:
+    """The lower bound may be above the upper one in clamp."""
+    return (d.real(*d.any_shape()), -abs(d.number()), abs(d.number())), {}
+
+
+@call("aten.clamp.default")
+def _(d: Draw) -> Call:
+    bounds = [(d.number(), None), (None, d.number()), (d.number(), d.number())]
+    return (d.real(*d.any_shape()), *bounds[d.below(3)]), {}
+
+
+@call("aten.hardtanh_backward.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape), d.real(*shape), -abs(d.number()), abs(d.number())), {}
+
+
+@call("aten.threshold_backward.default")
+def _(d: Draw) -> Call:
+    """At the threshold itself too."""
+    shape = d.any_shape()
+    x = d.real(*shape).relu()
+    return (d.real(*shape), x, d.number() if d.below(2) else 0), {}
+
+
+@call("aten.leaky_relu_backward.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape), d.real(*shape).relu(), d.number(), False), {}
+
+
+@call("aten.log_sigmoid_backward.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    x = d.real(*shape)
+    return (d.real(*shape), x, torch.ops.aten.log_sigmoid_forward(x)[1]), {}
+
+
+@call("aten.linalg_vector_norm.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    dims = [i for i in range(len(shape)) if d.below(2)] or [-1]
+    return (d.real(*shape), 1 + d.below(2), dims, bool(d.below(2))), {}
+
+
+@call("aten.norm.Scalar")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()), 1 + d.below(2)), {}
+
+
+@call("aten.maximum.default", "aten.minimum.default")
+def _(d: Draw) -> Call:
+    return d.pair(), {}
+
+
+def _few(d: Draw, *shape: int) -> torch.Tensor:
+    """Values of which many are alike."""
+    return torch.tensor(d.rng.integers(-1, 2, size=shape).astype(float))
+
+
+@call(*(f"aten.{name}.Tensor" for name in ("lt", "le", "gt", "ge", "eq", "ne")))
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (_few(d, *shape), _few(d, *shape)), {}
+
+
+@call(*(f"aten.{name}.Scalar" for name in ("lt", "le", "gt", "ge", "eq", "ne")))
+def _(d: Draw) -> Call:
+    return (_few(d, *d.any_shape()), d.below(3) - 1), {}
+
+
+def _mask(d: Draw, *shape: int) -> torch.Tensor:
+    return torch.tensor(d.rng.integers(0, 2, size=shape).astype(bool))
+
+
+@call(
+    "aten.logical_and.default",
+    "aten.logical_or.default",
+    *(f"aten.{name}.Tensor" for name in ("bitwise_and", "bitwise_or", "__and__", "__or__")),
+)
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (_mask(d, *shape), _mask(d, *shape)), {}
+
+
+@call("aten.logical_not.default", "aten.bitwise_not.default")
+def _(d: Draw) -> Call:
+    return (_mask(d, *d.any_shape()),), {}
+
+
+@call("aten.where.self")
+def _(d: Draw) -> Call:
+    x, y = d.pair()
+    return (_mask(d, *x.shape), x, y), {}
+
+
+@call("aten.where.ScalarOther")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (_mask(d, *shape), d.real(*shape), d.number()), {}
+
+
+@call("aten.where.ScalarSelf")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (_mask(d, *shape), d.number(), d.real(*shape)), {}
+
+
+@call("aten.masked_fill.Scalar")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape), _mask(d, *shape), d.number()), {}
+
+
+@call("aten._to_copy.default")
+def _(d: Draw) -> Call:
+    return (_mask(d, *d.any_shape()),), {"dtype": torch.float64}
+
+
+@call("aten.mul.Tensor")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (_mask(d, *shape), d.real(*shape)), {}
+
+
+@call("aten.add.Tensor")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape), _mask(d, *shape)), {}
+
+
+@call("aten._safe_softmax.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    return (d.real(*shape), d.below(len(shape)) - len(shape)), {}
+
+
 @call("aten.lerp.Scalar")
 def _(d: Draw) -> Call:
     shape = d.any_shape()

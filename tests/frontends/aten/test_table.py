@@ -95,6 +95,27 @@ def test_sums_of_flags_are_no_sums(name: str) -> None:
         rule(lo, Const(Fraction(1), (2,), "bool"), Const(Fraction(1), (2,), "bool"))
 
 
+@pytest.mark.parametrize("name", ["where.self", "logical_and.default", "bitwise_not.default"])
+def test_flags_that_are_an_input_are_not_known_to_be_0_and_1(name: str) -> None:
+    lo = Lowering()
+    lo.expected = [((2,), "float64")]
+    flags, x = (lo.hold(Shard(n, (2,), (2,), (affine(0),), n)) for n in ("bool", "float64"))
+    rule = rule_of(f"aten.{name}")
+    assert rule is not None
+    operands = {"where.self": [flags, x, x], "logical_and.default": [flags, flags]}
+    with pytest.raises(Unsupported, match="a mask that is an input"):
+        rule(lo, *operands.get(name, [flags]))
+
+
+def test_whole_numbers_that_depend_on_the_input_are_not_compared() -> None:
+    lo = Lowering()
+    ids = lo.hold(Shard("ids", (2,), (2,), (affine(0),), "int64"))
+    rule = rule_of("aten.ge.Scalar")
+    assert rule is not None
+    with pytest.raises(Unsupported, match="ge of whole numbers"):
+        rule(lo, ids, 1)
+
+
 def test_unwritten_memory_is_no_value() -> None:
     with pytest.raises(Unsupported, match="nothing has written"):
         Lowering().real(Undefined((2,), "float32"))
@@ -136,6 +157,7 @@ def lowered(name: str, args: Any, kwargs: Any, expected: Any) -> list[Any]:
                     tuple(x.shape),
                     zero,
                     str(x.dtype).removeprefix("torch."),
+                    domain=(0, 2) if x.dtype == torch.bool else None,
                 )
             )
         if isinstance(x, torch.dtype):

@@ -380,3 +380,40 @@ def forward_only_parallel(job: sp.Job) -> None:
     job.start(model)
     with torch.no_grad():
         job.end(outputs={"y": model(job.batch["x"])})
+
+
+class Kinked(Right):
+    """Functions with a kink, and a choice by a comparison."""
+
+    def inner(self, x: torch.Tensor) -> torch.Tensor:
+        h = F.relu(self.up(x))
+        h = torch.where(h > 1, h.clamp(max=2), F.leaky_relu(h - 0.5))
+        return self.down(h + h.abs().sin())
+
+
+class KinkedSingle(MLP):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + Kinked.inner(self, self.norm(x)) + self.bias  # type: ignore[arg-type]
+
+
+class KinkedAfterTheSum(Kinked):
+    """The choice is made of partial values: another one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + ReduceFrom.apply(F.relu(self.inner(CopyTo.apply(self.norm(x))))) + self.bias
+
+
+class KinkedAfterTheSumSingle(MLP):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + F.relu(Kinked.inner(self, self.norm(x))) + self.bias  # type: ignore[arg-type]
+
+
+def on_one_device(make: type[MLP]) -> Callable[[sp.Job], None]:
+    def step(job: sp.Job) -> None:
+        model = make()
+        job.start(model)
+        loss = loss_of(model, job.batch["x"], job.batch["y"])
+        loss.backward()
+        job.end(loss=loss)
+
+    return step

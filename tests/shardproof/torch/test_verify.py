@@ -72,6 +72,19 @@ def test_new_parameters_and_states_are_compared(tmp_path: Path, step: Step) -> N
     }
 
 
+def test_kinks_and_choices_by_comparisons_are_proved(tmp_path: Path) -> None:
+    right = steps.tensor_parallel(steps.Kinked)
+    result = verify(tmp_path, right, steps.on_one_device(steps.KinkedSingle), validate=True)
+    assert result.verdict == "proved", sp.told(result)
+    assert any("tensors agree with PyTorch" in a for a in result.assumptions)
+
+
+def test_a_kink_before_the_all_reduce_is_refuted(tmp_path: Path) -> None:
+    wrong = steps.tensor_parallel(steps.KinkedAfterTheSum)
+    result = verify(tmp_path, wrong, steps.on_one_device(steps.KinkedAfterTheSumSingle))
+    assert result.verdict == "refuted", sp.told(result)
+
+
 def test_an_optimizer_with_another_rate_is_refuted(tmp_path: Path) -> None:
     wrong = steps.with_optimizer(steps.sharded, divided=True, betas=(0.9, 0.99))
     result = verify(tmp_path, wrong, steps.with_optimizer(steps.plain))
@@ -119,10 +132,10 @@ REFUTED: dict[str, tuple[Step, str]] = {
         "all_reduce(total)",
     ),
     "wrong scale": (steps.tensor_parallel(steps.DividedByRanks), "world_size"),
-    "missing copy-to in backward": (steps.tensor_parallel(steps.NoCopyTo), ""),
+    "missing copy-to in backward": (steps.tensor_parallel(steps.NoCopyTo), "self.up(x)"),
     "gradients averaged twice": (steps.averaged("averaged twice"), ""),
     "replicated parameter not reduced": (steps.averaged("replicated parameter not reduced"), ""),
-    "wrong microbatch scale": (steps.accumulated(1.0), ""),
+    "wrong microbatch scale": (steps.accumulated(1.0), "(loss * scale).backward()"),
     "read before wait": (steps.early(waits=False), "parameter.grad.div_"),
     "read before it arrived": (steps.exchanged(waits=False), "grad.add_(arrived)"),
 }
@@ -189,8 +202,32 @@ def end_first(job: sp.Job) -> None:
     job.end()
 
 
+def two_ends(job: sp.Job) -> None:
+    job.start(steps.MLP())
+    job.end()
+    job.end()
+
+
 def compiles(job: sp.Job) -> None:
     torch.compile(steps.MLP())
+
+
+def compiles_a_module(job: sp.Job) -> None:
+    model = steps.MLP()
+    model.compile()
+
+
+def compiled_before(**options: Any) -> Step:
+    function = torch.compile(steps.loss_of, **options)
+
+    def step(job: sp.Job) -> None:
+        model = steps.MLP()
+        job.start(model)
+        loss = function(model, job.batch["x"], job.batch["y"])
+        loss.backward()
+        job.end(loss=loss)
+
+    return step
 
 
 def reads_values(job: sp.Job) -> None:
@@ -228,8 +265,10 @@ def unknown_batch(job: sp.Job) -> None:
         (fails, r"RuntimeError at .*test_verify.py:\d+: the user's own fault"),
         (no_end, "without job.end"),
         (two_starts, "job.start is called twice"),
+        (two_ends, "job.end is called twice"),
         (end_first, "job.end is called without job.start"),
         (compiles, "torch.compile with backend 'inductor'"),
+        (compiles_a_module, "torch.compile with backend 'inductor'"),
         (reads_values, r"reads the value of a tensor .* at .*test_verify.py:\d+"),
         (reads_a_parameter, r"reads the value of a tensor .* at .*test_verify.py:\d+"),
         (hangs, "takes more than 2 s"),
@@ -243,6 +282,14 @@ def test_what_is_no_step_is_invalid_input(tmp_path: Path, step: Step, message: s
     result = verify(tmp_path, step, step, **options)
     assert (result.verdict, result.exit_code) == ("invalid input", 3)
     assert re.search(message, result.reason), result.reason
+
+
+def test_what_was_compiled_before_is_refused_but_for_eager(tmp_path: Path) -> None:
+    refused = verify(tmp_path, compiled_before(), compiled_before())
+    assert (refused.verdict, refused.exit_code) == ("invalid input", 3)
+    assert "torch.compile with backend 'inductor'" in refused.reason
+    result = verify(tmp_path, compiled_before(backend="eager"))
+    assert result.verdict == "proved", sp.told(result)
 
 
 def test_an_operator_without_a_rule_is_inconclusive_by_name(tmp_path: Path) -> None:

@@ -1,0 +1,252 @@
+"""Comparisons of floating-point values, what chooses by them, and functions with a kink.
+
+A mask is a value of 0 and 1.  At a kink ``step`` is 0 and ``sign`` is 0, as PyTorch has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Operand,
+    Real,
+    dimensions,
+    floating,
+    fraction,
+    lowers,
+)
+
+ONE = Fraction(1)
+#: The domain of a mask.
+FLAGS = (0, 2)
+
+
+def slope(lo: Lowering, function: str, x: Lowered) -> Real:
+    """The derivative of an elementwise function at ``x``."""
+    held = lo.real(x)
+    return lo.derivative(function, [held], lo.real(Const(ONE, held.shape, held.dtype)))
+
+
+def step(lo: Lowering, x: Lowered) -> Real:
+    """1 where ``x`` is positive, else 0."""
+    return slope(lo, "relu", x)
+
+
+def inverse(lo: Lowering, mask: Lowered) -> Any:
+    """1 - mask."""
+    return lo.shift(lo.scale(mask, -ONE), ONE)
+
+
+def flags(mask: Real) -> Real:
+    """A value of 0 and 1, as a mask."""
+    return replace(mask, dtype="bool", domain=FLAGS)
+
+
+def numbers(lo: Lowering, mask: Operand, dtype: str) -> Any:
+    """A mask as 0 and 1 of an element type; raises `Unsupported` for what is no such mask."""
+    if isinstance(mask, Const) and mask.dtype == "bool":
+        return replace(mask, dtype=dtype)
+    if not isinstance(mask, Real) or mask.dtype != "bool" or mask.domain != FLAGS:
+        raise Unsupported("a mask that is an input, or of positions, as numbers")
+    if lo.values[mask.number].dtype == dtype:
+        return replace(mask, dtype=dtype, domain=None)
+    return lo.emits("to", [mask], {"dtype": dtype}, dtype)[0]
+
+
+def operand(lo: Lowering, x: Operand) -> Any:
+    """A mask as numbers of the result's type, any other operand as it is."""
+    if isinstance(x, Real) and x.dtype == "bool":
+        return numbers(lo, x, lo.expected[0][1])
+    return x
+
+
+def is_number(x: Operand) -> bool:
+    """Whether an operand is a floating-point value, or a constant."""
+    if isinstance(x, Real):
+        return floating(x.dtype)
+    return isinstance(x, (Const, int, float)) and not isinstance(x, bool)
+
+
+#: Comparisons of d = x - y with zero.
+COMPARISONS: dict[str, Callable[[Lowering, Lowered], Any]] = {
+    "gt": lambda lo, d: step(lo, d),
+    "lt": lambda lo, d: step(lo, lo.scale(d, -ONE)),
+    "ge": lambda lo, d: inverse(lo, step(lo, lo.scale(d, -ONE))),
+    "le": lambda lo, d: inverse(lo, step(lo, d)),
+    "ne": lambda lo, d: lo.mul(slope(lo, "abs", d), slope(lo, "abs", d)),
+    "eq": lambda lo, d: inverse(lo, lo.mul(slope(lo, "abs", d), slope(lo, "abs", d))),
+}
+
+
+def compared(lo: Lowering, name: str, x: Operand, y: Operand) -> Real:
+    """A comparison of two floating-point values; raises `Unsupported` for others."""
+    if not is_number(x) or not is_number(y):
+        raise Unsupported(f"{name} of whole numbers or masks that depend on the input")
+    return flags(lo.real(COMPARISONS[name](lo, lo.sub(x, y))))
+
+
+def _equality(name: str) -> None:
+    @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
+    def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
+        return compared(lo, name, x, y)
+
+
+for _name in ("eq", "ne"):
+    _equality(_name)
+
+
+@lowers("aten.logical_and.default", "aten.bitwise_and.Tensor", "aten.__and__.Tensor")
+def _and(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+    found = lo.mul(numbers(lo, x, "float32"), numbers(lo, y, "float32"))
+    return flags(lo.real(found))
+
+
+@lowers("aten.logical_or.default", "aten.bitwise_or.Tensor", "aten.__or__.Tensor")
+def _or(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+    neither = lo.mul(inverse(lo, numbers(lo, x, "float32")), inverse(lo, numbers(lo, y, "float32")))
+    return flags(lo.real(inverse(lo, neither)))
+
+
+def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
+    """x where the mask is 1, y where it is 0."""
+    shape, dtype = lo.expected[0]
+    if not floating(dtype):
+        raise Unsupported(f"a choice between values of {dtype}")
+    held = lo.expand(numbers(lo, mask, dtype), shape)
+    return lo.add(lo.mul(x, held), lo.mul(y, inverse(lo, held)))
+
+
+@lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf")
+def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
+    return chosen(lo, mask, x, y)
+
+
+# -- functions with a kink -----------------------------------------------------------------------
+
+
+def _elementwise(name: str) -> None:
+    @lowers(f"aten.{name}.default")
+    def rule(lo: Lowering, x: Lowered) -> Any:
+        return lo.unary(name, x)
+
+
+for _name in ("relu", "abs", "sin", "cos", "erf"):
+    _elementwise(_name)
+
+
+@lowers("aten.sgn.default", "aten.sign.default")
+def _sign(lo: Lowering, x: Lowered) -> Any:
+    return slope(lo, "abs", x)
+
+
+@lowers("aten.threshold_backward.default")
+def _threshold_backward(lo: Lowering, gradient: Lowered, x: Lowered, threshold: float) -> Any:
+    return lo.mul(gradient, step(lo, lo.shift(x, -fraction(threshold))))
+
+
+@lowers("aten.leaky_relu.default")
+def _leaky_relu(lo: Lowering, x: Lowered, negative: float = 0.01) -> Any:
+    below = lo.unary("relu", lo.scale(x, -ONE))
+    return lo.add(lo.unary("relu", x), below, -fraction(negative))
+
+
+@lowers("aten.leaky_relu_backward.default")
+def _leaky_relu_backward(
+    lo: Lowering, gradient: Lowered, x: Lowered, negative: float, of_result: bool
+) -> Any:
+    if of_result and negative < 0:
+        raise Unsupported(f"the derivative of leaky_relu in place, with slope {negative}")
+    rest = fraction(negative)
+    return lo.mul(gradient, lo.shift(lo.scale(step(lo, x), 1 - rest), rest))
+
+
+@lowers("aten.maximum.default")
+def _maximum(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+    return lo.add(lo.unary("relu", lo.sub(x, y)), y)
+
+
+@lowers("aten.minimum.default")
+def _minimum(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+    return lo.sub(x, lo.unary("relu", lo.sub(x, y)))
+
+
+@lowers("aten.clamp.default", "aten.clamp_min.default")
+def _clamp(lo: Lowering, x: Lowered, least: float | None = None, most: float | None = None) -> Any:
+    """min(max(x, least), most)."""
+    if least is not None:
+        x = lo.shift(lo.unary("relu", lo.shift(x, -fraction(least))), fraction(least))
+    if most is not None:
+        above = lo.unary("relu", lo.shift(lo.scale(x, -ONE), fraction(most)))
+        x = lo.shift(lo.scale(above, -ONE), fraction(most))
+    return x
+
+
+@lowers("aten.hardtanh.default")
+def _hardtanh(lo: Lowering, x: Lowered, least: float = -1, most: float = 1) -> Any:
+    return _clamp(lo, x, least, most)
+
+
+@lowers("aten.clamp_max.default")
+def _clamp_max(lo: Lowering, x: Lowered, most: float) -> Any:
+    return _clamp(lo, x, None, most)
+
+
+@lowers("aten.hardtanh_backward.default")
+def _hardtanh_backward(
+    lo: Lowering, gradient: Lowered, x: Lowered, least: float, most: float
+) -> Any:
+    above = step(lo, lo.shift(x, -fraction(least)))
+    below = step(lo, lo.shift(lo.scale(x, -ONE), fraction(most)))
+    return lo.mul(gradient, lo.mul(above, below))
+
+
+# -- other functions -----------------------------------------------------------------------------
+
+
+@lowers("aten.log_sigmoid_forward.default")
+def _log_sigmoid(lo: Lowering, x: Lowered) -> Any:
+    return lo.unary("log_sigmoid", x), None
+
+
+@lowers("aten.log_sigmoid_backward.default")
+def _log_sigmoid_backward(lo: Lowering, gradient: Lowered, x: Lowered, _: Any) -> Any:
+    return lo.derivative("log_sigmoid", [lo.real(x)], lo.real(gradient))
+
+
+@lowers("aten.log1p.default")
+def _log1p(lo: Lowering, x: Lowered) -> Any:
+    return lo.unary("log", lo.shift(x, ONE))
+
+
+@lowers("aten.expm1.default")
+def _expm1(lo: Lowering, x: Lowered) -> Any:
+    return lo.shift(lo.unary("exp", x), -ONE)
+
+
+@lowers("aten.linalg_vector_norm.default")
+def _vector_norm(
+    lo: Lowering,
+    x: Lowered,
+    order: float = 2,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: str | None = None,
+) -> Any:
+    if order not in (1, 2):
+        raise Unsupported(f"a norm of order {order}")
+    dims = dimensions(x.shape, dim)
+    if order == 1:
+        return lo.sum(lo.unary("abs", x), dims, keepdim)
+    return lo.unary("sqrt", lo.sum(lo.mul(x, x), dims, keepdim))
+
+
+@lowers("aten.norm.Scalar")
+def _norm(lo: Lowering, x: Lowered, order: float = 2, dtype: str | None = None) -> Any:
+    return _vector_norm(lo, x, order)
