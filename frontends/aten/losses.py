@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.ids import rows_of
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, lowers
 
 #: How `nll_loss` reduces, as ATen numbers it.
@@ -47,7 +48,9 @@ def _embedding(
     by_frequency: bool = False,
     sparse: bool = False,
 ) -> Any:
-    return lo.emits("embedding", [lo.real(ids), lo.real(table)], {}, table.dtype)[0]
+    if not lo.narrows and isinstance(ids, Real):
+        return lo.emits("embedding", [ids, lo.real(table)], {}, table.dtype)[0]
+    return rows_of(lo, table, ids)
 
 
 @lowers("aten.embedding_dense_backward.default")

@@ -121,6 +121,14 @@ class Lowering:
         self.exponentials: dict[int, tuple[Real, Real, Real]] = {}
         self.tables: dict[str, Real] = {}
         self._constants: dict[Fraction, Real] = {}
+        #: The named input that a value is, moved.
+        self.origins: dict[int, int] = {}
+        #: Whether a lookup needs ids of which it is known that all of them choose rows.
+        self.narrows = False
+        #: Ranks of groups by the name that the program gives them.
+        self.groups: Mapping[str, tuple[int, ...]] = {}
+        #: A named input for the mask of the next random operator, by its shape; None: no masks.
+        self.mask: Callable[[Shape], Shard] | None = None
 
     # -- values -----------------------------------------------------------------------------
 
@@ -133,6 +141,7 @@ class Lowering:
         self.shards.append(shard)
         value = self.value(shard.shape, shard.dtype, shard.name)
         self.bound.append((value.number, len(self.shards) - 1))
+        self.origins[value.number] = len(self.shards) - 1
         return replace(value, domain=shard.domain)
 
     def real(self, x: Operand) -> Real:
@@ -208,7 +217,10 @@ class Lowering:
     def _moved(self, name: str, x: Lowered, **attrs: Attr) -> Real:
         """Append an operator whose entries are those of ``x``, elsewhere."""
         held = self.real(x)
-        return replace(self.emit(name, held, **attrs), domain=held.domain)
+        moved = self.emit(name, held, **attrs)
+        if held.number in self.origins:
+            self.origins[moved.number] = self.origins[held.number]
+        return replace(moved, domain=held.domain)
 
     def reshape(self, x: Lowered, shape: Shape) -> Any:
         if x.shape == shape:

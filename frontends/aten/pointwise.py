@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten import ids
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -120,24 +121,29 @@ def _undefined(lo: Lowering) -> Any:
 # -- arithmetic --------------------------------------------------------------------------------
 
 
+def _whole(lo: Lowering, x: Operand, y: Operand, factor: Fraction) -> Any:
+    """x + factor * y of positions, or of ids; None: it is something else."""
+    return added(x, y, factor) or ids.computed(lo, "add", x, y, factor)
+
+
 @lowers("aten.add.Tensor", "aten.add.Scalar")
 def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
-    return added(x, y, fraction(alpha)) or lo.add(x, y, fraction(alpha))
+    return _whole(lo, x, y, fraction(alpha)) or lo.add(x, y, fraction(alpha))
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
 def _sub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
-    return added(x, y, -fraction(alpha)) or lo.add(x, y, -fraction(alpha))
+    return _whole(lo, x, y, -fraction(alpha)) or lo.add(x, y, -fraction(alpha))
 
 
 @lowers("aten.rsub.Tensor", "aten.rsub.Scalar")
 def _rsub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
-    return added(y, x, -fraction(alpha)) or lo.add(y, x, -fraction(alpha))
+    return _whole(lo, y, x, -fraction(alpha)) or lo.add(y, x, -fraction(alpha))
 
 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar")
 def _mul(lo: Lowering, x: Lowered, y: Operand) -> Any:
-    return lo.mul(x, y)
+    return ids.computed(lo, "multiply", x, y, Fraction(1)) or lo.mul(x, y)
 
 
 @lowers("aten.div.Tensor", "aten.div.Scalar")

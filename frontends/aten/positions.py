@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten import ids
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -132,6 +133,19 @@ def plus(x: Positions, y: Positions, factor: int = 1) -> Positions:
     return Positions(a.const + factor * b.const, steps, shape, x.dtype)
 
 
+@lowers("aten.index.Tensor")
+def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
+    """Rows by ids; or an entry of each row, by all positions and ids."""
+    if len(indices) == 1 and indices[0] is not None:
+        return ids.rows_of(lo, x, indices[0])
+    if len(indices) == 2 and len(x.shape) == 2 and indices[1] is not None:
+        every, chosen = indices
+        all_rows = Positions(0, (1,), (x.shape[0],), "int64")
+        if isinstance(every, Positions) and every == all_rows and chosen.shape == every.shape:
+            return ids.entries_of(lo, x, chosen)
+    raise Unsupported("an index by other than ids of rows")
+
+
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 def _arange(lo: Lowering, *numbers: float, **_: Any) -> Any:
     start, step = (numbers[0] if len(numbers) > 1 else 0), (numbers[2] if len(numbers) > 2 else 1)
@@ -148,6 +162,9 @@ def _compares(name: str, less: bool, strict: bool) -> None:
 
     @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
     def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
+        of_ids = ids.compared(lo, name.upper(), x, y)
+        if of_ids is not None:
+            return of_ids
         a, b = whole(x), whole(y)
         if a is None or b is None:
             raise Unsupported(f"{name} of values that depend on the input")
@@ -193,6 +210,10 @@ _triangle("triu", False)
 def _not(lo: Lowering, x: Lowered) -> Any:
     if isinstance(x, Compared):
         return x.inverse()
+    if isinstance(x, ids.Ids) and x.dtype == "bool":
+        return ids.inverse(x)
+    if isinstance(x, Real) and x.dtype == "bool":
+        return lo.shift(lo.scale(x, Fraction(-1)), Fraction(1))
     if isinstance(x, Const) and x.dtype == "bool":
         return Const(Fraction(1) - x.value, x.shape, x.dtype)
     raise Unsupported("the inverse of a mask that depends on the input")

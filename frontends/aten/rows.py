@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from shardproof.frontends.aten.losses import Picked
-from shardproof.frontends.aten.lowering import Lowered, Lowering, dimensions, fraction, lowers
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    dimensions,
+    fraction,
+    lowers,
+)
 
 ONE = Fraction(1)
 
@@ -101,6 +110,30 @@ def _layer_norm_backward(
     if mask[2]:
         found[2] = lo.sum(gradient, rest)
     return tuple(found)
+
+
+@lowers("apex.fused_layer_norm_affine_fwd.default")
+def _apex_layer_norm(
+    lo: Lowering, x: Lowered, weight: Lowered, bias: Lowered, shape: Sequence[int], eps: float
+) -> Any:
+    """Statistics are flat: one for every row."""
+    y, mean, scale = _layer_norm(lo, x, shape, weight, bias, eps)
+    rows = (prod(mean.shape),)
+    return y, lo.reshape(mean, rows), lo.reshape(scale, rows)
+
+
+@lowers("aten.native_dropout.default")
+def _dropout(lo: Lowering, x: Lowered, p: float, train: bool | None = True) -> Any:
+    """What is kept is divided by 1 - p; the mask is an input that both sides share."""
+    rate = fraction(p)
+    if not train or rate == 0:
+        return x, Const(ONE, x.shape, "bool")
+    if not 0 < rate < 1:
+        raise Unsupported(f"dropout of {p}")
+    if lo.mask is None:
+        raise Unsupported("a random operator")
+    mask = lo.hold(lo.mask(x.shape))
+    return lo.mul(lo.scale(x, 1 / (1 - rate)), mask), mask
 
 
 @lowers("aten._fused_rms_norm.default")

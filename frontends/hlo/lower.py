@@ -14,7 +14,8 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.graphs.graph import Graph, Node, PerRank, Shape
 from shardproof.frontends.graphs.recorder import GROUP, PAIRS, Held, everywhere
-from shardproof.frontends.hlo import indices, known, piecewise
+from shardproof.frontends.builder import piecewise
+from shardproof.frontends.hlo import indices, known
 from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, exact
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.semantics import dot_equation

@@ -1,0 +1,329 @@
+"""Integers that are computed of ids: exact functions of the id, and rows that they choose.
+
+A vocabulary that is divided over ranks is looked up by ``where(lo <= id < hi, id - lo, 0)``, and the
+rows of other ids are zeroed.  `Ids` carries the first as an exact function of the id, `Lookup` the
+rows until it is known which ids count; both end as one `embedding` or `pick` that begins at ``lo``,
+or are refused.  Nothing is assumed of an id but its domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Operand,
+    Real,
+    Shape,
+    broadcast,
+    lowers,
+)
+from shardproof.frontends.builder import piecewise
+from shardproof.frontends.builder.piecewise import Function
+
+#: Ids of which nothing is known.  Functions are constant or the id itself beyond the numbers that a
+#: program compares them with, so that larger ids are treated as these are.
+DOMAIN = (-(1 << 30), 1 << 30)
+
+#: How a tensor was moved: the name of a movement of `Lowering`, and what it was given.
+Move = tuple[str, tuple[int, ...]]
+
+
+class Narrow(Unsupported):
+    """Ids of value ``origin`` must lie in [0, rows) for a lookup to read rows that exist."""
+
+    def __init__(self, origin: int, rows: int) -> None:
+        super().__init__(f"ids may choose other rows than the {rows} that there are")
+        self.origin = origin
+        self.rows = rows
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """``function`` of every entry of ``origin``, which is then moved; predicates are 0 or 1."""
+
+    origin: Real
+    moves: tuple[Move, ...]
+    function: Function
+    shape: Shape
+    dtype: str
+
+    def moved(self, name: str, given: Sequence[int], shape: Shape) -> Ids:
+        moves = self.moves
+        if name == "reshape" and moves and moves[-1][0] == "reshape":
+            moves = moves[:-1]
+        if (moves, shape) != ((), self.origin.shape) or name != "reshape":
+            moves = (*moves, (name, tuple(given)))
+        return replace(self, moves=moves, shape=shape)
+
+    def reshape(self, shape: Shape) -> Ids:
+        return self if shape == self.shape else self.moved("reshape", shape, shape)
+
+    def expand(self, shape: Shape) -> Ids:
+        return self if shape == self.shape else self.moved("expand", shape, shape)
+
+    def permute(self, order: Sequence[int]) -> Ids:
+        return self.moved("permute", order, tuple(self.shape[i] for i in order))
+
+    def slice(self, dim: int, start: int, size: int) -> Ids:
+        shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
+        return self.moved("slice", (dim, start, size), shape)
+
+    def held(self, lo: Lowering) -> Real:
+        """The ids themselves, moved."""
+        x: Any = self.origin
+        for name, given in self.moves:
+            x = getattr(lo, name)(x, *given) if name == "slice" else getattr(lo, name)(x, given)
+        return lo.real(x)
+
+    def real(self, lo: Lowering) -> Real:
+        number = piecewise.value(self.function)
+        if number is not None:
+            return lo.real(Const(Fraction(number), self.shape, self.dtype))
+        if len(self.function) != 1:
+            raise Unsupported("a number that is different functions of an id for different ids")
+        (piece,) = self.function
+        x = lo.scale(self.held(lo), Fraction(piece.slope))
+        return lo.real(lo.shift(x, Fraction(piece.offset)))
+
+    def at(self) -> tuple[int, tuple[Move, ...], Shape]:
+        """Of which id every entry is."""
+        return self.origin.number, self.moves, self.shape
+
+
+def integral(dtype: str) -> bool:
+    return dtype.startswith(("int", "uint"))
+
+
+def ids(x: Operand) -> Ids | None:
+    """An operand as a function of ids, if it is integers of the input."""
+    if isinstance(x, Ids):
+        return x
+    if isinstance(x, Real) and integral(x.dtype):
+        low, high = x.domain or DOMAIN
+        return Ids(x, (), piecewise.identity(low, high), x.shape, x.dtype)
+    return None
+
+
+def _number(x: Operand) -> int | None:
+    if isinstance(x, Const) and x.value.denominator == 1:
+        return int(x.value)
+    return int(x) if isinstance(x, (bool, int)) else None
+
+
+def pair(x: Operand, y: Operand) -> tuple[Ids, Function, Function] | None:
+    """Two operands as functions of one id, and what they are like; None: they are none."""
+    a, b = ids(x), ids(y)
+    if a is not None and b is not None:
+        if a.at() != b.at():
+            raise Unsupported("ids together with ids of other positions")
+        return a, a.function, b.function
+    like = a or b
+    number = _number(y if a is not None else x)
+    if like is None or number is None:
+        return None
+    given = x if a is None else y
+    if isinstance(given, Const) and broadcast(given.shape, like.shape) != like.shape:
+        raise Unsupported("ids that are broadcast")
+    other = piecewise.constant(like.function, number)
+    return (like, like.function, other) if a is not None else (like, other, like.function)
+
+
+def _made(lo: Lowering, like: Ids, function: Function) -> Ids:
+    dtype = lo.expected[0][1] if lo.expected else like.dtype
+    return replace(like, function=function, dtype=dtype or like.dtype)
+
+
+def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) -> Any:
+    """``x + factor y`` or ``x y`` of ids and whole numbers; None: it is something else."""
+    if factor.denominator != 1 or not (_whole(x) and _whole(y)):
+        return None
+    found = pair(x, y)
+    if found is None:
+        return None
+    like, f, g = found
+    if factor != 1:
+        g = piecewise.combine("multiply", g, piecewise.constant(g, int(factor)))
+    return _made(lo, like, piecewise.combine(name, f, g))
+
+
+def _whole(x: Operand) -> bool:
+    if isinstance(x, (bool, int)):
+        return True
+    return not isinstance(x, float) and "float" not in x.dtype
+
+
+def compared(lo: Lowering, direction: str, x: Operand, y: Operand) -> Ids | None:
+    """A comparison of ids with a number, or with ids of the same positions."""
+    found = pair(x, y)
+    if found is None:
+        return None
+    like, f, g = found
+    made = _made(lo, like, piecewise.compare(direction, f, g))
+    return replace(made, dtype="bool")
+
+
+def inverse(x: Ids) -> Ids:
+    """A predicate's opposite."""
+    return replace(x, function=piecewise.negated(x.function))
+
+
+def _logical(name: str, both: str) -> None:
+    @lowers(f"aten.{name}.Tensor" if name.startswith("bitwise") else f"aten.{name}.default")
+    def rule(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+        for a in (x, y):
+            if getattr(a, "dtype", "") != "bool":
+                raise Unsupported(f"{name} of integers")
+        for a, b in ((x, y), (y, x)):
+            if isinstance(a, Const):
+                keeps = bool(a.value) == (both == "and")
+                return lo.expand(b if keeps else a, broadcast(x.shape, y.shape))
+        if isinstance(x, Ids) and isinstance(y, Ids):
+            if x.at() != y.at():
+                raise Unsupported(f"{name} of ids of unlike positions")
+            return _made(lo, x, piecewise.combine(both, x.function, y.function))
+        a, b = lo.real(x), lo.real(y)
+        product = lo.mul(a, b)
+        return product if both == "and" else lo.sub(lo.add(a, b), product)
+
+
+for _name, _both in (
+    ("bitwise_and", "and"),
+    ("bitwise_or", "or"),
+    ("logical_and", "and"),
+    ("logical_or", "or"),
+):
+    _logical(_name, _both)
+
+
+# -- lookups -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Rows of ``table`` (``picked`` False), or an entry of each row of it (True), chosen by ids;
+    zero for ids where ``live`` is 0."""
+
+    table: Real
+    ids: Ids
+    live: Function
+    picked: bool
+    shape: Shape
+    dtype: str
+
+    def reshape(self, shape: Shape) -> Any:
+        if self.picked:
+            return replace(self, ids=self.ids.reshape(shape), shape=shape)
+        if shape == self.shape:
+            return self
+        raise Unsupported("a view of rows before it is known which ones count")
+
+    def expand(self, shape: Shape) -> Any:
+        raise Unsupported("rows that are broadcast before it is known which ones count")
+
+    def permute(self, order: Sequence[int]) -> Any:
+        raise Unsupported("rows that are permuted before it is known which ones count")
+
+    def slice(self, dim: int, start: int, size: int) -> Any:
+        raise Unsupported("a part of rows before it is known which ones count")
+
+    def rows(self) -> int:
+        return self.table.shape[-1 if self.picked else 0]
+
+    def real(self, lo: Lowering) -> Real:
+        parts = piecewise.chosen_rows(self.ids.function, self.live, self.rows())
+        if parts is None or len(parts) > 1:
+            raise Narrow(self.ids.origin.number, self.rows())
+        if not parts:
+            return lo.real(Const(Fraction(0), self.shape, self.dtype))
+        (part,) = parts
+        table: Any = self.table
+        if self.picked:
+            table = lo.reshape(table, (*self.ids.shape, self.rows()))
+        dim = len(table.shape) - 1 if self.picked else 0
+        table = lo.real(lo.slice(table, dim, part.row, part.size))
+        held = self.ids.held(lo)
+        if self.picked:
+            return lo.emits("pick", [table, held], {"start": part.id}, self.dtype)[0]
+        return lo.emits("embedding", [held, table], {"start": part.id}, self.dtype)[0]
+
+
+def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
+    """Rows of a table by ids: a lookup, which becomes a value as soon as something reads it."""
+    found = ids(chosen)
+    if found is None:
+        raise Unsupported("rows chosen by what are no ids")
+    held = lo.real(table)
+    live = piecewise.constant(found.function, 1)
+    return Lookup(held, found, live, False, (*found.shape, *held.shape[1:]), held.dtype)
+
+
+def entries_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
+    """An entry of each row of a table [n, v], by ids [n]."""
+    found = ids(chosen)
+    if found is None:
+        raise Unsupported("entries chosen by what are no ids")
+    held = lo.real(table)
+    live = piecewise.constant(found.function, 1)
+    return Lookup(held, found, live, True, found.shape, held.dtype)
+
+
+def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:
+    """The lookup, zero where the mask is not ``kept``."""
+    if mask.shape != x.ids.shape and mask.shape == (*x.ids.shape, 1):
+        mask = mask.reshape(x.ids.shape)
+    if mask.at() != x.ids.at():
+        raise Unsupported("rows that are zeroed by ids of other positions")
+    count = mask.function if kept else piecewise.negated(mask.function)
+    return replace(x, live=piecewise.combine("and", x.live, count))
+
+
+def written(x: Lowered, mask: Lowered, value: Operand) -> Any:
+    """``x`` with ``value`` where the mask is true, if ids decide it; None: it is something else."""
+    if not isinstance(mask, Ids):
+        return None
+    number = _number(value)
+    if isinstance(x, Lookup):
+        if number != 0 and not (isinstance(value, float) and value == 0):
+            raise Unsupported(f"rows that are {value} instead of zero")
+        return restricted(x, mask, False)
+    found = ids(x)
+    if found is None or number is None:
+        raise Unsupported("values of the input that are chosen by ids")
+    if found.at() != mask.at():
+        raise Unsupported("ids that are chosen by ids of other positions")
+    other = piecewise.constant(found.function, number)
+    return replace(found, function=piecewise.select(mask.function, other, found.function))
+
+
+@lowers("aten.index_put.default")
+def _index_put(
+    lo: Lowering,
+    x: Lowered,
+    indices: Sequence[Lowered | None],
+    values: Lowered,
+    accumulate: bool = False,
+) -> Any:
+    if len(indices) != 1 or accumulate or not isinstance(values, Const) or values.shape != ():
+        raise Unsupported("index_put of anything but one number where a mask is true")
+    (mask,) = indices
+    if mask is None or mask.dtype != "bool" or x.shape[: len(mask.shape)] != mask.shape:
+        raise Unsupported("index_put by anything but a mask")
+    found = written(x, mask, values)
+    if found is not None:
+        return found
+    kept = lo.reshape(lo.real(mask), (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))
+    return chosen(lo, kept, values.value, x)
+
+
+def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:
+    """``number`` where the mask is 1, ``x`` where it is 0."""
+    rest = lo.shift(lo.scale(mask, Fraction(-1)), Fraction(1))
+    kept = lo.mul(x, rest)
+    return kept if number == 0 else lo.add(kept, lo.scale(mask, number))
