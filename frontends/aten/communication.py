@@ -69,7 +69,7 @@ def _broadcast(lo: Lowering, x: Lowered | None, ranks: Sequence[int], root: int)
     inputs = [] if x is None else [lo.real(x).number]
     attrs: dict[str, Attr] = {"group": Group(tuple(ranks)), "root": root}
     lo.append("broadcast", inputs, [output.number], attrs)
-    return output
+    return output if x is None else lo.holding(output, lo.real(x))
 
 
 # -- as functional collectives name them -------------------------------------------------------

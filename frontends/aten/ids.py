@@ -114,7 +114,7 @@ def ids(x: Operand) -> Ids | None:
 def _number(x: Operand) -> int | None:
     if isinstance(x, Const) and x.value.denominator == 1:
         return int(x.value)
-    return int(x) if isinstance(x, (bool, int)) else None
+    return int(x) if isinstance(x, (bool, int)) or (isinstance(x, float) and x % 1 == 0) else None
 
 
 def pair(x: Operand, y: Operand) -> tuple[Ids, Function, Function] | None:
@@ -142,7 +142,9 @@ def _made(lo: Lowering, like: Ids, function: Function) -> Ids:
 
 def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) -> Any:
     """``x + factor y`` or ``x y`` of ids and whole numbers; None: it is something else."""
-    if factor.denominator != 1 or not (_whole(x) and _whole(y)):
+    if isinstance(y, Lookup) or isinstance(x, Lookup):
+        return _lessened(x, y, factor) if name == "add" else None
+    if factor.denominator != 1 or not (_whole(x) or _whole(y)):
         return None
     found = pair(x, y)
     if found is None:
@@ -154,9 +156,17 @@ def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) 
 
 
 def _whole(x: Operand) -> bool:
-    if isinstance(x, (bool, int)):
-        return True
-    return not isinstance(x, float) and "float" not in x.dtype
+    return isinstance(x, Ids) or (isinstance(x, Real) and integral(x.dtype))
+
+
+def cast(x: Ids, dtype: str) -> Ids:
+    """As another type of numbers; all of a function's values fit."""
+    if dtype == "bool" and x.dtype != "bool":
+        zero = piecewise.constant(x.function, 0)
+        return replace(x, function=piecewise.compare("NE", x.function, zero), dtype=dtype)
+    if x.dtype != "bool" and dtype not in ("int64", "int32"):
+        raise Unsupported(f"a cast of ids to {dtype}")
+    return replace(x, dtype=dtype)
 
 
 def compared(lo: Lowering, direction: str, x: Operand, y: Operand) -> Ids | None:
@@ -254,6 +264,117 @@ class Lookup:
         return lo.emits("embedding", [held, table], {"start": part.id}, self.dtype)[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Less:
+    """A lookup of entries, less a number that ids decide: what is written back over them."""
+
+    lookup: Lookup
+    number: Ids
+
+    @property
+    def shape(self) -> Shape:
+        return self.lookup.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.lookup.dtype
+
+    def real(self, lo: Lowering) -> Real:
+        return lo.real(lo.sub(lo.real(self.lookup), lo.real(self.number)))
+
+    def reshape(self, shape: Shape) -> Any:
+        raise Unsupported("a view of entries that are written back")
+
+    def expand(self, shape: Shape) -> Any:
+        raise Unsupported("a view of entries that are written back")
+
+    def permute(self, order: Sequence[int]) -> Any:
+        raise Unsupported("a view of entries that are written back")
+
+    def slice(self, dim: int, start: int, size: int) -> Any:
+        raise Unsupported("a part of entries that are written back")
+
+
+def _lessened(x: Operand, y: Operand, factor: Fraction) -> Less | None:
+    if isinstance(x, Lookup) and x.picked and isinstance(y, Ids) and factor == -1:
+        return Less(x, y) if x.ids.at() == y.at() else None
+    return None
+
+
+def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> Any:
+    """``table`` [n, v], less a number at one entry of each row."""
+    found = ids(chosen)
+    held = lo.real(table)
+    same = found is not None and found.at() == less.lookup.ids.at()
+    if not same or held != less.lookup.table or found.function != less.lookup.ids.function:
+        raise Unsupported("entries that are written over those of other ids")
+    count = less.number.function
+    if any(p.slope or p.offset not in (0, 1) for p in count):
+        raise Unsupported("entries that lose other numbers than 0 or 1")
+    parts = piecewise.chosen_rows(found.function, count, held.shape[1])
+    if parts is None or len(parts) > 1:
+        raise Narrow(found.origin.number, held.shape[1])
+    if not parts:
+        return held
+    (part,) = parts
+    if (part.row, part.size) != (0, held.shape[1]):
+        raise Unsupported("entries of some of the columns that are written over")
+    attrs = {"start": part.id, "size": part.size}
+    return lo.sub(held, lo.emits("onehot", [found.held(lo)], attrs, held.dtype)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Rows of a value that count where ids decide it, and are zero elsewhere."""
+
+    rows: Real
+    ids: Ids
+
+    @property
+    def shape(self) -> Shape:
+        return self.rows.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.rows.dtype
+
+    def real(self, lo: Lowering) -> Real:
+        raise Unsupported("rows of the input that ids zero")
+
+    def reshape(self, shape: Shape) -> Any:
+        raise Unsupported("a view of rows that ids zero")
+
+    def expand(self, shape: Shape) -> Any:
+        raise Unsupported("a view of rows that ids zero")
+
+    def permute(self, order: Sequence[int]) -> Any:
+        raise Unsupported("a view of rows that ids zero")
+
+    def slice(self, dim: int, start: int, size: int) -> Any:
+        raise Unsupported("a part of rows that ids zero")
+
+
+def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> Any:
+    """A table of ``rows`` rows: the sum of the gradient's rows by id; what ids zero counts none."""
+    found = ids(chosen)
+    if found is None:
+        raise Unsupported("rows chosen by what are no ids")
+    live = piecewise.constant(found.function, 1)
+    given = gradient
+    if isinstance(gradient, Kept):
+        if gradient.ids.at() != found.at():
+            raise Unsupported("rows that are zeroed by ids of other positions")
+        given, live = gradient.rows, gradient.ids.function
+    parts = piecewise.chosen_rows(found.function, live, rows)
+    if parts is None or len(parts) != 1:
+        raise Narrow(found.origin.number, rows)
+    (part,) = parts
+    if (part.row, part.size) != (0, rows):
+        raise Unsupported("a gradient of some of the rows")
+    table = lo.real(Const(Fraction(0), (rows, given.shape[-1]), given.dtype))
+    return lo.derivative("embedding", [found.held(lo), table], lo.real(given), 1, start=part.id)
+
+
 def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
     """Rows of a table by ids: a lookup, which becomes a value as soon as something reads it."""
     found = ids(chosen)
@@ -294,32 +415,14 @@ def written(x: Lowered, mask: Lowered, value: Operand) -> Any:
             raise Unsupported(f"rows that are {value} instead of zero")
         return restricted(x, mask, False)
     found = ids(x)
+    if found is None and isinstance(x, Real) and x.shape[:-1] == mask.shape and number == 0:
+        return Kept(x, inverse(mask))
     if found is None or number is None:
         raise Unsupported("values of the input that are chosen by ids")
     if found.at() != mask.at():
         raise Unsupported("ids that are chosen by ids of other positions")
     other = piecewise.constant(found.function, number)
     return replace(found, function=piecewise.select(mask.function, other, found.function))
-
-
-@lowers("aten.index_put.default")
-def _index_put(
-    lo: Lowering,
-    x: Lowered,
-    indices: Sequence[Lowered | None],
-    values: Lowered,
-    accumulate: bool = False,
-) -> Any:
-    if len(indices) != 1 or accumulate or not isinstance(values, Const) or values.shape != ():
-        raise Unsupported("index_put of anything but one number where a mask is true")
-    (mask,) = indices
-    if mask is None or mask.dtype != "bool" or x.shape[: len(mask.shape)] != mask.shape:
-        raise Unsupported("index_put by anything but a mask")
-    found = written(x, mask, values)
-    if found is not None:
-        return found
-    kept = lo.reshape(lo.real(mask), (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))
-    return chosen(lo, kept, values.value, x)
 
 
 def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.ids import rows_of
+from shardproof.frontends.aten.ids import added_rows, rows_of
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, lowers
 
 #: How `nll_loss` reduces, as ATen numbers it.
@@ -59,6 +59,8 @@ def _embedding_backward(
 ) -> Any:
     if by_frequency:
         raise Unsupported("a gradient of an embedding that is scaled by frequency")
+    if lo.narrows and padding < 0:
+        return added_rows(lo, gradient, ids, rows)
     held = lo.real(ids)
     if padding >= 0 and not _outside(held, padding):
         raise Unsupported(f"an embedding with padding_idx {padding}, which ids may have")

@@ -217,10 +217,13 @@ class Lowering:
     def _moved(self, name: str, x: Lowered, **attrs: Attr) -> Real:
         """Append an operator whose entries are those of ``x``, elsewhere."""
         held = self.real(x)
-        moved = self.emit(name, held, **attrs)
-        if held.number in self.origins:
-            self.origins[moved.number] = self.origins[held.number]
-        return replace(moved, domain=held.domain)
+        return self.holding(self.emit(name, held, **attrs), held)
+
+    def holding(self, moved: Real, x: Real) -> Real:
+        """``moved``, whose entries are entries of ``x``."""
+        if x.number in self.origins:
+            self.origins[moved.number] = self.origins[x.number]
+        return replace(moved, domain=x.domain)
 
     def reshape(self, x: Lowered, shape: Shape) -> Any:
         if x.shape == shape:

@@ -68,6 +68,8 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
         if not integral or (dtype == "bool" and x.value not in (0, 1)):
             raise Unsupported(f"a cast of {x.value} to {dtype}")
         return Const(x.value, x.shape, dtype)
+    if isinstance(x, ids.Ids):
+        return ids.cast(x, dtype)
     if "float" not in dtype or "float" not in x.dtype:
         if dtype == x.dtype:
             return x

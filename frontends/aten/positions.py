@@ -133,17 +133,50 @@ def plus(x: Positions, y: Positions, factor: int = 1) -> Positions:
     return Positions(a.const + factor * b.const, steps, shape, x.dtype)
 
 
+def _entries(x: Lowered, indices: Sequence[Lowered | None]) -> Lowered | None:
+    """The ids of ``x[arange(n), ids]``; None: the index is another."""
+    if len(indices) != 2 or len(x.shape) != 2 or indices[1] is None:
+        return None
+    every, chosen = indices
+    if isinstance(every, Positions) and (every.const, every.steps, every.shape) == (0, (1,), x.shape[:1]):
+        return chosen if chosen.shape == every.shape else None
+    return None
+
+
 @lowers("aten.index.Tensor")
 def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     """Rows by ids; or an entry of each row, by all positions and ids."""
     if len(indices) == 1 and indices[0] is not None:
         return ids.rows_of(lo, x, indices[0])
-    if len(indices) == 2 and len(x.shape) == 2 and indices[1] is not None:
-        every, chosen = indices
-        all_rows = Positions(0, (1,), (x.shape[0],), "int64")
-        if isinstance(every, Positions) and every == all_rows and chosen.shape == every.shape:
-            return ids.entries_of(lo, x, chosen)
-    raise Unsupported("an index by other than ids of rows")
+    chosen = _entries(x, indices)
+    if chosen is None:
+        raise Unsupported("an index by other than ids of rows")
+    return ids.entries_of(lo, x, chosen)
+
+
+@lowers("aten.index_put.default")
+def _index_put(
+    lo: Lowering,
+    x: Lowered,
+    indices: Sequence[Lowered | None],
+    values: Lowered,
+    accumulate: bool = False,
+) -> Any:
+    """A number where a mask is true; or an entry of each row, less what ids decide."""
+    if len(indices) == 2 and isinstance(values, ids.Less) and not accumulate:
+        chosen = _entries(x, indices)
+        if chosen is not None:
+            return ids.written_back(lo, x, chosen, values)
+    if len(indices) != 1 or accumulate or not isinstance(values, Const) or values.shape != ():
+        raise Unsupported("index_put of anything but one number where a mask is true")
+    (mask,) = indices
+    if mask is None or mask.dtype != "bool" or x.shape[: len(mask.shape)] != mask.shape:
+        raise Unsupported("index_put by anything but a mask")
+    found = ids.written(x, mask, values)
+    if found is not None:
+        return found
+    kept = lo.reshape(lo.real(mask), (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))
+    return ids.chosen(lo, kept, values.value, x)
 
 
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")

@@ -122,6 +122,35 @@ def _apex_layer_norm(
     return y, lo.reshape(mean, rows), lo.reshape(scale, rows)
 
 
+@lowers("apex.fused_layer_norm_affine_bwd.default")
+def _apex_layer_norm_backward(
+    lo: Lowering,
+    gradient: Lowered,
+    mean: Lowered,
+    scale: Lowered,
+    x: Lowered,
+    shape: Sequence[int],
+    weight: Lowered,
+    bias: Lowered,
+    eps: float,
+) -> Any:
+    """Statistics are flat, as the forward operator gives them."""
+    rows = (*x.shape[: len(x.shape) - len(shape)], *(1 for _ in shape))
+    mean, scale = lo.reshape(mean, rows), lo.reshape(scale, rows)
+    return _layer_norm_backward(lo, gradient, x, shape, mean, scale, weight, bias, (True,) * 3)
+
+
+@lowers("tg.log_tensor.default")
+def _logged(lo: Lowering, x: Lowered, name: str) -> Any:
+    """An exporter's mark, which changes nothing."""
+    return x
+
+
+@lowers("tg.inplace_log_tensor.default")
+def _logged_in_place(lo: Lowering, s: str, _t_base_index: int, _all_bases: Sequence[Lowered]) -> Any:
+    return _all_bases[0]
+
+
 @lowers("aten.native_dropout.default")
 def _dropout(lo: Lowering, x: Lowered, p: float, train: bool | None = True) -> Any:
     """What is kept is divided by 1 - p; the mask is an input that both sides share."""

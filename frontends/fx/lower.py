@@ -62,12 +62,15 @@ class RankBody:
 class Setting:
     """What a rank's graph is lowered with: ``held``: the named input that an input node is;
     ``mask``: that of random operator number k, of a shape; ``groups``: ranks by name of group;
-    ``constants``: stated values of constants that the file names without one."""
+    ``constants``: stated values of constants that the file names without one; ``narrows``: whether
+    `Wide` is raised for ids that are not known to choose rows that exist, or the operator is not
+    understood."""
 
     held: Callable[[Node], Shard]
     mask: Callable[[int, Shape], Shard]
     groups: Mapping[str, tuple[int, ...]]
     constants: Mapping[str, int | float]
+    narrows: bool = False
     inference: Inference = field(default_factory=Inference)
 
 
@@ -102,7 +105,7 @@ class _Rank:
 
     def run(self) -> None:
         for node in self.graph.nodes:
-            self.lo.source = Source(cell=node.name, module=node.target, location=node.src or "")
+            self.lo.source = Source(cell=node.target, module=node.name, location=node.src or "")
             if node.op == PLACEHOLDER:
                 self.known[node.name] = self.lo.hold(self.setting.held(node))
             elif node.op == CONSTANT:
@@ -110,8 +113,10 @@ class _Rank:
             elif node.op != OUTPUT:
                 try:
                     self.known[node.name] = self.lowered(node)
-                except Narrow:
-                    raise
+                except Narrow as error:
+                    if self.setting.narrows:
+                        raise
+                    self.known[node.name] = self.gap(node, str(error))
                 except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
                     self.known[node.name] = self.gap(node, str(error) or type(error).__name__)
 
@@ -214,9 +219,9 @@ class _Rank:
         self.lo.source = Source(cell=f"output {name}")
         try:
             return self.lo.real(known).number
-        except Narrow:
-            raise
         except (Unsupported, ShapeMismatch) as error:
+            if isinstance(error, Narrow) and self.setting.narrows:
+                raise
             self.gaps.setdefault("an output", f"{name}: {error}")
             made = self.lo.value(tuple(known.shape), known.dtype, name)
             self.lo.append("output without a meaning", [], [made.number], {})

@@ -129,16 +129,16 @@ def paired(
     return found, ((Assumption("inferred", "inputs", "", text),) if numbered else ())
 
 
-def words(box: Box) -> str:
+def words(box: Box, part: Shape) -> str:
     """A placement in words that follow a name."""
-    if len(set(box.starts)) <= 1:
-        return "is the same on every rank"
+    if box.full == part:
+        return "is the same on every rank" if len(box.starts) > 1 else "is all of it"
     moving = [d for d in range(len(box.full)) if len({s[d] for s in box.starts}) > 1]
     if len(moving) == 1:
         starts = [s[moving[0]] for s in box.starts]
         if starts == sorted(starts):
             return f"is divided along dimension {moving[0]} in the order of ranks"
-    return f"begins at {[list(s) for s in box.starts]} on the ranks"
+    return f"is {list(part)} of {list(box.full)} from {[list(s) for s in box.starts]} on"
 
 
 def kind_of(dtype: str | None) -> str:

@@ -135,7 +135,7 @@ def _inputs(
             box = place.stated(relation, own.name, _shape(own), _shape(node), len(ranks))
             assumed.append(
                 Assumption(
-                    "stated", node.name, "--relations", f"input {node.name} {place.words(box)}"
+                    "stated", node.name, "--relations", f"input {node.name} {place.words(box, _shape(node))}"
                 )
             )
         else:
@@ -227,6 +227,7 @@ def _single(both: _Pairing, assumed: list[Assumption]) -> tuple[RankBody, dict[s
                     lambda number, shape: _mask(number, place.everywhere("", shape, 1), shape, 0),
                     groups,
                     both.said.constants,
+                    narrows=True,
                 ),
                 [{"n": output.single} for output in both.outputs],
             )
@@ -269,12 +270,7 @@ def _rank(
     setting = Setting(
         held, mask, _groups(both.ranks, both.said.groups, rank), both.said.constants
     )
-    try:
-        return lower(graph, setting, _asked(both, rank))
-    except Wide as error:
-        raise InvalidInput(
-            f"not supported: ids choose other rows than the {error.rows} that there are", error.name
-        ) from None
+    return lower(graph, setting, _asked(both, rank))
 
 
 def _asked(both: _Pairing, rank: int) -> list[object]:
@@ -345,7 +341,7 @@ class _Masks:
     def __init__(self, full: Sequence[Shape], ranks: int) -> None:
         self.full = full
         self.ranks = ranks
-        self.boxes: dict[int, Box] = {}
+        self.boxes: dict[int, tuple[Box, Shape]] = {}
 
     def box(self, number: int, part: Shape) -> Box:
         if number >= len(self.full):
@@ -354,7 +350,7 @@ class _Masks:
             box, _ = place.inferred("mask", "", self.full[number], part, self.ranks)
         except InvalidInput as error:
             raise InvalidInput(error.message, f"random operator {number}") from None
-        self.boxes[number] = box
+        self.boxes[number] = box, part
         return box
 
     def check(self, counts: Sequence[int]) -> None:
@@ -371,9 +367,9 @@ class _Masks:
                 "random operators",
                 "",
                 f"random operator {number} drops the same elements on both sides: its mask "
-                f"{place.words(box)}",
+                f"{place.words(box, part)}",
             )
-            for number, box in sorted(self.boxes.items())
+            for number, (box, part) in sorted(self.boxes.items())
         ]
 
 

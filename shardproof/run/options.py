@@ -145,6 +145,14 @@ class Options:
             metavar="FILE",
         ),
     )
+    relations: AnyPath | None = field(
+        default=None,
+        metadata=_text(
+            "Which parts of which tensors the inputs and outputs of graphs are (docs/graphs.md).",
+            Path,
+            metavar="FILE",
+        ),
+    )
     shapes: int = field(
         default=0,
         metadata=_text(
