@@ -319,8 +319,9 @@ def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> A
     (part,) = parts
     if (part.row, part.size) != (0, held.shape[1]):
         raise Unsupported("entries of some of the columns that are written over")
-    attrs = {"start": part.id, "size": part.size}
-    return lo.sub(held, lo.emits("onehot", [found.held(lo)], attrs, held.dtype)[0])
+    zero = lo.real(Const(Fraction(0), held.shape, held.dtype))
+    ones = lo.real(Const(Fraction(1), found.shape, held.dtype))
+    return lo.sub(held, lo.derivative("pick", [zero, found.held(lo)], ones, 0, start=part.id))
 
 
 @dataclass(frozen=True, slots=True)

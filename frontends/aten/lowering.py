@@ -127,6 +127,8 @@ class Lowering:
         self.narrows = False
         #: Ranks of groups by the name that the program gives them.
         self.groups: Mapping[str, tuple[int, ...]] = {}
+        #: What is taken for something else, by what it is: only graphs that list it may.
+        self.standins: dict[str, str] | None = None
         #: A named input for the mask of the next random operator, by its shape; None: no masks.
         self.mask: Callable[[Shape], Shard] | None = None
 

@@ -46,7 +46,7 @@ class RankBody:
     """A rank's graph as a body: ``outputs``: the value of each output that was asked for (-1: it is
     no tensor); ``masks``: shapes of the masks of random operators, in order; ``gaps``: operators
     without a rule, by name, with why; ``constants``: names of constants without a value that were
-    taken for 0."""
+    taken for 0; ``standins``: what is taken for something else, and how."""
 
     values: tuple[BodyValue, ...]
     ops: tuple[Op, ...]
@@ -56,6 +56,7 @@ class RankBody:
     masks: tuple[Shape, ...]
     gaps: Mapping[str, str]
     constants: tuple[str, ...]
+    standins: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -84,6 +85,7 @@ class _Rank:
         self.lo.narrows = True
         self.lo.groups = setting.groups
         self.lo.mask = self.mask
+        self.lo.standins = {}
         self.known: dict[str, Any] = {}
         self.parts: dict[str, dict[int, Node]] = {}
         self.readers: dict[str, list[Node]] = {}
@@ -247,6 +249,7 @@ def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody
         tuple(rank.masks),
         {name: why for name, why in rank.gaps.items()},
         tuple(rank.constants),
+        dict(lo.standins or {}),
     )
 
 

@@ -19,6 +19,10 @@ from shardproof.frontends.graphs.graph import Groups
 from shardproof.frontends.graphs.mesh import Mesh, Table, find
 
 
+#: Operators in which one rank does what the others do not: every rank is a program of its own.
+ROOTED = frozenset({"broadcast"})
+
+
 def _number(x: Attr) -> int | None:
     """An attribute that may depend on the rank."""
     return x if isinstance(x, int) and not isinstance(x, bool) else None
@@ -57,7 +61,7 @@ def mesh_of(bodies: Sequence[RankBody], boxes: Sequence[Box]) -> Mesh:
     count = len(bodies)
     if count == 1:
         return Mesh((), ())
-    if not alike(bodies):
+    if not alike(bodies) or any(op.name in ROOTED for op in bodies[0].ops):
         return Mesh(("rank",), (count,), (0,))
     tables: set[Table] = set()
     groups: set[Groups] = set()

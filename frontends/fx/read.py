@@ -374,8 +374,10 @@ class _Masks:
 
 
 def _constants(bodies: Sequence[RankBody]) -> list[Assumption]:
+    """What the graphs do not say, or the reader takes for something else."""
     names = dict.fromkeys(name for body in bodies for name in body.constants)
-    return [
+    others = {what: how for body in bodies for what, how in body.standins.items()}
+    return [Assumption("stand-in", what, "", f"{what} {how}") for what, how in others.items()] + [
         Assumption(
             "not captured", name, "", f"constant {name}, whose value the file does not have, is 0"
         )
