@@ -7,6 +7,7 @@ or of any other graph of ATen operators, calls `lower`.
 from shardproof.frontends.aten import (
     attention,
     communication,
+    fused,
     ids,
     losses,
     movement,
@@ -33,6 +34,7 @@ __all__ = [
     "Undefined",
     "attention",
     "communication",
+    "fused",
     "ids",
     "losses",
     "movement",

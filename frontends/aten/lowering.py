@@ -232,8 +232,8 @@ class Lowering:
             return x
         if prod(x.shape) != prod(shape):
             raise ShapeMismatch(f"view of {list(x.shape)} as {list(shape)}")
-        if isinstance(x, Const):
-            return Const(x.value, shape, x.dtype)
+        if isinstance(x, (Const, Undefined)):
+            return replace(x, shape=shape)
         if is_symbolic(x):
             return x.reshape(shape)
         return self._moved("view", x, size=shape)

@@ -10,6 +10,7 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.frontends.aten.lowering import (
     Lowered,
     Lowering,
+    Real,
     Shape,
     Undefined,
     broadcast,
@@ -41,6 +42,10 @@ def _view(lo: Lowering, x: Lowered, size: Sequence[int]) -> Any:
     "aten.lift_fresh_copy.default",
 )
 def _same(lo: Lowering, x: Lowered, memory_format: object = None) -> Any:
+    """A copy; a graph may say that it has another type of numbers."""
+    dtype = lo.expected[0][1] if lo.expected else ""
+    if isinstance(x, Real) and dtype.startswith(("float", "bfloat")) and dtype != x.dtype:
+        return lo.emits("to", [x], {"dtype": dtype}, dtype)[0]
     return x
 
 

@@ -195,7 +195,7 @@ def _function(name: str) -> None:
         return lo.unary(name, x)
 
 
-for _name in ("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu"):
+for _name in ("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "sin", "cos"):
     _function(_name)
 
 

@@ -6,11 +6,12 @@ They stay symbolic: an affine function of the indices, and masks that say where 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.ir import whole as whole_input
 from shardproof.frontends.aten import ids
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -76,7 +77,17 @@ class Positions:
         return Positions(self.const + start * self.steps[dim], self.steps, shape, self.dtype)
 
     def real(self, lo: Lowering) -> Real:
-        raise Unsupported("positions as numbers")
+        """As numbers: a named input, of which a proof holds whatever it is."""
+        moving = [d for d, step in enumerate(self.steps) if step]
+        if lo.standins is None or len(moving) != 1 or self.const or self.steps[moving[0]] != 1:
+            raise Unsupported("positions as numbers")
+        size = self.shape[moving[0]]
+        name = f"positions 0 to {size - 1}"
+        if name not in lo.tables:
+            lo.tables[name] = lo.hold(replace(whole_input(name, (size,)), kind="constant"))
+            lo.standins.setdefault(name, "are read as any numbers that both sides share")
+        wide = tuple(size if d == moving[0] else 1 for d in range(len(self.shape)))
+        return lo.real(lo.expand(lo.reshape(lo.tables[name], wide), self.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +201,17 @@ def _arange(lo: Lowering, *numbers: float, **_: Any) -> Any:
     return Positions(int(start), (int(step),), shape, dtype)
 
 
+def _by_numbers(lo: Lowering, name: str, x: Lowered, y: Operand, less: bool, strict: bool) -> Any:
+    """A comparison of numbers of the input with positions: 1 where it holds, 0 elsewhere."""
+    if not (isinstance(x, Positions) or isinstance(y, Positions)):
+        raise Unsupported(f"{name} of values that depend on the input")
+    gap = lo.sub(lo.real(y), lo.real(x)) if less else lo.sub(lo.real(x), lo.real(y))
+    if strict:
+        return replace(lo.unary("step", gap), dtype="bool")
+    over = lo.unary("step", lo.scale(gap, Fraction(-1)))
+    return replace(lo.shift(lo.scale(over, Fraction(-1)), Fraction(1)), dtype="bool")
+
+
 def _compares(name: str, less: bool, strict: bool) -> None:
     """x < y is y - x - 1 >= 0, and so on."""
 
@@ -200,7 +222,7 @@ def _compares(name: str, less: bool, strict: bool) -> None:
             return of_ids
         a, b = whole(x), whole(y)
         if a is None or b is None:
-            raise Unsupported(f"{name} of values that depend on the input")
+            return _by_numbers(lo, name, x, y, less, strict)
         gap = plus(b, a, -1) if less else plus(a, b, -1)
         return Compared(plus(gap, Positions(-1 if strict else 0, (), (), "int64")))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
+from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Op, Shard, Source
 from shardproof.engine.plan.ir import Value as BodyValue
@@ -24,6 +25,7 @@ from shardproof.frontends.fx.records import (
     operands,
 )
 
+EMPTY: Final = "aten.empty.memory_format"
 GETITEM: Final = "<built-in function getitem>"
 #: Operators that write their operands, made functional: what they give is None, or the operator's
 #: own result, and then what was written.
@@ -61,13 +63,13 @@ class RankBody:
 
 @dataclass(slots=True)
 class Setting:
-    """What a rank's graph is lowered with: ``held``: the named input that an input node is;
-    ``mask``: that of random operator number k, of a shape; ``groups``: ranks by name of group;
+    """What a rank's graph is lowered with: ``held``: the named inputs that an input node is, side
+    by side;    ``mask``: that of random operator number k, of a shape; ``groups``: ranks by name of group;
     ``constants``: stated values of constants that the file names without one; ``narrows``: whether
     `Wide` is raised for ids that are not known to choose rows that exist, or the operator is not
     understood."""
 
-    held: Callable[[Node], Shard]
+    held: Callable[[Node], Sequence[Shard]]
     mask: Callable[[int, Shape], Shard]
     groups: Mapping[str, tuple[int, ...]]
     constants: Mapping[str, int | float]
@@ -91,6 +93,7 @@ class _Rank:
         self.readers: dict[str, list[Node]] = {}
         self.masks: list[Shape] = []
         self.gaps: dict[str, str] = {}
+        self.tensors = 0
         self.constants: dict[str, None] = {}
         for node in graph.nodes:
             for name in (*operands(node.args), *operands(node.kwargs)):
@@ -109,7 +112,7 @@ class _Rank:
         for node in self.graph.nodes:
             self.lo.source = Source(cell=node.target, module=node.name, location=node.src or "")
             if node.op == PLACEHOLDER:
-                self.known[node.name] = self.lo.hold(self.setting.held(node))
+                self.known[node.name] = self.held(node)
             elif node.op == CONSTANT:
                 self.known[node.name] = self.constant(node)
             elif node.op != OUTPUT:
@@ -121,6 +124,14 @@ class _Rank:
                     self.known[node.name] = self.gap(node, str(error))
                 except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
                     self.known[node.name] = self.gap(node, str(error) or type(error).__name__)
+
+    def held(self, node: Node) -> Lowered:
+        parts = [self.lo.hold(shard) for shard in self.setting.held(node)]
+        if len(parts) == 1:
+            return parts[0]
+        whole = tuple(node.shape or ())
+        (dim,) = (d for d, n in enumerate(whole) if parts[0].shape[d] != n)
+        return self.lo.concat(parts, dim)  # type: ignore[no-any-return]
 
     def constant(self, node: Node) -> Lowered:
         """A scalar whose value the export lost: as stated, or 0, which is said."""
@@ -140,6 +151,8 @@ class _Rank:
         if node.target == GETITEM:
             whole, index = node.args
             return self.part(self.argument(whole), index)
+        if node.target == EMPTY and node.name.startswith("constant"):
+            return self.lost(node)
         name, args = node.target, node.args
         functional = name in FUNCTIONAL
         if functional:
@@ -154,6 +167,18 @@ class _Rank:
             result = (None, *(result if isinstance(result, tuple) else (result,)))
         self.fits(node, result)
         return result
+
+    def lost(self, node: Node) -> Lowered:
+        """A constant tensor that the exporter wrote as memory: an input that both sides share."""
+        name = f"constant tensor {self.tensors}"
+        self.tensors += 1
+        shape = tuple(node.shape or ())
+        if self.lo.standins is not None:
+            self.lo.standins[name] = f"of shape {list(shape)} is the same on both sides"
+        zero = tuple(affine(0) for _ in shape)
+        return self.lo.hold(
+            Shard(name, shape, shape, zero, node.dtype or "float32", trainable=False, kind="constant")
+        )
 
     def part(self, whole: Any, index: object) -> Any:
         if not isinstance(whole, tuple) or not isinstance(index, int):

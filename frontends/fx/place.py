@@ -29,6 +29,34 @@ class Box(NamedTuple):
     starts: tuple[Shape, ...]
 
 
+def pieces(relation: InputRelation, name: str, full: Shape, part: Shape, ranks: int) -> list[Part]:
+    """The shares that a rank has of parts of a tensor, as boxes with their shapes."""
+    dim, found = relation.dim, []
+    for start, size in relation.pieces or ():
+        if dim >= len(full) or not size or size % ranks or start + size > full[dim]:
+            raise InvalidInput(
+                f"a piece of {size} from {start} of {list(full)} along dimension {dim}, over "
+                f"{ranks} ranks",
+                name,
+            )
+        share = size // ranks
+        starts = tuple(
+            tuple(start + rank * share if d == dim else 0 for d in range(len(full)))
+            for rank in range(ranks)
+        )
+        shape = tuple(share if d == dim else n for d, n in enumerate(full))
+        found.append(Part(Box(name, full, starts), shape))
+    total = sum(p.shape[dim] for p in found)
+    if part != tuple(total if d == dim else n for d, n in enumerate(full)):
+        raise InvalidInput(f"pieces of {total} positions in {list(part)}", name)
+    return found
+
+
+class Part(NamedTuple):
+    box: Box
+    shape: Shape
+
+
 class Placed(NamedTuple):
     box: Box
     assumed: tuple[Assumption, ...]

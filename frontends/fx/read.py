@@ -14,7 +14,7 @@ from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
 from shardproof.frontends.fx import place, records, relations
 from shardproof.frontends.fx.lower import RankBody, Setting, Wide, lower
-from shardproof.frontends.fx.place import Box, Shape
+from shardproof.frontends.fx.place import Box, Part, Shape
 from shardproof.frontends.fx.programs import bases, mesh_of, programs
 from shardproof.frontends.fx.programs import place as placed
 from shardproof.frontends.fx.records import Graph, Node, operand
@@ -70,7 +70,7 @@ class _Pairing:
     single: Graph
     ranks: Sequence[Graph]
     said: Relations
-    inputs: Mapping[str, Box]
+    inputs: Mapping[str, Sequence[Part]]
     outputs: Sequence[Output]
 
     @property
@@ -120,8 +120,9 @@ def _shape(node: Node) -> Shape:
 
 def _inputs(
     single: Graph, ranks: Sequence[Graph], said: Relations, assumed: list[Assumption]
-) -> dict[str, Box]:
-    """Where the ranks' parts of every input lie, by the parallel side's name."""
+) -> dict[str, list[Part]]:
+    """Where the ranks' parts of every input lie, by the parallel side's name: one, or several that
+    lie side by side."""
     known = {node.name: node for node in single.inputs}
     pairs, more = place.paired(single.inputs, ranks[0].inputs, said.inputs)
     assumed += more
@@ -131,6 +132,16 @@ def _inputs(
         if place.kind_of(own.dtype) != place.kind_of(node.dtype):
             raise InvalidInput(f"{node.dtype} on the parallel side, {own.dtype} on the single", own.name)
         relation = said.inputs.get(node.name)
+        if relation is not None and relation.pieces is not None:
+            found[node.name] = place.pieces(
+                relation, own.name, _shape(own), _shape(node), len(ranks)
+            )
+            text = (
+                f"input {node.name} has shares of {len(found[node.name])} pieces of dimension "
+                f"{relation.dim}, each divided in the order of ranks"
+            )
+            assumed.append(Assumption("stated", node.name, "--relations", text))
+            continue
         if relation is not None:
             box = place.stated(relation, own.name, _shape(own), _shape(node), len(ranks))
             assumed.append(
@@ -141,7 +152,7 @@ def _inputs(
         else:
             box, text = place.inferred("input", own.name, _shape(own), _shape(node), len(ranks))
             assumed += text
-        found[node.name] = box
+        found[node.name] = [Part(box, _shape(node))]
     return found
 
 
@@ -196,11 +207,11 @@ def _leading(single: Graph, ranks: Graph) -> list[tuple[str | None, str | None]]
 # -- sides -------------------------------------------------------------------------------------
 
 
-def _shard(node: Node, box: Box, rank: int, domain: tuple[int, int] | None) -> Shard:
+def _shard(node: Node, shape: Shape, box: Box, rank: int, domain: tuple[int, int] | None) -> Shard:
     return Shard(
         box.name,
         box.full,
-        _shape(node),
+        shape,
         tuple(affine(n) for n in box.starts[rank]),
         node.dtype or "float32",
         trainable=False,
@@ -218,12 +229,15 @@ def _single(both: _Pairing, assumed: list[Assumption]) -> tuple[RankBody, dict[s
             body = lower(
                 both.single,
                 Setting(
-                    lambda node: _shard(
-                        node,
-                        place.everywhere(node.name, _shape(node), 1),
-                        0,
-                        _domain(node, domains.get(node.name)),
-                    ),
+                    lambda node: [
+                        _shard(
+                            node,
+                            _shape(node),
+                            place.everywhere(node.name, _shape(node), 1),
+                            0,
+                            _domain(node, domains.get(node.name)),
+                        )
+                    ],
                     lambda number, shape: _mask(number, place.everywhere("", shape, 1), shape, 0),
                     groups,
                     both.said.constants,
@@ -260,9 +274,11 @@ def _rank(
 ) -> RankBody:
     graph = both.ranks[rank]
 
-    def held(node: Node) -> Shard:
-        box = both.inputs[node.name]
-        return _shard(node, box, rank, _domain(node, domains.get(box.name)))
+    def held(node: Node) -> list[Shard]:
+        return [
+            _shard(node, part.shape, part.box, rank, _domain(node, domains.get(part.box.name)))
+            for part in both.inputs[node.name]
+        ]
 
     def mask(number: int, shape: Shape) -> Shard:
         return _mask(number, masks.box(number, shape), shape, rank)
@@ -454,7 +470,8 @@ def alone(path: str) -> bytes:
     _same_interface(ranks)
     outputs = [Output(n, n, n, None) for n in map(operand, ranks[0].outputs) if n is not None]
     boxes = {
-        node.name: place.everywhere(node.name, _shape(node), len(ranks)) for node in ranks[0].inputs
+        node.name: [Part(place.everywhere(node.name, _shape(node), len(ranks)), _shape(node))]
+        for node in ranks[0].inputs
     }
     both = _Pairing(ranks[0], ranks, Relations(), boxes, outputs)
     bodies = [_rank(both, number, {}, _Masks((), len(ranks))) for number in range(len(ranks))]

@@ -5,6 +5,7 @@ A relations file is TOML, read strictly; `docs/graphs.md` describes it::
     [inputs."p9.10"]          # of the parallel side
     of = "p9.10"              # the single side's input; without it, the one of this name
     shard = 1                 # or: replicated = true; or: starts = [[0, 0], [0, 1536]]
+    # or, of a fused weight (q, k, v): dim = 1, pieces = [[0, 2048], [2048, 512], [2560, 512]]
 
     [[outputs]]
     single = "add_1"
@@ -46,7 +47,15 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InputRelation(Place, frozen=True, forbid_unknown_fields=True):
+    """``pieces``: (start, size) of parts of the single side's tensor along dimension ``dim``, each
+    divided along it in the order of ranks; a rank has its share of each, side by side."""
+
     of: str | None = None
+    pieces: list[tuple[Count, Count]] | None = None
+    dim: Count = 0
+
+    def said(self) -> int:
+        return super().said() + (self.pieces is not None)
 
 
 class OutputRelation(Place, frozen=True, forbid_unknown_fields=True):
@@ -88,7 +97,7 @@ def _check(found: Relations) -> None:
     for name, place in found.inputs.items():
         if place.said() != 1:
             raise InvalidInput(
-                "expected one placement (replicated = true, shard = DIMENSION or starts = [...]), "
+                "expected one placement (replicated = true, shard = DIMENSION, starts or pieces = [...]), "
                 f"found {place.said()}",
                 f"inputs.{name}",
             )
