@@ -96,14 +96,11 @@ def _unified_attention(
     if heads % groups:
         raise ShapeMismatch(f"{heads} query heads over {groups} key heads")
 
-    def spread(x: Lowered) -> Any:
-        wide = lo.expand(lo.reshape(x, (tokens, groups, 1, size)), (tokens, groups, heads // groups, size))
-        return lo.reshape(wide, (tokens, heads, size))
-
-    q, k, v = (lo.real(lo.permute(x, (1, 0, 2))) for x in (query, spread(key), spread(value)))
-    scores = lo.emit("matmul", q, lo.real(lo.permute(k, (0, 2, 1))))
-    p = lo.emit("softmax", lo.real(lo.scale(scores, fraction(1 / sqrt(size)))), dim=2)
-    return lo.permute(lo.emit("matmul", p, v), (1, 0, 2))
+    q = lo.real(lo.reshape(query, (tokens, groups, heads // groups, size)))
+    scores = lo.emit("einsum", q, lo.real(key), equation="qghd,kgd->ghqk")
+    p = lo.emit("softmax", lo.real(lo.scale(scores, fraction(1 / sqrt(size)))), dim=3)
+    found = lo.emit("einsum", p, lo.real(value), equation="ghqk,kgd->qghd")
+    return lo.reshape(found, query.shape)
 
 
 # -- HLO under a converter ---------------------------------------------------------------------

@@ -102,7 +102,7 @@ REFUSED = {
     "[inputs.x]\nshard = 0\n[inputs.x]\nreplicated = true": "is no TOML",
     "inputs.x = {shard = -1}": "inputs",
     'inputs.x = {shard = "0"}': "inputs",
-    "inputs.x = {shard = 0, dim = 1}": "unknown field `dim`",
+    "inputs.x = {shard = 0, axis = 1}": "unknown field `axis`",
     "[unknown]": "unknown field `unknown`",
     '[[outputs]]\nsingle = "a"': "expected names",
     '[[outputs]]\nsingle = "a"\nparallel = "b"\nsum = true\nshard = 0': "at most one placement",
@@ -137,6 +137,9 @@ def graphs(ranks: int = 2) -> tuple[records.Graph, list[records.Graph]]:
         (InputRelation(starts=[[0, 0]]), "on each of 2 ranks"),
         (InputRelation(starts=[[0, 0], [9, 0]]), "on each of 2 ranks"),
         (InputRelation(shard=0, of="nothing"), "no such input"),
+        (InputRelation(pieces=[(0, 6)]), "pieces of 3 positions"),
+        (InputRelation(pieces=[(0, 5), (5, 7)]), "a piece of 5 from 0"),
+        (InputRelation(pieces=[(0, 6), (8, 6)]), "a piece of 6 from 8"),
     ],
 )
 def test_a_stated_placement_fits_the_shapes(relation: InputRelation, message: str) -> None:
