@@ -44,6 +44,10 @@ PARTS: dict[str, tuple[str, ...]] = {
         "frontends/nnscaler/*.py",
         "frontends/untrusted/*.py",
     ),
+    "`frontends/hlo`, `frontends/graphs`": (
+        "frontends/hlo/*.py",
+        "frontends/graphs/*.py",
+    ),
 }
 
 

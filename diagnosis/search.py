@@ -64,8 +64,8 @@ DEFINEDNESS: Final = "definedness"
 #: The cause and the repair where another order of groups is what it takes.
 ORDER: Final = "order of process groups"
 AS_RECORDED: Final = (
-    'the assumption groups = "as recorded" (`--assume`) and no other change: that is, if the '
-    "runtime cuts and joins in the order of the plan's index maps, not by rank"
+    'the assumption groups = "as recorded" (`--nnscaler-groups as-recorded`) and no other change: '
+    "that is, if the runtime cuts and joins in the order of the plan's index maps, not by rank"
 )
 
 

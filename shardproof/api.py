@@ -170,6 +170,7 @@ def _run(
     related = path(options.relations)
     if related is not None:
         assumptions = replace(assumptions, relations=str(related.resolve()))
+    assumptions = assumptions.with_groups(options.nnscaler_groups)
     plan = load_plan(single, parallel, assumptions)
     out = rundir.create(chosen, plan.name, datetime.now())
     progress.run_dir = out

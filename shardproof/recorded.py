@@ -14,13 +14,11 @@ from typing import Final, Literal, TypeAlias
 
 from shardproof import api
 from shardproof.diagnosis.explain.counterexample import simulated
-from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.wellformed import check as check_plan
 from shardproof.engine.records.run import PLAN
-from shardproof.frontends.torch import trace
 from shardproof.frontends.torch.plan import (
     CANDIDATE,
     Combination,
@@ -34,6 +32,7 @@ from shardproof.frontends.torch.plan import plan as make_plan
 from shardproof.frontends.torch.trace import Trace
 from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions, read
+from shardproof.inputs.traces import kept
 from shardproof.partition.stages.partition import partition
 from shardproof.run import request as asked
 from shardproof.run.options import Options, path
@@ -42,39 +41,8 @@ from shardproof.run.result import Result
 
 Combine: TypeAlias = Literal["mean", "sum"] | None
 
-#: What files of traces end in.
-SUFFIX: Final = ".trace"
-#: Ranks whose traces are read.
-MOST_RANKS: Final = 4096
 #: Inputs that ways to combine losses are tried on.
 SEEDS: Final = 2
-
-
-# -- folders of traces -----------------------------------------------------------------------------
-
-
-def is_recorded(folder: Path) -> bool:
-    """Whether a path is a folder of traces, as ``shardproof capture`` writes it."""
-    return folder.is_dir() and (folder / f"0{SUFFIX}").is_file()
-
-
-def keep(traces: Sequence[Trace], folder: Path) -> None:
-    """Write one side's traces; raises `InvalidInput` unless the folder is new or empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidInput("expected a new or empty folder", str(folder))
-    folder.mkdir(parents=True, exist_ok=True)
-    for one in traces:
-        trace.write(one, folder / f"{one.rank}{SUFFIX}")
-
-
-def kept(folder: Path) -> list[Trace]:
-    """One side's traces, of ranks 0 to the last; raises `InvalidInput`."""
-    first = trace.read(folder / f"0{SUFFIX}")
-    if first.world_size > MOST_RANKS:
-        raise InvalidInput(
-            f"a world of {first.world_size} ranks (at most {MOST_RANKS})", str(folder)
-        )
-    return [first, *(trace.read(folder / f"{n}{SUFFIX}") for n in range(1, first.world_size))]
 
 
 def run(single: Path, parallel: Path, options: Options, progress: Progress) -> Result:

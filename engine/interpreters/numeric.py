@@ -31,7 +31,10 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "cos": np.cos,
     "erf": lambda x: np.asarray(_erf(x), dtype=float),
     "gaussian": lambda x: 2 * np.exp(-x * x) / math.sqrt(math.pi),
+    "relu": lambda x: np.maximum(x, 0.0),
     "step": lambda x: np.where(x > 0, 1.0, 0.0),
+    "abs": np.abs,
+    "sign": np.sign,
 }
 
 

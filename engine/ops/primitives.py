@@ -166,7 +166,10 @@ FUNCTIONS: Mapping[str, Derivative] = {
     "erf": lambda r, x, y: r.unary("gaussian", x),
     "gaussian": lambda r, x, y: scale(r, -2, multiply(r, x, y)),
     # At 0, where there is no derivative, it is taken as 0, as PyTorch does.
+    "relu": lambda r, x, y: r.unary("step", x),
     "step": lambda r, x, y: scale(r, 0, x),
+    "abs": lambda r, x, y: r.unary("sign", x),
+    "sign": lambda r, x, y: scale(r, 0, x),
 }
 
 #: Functions whose real value exists on part of the line only: no plan may add one.

@@ -18,7 +18,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     lowers,
 )
-from shardproof.frontends.aten.positions import Compared
+from shardproof.frontends.aten.positions import Additive, Compared
 
 
 def is_causal(mask: Compared, shape: tuple[int, ...]) -> bool:
@@ -71,6 +71,18 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
     return causal(lo, lo.real(x))
 
 
+def _masked(q: Lowered, k: Lowered, dropout: float, causally: bool, mask: Lowered | None) -> bool:
+    """Whether attention is causal; raises `Unsupported` for any other mask, and for dropout."""
+    if dropout:
+        raise Unsupported("attention with dropout")
+    if mask is None:
+        return causally
+    scores = (*q.shape[:-1], k.shape[-2])
+    if causally or not isinstance(mask, Additive) or not is_causal(mask.where, scores):
+        raise Unsupported("attention with a mask that is not causal")
+    return True
+
+
 def _scale(q: Lowered, scale: float | None) -> Fraction:
     factor = fraction(1 / sqrt(q.shape[-1]) if scale is None else scale)
     if factor <= 0:
@@ -100,9 +112,8 @@ def _attention(
     attn_mask: Lowered | None = None,
     scale: float | None = None,
 ) -> Any:
-    if dropout or attn_mask is not None:
-        raise Unsupported("attention with dropout, or with a mask of its own")
-    p, _ = _scores(lo, q, k, is_causal, _scale(q, scale))
+    masked = _masked(q, k, dropout, is_causal, attn_mask)
+    p, _ = _scores(lo, q, k, masked, _scale(q, scale))
     shape, dtype = lo.expected[1]
     why = "the logarithm of attention's sums, which only its derivative reads"
     return lo.emit("matmul", p, lo.real(v)), Undefined(shape, dtype, why)
@@ -122,10 +133,9 @@ def _attention_backward(
     attn_mask: Lowered | None = None,
     scale: float | None = None,
 ) -> Any:
-    if dropout or attn_mask is not None:
-        raise Unsupported("attention with dropout, or with a mask of its own")
+    masked = _masked(q, k, dropout, is_causal, attn_mask)
     factor = _scale(q, scale)
-    p, _ = _scores(lo, q, k, is_causal, factor)
+    p, _ = _scores(lo, q, k, masked, factor)
     g = lo.real(gradient)
     rows, columns = len(p.shape) - 2, len(p.shape) - 1
     dv = lo.emit("matmul", lo.real(lo.transpose(p, rows, columns)), g)

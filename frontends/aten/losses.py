@@ -10,11 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.ids import added_rows, rows_of
+from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, lowers
+
+#: Of a log-softmax: the shifted operand, its exponentials, and their sum.
+Exponentials: TypeAlias = tuple[Real, Real, Real]
 
 #: How `nll_loss` reduces, as ATen numbers it.
 NONE, MEAN, SUM = 0, 1, 2
@@ -93,15 +97,10 @@ def _nll_loss(
 ) -> Any:
     if weight is not None or len(logs.shape) != 2:
         raise Unsupported("nll_loss with weights, or of other than two dimensions")
-    ids, held = lo.real(target), lo.real(logs)
-    valid = _valid(lo, ids, ignored)
-    known = lo.exponentials.get(held.number)
-    if known is None:
-        each: Any = lo.scale(lo.emit("pick", held, ids), Fraction(-1))
-    else:
-        shifted, _, total = known
-        each = lo.sub(lo.unary("log", total), lo.emit("pick", shifted, ids))
-    each = lo.mul(each, valid)
+    if isinstance(target, Joined):
+        return _joined_loss(lo, logs, target, reduction, ignored)
+    ids = lo.real(target)
+    each, valid = _each(lo, lo.real(logs), _known(lo, logs), ids, ignored)
     count = lo.sum(valid, (0,))
     if reduction == NONE:
         return each, Const(Fraction(0), (), logs.dtype)
@@ -110,26 +109,86 @@ def _nll_loss(
     return lo.div(lo.sum(each, (0,)), count), count
 
 
-@dataclass(frozen=True, slots=True)
-class Picked:
-    """The gradient of log-probabilities: minus ``each`` at every row's label, 0 elsewhere."""
+def _known(lo: Lowering, logs: Lowered) -> Exponentials | None:
+    return lo.exponentials.get(lo.real(logs).number)
+
+
+def _each(
+    lo: Lowering, logs: Real, known: Exponentials | None, ids: Real, ignored: int
+) -> tuple[Any, Lowered]:
+    """Every row's loss, 0 where its label is the ignored one; and 1 where it is not."""
+    valid = _valid(lo, ids, ignored)
+    if known is None:
+        each: Any = lo.scale(lo.emit("pick", logs, ids), Fraction(-1))
+    else:
+        shifted, _, total = known
+        each = lo.sub(lo.unary("log", total), lo.emit("pick", shifted, ids))
+    return lo.mul(each, valid), valid
+
+
+def _parts(target: Joined, ignored: int) -> list[int]:
+    """Parts of labels that are not the ignored one alone."""
+    return [
+        n
+        for n, part in enumerate(target.parts)
+        if not (isinstance(part, Const) and part.value == ignored)
+    ]
+
+
+def _joined_loss(lo: Lowering, logs: Lowered, target: Joined, reduction: int, ignored: int) -> Any:
+    """The same of labels of which some are constants: part by part."""
+    if reduction == NONE:
+        raise Unsupported("nll_loss of every row, with labels of which some are constants")
+    known = _known(lo, logs)
+    total: Any = Const(Fraction(0), (), logs.dtype)
+    count: Any = Const(Fraction(0), (), logs.dtype)
+    for n in _parts(target, ignored):
+        own = None if known is None else [lo.real(target.cut(x, n)) for x in known]
+        held = lo.real(target.cut(logs, n)) if own is None else lo.real(logs)
+        ids = lo.real(lo.reshape(target.parts[n], (prod(target.parts[n].shape),)))
+        exponentials = None if own is None else (own[0], own[1], own[2])
+        each, valid = _each(lo, held, exponentials, ids, ignored)
+        total = lo.add(total, lo.sum(each, (0,)))
+        count = lo.add(count, lo.sum(valid, (0,)))
+    return (total if reduction == SUM else lo.div(total, count)), count
+
+
+class Unmoved:
+    """A gradient of log-probabilities: its only reader is the derivative of log-softmax."""
+
+    def through_log_softmax(self, lo: Lowering, y: Lowered) -> Any:
+        """The gradient of what the log-softmax ``y`` was taken of: (softmax - onehot) * each."""
+        raise NotImplementedError
+
+    def reshape(self, shape: tuple[int, ...]) -> Any:
+        raise Unsupported("a view of the gradient of log-probabilities")
+
+    def expand(self, shape: tuple[int, ...]) -> Any:
+        raise Unsupported("a view of the gradient of log-probabilities")
+
+    def permute(self, order: Sequence[int]) -> Any:
+        raise Unsupported("a view of the gradient of log-probabilities")
+
+    def slice(self, dim: int, start: int, size: int) -> Any:
+        raise Unsupported("a part of the gradient of log-probabilities")
+
+
+@dataclass(frozen=True)
+class Picked(Unmoved):
+    """Minus ``each`` at every row's label, 0 elsewhere."""
 
     each: Lowered
     ids: Real
     shape: tuple[int, ...]
     dtype: str
 
-    def through_log_softmax(self, lo: Lowering, y: Lowered) -> Real:
-        """The gradient of what the log-softmax ``y`` was taken of: (softmax - onehot) * each."""
-        known = lo.exponentials.get(lo.real(y).number)
+    def through_log_softmax(self, lo: Lowering, y: Lowered) -> Any:
+        known = _known(lo, y)
         if known is None:
-            return lo.real(self._plain(lo, lo.unary("exp", y)))
+            each = lo.reshape(lo.real(self.each), (*self.shape[:-1], 1))
+            return lo.add(self.real(lo), lo.mul(lo.unary("exp", y), each))
         _, e, total = known
         return lo.emit("cross_entropy_grad", e, total, self.ids, lo.real(self.each))
-
-    def _plain(self, lo: Lowering, softmax: Any) -> Any:
-        each = lo.reshape(lo.real(self.each), (*self.shape[:-1], 1))
-        return lo.add(self.real(lo), lo.mul(softmax, each))
 
     def real(self, lo: Lowering) -> Real:
         """As a value: the derivative of picking."""
@@ -137,17 +196,36 @@ class Picked:
         minus = lo.real(lo.scale(self.each, Fraction(-1)))
         return lo.derivative("pick", [rows, self.ids], minus)
 
-    def reshape(self, shape: tuple[int, ...]) -> Picked:
-        raise Unsupported("a view of the gradient of log-probabilities")
 
-    def expand(self, shape: tuple[int, ...]) -> Picked:
-        raise Unsupported("a view of the gradient of log-probabilities")
+@dataclass(frozen=True)
+class PickedParts(Unmoved):
+    """The same where labels are several parts; ``scale`` is one number for all rows."""
 
-    def permute(self, order: Sequence[int]) -> Picked:
-        raise Unsupported("a view of the gradient of log-probabilities")
+    scale: Lowered
+    ids: Joined
+    ignored: int
+    shape: tuple[int, ...]
+    dtype: str
 
-    def slice(self, dim: int, start: int, size: int) -> Picked:
-        raise Unsupported("a part of the gradient of log-probabilities")
+    def through_log_softmax(self, lo: Lowering, y: Lowered) -> Any:
+        known = _known(lo, y)
+        if known is None:
+            raise Unsupported("the gradient of a loss without its log-softmax")
+        rows: list[Lowered] = []
+        live = set(_parts(self.ids, self.ignored))
+        for n, part in enumerate(self.ids.parts):
+            count = prod(part.shape)
+            if n not in live:
+                rows.append(Const(Fraction(0), (count, self.shape[-1]), self.dtype))
+                continue
+            ids = lo.real(lo.reshape(part, (count,)))
+            each = lo.mul(lo.expand(self.scale, ids.shape), _valid(lo, ids, self.ignored))
+            _, e, total = (lo.real(self.ids.cut(x, n)) for x in known)
+            rows.append(lo.emit("cross_entropy_grad", e, total, ids, lo.real(each)))
+        return self.ids.together(rows)
+
+    def real(self, lo: Lowering) -> Real:
+        raise Unsupported("the gradient of log-probabilities as a value")
 
 
 @lowers("aten.nll_loss_backward.default")
@@ -163,9 +241,11 @@ def _nll_loss_backward(
 ) -> Any:
     if weight is not None or len(logs.shape) != 2:
         raise Unsupported("nll_loss with weights, or of other than two dimensions")
-    ids = lo.real(target)
     each = gradient
     if reduction == MEAN:
         each = lo.div(gradient, count)
+    if isinstance(target, Joined):
+        return PickedParts(each, target, ignored, logs.shape, logs.dtype)
+    ids = lo.real(target)
     each = lo.mul(lo.expand(each, ids.shape), _valid(lo, ids, ignored))
     return Picked(each, ids, logs.shape, logs.dtype)

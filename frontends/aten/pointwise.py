@@ -8,6 +8,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids
+from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -43,14 +44,18 @@ def _expand(lo: Lowering, x: Lowered, shape: Sequence[int]) -> Any:
     return lo.expand(x, tuple(shape))
 
 
+def _joined(lo: Lowering, xs: Sequence[Lowered], dim: int) -> Any:
+    return joined(lo, xs, dim) if mixed(xs) else lo.concat(xs, dim)
+
+
 @lowers("move.concat")
 def _concat(lo: Lowering, xs: Sequence[Lowered], dim: int) -> Any:
-    return lo.concat(xs, dim)
+    return _joined(lo, xs, dim)
 
 
 @lowers("aten.cat.default")
 def _cat(lo: Lowering, xs: Sequence[Lowered], dim: int = 0) -> Any:
-    return lo.concat(xs, dimensions(xs[0].shape, dim)[0])
+    return _joined(lo, xs, dimensions(xs[0].shape, dim)[0])
 
 
 @lowers("aten.stack.default")
@@ -58,6 +63,57 @@ def _stack(lo: Lowering, xs: Sequence[Lowered], dim: int = 0) -> Any:
     at = dim % (len(xs[0].shape) + 1)
     parts = [lo.reshape(x, (*x.shape[:at], 1, *x.shape[at:])) for x in xs]
     return lo.concat(parts, at)
+
+
+def _padded(lo: Lowering, x: Lowered, dim: int, before: int, after: int, value: float) -> Any:
+    """More positions of one number on both sides of a dimension; fewer where it is negative."""
+    size = x.shape[dim]
+    start, stop = max(0, -before), size - max(0, -after)
+    if start > stop:
+        raise Unsupported(f"padding of {list(x.shape)} by {before} and {after}")
+    parts: list[Any] = [lo.slice(x, dim, start, stop - start)]
+    for count, place in ((before, 0), (after, len(parts) + (before > 0))):
+        if count > 0:
+            shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])
+            parts.insert(place, Const(fraction(value), shape, x.dtype))
+    return _joined(lo, parts, dim)
+
+
+@lowers("aten.constant_pad_nd.default")
+def _pad(lo: Lowering, x: Lowered, padding: Sequence[int], value: float = 0) -> Any:
+    for i in range(len(padding) // 2):
+        dim = len(x.shape) - 1 - i
+        if padding[2 * i] or padding[2 * i + 1]:
+            x = _padded(lo, x, dim, padding[2 * i], padding[2 * i + 1], value)
+    return x
+
+
+@lowers("aten.slice_backward.default")
+def _slice_backward(
+    lo: Lowering,
+    gradient: Lowered,
+    sizes: Sequence[int],
+    dim: int,
+    start: int,
+    stop: int,
+    step: int,
+) -> Any:
+    at, *_ = dimensions(tuple(sizes), dim)
+    size = sizes[at]
+    first = min(max(start + size if start < 0 else start, 0), size)
+    if step != 1:
+        raise Unsupported(f"the gradient of a slice with step {step}")
+    return _padded(lo, gradient, at, first, size - first - gradient.shape[at], 0)
+
+
+@lowers("aten.select_backward.default")
+def _select_backward(
+    lo: Lowering, gradient: Lowered, sizes: Sequence[int], dim: int, index: int
+) -> Any:
+    at, *_ = dimensions(tuple(sizes), dim)
+    row = lo.reshape(gradient, (*gradient.shape[:at], 1, *gradient.shape[at:]))
+    place = index % sizes[at]
+    return _padded(lo, row, at, place, sizes[at] - place - 1, 0)
 
 
 @lowers("move.cast", "aten._to_copy.default")
@@ -125,6 +181,15 @@ def _undefined(lo: Lowering) -> Any:
 
 # -- arithmetic --------------------------------------------------------------------------------
 
+#: Types whose sums and products wrap around, or are no sums.
+NARROW = frozenset({"bool", "uint8", "int8", "int16"})
+
+
+def _wide(lo: Lowering) -> None:
+    """Raise `Unsupported` where a result is of a type that is no number."""
+    if lo.expected and lo.expected[0][1] in NARROW:
+        raise Unsupported(f"arithmetic of {lo.expected[0][1]}")
+
 
 def _whole(lo: Lowering, x: Operand, y: Operand, factor: Fraction) -> Any:
     """x + factor * y of positions, or of ids; None: it is something else."""
@@ -133,21 +198,25 @@ def _whole(lo: Lowering, x: Operand, y: Operand, factor: Fraction) -> Any:
 
 @lowers("aten.add.Tensor", "aten.add.Scalar")
 def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
+    _wide(lo)
     return _whole(lo, x, y, fraction(alpha)) or lo.add(x, y, fraction(alpha))
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
 def _sub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
+    _wide(lo)
     return _whole(lo, x, y, -fraction(alpha)) or lo.add(x, y, -fraction(alpha))
 
 
 @lowers("aten.rsub.Tensor", "aten.rsub.Scalar")
 def _rsub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
+    _wide(lo)
     return _whole(lo, y, x, -fraction(alpha)) or lo.add(y, x, -fraction(alpha))
 
 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar")
 def _mul(lo: Lowering, x: Lowered, y: Operand) -> Any:
+    _wide(lo)
     return ids.computed(lo, "multiply", x, y, Fraction(1)) or lo.mul(x, y)
 
 
@@ -158,6 +227,7 @@ def _div(lo: Lowering, x: Lowered, y: Operand) -> Any:
 
 @lowers("aten.neg.default")
 def _neg(lo: Lowering, x: Lowered) -> Any:
+    _wide(lo)
     return lo.scale(x, Fraction(-1))
 
 

@@ -125,6 +125,33 @@ class Compared:
         return Compared(Positions(-of.const - 1, tuple(-s for s in of.steps), of.shape, of.dtype))
 
 
+@dataclass(frozen=True, slots=True)
+class Additive:
+    """What is added to scores: minus infinity where ``where`` is true, 0 elsewhere."""
+
+    where: Compared
+    dtype: str
+
+    @property
+    def shape(self) -> Shape:
+        return self.where.shape
+
+    def reshape(self, shape: Shape) -> Additive:
+        return Additive(self.where.reshape(shape), self.dtype)
+
+    def expand(self, shape: Shape) -> Additive:
+        return Additive(self.where.expand(shape), self.dtype)
+
+    def permute(self, order: Sequence[int]) -> Additive:
+        return Additive(self.where.permute(order), self.dtype)
+
+    def slice(self, dim: int, start: int, size: int) -> Additive:
+        return Additive(self.where.slice(dim, start, size), self.dtype)
+
+    def real(self, lo: Lowering) -> Real:
+        raise Unsupported("a mask of minus infinity as numbers")
+
+
 def whole(x: Operand) -> Positions | None:
     """An operand as positions, if it is one or a constant integer."""
     if isinstance(x, bool):

@@ -7,8 +7,8 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from shardproof.frontends.aten.losses import Picked
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.losses import Unmoved
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -54,7 +54,7 @@ def _log_softmax_backward(
     lo: Lowering, gradient: Lowered, y: Lowered, dim: int, dtype: str = ""
 ) -> Any:
     at = dimensions(y.shape, dim)
-    if isinstance(gradient, Picked):
+    if isinstance(gradient, Unmoved):
         return gradient.through_log_softmax(lo, y)
     return lo.sub(gradient, lo.mul(lo.unary("exp", y), lo.sum(gradient, at, True)))
 

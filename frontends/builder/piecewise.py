@@ -1,7 +1,7 @@
 """Functions of one integer, by intervals: what index arithmetic computes of an id, exactly.
 
-``where(id < 0, id + 64, id)`` over ids in [0, 64) is ``id``; ``min(max(id, 16), 31) - 16`` is 0, then
-``id - 16``, then 15.  Comparisons give 0 or 1.  Nothing is assumed of the id but its domain.
+``where(id < 0, id + 64, id)`` over ids in [0, 64) is ``id``; ``min(max(id, 16), 31) - 16`` is 0,
+then ``id - 16``, then 15.  Comparisons give 0 or 1.  Nothing is assumed of the id but its domain.
 """
 
 from __future__ import annotations
@@ -192,12 +192,11 @@ def chosen_rows(f: Function, live: Function, rows: int) -> list[Rows] | None:
             found[-1] = Rows(found[-1].id, found[-1].row, found[-1].size + high - low)
         else:
             found.append(Rows(low, rule.at(low), high - low))
-    # An id outside of its domain chooses nothing, so that all rows may be read in one piece.
-    if len(found) == 1 and found[0].size < rows:
-        low, high = f[0].low, f[-1].high
-        before, after = found[0].row, rows - found[0].row - found[0].size
-        if found[0].id - before >= low and found[0].id + found[0].size + after <= high:
-            return found
-        if found[0].id == low and found[0].id + found[0].size == high:
-            return [Rows(found[0].id - before, 0, rows)]
-    return found
+    return [_widened(found[0], f, rows)] if len(found) == 1 else found
+
+
+def _widened(own: Rows, f: Function, rows: int) -> Rows:
+    """As many rows as can be: an id outside of its domain chooses nothing."""
+    before = own.row if own.id == f[0].low else 0
+    after = rows - own.row - own.size if own.id + own.size == f[-1].high else 0
+    return Rows(own.id - before, own.row - before, own.size + before + after)

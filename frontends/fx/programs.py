@@ -18,7 +18,6 @@ from shardproof.frontends.fx.place import Box
 from shardproof.frontends.graphs.graph import Groups
 from shardproof.frontends.graphs.mesh import Mesh, Table, find
 
-
 #: Operators in which one rank does what the others do not: every rank is a program of its own.
 ROOTED = frozenset({"broadcast"})
 

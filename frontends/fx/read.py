@@ -23,7 +23,6 @@ from shardproof.frontends.graphs.mesh import Mesh
 from shardproof.frontends.untrusted.inert import printable
 
 
-
 def pair(single: str, parallel: str, stated: str) -> bytes:
     """The plan of two sides, as bytes; ``stated``: a relations file (empty: none).  Made to be
     called in a bounded child."""

@@ -73,7 +73,7 @@ class Node:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     groups: Groups = ()
     pairs: tuple[tuple[int, int], ...] = ()
-    source: Source = Source()
+    source: Source = field(default_factory=Source)
 
 
 @dataclass(frozen=True, slots=True)

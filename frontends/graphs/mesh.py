@@ -1,4 +1,4 @@
-"""Which mesh the ranks of a graph lie on, so that what depends on the rank is affine in coordinates.
+"""Which mesh the ranks of a graph lie on: what depends on the rank is affine in coordinates.
 
 Given are tables (a number for each rank), groups of collectives and permutations of ranks.  Of all
 ways to write the number of ranks as a product of extents, the mesh is the one that needs the fewest
@@ -180,7 +180,7 @@ def factored(number: int, most: int = MOST_AXES) -> list[tuple[int, ...]]:
     """All ways to write a number as an ordered product of factors above 1."""
     if number == 1:
         return [(1,)]
-    found = [(number,)]
+    found: list[tuple[int, ...]] = [(number,)]
     if most > 1:
         for first in range(2, number // 2 + 1):
             if number % first == 0:

@@ -73,7 +73,7 @@ class Recorder:
     held: list[Held] = field(default_factory=list)
     constants: list[Constant] = field(default_factory=list)
     notes: list[Assumption] = field(default_factory=list)
-    source: Source = Source()
+    source: Source = field(default_factory=Source)
     _same: dict[Any, int] = field(default_factory=dict)
 
     def shape(self, value: int) -> Shape:
@@ -114,6 +114,10 @@ class Recorder:
             self.constants.append(Constant(value, tuple(arrays)))
             self._same[key] = value
         return self._same[key]
+
+    def refuse(self, value: int, why: str) -> None:
+        """Make a value the result of an operator that nobody declares, named ``why``."""
+        self.ops.insert(0, Recorded(why, (), (value,), {}, Source()))
 
     def once(self, key: Any, value: int) -> int:
         """The value known under ``key``, which is ``value`` if there is none yet."""
@@ -262,7 +266,7 @@ def _moved(found: Recorder, op: Recorded, mesh: Mesh, base: int) -> list[Op]:
     if base in back:
         ops.append(Op("recv", (), (y,), {"peer": back[base]}, source=op.source))
     else:
-        zero = {"size": found.shape(y), "value": 0}
+        zero: dict[str, Attr] = {"size": found.shape(y), "value": 0}
         ops.append(Op("full", (), (y,), zero, source=op.source))
     return ops
 

@@ -1,9 +1,9 @@
 """Two lowered graphs as a plan: inputs paired by position, a row of the table for every output.
 
-What is not stated of inputs and outputs is inferred by shape, and said in the plan's notes: equal
-shapes are equal on all ranks; a shape that is smaller along one dimension, as often as there are
-ranks, is divided along it in the order of ranks.  Nothing else is inferred; permuted, scaled and
-partial values never.
+What is not stated of inputs and outputs is inferred by shape, and printed as an assumption.  Equal
+shapes are equal on all ranks.  An output lies as all inputs of its shape do.  A shape that is
+smaller along one dimension, as often as there are ranks, is divided along it in the order of ranks.
+Nothing else is inferred; permuted, scaled and partial values never.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Addend, Expectation, Plan
-from shardproof.frontends.graphs.graph import Graph, Placement, Shape
+from shardproof.frontends.graphs.graph import Graph, Input, Output, Placement, Shape
 from shardproof.frontends.graphs.mesh import Mesh
 from shardproof.frontends.graphs.recorder import (
     Array,
@@ -40,34 +40,43 @@ class Side:
     outputs: tuple[int, ...]
 
 
-def placed(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumption, ...]]:
-    """``parallel`` with a placement for every input and output, and what was inferred, in words;
-    raises `InvalidInput` where nothing says which part of the single side's a tensor is."""
+def placed_inputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumption, ...]]:
+    """``parallel`` with the single side's names and a placement for every input, and what was
+    inferred; raises `InvalidInput` where nothing says which part of the single side's it is."""
     notes: list[Assumption] = []
-    for what, ours, theirs in (
-        ("inputs", parallel.inputs, single.inputs),
-        ("outputs", parallel.outputs, single.outputs),
-    ):
-        if len(ours) != len(theirs):
-            raise InvalidInput(
-                f"the parallel side has {len(ours)} {what}, the single side {len(theirs)}"
-            )
+    _count("inputs", len(parallel.inputs), len(single.inputs))
     inputs = tuple(
         replace(own, name=other.name, placement=_place(single, parallel, own, other, notes))
         for own, other in zip(parallel.inputs, single.inputs, strict=True)
     )
+    return replace(parallel, inputs=inputs), tuple(notes)
+
+
+def placed_outputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumption, ...]]:
+    """As `placed_inputs`, of outputs."""
+    notes: list[Assumption] = []
+    _count("outputs", len(parallel.outputs), len(single.outputs))
     outputs = tuple(
         replace(own, name=other.name, placement=_place(single, parallel, own, other, notes))
         for own, other in zip(parallel.outputs, single.outputs, strict=True)
     )
-    return replace(parallel, inputs=inputs, outputs=outputs), tuple(notes)
+    return replace(parallel, outputs=outputs), tuple(notes)
+
+
+def _count(what: str, ours: int, theirs: int) -> None:
+    if ours != theirs:
+        raise InvalidInput(f"the parallel side has {ours} {what}, the single side {theirs}")
 
 
 def _place(
-    single: Graph, parallel: Graph, own: object, other: object, notes: list[Assumption]
+    single: Graph,
+    parallel: Graph,
+    own: Input | Output,
+    other: Input | Output,
+    notes: list[Assumption],
 ) -> Placement:
-    value, full = parallel.values[own.value], single.values[other.value]  # type: ignore[attr-defined]
-    name, stated = other.name, own.placement  # type: ignore[attr-defined]
+    value, full = parallel.values[own.value], single.values[other.value]
+    name, stated = other.name, own.placement
     integers = [v.dtype.startswith(("int", "uint", "bool")) for v in (value, full)]
     if integers[0] != integers[1]:
         raise InvalidInput(f"{value.dtype} on the parallel side, {full.dtype} on the single", name)
@@ -78,11 +87,20 @@ def _place(
                 f"{list(full.shape)}",
                 name,
             )
-        return stated  # type: ignore[no-any-return]
+        return stated
     if value.shape == full.shape:
-        if parallel.ranks > 1:
+        if parallel.ranks > 1 and isinstance(own, Input):
             notes.append(_inferred(name, f"{name} is all of it on every rank, as its shape is"))
         return everywhere(full.shape, parallel.ranks)
+    alike = {
+        i.placement
+        for i in parallel.inputs
+        if i.placement is not None
+        and (i.placement.full, parallel.values[i.value].shape) == (full.shape, value.shape)
+    }
+    if isinstance(own, Output) and len(alike) == 1:
+        notes.append(_inferred(name, f"{name} lies as the inputs of its shape do"))
+        return alike.pop()
     cut = _divided(value.shape, full.shape, parallel.ranks)
     if cut is None:
         raise InvalidInput(
@@ -163,8 +181,13 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
             _held(single, constant, f"constant {number}", everywhere(array.shape, 1))
         )
     for constant in parallel.constants:
-        name, placement = _found(constant, known, parallel.ranks)
-        parallel.held.append(_held(parallel, constant, name, placement))
+        found = _found(constant, known, parallel.ranks)
+        if found is None:
+            parallel.refuse(
+                constant.value, "constant of numbers that the single side does not hold"
+            )
+        else:
+            parallel.held.append(_held(parallel, constant, *found))
 
 
 def _held(recorder: Recorder, constant: Constant, name: str, placement: Placement) -> Held:
@@ -173,8 +196,8 @@ def _held(recorder: Recorder, constant: Constant, name: str, placement: Placemen
 
 def _found(
     constant: Constant, known: Sequence[tuple[str, Array]], ranks: int
-) -> tuple[str, Placement]:
-    """Which box of which known tensor has these numbers, on every rank."""
+) -> tuple[str, Placement] | None:
+    """Which box of which known tensor has these numbers, on every rank; None: none has."""
     for name, full in known:
         starts = []
         for array in constant.arrays:
@@ -185,8 +208,7 @@ def _found(
         else:
             rows = starts * ranks if len(starts) == 1 else starts
             return name, Placement(full.shape, tuple(rows))
-    shape = list(constant.arrays[0].shape)
-    raise Unsupported(f"a constant of shape {shape} that is no part of one of the single side")
+    return None
 
 
 def _inside(part: Array, full: Array) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""A graph as it was read, run in NumPy on all ranks in lock-step: what a translation is held against.
+"""A graph as it was read, run in NumPy on all ranks in lock-step: the judge of a translation.
 
 Written from XLA's documentation and from nothing of ours that translates.  Floats are computed in
 float64.
@@ -30,9 +30,9 @@ def run(graph: Graph, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:
             for rank, found in enumerate(_joined(graph, node, held)):
                 held[rank][result] = found
             continue
-        for rank, own in enumerate(held):
-            own[result] = _local(graph, node, own, rank)
-    return [[own[o.value] for o in graph.outputs] for own in held]
+        for rank, values in enumerate(held):
+            values[result] = _local(graph, node, values, rank)
+    return [[values[o.value] for o in graph.outputs] for values in held]
 
 
 def _double(x: Array) -> Array:

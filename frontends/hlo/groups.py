@@ -82,9 +82,10 @@ def replica_groups(text: str, devices: int) -> Groups:
     elif text.startswith("{"):
         table = _listed(text, devices)
     else:
-        table = _iota(text)
-        if table is None or table.ndim != 2:
+        found = _iota(text)
+        if found is None or found.ndim != 2:
             raise InvalidInput(f"replica groups {text!r} are spelt in no known way")
+        table = found
     if sorted(table.ravel().tolist()) != list(range(devices)):
         raise InvalidInput(f"replica groups {text!r} are not all {devices} devices, each once")
     return tuple(tuple(row) for row in table.tolist())

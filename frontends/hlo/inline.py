@@ -37,6 +37,7 @@ Item: TypeAlias = "int | Known | tuple[Item, ...]"
 
 MOST_CALLS = 64
 MOST_ROUNDS = 1 << 16
+_GIVEN = frozenset({"parameter", "constant", "iota", "partition-id", "replica-id"})
 #: Custom calls that hand on their operand: they carry annotations.
 IDENTITIES = frozenset({"Sharding", "xla.sdy.FuncResultSharding"})
 
@@ -157,19 +158,9 @@ class _Inliner:
     ) -> Item:
         attrs = typed(i)
         operands = [items[name] for name in i.operands]
+        if i.opcode in _GIVEN:
+            return self.given(i, attrs, given)
         match i.opcode:
-            case "parameter":
-                if not 0 <= i.number < len(given):
-                    raise InvalidInput(f"parameter {i.number} of {len(given)}")
-                return given[i.number]
-            case "constant":
-                assert i.literal is not None
-                return known.constant(i.literal, i.type)
-            case "iota":
-                return known.iota(i.type, attrs["iota_dimension"])
-            case "partition-id" | "replica-id":
-                single = self.module.partitions if i.opcode[0] == "p" else self.module.replicas
-                return known.ranks(range(self.devices) if single > 1 else [0], i.type)
             case "tuple":
                 return tuple(operands)
             case "get-tuple-element":
@@ -178,7 +169,7 @@ class _Inliner:
                     raise InvalidInput(f"element {i.number} of what is no such tuple")
                 return inner[i.number]
             case "call" | "fusion":
-                name = attrs.get("to_apply", attrs.get("calls"))
+                name = attrs.get("to_apply") or attrs.get("calls") or ""
                 return self.computation(self.named(name), operands, f"{prefix}{i.name}/", stack)
             case "while":
                 return self.loop(i, attrs, operands[0], prefix, stack)
@@ -190,6 +181,20 @@ class _Inliner:
                     raise Unsupported(f"custom-call to {target}, which is not declared")
                 return operands[0]
         return self.operator(i, attrs, operands, prefix)
+
+    def given(self, i: Instruction, attrs: Mapping[str, Any], given: Sequence[Item]) -> Item:
+        """What depends on no operand."""
+        match i.opcode:
+            case "parameter":
+                if not 0 <= i.number < len(given):
+                    raise InvalidInput(f"parameter {i.number} of {len(given)}")
+                return given[i.number]
+            case "iota":
+                return known.iota(i.type, attrs["iota_dimension"])
+            case "constant" if i.literal is not None:
+                return known.constant(i.literal, i.type)
+        own = self.module.partitions if i.opcode == "partition-id" else self.module.replicas
+        return known.ranks(range(self.devices) if own > 1 else [0], i.type)
 
     def refused(self, i: Instruction, operands: Sequence[Item], prefix: str, reason: str) -> Item:
         """An operator that is not understood: a node that says so, with results of its types."""
@@ -203,7 +208,7 @@ class _Inliner:
         self.node(Node(name, i.opcode, tuple(given), tuple(results), attrs, source=self.source(i)))
         return _shaped(i.type, iter(results))
 
-    def named(self, name: str | None) -> Computation:
+    def named(self, name: str) -> Computation:
         if name not in self.module.computations:
             raise InvalidInput(f"computation {name} does not exist")
         return self.module.computations[name]
@@ -217,7 +222,7 @@ class _Inliner:
         stack: tuple[str, ...],
     ) -> Item:
         """A loop, unrolled while its condition is known."""
-        condition, body = self.named(attrs.get("condition")), self.named(attrs.get("body"))
+        condition, body = self.named(attrs.get("condition", "")), self.named(attrs.get("body", ""))
         for number in range(MOST_ROUNDS):
             inner = f"{prefix}{i.name}[{number}]/"
             goes_on = self.computation(condition, [state], inner, stack)

@@ -1,8 +1,8 @@
 """What a value of a graph is while it is lowered: an engine value, or something still symbolic.
 
-Constants stay constants, integers computed of ids stay functions of the id (`Ids`), a gather stays a
-`Lookup` until it is known which rows it really reads.  `Values.tensor` makes an engine value of any,
-or refuses by name.
+Constants stay constants, integers computed of ids stay functions of the id (`Ids`), a gather stays
+a `Lookup` until it is known which rows it really reads.  `Values.tensor` makes an engine value of
+any, or refuses by name.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import TypeAlias
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.builder import piecewise
+from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import PerRank, Shape
 from shardproof.frontends.graphs.recorder import Recorder
-from shardproof.frontends.builder import piecewise
+from shardproof.frontends.hlo import exchange
+from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.known import Known, compact
-from shardproof.frontends.builder.piecewise import Function, chosen_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Lookup:
     live: tuple[Function, ...]
 
 
-Item: TypeAlias = "Tensor | Known | Ids | Lookup"
+Item: TypeAlias = "Tensor | Known | Ids | Lookup | Exchanged"
 
 
 class Narrow(Exception):
@@ -107,6 +109,12 @@ class Values:
                 return self.ids(item)
             case Lookup():
                 return self.lookup(item)
+            case Exchanged():
+                key = ("exchanged", item)
+                found = self.recorder.known(key)
+                return self.recorder.once(
+                    key, exchange.plain(self.recorder, item) if found is None else found
+                )
 
     # -- constants --------------------------------------------------------------------------
 

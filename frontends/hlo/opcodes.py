@@ -14,6 +14,8 @@ from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.hlo.groups import integers
 from shardproof.frontends.hlo.module import Instruction
 
+#: Why an operator is refused that is in no table.
+NO_RULE = "no rule says what it is"
 #: Attributes without a meaning for values: where it comes from, how it is laid out and scheduled,
 #: how exactly a machine computes it, and shardings, which are read where they state a placement.
 MEANINGLESS = frozenset(
@@ -171,7 +173,7 @@ def typed(instruction: Instruction) -> dict[str, Any]:
     """The attributes that mean something; raises `Unsupported`, `InvalidInput` by name."""
     kinds = KNOWN.get(instruction.opcode)
     if kinds is None:
-        raise Unsupported(f"operator {instruction.opcode} of HLO")
+        raise Unsupported(NO_RULE)
     found: dict[str, Any] = {}
     for key, text in instruction.attrs.items():
         if key in kinds:

@@ -12,15 +12,16 @@ from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.graphs.graph import Graph, Placement
 from shardproof.frontends.graphs.recorder import mesh_of, programs
-from shardproof.frontends.graphs.sides import Side, placed, plan
-from shardproof.frontends.hlo import inline, stablehlo, text
+from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_outputs, plan
+from shardproof.frontends.hlo import inline, places, stablehlo, text
 from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.untrusted.inert import printable
 
 
-def read(path: str) -> Graph:
-    """The graph in a file; raises `UnreadablePlan` naming the file and the line."""
+def read(path: str, *, partitioned: bool = False) -> Graph:
+    """The graph in a file, which must be ``partitioned`` if it stands for ranks; raises
+    `UnreadablePlan` naming the file and the line."""
     name = printable(path, 400)
     try:
         with Path(path).open("rb") as file:
@@ -28,7 +29,7 @@ def read(path: str) -> Graph:
     except OSError as error:
         raise UnreadablePlan(f"expected a readable file, found: {error.strerror}", name) from None
     try:
-        return parsed(data.decode())
+        return parsed(data.decode(), partitioned=partitioned)
     except UnicodeDecodeError as error:
         raise UnreadablePlan("expected text in UTF-8", f"{name}, byte {error.start}") from None
     except InvalidInput as error:
@@ -37,16 +38,22 @@ def read(path: str) -> Graph:
         raise UnreadablePlan(f"not supported: {error}", name) from None
 
 
-def parsed(data: str) -> Graph:
+def parsed(data: str, *, partitioned: bool = False) -> Graph:
     """The graph of HLO or StableHLO text."""
-    if STABLE.match(data[: 1 << 12].encode()):
-        return inline.graph(stablehlo.parse(data))
-    return inline.graph(text.parse(data))
+    stable = STABLE.match(data[: 1 << 12].encode())
+    module = stablehlo.parse(data) if stable else text.parse(data)
+    meshes = "xla.sdy.meshes" in module.header.get("frontend_attributes", "")
+    if partitioned and module.partitions == 1 and (meshes or "unpartitioned" in module.header):
+        raise UnreadablePlan(
+            "expected what one rank runs, found a program before XLA's partitioner; have XLA write "
+            "it: --xla_dump_to=FOLDER --xla_dump_hlo_pass_re=spmd-partition.*"
+        )
+    return inline.graph(module)
 
 
 def pair(single: str, parallel: str) -> bytes:
     """The plan of two files, as bytes.  Made to be called in a bounded child."""
-    alone, ranks = read(single), read(parallel)
+    alone, ranks = read(single), read(parallel, partitioned=True)
     try:
         made = joined(alone, ranks, "plan")
     except InvalidInput as error:
@@ -81,9 +88,12 @@ def joined(
                 for o, p in zip(parallel.outputs, outputs, strict=True)
             ),
         )
-    parallel, notes = placed(single, parallel)
     try:
         alone, results, domains = lower(single)
+        parallel, inferred = placed_inputs(single, parallel)
+        parallel, found = places.stated(single, parallel, domains)
+        parallel, others_inferred = placed_outputs(single, parallel)
+        notes = (*inferred, *found, *others_inferred)
         other, others, _ = lower(parallel, domains)
         return plan(
             name,
@@ -97,7 +107,7 @@ def joined(
 
 def side(path: str) -> bytes:
     """One file as the parallel side of a plan without a single one, as bytes."""
-    graph = read(path)
+    graph = read(path, partitioned=True)
     lowering, results, _ = lower(graph)
     stated = [h.placement for h in lowering.recorder.held]
     made = programs(lowering.recorder, mesh_of(lowering.recorder, stated), results, "ranks")

@@ -2,8 +2,8 @@
 
 Used twice: integers and predicates that are known are folded by it while calls are inlined, and
 `evaluate` runs whole graphs with it.  Indices clamp in gathers and dynamic slices and drop what is
-out of bounds in scatters, as XLA says.  Element types of floats are computed in float64 where the
-caller gives float64.
+out of bounds in scatters, as XLA says.  Floats are computed in the type that the caller gives, and
+a conversion between floats rounds nothing.
 """
 
 from __future__ import annotations
@@ -247,6 +247,8 @@ def _convert(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
     dtype = attrs["dtype"]
     if dtype == "bool":
         return xs[0] != 0
+    if dtype.startswith(("float", "bfloat")) and np.issubdtype(xs[0].dtype, np.floating):
+        return xs[0]
     return xs[0].astype("float32" if dtype == "bfloat16" else dtype)
 
 

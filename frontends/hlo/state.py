@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Graph, Node, Shape
 from shardproof.frontends.graphs.recorder import Recorder
-from shardproof.frontends.hlo.items import Item, Tensor, Values
+from shardproof.frontends.hlo.items import Item, Narrow, Tensor, Values
 from shardproof.frontends.hlo.module import Type
 
 
 class Lowering:
     """The operators of one graph, while they are emitted.
 
-    ``domains``: of integer inputs, by position, [low, high); ``notes``: what had to be assumed.
+    ``domains``: of integer inputs, by position, [low, high); ``settled``: they stay as they are.
     """
 
-    def __init__(self, graph: Graph, domains: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(self, graph: Graph, domains: Mapping[int, tuple[int, int]], settled: bool) -> None:
         self.graph = graph
         self.domains = domains
+        self.settled = settled
         self.recorder = Recorder(graph.ranks)
         self.values = Values(self.recorder)
         self.items: dict[int, Item] = {}
         self.origins: dict[int, int] = {}
+
+    def narrow(self, node: Node, error: Narrow) -> None:
+        """Ids may choose rows that are none: their domain is narrowed, unless it is settled."""
+        if not self.settled:
+            raise error
+        self.refuse(node, Unsupported(f"ids may choose other rows than the {error.rows}"))
 
     def refuse(self, node: Node, error: Unsupported) -> None:
         """An operator that no rule says is one that nobody declares: whatever depends on it is
@@ -32,7 +39,7 @@ class Lowering:
         inputs = [x.value for v in node.operands if isinstance(x := self.items[v], Tensor)]
         for result in node.results:
             value = self.graph.values[result]
-            name = f"{node.target} of HLO: {error}"
+            name = f"{node.target} of HLO ({error})"
             found = self.recorder.append(name, inputs, value.shape, value.dtype, {})
             self.items[result] = Tensor(found)
 
@@ -51,6 +58,10 @@ class Lowering:
 
     def op(self, operator: str, *inputs: int, **attrs: Any) -> Tensor:
         return Tensor(self.recorder.op(operator, *inputs, **attrs))
+
+
+#: What makes the result of an operator of its operands.
+Rule: TypeAlias = Callable[[Lowering, Node, Sequence[Item]], Item]
 
 
 def integral(dtype: str) -> bool:

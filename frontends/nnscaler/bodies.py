@@ -8,34 +8,82 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr, Body, Op, Source, Value
 from shardproof.engine.plan.recorded import Claimed
 from shardproof.engine.plan_files.calling import wrong_call
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
-from shardproof.frontends.nnscaler.operators import (
-    ONE_SIDED,
-    PLAIN,
-    declared,
-    differentiable,
-    fused_step,
-    one_sided_step,
+from shardproof.frontends.nnscaler.operators import Declared, declared, differentiable, taken
+from shardproof.frontends.nnscaler.primitives import (
+    Step,
+    Steps,
+    alone,
+    fused_steps,
+    plain_steps,
 )
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
+#: The runtime waits for a communication where its result is read.
+ASYNCHRONOUS: Final = Assumption(
+    "framework",
+    "async_op",
+    "",
+    "what an asynchronous communication gives is complete where it is read, as nnScaler's runtime "
+    "waits for it there",
+)
 _LOCATION = re.compile(r'File "([^"]{1,300})", line (\d{1,9})')
+
+
+@dataclass(slots=True)
+class Forward:
+    """What the body of a forward segment has for its backward one: by node the operator that it is
+    declared as, the numbers of the values that it reads and of those that it makes; and the body's
+    values."""
+
+    segment: cells.Segment
+    values: Sequence[Value] = ()
+    reads: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    makes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    called: dict[int, tuple[cells.ForwardOp, Declared]] = field(default_factory=dict)
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+    def read_by(self, node: int) -> tuple[int, ...]:
+        """What a node reads; raises `UnreadablePlan` if the segment has no such node."""
+        found = self.reads.get(node)
+        if found is None:
+            raise UnreadablePlan(
+                f"expected cell {node} in the forward segment {self.segment.id} of this backward "
+                "segment"
+            )
+        return found
+
+    def differentiated(self) -> dict[int, int]:
+        """gradient -> the value at the segment's border whose gradient that is.  (Where several
+        tensors name one gradient, the runtime starts from the last.)"""
+        tensors = tensors_of((*self.segment.inputs, *self.segment.outputs))
+        found: dict[int, int] = {}
+        for tensor, value in zip(tensors, (*self.inputs, *self.outputs), strict=True):
+            gradient = tensor.grad()
+            if gradient is not None:
+                found[gradient.id] = value
+        return found
 
 
 class Device(Protocol):
     """What a body has to know of its device.  ``joined``: full tensors to which several stages
-    contribute; ``claims``: whether records are kept; ``as_recorded``: see `convert`."""
+    contribute; ``claims``: whether records are kept; ``as_recorded``: see `convert`; ``assumed``:
+    what the plan is assumed to mean."""
 
     number: int
     as_recorded: bool
     claims: bool
     joined: set[int]
+    assumed: set[Assumption]
 
     def shard(self, tensor: Tensor) -> int:
         """The number of the shard that a parameter or buffer is."""
@@ -65,11 +113,18 @@ def source_of(op: cells.ForwardOp, ident: int) -> Source:
 
 
 class BodyWriter:
-    """Writes one body; ``environment``: tensor id -> value that holds it now."""
+    """Writes one body; ``environment``: tensor id -> value that holds it now.
 
-    def __init__(self, device: Device, name: str) -> None:
+    In a backward body ``of`` is the forward one, and a gradient is known by its name and by the
+    value of *that* body whose gradient it is: one name may stand for those of several values (of a
+    partial sum and of what it is summed to).  ``arrived`` holds what each reader of that value has
+    contributed, which is added up when it is read; ``owners`` is whose gradient a name was last.
+    """
+
+    def __init__(self, device: Device, name: str, of: Forward | None = None) -> None:
         self.device = device
         self.name = name
+        self.of = of
         self.values: list[Value] = []
         self.claims: dict[int, Claimed] = {}
         self.ops: list[Op] = []
@@ -77,12 +132,11 @@ class BodyWriter:
         self.shards: dict[int, int] = {}
         self.saved: dict[int, int] = {}
         self.gradients: list[tuple[int, int]] = []
-        self.losses: list[int] = []
-        self.incoming: set[int] = set()
-        #: The values of the forward body, for the backward body.
-        self.mirrored: Sequence[Value] = ()
-        #: forward cell id -> (input values, output count), for the backward body.
-        self.contexts: dict[int, tuple[int, ...]] = {}
+        self.owners: dict[int, int] = {}
+        self.arrived: dict[tuple[int, int], tuple[list[int], Source]] = {}
+        self.reads: dict[int, tuple[int, ...]] = {}
+        self.makes: dict[int, tuple[int, ...]] = {}
+        self.called: dict[int, tuple[cells.ForwardOp, Declared]] = {}
 
     def new(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
         """A value for a production of ``tensor`` (of another ``shape`` than it records)."""
@@ -91,12 +145,15 @@ class BodyWriter:
         return len(self.values) - 1
 
     def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
-        value = self.new(tensor, shape)
+        value = self.claimed(tensor, shape)
         self.environment[tensor.id] = value
+        return value
+
+    def claimed(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
+        """A value that is what the plan records of ``tensor``."""
+        value = self.new(tensor, shape)
         if self.device.claims:
             self.claims[value] = claim_of(tensor)
-        if tensor.full.is_loss and not tensor.is_grad:
-            self.losses.append(value)
         return value
 
     def read(self, tensor: Tensor) -> int:
@@ -129,14 +186,16 @@ class BodyWriter:
     # -- nodes ----------------------------------------------------------------------------------
 
     def forward(self, op: cells.ForwardOp) -> None:
-        name, tensors, attrs = declared(op)
+        name, tensors, attrs, word = found = declared(op)
+        self.called[op.id] = (op, found)
+        if word:
+            self.device.assumed.add(taken(word, name))
         inputs = tuple(self.read(x) for x in tensors)
-        self.contexts[op.id] = inputs
-        outputs = [self.write(x) for x in op.outputs if isinstance(x, Tensor)]
+        outputs = tuple(self.write(x) for x in op.outputs if isinstance(x, Tensor))
+        self.reads[op.id], self.makes[op.id] = inputs, outputs
         self.emit(name, inputs, outputs, attrs, source_of(op, op.id))
 
-    @staticmethod
-    def unused(tensor: Tensor, forward: cells.Segment) -> bool:
+    def unused(self, tensor: Tensor, forward: cells.Segment) -> bool:
         """Whether no gradient can reach a forward tensor: it stays in its segment, and only
         operators without a backward read it (a mask made from its shape)."""
         if any(isinstance(x, Tensor) and x.id == tensor.id for x in forward.outputs):
@@ -147,31 +206,67 @@ class BodyWriter:
                 return False
         return True
 
-    def backward(
-        self, op: cells.BackwardOp, contexts: dict[int, tuple[int, ...]], forward: cells.Segment
-    ) -> None:
-        """``contexts``: of the forward body, by forward cell."""
-        name, tensors, attrs = declared(op.forward)
+    def arrive(self, tensors: Sequence[Tensor]) -> None:
+        """The gradients that a backward body is given, each of what its forward body gave."""
+        assert self.of is not None
+        known = self.of.differentiated()
+        for tensor in tensors:
+            if tensor.id not in known:
+                raise UnreadablePlan(
+                    f"expected the gradient of what segment {self.of.segment.id} gives, found "
+                    f"{tensor.name}",
+                    f"tensor {tensor.id}",
+                )
+            self.owners[tensor.id] = known[tensor.id]
+            given = [self.environment[tensor.id]]
+            self.arrived[tensor.id, known[tensor.id]] = (given, Source(self.name))
+
+    def gradient(self, tensor: Tensor, owner: int) -> int:
+        """The gradient of forward value ``owner`` (of whatever value has the name, if none of this
+        one's has arrived)."""
+        key = (tensor.id, owner)
+        if key not in self.arrived:
+            key = (tensor.id, self.owners.get(tensor.id, -1))
+        if key not in self.arrived:
+            return self.read(tensor)
+        parts, source = self.arrived[key]
+        if len(parts) > 1:
+            value = self.claimed(tensor)
+            self.emit("add_n", parts, [value], {}, source)
+            parts = [value]
+            self.arrived[key] = (parts, source)
+        return parts[0]
+
+    def has(self, tensor: Tensor) -> bool:
+        return tensor.id in self.owners or tensor.id in self.environment
+
+    def returned(self, tensors: Sequence[Tensor]) -> list[int]:
+        """What the body gives; of a backward one: the gradients of its forward one's inputs."""
+        if self.of is None:
+            return [self.read(x) for x in tensors]
+        known: dict[int, int] = {}
+        inputs = tensors_of(self.of.segment.inputs)
+        for tensor, value in zip(inputs, self.of.inputs, strict=True):
+            gradient = tensor.grad()
+            if gradient is not None:
+                known[gradient.id] = value
+        return [self.gradient(x, known.get(x.id, -1)) for x in tensors]
+
+    def backward(self, op: cells.BackwardOp, of: Forward) -> None:
+        held, made = of.read_by(op.forward.id), of.makes[op.forward.id]
+        mirrored, found = of.called[op.forward.id]
+        name, tensors, attrs, _ = found if mirrored is op.forward else declared(op.forward)
         source = source_of(op.forward, op.id)
         if name in ("multiref", "identity") and len(op.outputs) == 1 and op.inputs:
             # Needs no context: the sum of whatever gradients it is given.
             copies = tensors_of(op.forward.outputs)
             given = [
-                self.read(x)
+                self.gradient(x, made[i] if i < len(made) else -1)
                 for i, x in enumerate(op.inputs)
-                if x.id in self.environment
-                or i >= len(copies)
-                or not self.unused(copies[i], forward)
+                if self.has(x) or i >= len(copies) or not self.unused(copies[i], of.segment)
             ]
-            outputs, joins = self.arriving(op.outputs, set())
-            self.emit("add_n", given, outputs, {}, source)
-            self.join(joins, source)
+            self.contribute("add_n", given, op.outputs, held[:1], {}, source)
             return
-        held = contexts.get(op.forward.id)
-        if held is None:
-            raise UnreadablePlan(
-                f"expected cell {op.forward.id} in the forward segment of this backward segment"
-            )
         inputs = [self.context(value, x) for value, x in zip(held, tensors, strict=True)]
         graded = differentiable(op.forward.outputs)
         if len(graded) != len(op.inputs):
@@ -179,38 +274,52 @@ class BodyWriter:
         results = [x for x in op.forward.outputs if isinstance(x, Tensor)]
         gradients = [-1] * len(results)
         for position, gradient in zip(graded, op.inputs, strict=True):
-            if gradient.id in self.environment or not self.unused(results[position], forward):
-                gradients[position] = self.read(gradient)
+            if self.has(gradient) or not self.unused(results[position], of.segment):
+                gradients[position] = self.gradient(gradient, made[position])
         wrt = differentiable(tensors)
         if len(wrt) != len(op.outputs):
             raise UnreadablePlan(f"expected {len(wrt)} input gradients, found {len(op.outputs)}")
         attrs = {**attrs, "wrt": tuple(wrt), "arity": len(inputs)}
-        outputs, joins = self.arriving(op.outputs, set())
-        self.emit(name, [*inputs, *gradients], outputs, attrs, source, backward=True)
-        self.join(joins, source)
+        values = [held[position] for position in wrt]
+        self.contribute(
+            name, [*inputs, *gradients], op.outputs, values, attrs, source, backward=True
+        )
+
+    def contribute(
+        self,
+        name: str,
+        inputs: Sequence[int],
+        tensors: Sequence[Tensor],
+        owners: Sequence[int],
+        attrs: dict[str, Attr],
+        source: Source,
+        *,
+        backward: bool = False,
+    ) -> None:
+        """An operator that makes gradients, each of the forward value that ``owners`` says."""
+        outputs = [
+            self.arriving(x, owner, source) for x, owner in zip(tensors, owners, strict=True)
+        ]
+        self.emit(name, inputs, outputs, attrs, source, backward=backward)
 
     def arriving(
-        self, tensors: Sequence[Tensor], replaced: set[int]
-    ) -> tuple[list[int], list[tuple[int, int, Tensor]]]:
-        """Values for gradients that are produced: of parameters, of tensors that have an incoming
-        gradient too (to be joined: before, value, tensor), or written as they are."""
-        values: list[int] = []
-        joins: list[tuple[int, int, Tensor]] = []
-        for tensor in tensors:
-            if tensor.is_attr and tensor.is_grad:
-                values.append(self.new(tensor))
-                self.gradients.append((values[-1], self.device.graded_shard(tensor)))
-            elif tensor.id in self.incoming and tensor.id not in replaced:
-                values.append(self.new(tensor))
-                joins.append((self.environment[tensor.id], values[-1], tensor))
-            else:
-                values.append(self.write(tensor))
-        return values, joins
-
-    def join(self, joins: Sequence[tuple[int, int, Tensor]], source: Source) -> None:
-        for before, value, tensor in joins:
-            self.device.joined.add(tensor.full.id)
-            self.emit("add_n", [before, value], [self.write(tensor)], {}, source)
+        self, tensor: Tensor, owner: int, source: Source, shape: tuple[int, ...] | None = None
+    ) -> int:
+        """The value for a contribution to the gradient of forward value ``owner``."""
+        if tensor.is_attr and tensor.is_grad:
+            value = self.new(tensor, shape)
+            self.gradients.append((value, self.device.graded_shard(tensor)))
+            return value
+        self.owners[tensor.id] = owner
+        key = (tensor.id, owner)
+        if key not in self.arrived:
+            value = self.claimed(tensor, shape)
+            self.arrived[key] = ([value], source)
+            return value
+        value = self.new(tensor, shape)
+        self.arrived[key] = ([*self.arrived[key][0], value], source)
+        self.device.joined.add(tensor.full.id)
+        return value
 
     def context(self, value: int, tensor: Tensor) -> int:
         """A forward value saved for the backward pass; parameters are read as they are."""
@@ -218,41 +327,127 @@ class BodyWriter:
             return self.read(tensor)
         if value not in self.saved:
             # It is what the forward operator made, whatever this record of it says.
-            self.values.append(self.mirrored[value])
+            assert self.of is not None
+            self.values.append(self.of.values[value])
             self.saved[value] = len(self.values) - 1
         return self.saved[value]
 
+    # -- adapters -------------------------------------------------------------------------------
+
     def adapter(self, adapter: cells.Adapter) -> None:
         source = Source(f"adapter {adapter.id}")
-        step = fused_step(adapter)
-        if step is not None:
-            name, attrs = step
-            inputs = [self.read(x) for x in adapter.inputs]
-            outputs, joins = self.arriving(adapter.outputs, {x.id for x in adapter.inputs})
-            self.emit(name, inputs, outputs, attrs, source)
-            self.join(joins, source)
+        if self.of is None:
+            self.reads[adapter.id] = tuple([self.read(x) for x in adapter.inputs])
+            self.primitives(adapter, {}, source)
+            self.makes[adapter.id] = tuple([self.read(x) for x in adapter.outputs])
             return
-        alone = (
-            len(adapter.prims) == len(adapter.inputs) == len(adapter.outputs) == 1
-            and adapter.prims[0].kind in PLAIN
-        )
-        for prim in adapter.prims:
-            if prim.kind in ONE_SIDED:
-                name, attrs = one_sided_step(prim, self.device.number)
-            elif prim.kind == "ChunkPrim" and self.device.as_recorded:
-                name, attrs = recorded_slice(prim)
-            elif prim.kind in PLAIN:
-                name, attrs = PLAIN[prim.kind](prim)
-                if name == "all_gather" and self.device.as_recorded and prim.inputs:
-                    attrs["position"] = prim.inputs[0].box[prim.number("dim")][0]
-            else:
-                name, attrs = prim.kind, {}
-            # The data flow of an adapter is its own; a lone primitive is the adapter.
-            into, out = (adapter if alone else prim).inputs, (adapter if alone else prim).outputs
-            inputs = [self.read(x) for x in into]
-            # Who receives allocates what the primitive says, whatever its output records.
-            given = prim.shape() if prim.kind in ONE_SIDED and not into else None
-            self.emit(name, inputs, [self.write(x, given) for x in out], attrs, source)
+        mirror = -1 if adapter.mirror_id is None else adapter.mirror_id
+        held, made = self.of.reads.get(mirror, ()), self.of.makes.get(mirror, ())
+        if len(made) != len(adapter.inputs) or len(held) != len(adapter.outputs):
+            raise UnreadablePlan(
+                f"expected the forward adapter {mirror} of this backward one in segment "
+                f"{self.of.segment.id}"
+            )
+        for tensor, value in zip(adapter.inputs, made, strict=True):
+            if tensor.id in self.owners and (tensor.id, value) not in self.arrived:
+                # No gradient arrives at what the forward adapter gave: autograd does not run it.
+                return
+        for tensor, value in zip(adapter.inputs, made, strict=True):
+            self.environment[tensor.id] = self.gradient(tensor, value)
+        owners = {x.id: value for x, value in zip(adapter.outputs, held, strict=True)}
+        self.primitives(adapter, owners, source)
+        if not adapter.prims:
+            for tensor, value in zip(adapter.outputs, held, strict=True):
+                self.handed_on(adapter, tensor, value, source)
+
+    def handed_on(self, adapter: cells.Adapter, tensor: Tensor, owner: int, source: Source) -> None:
+        """An adapter without primitives on this device: its output is the input of that name."""
+        if any(x.id == tensor.id for x in adapter.inputs):
+            inputs = [self.environment[tensor.id]]
+            self.emit("identity", inputs, [self.arriving(tensor, owner, source)], {}, source)
+
+    def primitives(self, adapter: cells.Adapter, owners: dict[int, int], source: Source) -> None:
+        if any(prim.kwargs.get("async_op") is True for prim in adapter.prims):
+            self.device.assumed.add(ASYNCHRONOUS)
+        fused = fused_steps(adapter, self.device.number)
+        if fused is not None:
+            self.steps(fused, adapter.inputs, adapter.outputs, owners, source)
+            return
+        # The data flow of an adapter is its own; a lone primitive is the adapter.
+        whole = alone(adapter)
+        passing = self.passing_names(adapter)
+        last = {x.id: i for i, prim in enumerate(adapter.prims) for x in prim.outputs}
+        for number, prim in enumerate(adapter.prims):
+            into, out = (adapter if whole else prim).inputs, (adapter if whole else prim).outputs
+            made = self.recorded(prim, plain_steps(prim, self.device.number, into))
+            # What is an adapter's result is a gradient that arrives; the rest is on its way.
+            results = (
+                owners if whole else {x: v for x, v in owners.items() if last.get(x) == number}
+            )
+            self.steps(made, into, out, results, source)
+        for name, value in passing.items():
+            self.environment.pop(name, None)
+            if value is not None:
+                self.environment[name] = value
+
+    def passing_names(self, adapter: cells.Adapter) -> dict[int, int | None]:
+        """The names of what only the primitives of an adapter see, and what has them before it: one
+        with a backward is an autograd function, whose names are its own."""
+        if self.of is None and adapter.mirror_id is None:
+            return {}
+        given = {x.id for x in (*adapter.inputs, *adapter.outputs)}
+        inner = {x.id for prim in adapter.prims for x in prim.outputs} - given
+        return {name: self.environment.get(name) for name in sorted(inner)}
+
+    def recorded(self, prim: cells.Prim, made: Steps) -> Steps:
+        """A primitive by the user's word on groups, where there is one: see `convert`."""
+        if not self.device.as_recorded:
+            return made
+        if prim.kind == "ChunkPrim":
+            return Steps((recorded_slice(prim),), 1)
+        if prim.kind == "AllGatherPrim":
+            dim = prim.number("dim")
+            attrs = {**made.steps[0].attrs, "position": prim.inputs[0].box[dim][0]}
+            return Steps((made.steps[0]._replace(attrs=attrs),), 1)
+        return made
+
+    def steps(
+        self,
+        made: Steps,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        owners: dict[int, int],
+        source: Source,
+    ) -> None:
+        """A primitive's operators, from ``inputs`` to ``outputs`` (one, or none)."""
+        if len(outputs) > 1:
+            raise UnreadablePlan(f"expected one output of a primitive, found {len(outputs)}")
+        numbered = [self.read(x) for x in inputs]
+        to = outputs[0] if outputs else None
+        for step in made.steps:
+            results: list[int] = []
+            if step.result:
+                if to is None or len(numbered) != made.result:
+                    results = [self.passing(step, inputs, outputs)]
+                elif to.id in owners:
+                    results = [self.arriving(to, owners[to.id], source, step.shape)]
+                else:
+                    results = [self.write(to, step.shape)]
+            operands = [numbered[i] for i in step.operands]
+            self.emit(step.name, operands, results, step.attrs, source)
+            numbered += results
+        if to is not None and made.result < 0:
+            # Whoever reads it reads what nothing has written.
+            self.environment.pop(to.id, None)
+        elif to is not None and made.result < len(inputs):
+            self.environment[to.id] = numbered[made.result]
+
+    def passing(self, step: Step, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+        """A value that only the steps of one primitive see."""
+        like = next(iter((*inputs, *outputs)), None)
+        if like is None:
+            raise UnreadablePlan("expected a tensor in a primitive, found none")
+        return self.new(like, step.shape)
 
     def body(self, inputs: Sequence[int], outputs: Sequence[int], mirror: int = -1) -> Body:
         return Body(
@@ -265,20 +460,20 @@ class BodyWriter:
             saved=tuple((here, there) for there, here in self.saved.items()),
             mirror=mirror,
             gradients=tuple(self.gradients),
-            losses=tuple(self.losses),
             claims=tuple([self.claims.get(v) for v in range(len(self.values))])
             if self.claims
             else (),
         )
 
 
-def recorded_slice(prim: cells.Prim) -> tuple[str, dict[str, Attr]]:
+def recorded_slice(prim: cells.Prim) -> Step:
     """A chunk taken where its output's index map says, whatever the rank (a stated assumption)."""
     dim = prim.number("dim")
     if len(prim.inputs) != 1 or len(prim.outputs) != 1 or not 0 <= dim < len(prim.outputs[0].box):
         raise UnreadablePlan(f"expected one input and one output with dimension {dim} in a chunk")
     low, high = prim.outputs[0].box[dim]
-    return "slice", {"dim": dim, "start": low - prim.inputs[0].box[dim][0], "size": high - low}
+    start = low - prim.inputs[0].box[dim][0]
+    return Step("slice", {"dim": dim, "start": start, "size": high - low})
 
 
 def tensors_of(operands: Sequence[Constant]) -> list[Tensor]:

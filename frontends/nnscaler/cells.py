@@ -89,6 +89,16 @@ class Prim:
         """The integer attribute ``key``; raises `UnreadablePlan` without one."""
         return whole(self.kwargs.get(key), f"{key} of {self.kind}", -MAX_RANKS, MAX_RANKS)
 
+    def several(self, key: str) -> tuple[int, ...]:
+        """The ranks that the attribute ``key`` lists; raises `UnreadablePlan` if it lists none, or
+        one twice."""
+        ranks = wholes(self.kwargs.get(key), f"{key} of {self.kind}", MAX_RANKS)
+        if not ranks or len(set(ranks)) != len(ranks):
+            raise UnreadablePlan(
+                f"expected different ranks as {key} of {self.kind}, found {list(ranks)}"
+            )
+        return ranks
+
     def shape(self) -> tuple[int, ...] | None:
         """What a receiver allocates, if the primitive says so; raises `UnreadablePlan` if that is
         no shape."""

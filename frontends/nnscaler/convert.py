@@ -3,9 +3,10 @@
 Slots are tensor ids, bodies are the plan's own cells, and a call is one use of a cell.  Where the
 plan's account and what its runtime does differ, the runtime counts (autograd runs per segment):
 
-- Gradients of parameters accumulate.  An incoming gradient of a backward segment that an operator
-  or adapter inside produces from something else is the gradient of a tensor that was sent on *and*
-  used here: autograd adds the two.  Everything else that is produced again is replaced.
+- Gradients of parameters accumulate.  Inside a backward segment, whatever is made of the gradient
+  of one forward value is added up: by each operator and adapter that reads it, and what arrives for
+  it where it was sent on.  Everything else that is produced again is replaced.
+- The loss is what the plan returns, as each rank has it at the end of the step.
 - The k-th load of a rank reads microbatch k.
 - Saved contexts are paired first in, first out.
 """
@@ -18,26 +19,35 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, affine
 from shardproof.engine.findings import Finding
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Source, Value
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
-from shardproof.frontends.nnscaler.bodies import BodyWriter, shape_of, tensors_of
+from shardproof.frontends.nnscaler.bodies import BodyWriter, Forward, shape_of, tensors_of
 from shardproof.frontends.nnscaler.contradictions import contradictions
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
+#: What a reducer does is an option of the runtime, and in no plan.
+REDUCED = Assumption(
+    "framework",
+    "reducers",
+    "",
+    "weight reducers sum gradients, as nnScaler's do by default (reduce_op)",
+)
 #: The name of the data-parallel axis.
 REPLICA = "dp"
 
 
 class Side(NamedTuple):
     """A plan by itself: its programs, how its loss is reduced over the batch, and where its records
-    contradict each other."""
+    contradict each other.  ``assumed``: what it is assumed to mean."""
 
     programs: tuple[Program, ...]
     microbatches: int
     replicas: int
     loss: str
     recorded: tuple[Finding, ...] = ()
+    assumed: tuple[Assumption, ...] = ()
 
 
 class _DeviceWriter:
@@ -51,13 +61,15 @@ class _DeviceWriter:
         single: bool,
         as_recorded: bool,
         joined: set[int],
+        assumed: set[Assumption],
     ) -> None:
         self.number = number
         self.as_recorded = as_recorded
         self.claims = not single
         #: Full tensors to which several stages contribute: a record of one is about none of them.
         self.joined = joined
-        self.axes = () if single else ((REPLICA, replicas, stride),)
+        self.assumed = assumed
+        self.axes = ((REPLICA, replicas, stride),) if replicas > 1 else ()
         self.bodies: list[Body] = []
         self.calls: list[Call] = []
         self.held: list[Shard] = []
@@ -65,8 +77,7 @@ class _DeviceWriter:
         self.graded: dict[int, int] = {}
         self.seeds: dict[int, int] = {}
         self.known: dict[int, int] = {}
-        self.segments: dict[int, cells.Segment] = {}
-        self.contexts: dict[int, dict[int, tuple[int, ...]]] = {}
+        self.forwards: dict[int, Forward] = {}
         self.loads = 0
 
     def shard(self, tensor: Tensor) -> int:
@@ -112,10 +123,7 @@ class _DeviceWriter:
         if isinstance(cell, cells.Reducer):
             self.reducer(cell)
             return
-        if isinstance(cell, cells.Adapter):
-            ins, outs = item_tensors(item, cell.inputs, cell.outputs)
-        else:
-            ins, outs = item_tensors(item, cell.inputs, cell.outputs)
+        ins, outs = item_tensors(item, cell.inputs, cell.outputs)
         number = self.known.get(id(cell))
         if number is None:
             number = self.write_body(cell)
@@ -139,64 +147,83 @@ class _DeviceWriter:
             Call(number, tuple(x.id for x in ins), tuple(x.id for x in outs), microbatch)
         )
 
-    def write_body(self, cell: cells.Cell) -> int:
+    def write_body(self, cell: cells.Segment | cells.Node) -> int:
         kind = type(cell).__name__.lower()
+        if isinstance(cell, cells.BackwardOp):
+            raise UnreadablePlan(
+                "expected a backward operator inside a segment, found one by itself",
+                f"device {self.number}, cell {cell.id}",
+            )
+        if isinstance(cell, cells.Segment):
+            self.bodies.append(self.segment(cell, f"{kind} {cell.id}"))
+            return len(self.bodies) - 1
         writer = BodyWriter(self, f"{kind} {cell.id}")
-        mirror = -1
         if isinstance(cell, cells.DataOp):
             outputs = [writer.write(x) for x in tensors_of(cell.outputs)]
             writer.emit("load_batch", [], outputs, {}, Source(f"cell {cell.id}"))
             self.bodies.append(writer.body([], outputs))
             return len(self.bodies) - 1
-        assert not isinstance(cell, (cells.Reducer, cells.BackwardOp))
-        ins, outs = tensors_of(cell.inputs), tensors_of(cell.outputs)
-        inputs = [writer.write(x) for x in ins]
-        writer.losses.clear()
-        if isinstance(cell, cells.Segment):
-            self.segments[cell.id] = cell
-            mirror = self.segment(writer, cell, ins)
-        elif isinstance(cell, cells.Adapter):
+        inputs = [writer.write(x) for x in tensors_of(cell.inputs)]
+        if isinstance(cell, cells.Adapter):
             writer.adapter(cell)
         else:
             writer.forward(cell)
-        self.bodies.append(writer.body(inputs, [writer.read(x) for x in outs], mirror))
+        self.bodies.append(writer.body(inputs, [writer.read(x) for x in tensors_of(cell.outputs)]))
         return len(self.bodies) - 1
 
-    def segment(self, writer: BodyWriter, cell: cells.Segment, ins: Sequence[Tensor]) -> int:
-        """Write a segment's nodes; the number of the forward body that it is the backward of."""
-        backward = any(isinstance(node, cells.BackwardOp) for node in cell.nodes)
-        mirror = -1
-        contexts: dict[int, tuple[int, ...]] = {}
-        forward: cells.Segment | None = None
-        if backward:
-            writer.incoming = {x.id for x in ins}
-            forward = self.segments.get(cell.mirror_id) if cell.mirror_id is not None else None
-            if forward is None:
+    def segment(self, cell: cells.Segment, name: str) -> Body:
+        """The body of a segment: forward, or backward of one that was written before."""
+        ins, outs = tensors_of(cell.inputs), tensors_of(cell.outputs)
+        of: Forward | None = None
+        if any(isinstance(node, cells.BackwardOp) for node in cell.nodes):
+            of = self.forwards.get(cell.mirror_id) if cell.mirror_id is not None else None
+            if of is None:
                 raise UnreadablePlan(
                     f"expected the forward segment {cell.mirror_id} before its backward",
                     f"device {self.number}, segment {cell.id}",
                 )
-            mirror = self.known[id(forward)]
-            writer.mirrored = self.bodies[mirror].values
-            contexts = self.contexts[forward.id]
+        writer = BodyWriter(self, name, of)
+        inputs = [writer.write(x) for x in ins]
+        try:
+            if of is not None:
+                writer.arrive(ins)
+        except UnreadablePlan as error:
+            raise error.within(f"device {self.number}, segment {cell.id}") from None
         for node in cell.nodes:
             try:
-                if isinstance(node, cells.ForwardOp):
-                    writer.forward(node)
-                elif isinstance(node, cells.BackwardOp) and forward is not None:
-                    writer.backward(node, contexts, forward)
-                elif isinstance(node, cells.Adapter):
-                    writer.adapter(node)
-                else:
-                    raise UnreadablePlan("expected no data loader inside a segment")
+                self.node(writer, node, of)
             except UnreadablePlan as error:
                 raise error.within(
                     f"device {self.number}, segment {cell.id}, cell {node.id}"
                 ) from None
-        self.contexts[cell.id] = writer.contexts
-        return mirror
+        outputs = writer.returned(outs)
+        mirror = -1 if of is None else self.known[id(of.segment)]
+        body = writer.body(inputs, outputs, mirror)
+        if of is None:
+            self.forwards[cell.id] = Forward(
+                cell,
+                body.values,
+                writer.reads,
+                writer.makes,
+                writer.called,
+                body.inputs,
+                body.outputs,
+            )
+        return body
+
+    @staticmethod
+    def node(writer: BodyWriter, node: cells.Node, of: Forward | None) -> None:
+        if isinstance(node, cells.ForwardOp):
+            writer.forward(node)
+        elif isinstance(node, cells.BackwardOp) and of is not None:
+            writer.backward(node, of)
+        elif isinstance(node, cells.Adapter):
+            writer.adapter(node)
+        else:
+            raise UnreadablePlan("expected no data loader inside a segment")
 
     def reducer(self, cell: cells.Reducer) -> None:
+        self.assumed.add(REDUCED)
         values: list[Value] = []
         ops: list[Op] = []
         reduced: list[tuple[int, int, int]] = []
@@ -214,6 +241,14 @@ class _DeviceWriter:
             Body(f"reducer {cell.id}", tuple(values), tuple(ops), reduced=tuple(reduced))
         )
         self.calls.append(Call(len(self.bodies) - 1))
+
+    def returned(self, losses: Sequence[Tensor]) -> None:
+        """The end of the step: each loss that the plan returns, as this rank has it then."""
+        if not losses:
+            return
+        value = Value(shape_of(losses[0], losses[0].shape), losses[0].dtype, losses[0].name)
+        self.bodies.append(Body("returned loss", (value,), (), inputs=(0,), losses=(0,)))
+        self.calls += [Call(len(self.bodies) - 1, (loss.id,)) for loss in losses]
 
     def program(self) -> Program:
         return Program(
@@ -243,6 +278,11 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
     where its output's says, an all-gather joins by its inputs'), instead of by rank.
     """
     count = len(plan.devices)
+    if plan.ranks > count and not plan.data_parallel:
+        raise UnreadablePlan(
+            f"expected enable_dp for {plan.ranks} ranks on {count} plan devices, found it off: the "
+            "ranks of replicas would not be theirs"
+        )
     if sorted(plan.devices) != list(range(count)):
         raise UnreadablePlan(f"expected devices 0 to {count - 1}, found {list(plan.devices)}")
     if single and (count > 1 or plan.ranks > 1):
@@ -252,16 +292,34 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
     replicas = plan.ranks // count
     writers = []
     joined: set[int] = set()
+    assumed: set[Assumption] = set()
+    losses = returned_losses(plan)
     loads = 0
     for device in sorted(plan.devices):
-        writer = _DeviceWriter(device, replicas, count, single, as_recorded, joined)
+        writer = _DeviceWriter(device, replicas, count, single, as_recorded, joined, assumed)
         for item in plan.sequence(device):
             writer.item(item)
+        writer.returned(losses)
         loads = max(loads, writer.loads)
         writers.append(writer)
     programs = [writer.program() for writer in writers]
     recorded = () if single else contradictions(plan)
-    return Side(tuple(programs), max(1, loads), replicas, loss_kind(programs), recorded)
+    return Side(
+        tuple(programs),
+        max(1, loads),
+        replicas,
+        loss_kind(programs),
+        recorded,
+        tuple(sorted(assumed, key=lambda x: (x.kind, x.text))),
+    )
+
+
+def returned_losses(plan: cells.Plan) -> list[Tensor]:
+    """The losses among what the plan returns, one for each microbatch of a rank."""
+    found = [x for x in tensors_of(plan.outputs) if x.full.is_loss and not x.is_grad]
+    if len({(x.shape, x.dtype) for x in found}) > 1:
+        raise UnreadablePlan("expected losses of one shape and type")
+    return found
 
 
 def unclaimed(body: Body, fulls: set[int]) -> Body:
@@ -272,15 +330,32 @@ def unclaimed(body: Body, fulls: set[int]) -> Body:
     return replace(body, claims=tuple(kept))
 
 
+_KEPT = ("identity", "float", "to", "view", "contiguous")
+
+
 def loss_kind(programs: Sequence[Program]) -> str:
     """Whether the loss is a mean or a sum over the batch, by the operator that makes it."""
     for program in programs:
-        for body in program.bodies:
-            made = {v: op for op in body.ops for v in op.outputs}
-            for value in body.losses:
-                op = made.get(value)
-                while op is not None and op.name in ("identity", "float", "to", "view"):
-                    op = made.get(op.inputs[0])
-                if op is not None and op.name == "mean":
-                    return "mean"
+        for number, call in enumerate(program.calls):
+            if program.bodies[call.body].losses and _maker(program, number, 0) == "mean":
+                return "mean"
     return "sum"
+
+
+def _maker(program: Program, number: int, position: int) -> str:
+    """The operator that makes an input of a call, but for what keeps its value ("" if there is no
+    such operator)."""
+    slot = program.calls[number].inputs[position]
+    for before in range(number - 1, -1, -1):
+        call = program.calls[before]
+        if slot not in call.outputs:
+            continue
+        body = program.bodies[call.body]
+        value = body.outputs[len(call.outputs) - 1 - call.outputs[::-1].index(slot)]
+        made = {v: op for op in body.ops for v in op.outputs}
+        while value in made and made[value].name in _KEPT and made[value].inputs:
+            value = made[value].inputs[0]
+        if value in made:
+            return made[value].name
+        return _maker(program, before, body.inputs.index(value)) if value in body.inputs else ""
+    return ""

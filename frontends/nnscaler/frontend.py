@@ -53,7 +53,7 @@ class NnScaler:
             replica_axes=other.replica_axes,
             loss=alone.loss,
             recorded=other.recorded,
-            assumed=(*alone.assumed, *other.assumed),
+            assumed=tuple(dict.fromkeys((*alone.assumed, *other.assumed))),
         )
 
     def read_side(self, path: Path) -> Plan:
@@ -102,6 +102,7 @@ def convert_side(path: str, single: int, as_recorded: int) -> bytes:
         microbatches=made.microbatches,
         replica_axes=(convert.REPLICA,),
         loss=made.loss,
+        assumed=made.assumed,
         recorded=made.recorded,
     )
     return store.to_bytes(side)

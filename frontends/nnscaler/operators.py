@@ -1,31 +1,39 @@
-"""nnScaler's operators and communication primitives, said in our words.
+"""nnScaler's operators in our words: which declared operator a function is, of which operands.
 
-One table per kind.  What is not in a table keeps its own name: if no operator of that name is
-declared, the verdict is inconclusive and names it.
+A function is known by its whole signature (``torch.nn.functional.silu``), with the parameters that
+it has there, so that it does not matter whether a plan gives them by position or by name.  A
+function of the model's own code is known by its name alone, if it is one of `BY_NAME`: that it does
+what we take it for is the user's word, and an assumption of the verdict.  What is in no table keeps
+its signature as its name, and what a row does not understand is named with it: the verdict is
+inconclusive then and says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Final
+from typing import NamedTuple
 
-from shardproof.engine.plan.ir import Attr, Group
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.ir import Attr
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.nnscaler.cells import Adapter, ForwardOp, Prim
+from shardproof.frontends.nnscaler import einops
+from shardproof.frontends.nnscaler.calls import Function, Parameter, Refused, shown
+from shardproof.frontends.nnscaler.cells import ForwardOp
+from shardproof.frontends.nnscaler.functions import BY_NAME, FUNCTIONS
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 from shardproof.frontends.untrusted.inert import DType
 
-#: Keyword arguments that change nothing over the reals.
-_IGNORED: Final = frozenset({"inplace", "_stacklevel", "n_routed_experts"})
-#: Operators whose second operand may be a constant, and the attribute that holds it.
-_CONSTANT_OPERAND: Final = {
-    "add": "other",
-    "sub": "other",
-    "mul": "other",
-    "div": "other",
-    "pow": "exponent",
-}
+
+class Declared(NamedTuple):
+    """An operator as we declare it: its tensors in order, its attributes.  ``word``: the signature
+    that was taken for it by its name alone ("" if none was)."""
+
+    name: str
+    tensors: list[Tensor]
+    attrs: dict[str, Attr]
+    word: str = ""
 
 
 def exact(value: Constant) -> Attr:
@@ -43,140 +51,130 @@ def exact(value: Constant) -> Attr:
     raise UnreadablePlan(f"expected a constant attribute, found {type(value).__name__}")
 
 
-def declared(op: ForwardOp) -> tuple[str, list[Tensor], dict[str, Attr]]:
-    """The operator's declared name, its tensor operands and its attributes."""
-    name = op.signature.rsplit(".", 1)[-1] or op.name
-    tensors = [x for x in op.inputs if isinstance(x, Tensor)]
-    constants = [x for x in op.inputs if not isinstance(x, Tensor)]
-    attrs = {k: v for k, v in op.kwargs.items() if k not in _IGNORED}
-    extra = [v for v in attrs.values() if isinstance(v, Tensor)]
-    if extra:
-        # A tensor given by keyword is an operand; only the gate's bias is known to be one.
-        if name != "gate_fw" or not isinstance(attrs.get("bias"), Tensor) or len(extra) > 1:
-            return f"{name} with tensors by keyword", tensors + extra, {}
-        tensors += extra
-    attrs = {k: v for k, v in attrs.items() if not isinstance(v, Tensor)}
-    if name == "dropout" and attrs.get("p") == 0:
-        return "identity", tensors, {}
-    if name in ("float", "to"):
-        kind = attrs.get("dtype_or_device")
-        return name, tensors, {"dtype": "float32" if kind is None else exact(kind)}
-    found = {k: exact(v) for k, v in attrs.items()}
-    if name == "gate_fw" or name == "linear":
-        found.pop("bias", None)
-    if constants:
-        key = _CONSTANT_OPERAND.get(name)
-        leading = not isinstance(op.inputs[0], Tensor)
-        if constants == [None] * len(constants):
-            return name, tensors, found
-        if (
-            key is None
-            or len(constants) != 1
-            or len(tensors) != 1
-            or (leading and name not in ("add", "mul"))
-        ):
-            return f"{name} with constant operands", tensors, {}
-        found[key] = exact(constants[0])
-    return name, tensors, found
+def declared(op: ForwardOp) -> Declared:
+    """The operator as we declare it; one that is not understood is called so by its name."""
+    signature = op.signature or op.name
+    last = signature.rsplit(".", 1)[-1]
+    function, word = FUNCTIONS.get(signature), ""
+    if function is None and last in BY_NAME and not _is_library(signature):
+        function, word = BY_NAME[last], signature
+    tensors = [x for x in (*op.inputs, *op.kwargs.values()) if isinstance(x, Tensor)]
+    patterned = signature.startswith("einops.") and last in einops.PATTERNED
+    if function is None and not patterned:
+        return Declared(signature, tensors, {})
+    try:
+        if function is not None:
+            name, operands, attrs = _bound(function, op)
+        else:
+            lowered, values = einops.lower(last, op.inputs, op.kwargs)
+            name, operands, attrs = _written(lowered, list(values.items()), [])
+    except Refused as refused:
+        return Declared(f"{last} with {refused}", tensors, {})
+    return Declared(name, operands, attrs, word)
 
 
-Step = tuple[str, dict[str, Attr]]
+def _is_library(signature: str) -> bool:
+    return signature.partition(".")[0] in ("torch", "nnscaler", "einops", "builtins", "_operator")
 
 
-def _group(prim: Prim) -> Group:
-    return Group(ranks=tuple(sorted(prim.ranks())))
+def _bound(function: Function, op: ForwardOp) -> tuple[str, list[Tensor], dict[str, Attr]]:
+    """The operands and attributes of a call, by the parameters of the function."""
+    values, extra = _arguments(function, op)
+    name = function.operator
+    if function.rewrite is not None:
+        name, values = function.rewrite(values)
+        found = [(key, value) for key, value in values.items()]
+    else:
+        known = [(p, values[p.name]) for p in function.parameters if p.name in values]
+        found = [(p.attribute, v) for p, v in known if not _says_nothing(p, v)]
+    return _written(name, found, extra)
 
 
-def _reduce(prim: Prim) -> Step:
-    return "all_reduce", {"group": _group(prim)}
+def _written(
+    name: str, found: Sequence[tuple[str, Constant]], extra: list[Tensor]
+) -> tuple[str, list[Tensor], dict[str, Attr]]:
+    tensors = [v for _, v in found if isinstance(v, Tensor)] + extra
+    attrs = {key: _attribute(key, v) for key, v in found if not isinstance(v, Tensor)}
+    return name, tensors, attrs
 
 
-def _gather(prim: Prim) -> Step:
-    return "all_gather", {"group": _group(prim), "dim": prim.number("dim")}
+def _arguments(function: Function, op: ForwardOp) -> tuple[dict[str, Constant], list[Tensor]]:
+    """The values of a call by parameter, and tensors beyond all parameters."""
+    names = [parameter.name for parameter in function.parameters]
+    rest = next((i for i, name in enumerate(names) if name.startswith("*")), len(names))
+    values: dict[str, Constant] = dict(zip(names[:rest], op.inputs, strict=False))
+    beyond = op.inputs[rest:]
+    extra: list[Tensor] = []
+    if beyond and rest < len(names):
+        values[names[rest]] = beyond[0] if _is_one_list(beyond) else beyond
+    else:
+        extra = [x for x in beyond if isinstance(x, Tensor)]
+        if len(extra) < len(beyond):
+            found = next(x for x in beyond if not isinstance(x, Tensor))
+            raise Refused(f"a constant operand {shown(found)}")
+    for key, value in op.kwargs.items():
+        name = f"*{key}" if f"*{key}" in names else key
+        if name not in names:
+            raise Refused(key)
+        if name in values:
+            raise Refused(f"{key} twice")
+        values[name] = value
+    if function.commutes:
+        _exchange(values, names[0], names[1])
+    return values, extra
 
 
-def _chunk(prim: Prim) -> Step:
-    """A chunk; where its output's index map says that it begins is kept as a claim."""
-    dim = prim.number("dim")
-    attrs: dict[str, Attr] = {"group": _group(prim), "dim": dim}
-    boxes = [x.box for x in (*prim.inputs[:1], *prim.outputs[:1])]
-    if len(boxes) == 2 and all(0 <= dim < len(box) for box in boxes):
-        attrs["claimed"] = boxes[1][dim][0] - boxes[0][dim][0]
-    return "chunk", attrs
+def _is_one_list(values: tuple[Constant, ...]) -> bool:
+    """Whether what may be given one by one is given as one list."""
+    return len(values) == 1 and isinstance(values[0], tuple)
 
 
-def _scatter(prim: Prim) -> Step:
-    return "reduce_scatter", {"group": _group(prim), "dim": prim.number("dim")}
+def _exchange(values: dict[str, Constant], first: str, second: str) -> None:
+    """A constant first operand becomes the second one."""
+    leads = not isinstance(values.get(first), Tensor) and isinstance(values.get(second), Tensor)
+    if leads and values.get("alpha", 1) == 1:
+        values[first], values[second] = values[second], values.get(first)
 
 
-def _identity(prim: Prim) -> Step:
-    return "identity", {}
+def _says_nothing(parameter: Parameter, value: Constant) -> bool:
+    """Whether a value leaves the operator as it is declared; raises `Refused` for one that would
+    make it another."""
+    if parameter.ignored:
+        return True
+    if parameter.only is not None:
+        # True is 1 in Python, and in no function's parameters.
+        if any(value is x or (value == x and type(value) is type(x)) for x in parameter.only):
+            return True
+        raise Refused(f"{parameter.name} {shown(value)}")
+    if isinstance(value, Tensor):
+        return False
+    if not parameter.attribute and not (value is None and parameter.optional):
+        raise Refused(f"{parameter.name} {shown(value)}")
+    return value is None and parameter.optional
 
 
-def _exchange(split: str, joined: str) -> Callable[[Prim], Step]:
-    def step(prim: Prim) -> Step:
-        return "all_to_all", {
-            "group": _group(prim),
-            "split_dim": prim.number(split),
-            "concat_dim": prim.number(joined),
-        }
-
-    return step
+def _attribute(key: str, value: Constant) -> Attr:
+    if not _plain(value):
+        raise Refused(f"{key} {shown(value)}")
+    return exact(value)
 
 
-#: Primitives that do the same in both directions, on the primitive's own tensors.
-PLAIN: Final[Mapping[str, Callable[[Prim], Step]]] = {
-    "IdentityPrim": _identity,
-    "ChunkPrim": _chunk,
-    "AllReducePrim": _reduce,
-    "AllGatherPrim": _gather,
-    "ReduceScatterPrim": _scatter,
-    "AllToAllPrim": _exchange("idim", "odim"),
-}
-
-#: Fused primitives: what they do forward and backward, on the adapter's tensors.
-FUSED: Final[Mapping[str, tuple[Callable[[Prim], Step], Callable[[Prim], Step]]]] = {
-    "AllReduceIdentityPrim": (_reduce, _identity),
-    "IdentityAllreducePrim": (_identity, _reduce),
-    "AllReduceAllReducePrim": (_reduce, _reduce),
-    "AllGatherSplitPrim": (_gather, _chunk),
-    "SplitAllGatherPrim": (_chunk, _gather),
-    "ReduceScatterAllGatherPrim": (_scatter, _gather),
-    "AllGatherReduceScatterPrim": (_gather, _scatter),
-    "AllToAllAllToAllPrim": (_exchange("idim", "odim"), _exchange("odim", "idim")),
-}
-
-#: Primitives that appear on every rank they concern: the sender's has no output, the receiver's no
-#: input.
-ONE_SIDED: Final = frozenset({"MovePrim", "BroadcastPrim"})
-
-
-def fused_step(adapter: Adapter) -> Step | None:
-    """What a fused adapter does in its direction; None if the adapter is not one."""
-    if len(adapter.prims) != 1 or adapter.prims[0].kind not in FUSED:
-        return None
-    name, attrs = FUSED[adapter.prims[0].kind][0 if adapter.forward else 1](adapter.prims[0])
-    # The primitive's own tensors are those of the forward direction: no claim about this one.
-    attrs.pop("claimed", None)
-    return name, attrs
-
-
-def one_sided_step(prim: Prim, device: int) -> Step:
-    """A move or broadcast as seen from ``device``."""
-    source = prim.number("src")
-    if prim.kind == "BroadcastPrim":
-        return "broadcast", {"group": _group(prim), "root": source}
-    target = prim.number("dst")
-    if source == target == device:
-        return "identity", {}
-    # What a move does here follows from its operands; that the rank it names as its own is another
-    # one (the runtime would refuse) is found when messages are matched.
-    if prim.inputs:
-        return "send", {"peer": target, **({} if source == device else {"self": source})}
-    return "recv", {"peer": source, **({} if target == device else {"self": target})}
+def _plain(value: Constant) -> bool:
+    """Whether a constant is one that an attribute can be."""
+    if isinstance(value, tuple):
+        return all(_plain(item) for item in value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, (bool, int, str, DType))
 
 
 def differentiable(operands: Sequence[Constant]) -> list[int]:
     """Positions, among the tensors, of those that have a gradient."""
     tensors = [x for x in operands if isinstance(x, Tensor)]
     return [i for i, x in enumerate(tensors) if x.grad() is not None]
+
+
+def taken(signature: str, name: str) -> Assumption:
+    """What a verdict assumes of a function that is known by its name."""
+    text = f"{signature} computes the declared operator {name}: it is known by its name alone"
+    return Assumption("user's word", signature, "", text)

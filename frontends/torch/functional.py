@@ -172,10 +172,13 @@ class Replay(State):
             )
         elif event.name == trace.CONSTANT:
             held = self.held(event.outputs[0])
-            data = self.trace.constants[_number(event.outputs[0])]
+            data = self.trace.constants[number(event.kwargs["data"])]
             value = self.memory.emit(CONSTANT, (), held.shape, held.dtype)
             self.out.constants[value] = data
-            self.memory.write(held, value)
+            if event.kwargs.get("whole") is True:
+                self.memory.write(held, value)
+            else:
+                self.memory.assume(held, value)
         elif event.name == trace.PARAMETER:
             self.parameter(event, name)
         elif event.name in (LOSS, GRADIENT, OUTPUT, UPDATED, STATE):
@@ -280,12 +283,6 @@ def _flat(args: Sequence[Arg]) -> list[Arg]:
     for arg in args:
         found += _flat(arg.items) if isinstance(arg, Items) else [arg]
     return found
-
-
-def _number(arg: Arg) -> int:
-    if not isinstance(arg, Tensor):
-        raise InvalidInput(f"expected a tensor, found {arg!r}"[:200])
-    return arg.number
 
 
 def functional(recorded: Trace) -> Functional:

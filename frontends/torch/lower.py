@@ -10,8 +10,17 @@ from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Body, Call, Program, Shard, Source
 from shardproof.frontends.aten import Lowered, Lowering, Real, rule_of
+from shardproof.frontends.aten.constants import constant
 from shardproof.frontends.builder.shapes import Inference
-from shardproof.frontends.torch.memory import INPUT, Compared, Functional, Input, Op, Value
+from shardproof.frontends.torch.memory import (
+    CONSTANT,
+    INPUT,
+    Compared,
+    Functional,
+    Input,
+    Op,
+    Value,
+)
 from shardproof.frontends.torch.trace import Arg, Items, Named, Ranks, Tensor, tensors_of
 
 
@@ -29,6 +38,7 @@ class Side:
 
     program: Program
     results: list[Result]
+    contents: dict[str, Any]
     gaps: dict[str, str] = field(default_factory=dict)
 
 
@@ -99,6 +109,10 @@ class _Rank:
     # -- operators ------------------------------------------------------------------------------
 
     def lowered(self, op: Op) -> list[Any]:
+        if op.name == CONSTANT:
+            (value,) = op.outputs
+            held = self.step.values[value]
+            return [constant(self.lo, self.step.constants[value], held.shape, held.dtype)]
         rule = rule_of(op.name)
         if rule is None:
             raise Unsupported(f"operator {op.name} has no lowering")
@@ -159,9 +173,11 @@ def _numbers(op: Op) -> list[int]:
     return list(tensors_of(*op.args, *op.kwargs.values()))
 
 
-def lower(step: Functional, inference: Inference) -> Side:
-    """The program of one rank; raises `InvalidInput` where the step compares nothing."""
+def lower(step: Functional, inference: Inference, shared: frozenset[str] | None = None) -> Side:
+    """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
+    tables of constants that the single side has (None: this is that side)."""
     rank = _Rank(step, inference)
+    rank.lo.shared = shared
     rank.run()
     results = [Result(c, rank.result(c.value)) for c in step.compared]
     if not results:
@@ -178,4 +194,4 @@ def lower(step: Functional, inference: Inference) -> Side:
     program = Program(
         f"rank {step.trace.rank}", (body,), (Call(0),), tuple(rank.lo.shards), step.trace.rank
     )
-    return Side(program, results, rank.gaps)
+    return Side(program, results, rank.lo.contents, rank.gaps)

@@ -359,6 +359,10 @@ class Memory:
             at = last
         return _Piece(begin, at, self.concat(parts, 0))
 
+    def assume(self, held: Held, value: int) -> None:
+        """A tensor is known to have this value, until its memory is written again."""
+        self.storages.setdefault(held.storage, Storage()).views[held] = value
+
     # -- writing ----------------------------------------------------------------------------
 
     def write(self, held: Held, value: int) -> None:

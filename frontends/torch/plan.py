@@ -69,8 +69,10 @@ def sides(single: Trace, parallel: Sequence[Trace]) -> Sides:
         except InvalidInput as error:
             where = "single side" if trace is single else f"rank {trace.rank}"
             raise error.within(where) from error
-    lowered = [lower(step, inference) for step in steps]
-    return Sides(lowered[0], steps[0], tuple(lowered[1:]), tuple(steps[1:]))
+    alone = lower(steps[0], inference)
+    tables = frozenset(alone.contents)
+    ranks = tuple(lower(step, inference, tables) for step in steps[1:])
+    return Sides(alone, steps[0], ranks, tuple(steps[1:]))
 
 
 def plan(found: Sides, name: str = "torch", combination: Combination | None = None) -> Plan:

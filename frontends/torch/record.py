@@ -45,10 +45,14 @@ from shardproof.frontends.torch.trace import (
     Ranks,
     Tensor,
     Trace,
+    tensors_of,
 )
 
 #: Tensors of more elements have no shadow, and are no constants.
 MOST_SHADOW = 1 << 16
+#: Elements of a tensor whose values are kept as constants, and their types.
+MOST_CONSTANT = 1 << 14
+_KEPT = (torch.float64, torch.float32, torch.int64, torch.int32, torch.bool)
 #: Events of one rank.
 MOST_EVENTS = 2_000_000
 
@@ -114,6 +118,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._forward: dict[int, tuple[int, int]] = {}
         self._works: dict[int, tuple[Any, int]] = {}
         self._work = 0
+        self._values: dict[int, bytes] = {}
+        self._contents: dict[bytes, int] = {}
         self.names: dict[int, str] = {}
         self.stack: list[str] = []
 
@@ -155,8 +161,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = self._numbers.setdefault(whole, len(self.tensors))
         if number == len(self.tensors):
             self.tensors.append(whole)
+        self._known_value(Tensor(number), raw, whole=True)
+
+    def _known_value(self, tensor: Tensor, raw: bytes, *, whole: bool) -> None:
+        """Append that a tensor (``whole``: all of its memory) has these values now."""
+        if self._values.get(tensor.number) == raw:
+            return
+        self._values[tensor.number] = raw
+        number = self._contents.setdefault(raw, len(self._contents))
         self.constants[number] = raw
-        self.append(Event(CONSTANT, outputs=(Tensor(number),)))
+        self.append(Event(CONSTANT, kwargs={"data": number, "whole": whole}, outputs=(tensor,)))
+
+    def _meet(self, *args: Any) -> None:
+        """Tensors that depend on no input meet one that does: their values are constants."""
+        for x in _tensors(args):
+            if not isinstance(x, FakeTensor) or x.untyped_storage()._cdata not in self._shadows:
+                continue
+            if not 1 < x.numel() <= MOST_CONSTANT or x.dtype not in _KEPT:
+                continue
+            with _disable_current_modes(), torch.no_grad():
+                real = self._shadow(x).contiguous()
+                first = real.flatten()[0]
+                if bool((real == first).all()):
+                    continue
+                raw = bytes(real.view(-1).view(torch.uint8).numpy().tobytes())
+            self._known_value(self.tensor(x), raw, whole=False)
 
     # -- arguments --------------------------------------------------------------------------
 
@@ -197,6 +226,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- events -----------------------------------------------------------------------------
 
     def append(self, event: Event) -> int:
+        written = {self.tensors[n].storage for n in (*event.writes, *tensors_of(*event.outputs))}
+        if event.name != CONSTANT and written:
+            for number in [n for n in self._values if self.tensors[n].storage in written]:
+                del self._values[number]
         if len(self.events) >= MOST_EVENTS:
             raise InvalidInput(f"a step of more than {MOST_EVENTS} operators")
         self.events.append(event)
@@ -206,12 +239,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self,
         name: str,
         args: Iterable[Arg] = (),
-        outputs: Iterable[Arg] = (),
+        outputs: Sequence[Arg] = (),
         boxes: Iterable[Box] = (),
         kwargs: Mapping[str, Arg] | None = None,
     ) -> None:
-        """Append a mark of the job."""
+        """Append a mark of the job; what it makes an input has no value that Python may read."""
         source, _ = place(sys._getframe(1))
+        made = {self.tensors[x.number].storage for x in outputs if isinstance(x, Tensor)}
+        for key, (number, _) in self._storages.items():
+            if number in made:
+                self._shadows.pop(key, None)
         self.append(
             Event(
                 name,
@@ -261,6 +298,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = [x for x in _flat(out) if isinstance(x, torch.Tensor)]
         tags = getattr(func, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags or func.namespace != "aten":
+            self._meet(args, tuple(kwargs.values()))
             self._forget(func, args, results)
             return None
         if sum(x.numel() for x in results) > MOST_SHADOW or any(x.is_meta for x in results):
@@ -272,6 +310,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with _disable_current_modes(), torch.no_grad():
                 real = func(*self._shadow(args), **{k: self._shadow(v) for k, v in kwargs.items()})
         except KeyError:
+            self._meet(args, tuple(kwargs.values()))
             self._forget(func, args, results)
             return None
         for x, y in zip(results, _tensors(real), strict=False):

@@ -91,7 +91,9 @@ class Rank:
         self.boxes: dict[str, Box] = {}
         self.found: Found = []
         self.issued: dict[tuple[int, ...], int] = {}
-        self.posted: dict[int, list[tuple[int, torch.Tensor]]] = {}
+        self.posted: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
+        #: How many messages of each sender receives were posted for.
+        self.expected: dict[int, int] = {}
         #: Integers that operators without a rule wrote.
         self.spoiled: set[int] = set()
 
@@ -174,10 +176,16 @@ class Rank:
         elif event.name == trace.CONSTANT:
             (number,) = trace.tensors_of(*event.outputs)
             held = self.trace.tensors[number]
-            raw = bytearray(self.trace.constants[number])
+            key = event.kwargs["data"]
+            raw = bytearray(self.trace.constants[key if isinstance(key, int) else -1])
             if raw:
                 values = torch.frombuffer(raw, dtype=getattr(torch, held.dtype))
-                self.view(Tensor(number)).copy_(values)
+                target = self.view(Tensor(number))
+                if event.kwargs.get("whole") is True or target.dtype.is_floating_point:
+                    target.copy_(values.view(target.shape))
+                elif self.trace.tensors[number].storage in self.spoiled:
+                    target.copy_(values.view(target.shape))
+                    self.spoiled.discard(self.trace.tensors[number].storage)
         elif event.name == trace.PARAMETER and name not in self.computed:
             box = event.boxes[0]
             target = self.view(event.outputs[0])
@@ -240,16 +248,18 @@ class Rank:
                 self.world.mail.setdefault((self.trace.rank, other), []).append(tensor.clone())
                 self.world.moved = True
                 continue
-            self.posted.setdefault(event.work, []).append((other, tensor))
+            number = self.expected.get(other, 0)
+            self.expected[other] = number + 1
+            self.posted.setdefault(event.work, []).append((other, number, tensor))
         yield from ()
 
     def arrived(self, work: Arg) -> Generator[None, None, None]:
         """Wait for what was posted under a handle."""
-        for other, tensor in self.posted.pop(work if isinstance(work, int) else 0, ()):
+        for other, number, tensor in self.posted.pop(work if isinstance(work, int) else 0, ()):
             box = self.world.mail.setdefault((other, self.trace.rank), [])
-            while not box:
+            while len(box) <= number:
                 yield
-            tensor.copy_(box.pop(0).reshape(tensor.shape))
+            tensor.copy_(box[number].reshape(tensor.shape))
             self.world.moved = True
 
     def fsdp(self, event: Event) -> None:

@@ -38,6 +38,8 @@ class State:
         self.pending: dict[int, Pending] = {}
         #: Receives that were posted, by their handle: from whom, and where to.
         self.posted: dict[int, list[tuple[int, Held]]] = {}
+        #: What has arrived and is not waited for yet, by the handle.
+        self.arrived: dict[int, list[int]] = {}
 
     def held(self, arg: Arg) -> Held:
         if not isinstance(arg, Tensor):
@@ -59,11 +61,23 @@ class State:
             )
 
     def waited(self, work: int) -> None:
-        """A handle was waited for: what was received is there."""
+        """A handle was waited for: what was received is there.
+
+        Messages of a sender arrive in the order in which their receives were posted, so those that
+        were posted before this one have arrived too; nobody sees them before their own wait.
+        """
         self.pending.pop(work, None)
-        for peer, held in self.posted.pop(work, ()):
-            found = self.memory.emit("comm.recv", (peer,), held.shape, held.dtype)
+        own = self.posted.get(work, [])
+        senders = {peer for peer, _ in own}
+        for handle in [h for h in self.posted if h <= work]:
+            if handle not in self.arrived and any(p in senders for p, _ in self.posted[handle]):
+                self.arrived[handle] = [
+                    self.memory.emit("comm.recv", (peer,), held.shape, held.dtype)
+                    for peer, held in self.posted[handle]
+                ]
+        for (_, held), found in zip(own, self.arrived.pop(work, []), strict=True):
             self.memory.write(held, found)
+        self.posted.pop(work, None)
 
     def in_time(self, event: Event) -> None:
         """Append a finding for what an event touches too early."""

@@ -101,8 +101,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 class Trace(msgspec.Struct, frozen=True):
     """One rank's step.
 
-    ``constants``: values of tensors that existed before or were made from numbers, as bytes of
-    their dtype, by tensor number.  ``notes``: what the recorder had to assume.
+    ``constants``: values of tensors that depend on no input, as bytes of their element type, by the
+    number that an event `CONSTANT` names.  ``notes``: what the recorder had to assume.
     """
 
     rank: int
@@ -165,5 +165,3 @@ def check(trace: Trace) -> None:
         inside = 0 <= event.source < len(trace.sources) and 0 <= event.module < len(trace.modules)
         if not inside:
             raise InvalidInput(f"event {number} ({event.name[:60]}) names a source that is none")
-    if any(not 0 <= n < len(trace.tensors) for n in trace.constants):
-        raise InvalidInput("a constant of a tensor that is none")

@@ -69,21 +69,21 @@ def capture(
 
     The file is executed, with your rights. Then: shardproof verify DIR_SINGLE DIR_PARALLEL.
     """
-    from shardproof import recorded
     from shardproof.cluster.settings import parse_size
     from shardproof.frontends.torch.capture import Limits
     from shardproof.frontends.torch.capture import capture as record
+    from shardproof.inputs import traces
     from shardproof.torch.run import full_parameters
 
     given = dict(_batch(text) for text in batch)
-    full = {} if single is None else full_parameters(recorded.kept(single)[0])
+    full = {} if single is None else full_parameters(traces.kept(single)[0])
     try:
         limits = Limits(capture_timeout, parse_size(capture_memory))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    traces = record(_function(step), world_size, range(world_size), given, full, limits)
-    recorded.keep(traces, out)
-    events = sum(len(t.events) for t in traces)
+    found = record(_function(step), world_size, range(world_size), given, full, limits)
+    traces.keep(found, out)
+    events = sum(len(t.events) for t in found)
     click.echo(f"{world_size} ranks, {events} events, in {out}")
     return 0
 

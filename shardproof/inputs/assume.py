@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -24,7 +24,7 @@ _GROUPS: Final[Mapping[Groups, str]] = {
     "by rank": "process groups are ordered by rank, as nnScaler's runtime makes them: a chunk is "
     "the one at the rank's position in its group",
     "as recorded": "process groups are ordered as the plan's index maps say: a chunk is the one "
-    "that its output's index map names (--assume)",
+    "that its output's index map names (--nnscaler-groups as-recorded)",
 }
 
 
@@ -42,6 +42,12 @@ class Assumptions:
     loss: str | None = None
     expected: tuple[str, ...] = ()
     relations: str = ""
+
+    def with_groups(self, flag: str | None) -> Assumptions:
+        """As ``--nnscaler-groups`` says, which comes before a file's word."""
+        if flag is None:
+            return self
+        return replace(self, groups="as recorded" if flag == "as-recorded" else "by rank")
 
     @property
     def as_recorded(self) -> bool:

@@ -82,7 +82,7 @@ def plan_of(found: Captured, name: str) -> Plan:
     """The plan of a captured step."""
     from shardproof.frontends.hlo import read
 
-    single, parallel = (read.parsed(text) for text in (found.single, found.parallel))
+    single, parallel = read.parsed(found.single), read.parsed(found.parallel)
     single = replace(
         single,
         inputs=tuple(replace(i, name=n) for i, n in zip(single.inputs, found.inputs, strict=True)),

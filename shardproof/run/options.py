@@ -29,6 +29,7 @@ Scalar: TypeAlias = int | float | str | bool
 
 EXECUTORS: Final = ("auto", "local", "ray")
 SOLVERS: Final = ("portfolio", "z3", "cvc5", "both")
+GROUPS: Final = ("by-rank", "as-recorded")
 
 #: What a process can address at most, on the machines of today.
 MOST_LIMIT_BYTES: Final = 1 << 47
@@ -151,6 +152,15 @@ class Options:
             "Which parts of which tensors the inputs and outputs of graphs are (docs/graphs.md).",
             Path,
             metavar="FILE",
+        ),
+    )
+    nnscaler_groups: str | None = field(
+        default=None,
+        metadata=_text(
+            "How an nnScaler plan's process groups are ordered (docs/nnscaler.md); before what"
+            " --assume says.  [default: by-rank]",
+            str,
+            choices=GROUPS,
         ),
     )
     shapes: int = field(

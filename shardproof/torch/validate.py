@@ -46,6 +46,7 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
     if not fits(plan):
         return Validation(False, True, 0, "it is too large")
     values = drawn(plan, np.random.default_rng(seed))
+    values |= found.single.contents
     tensors = {
         name: torch.tensor(x, dtype=torch.int64 if x.dtype.kind == "i" else torch.float64)
         for name, x in values.items()

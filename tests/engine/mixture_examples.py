@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.engine.model_examples import EXAMPLES
+from tests.engine.library_examples import EXAMPLES
 from tests.engine.operator_examples import Attrs, Call, Draw, example
 
 __all__ = ["EXAMPLES"]

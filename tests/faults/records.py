@@ -112,6 +112,25 @@ def operand(device: int, number: int, position: int, value: object) -> Edit:
     return edit
 
 
+def without_kwargs(device: int, number: int) -> Edit:
+    """No keyword arguments of an operator."""
+
+    def edit(records: Records) -> None:
+        records.cell(device, number)._kwargs = {}
+
+    return edit
+
+
+def first_operand(device: int, number: int) -> Edit:
+    """No operand of an operator but the first."""
+
+    def edit(records: Records) -> None:
+        cell = records.cell(device, number)
+        cell._inputs = tuple(cell._inputs[:1])
+
+    return edit
+
+
 def signature(device: int, number: int, name: str) -> Edit:
     """Another operator."""
 

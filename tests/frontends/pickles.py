@@ -62,6 +62,9 @@ class Writer:
             return b"](" + b"".join(map(self.write, value)) + b"e"
         if isinstance(value, tuple):
             return b"(" + b"".join(map(self.write, value)) + b"t"
+        if isinstance(value, slice):
+            parts = (value.start, value.stop, value.step)
+            return named("builtins", "slice") + self.write(parts) + b"R"
         if isinstance(value, str):
             return text(value)
         if isinstance(value, float):

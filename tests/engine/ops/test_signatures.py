@@ -147,7 +147,8 @@ def every_round(example: Example) -> None:
 
 
 def test_every_operator_is_claimed_about() -> None:
-    assert {e.operator for e in CLAIMED} == OPERATORS.keys()
+    # A tensor of one number has no operand that an axis of its signature could be one of.
+    assert {e.operator for e in CLAIMED} == OPERATORS.keys() - {"full"}
 
 
 @pytest.mark.parametrize("example", CLAIMED, ids=[e.operator for e in CLAIMED])
@@ -355,9 +356,17 @@ UNCLAIMED: dict[str, dict[str, str]] = {
     "gate_fw": {"e": "!", "h": "!"},
     "choose_experts": {"e": "!"},
     "nnscaler_moe_gmm": {"h": "!"},
+    "addmm": {"k": "!"},
+    "log_softmax": {"k": "!"},
+    "norm": {"k": "!"},
+    "scaled_dot_product_attention": {"q": "!", "k": "!", "d": "!"},
+    "rearrange": {"c": "!"},
+    "split": {"k": "#"},
+    "index": {"k": "#"},
+    "onehot": {"v": "!"},
 }
 #: Operators without a derivative, of which forward claims alone are proved.
-FORWARD_ONLY = {"create_mask", "choose_experts"}
+FORWARD_ONLY = {"create_mask", "choose_experts", "onehot"}
 
 
 @pytest.mark.parametrize("example", CLAIMED, ids=[e.operator for e in CLAIMED])

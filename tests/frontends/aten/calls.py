@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from shardproof.frontends.aten.lowering import Const
-from shardproof.frontends.aten.positions import Compared, Positions
+from shardproof.frontends.aten.positions import Additive, Compared, Positions
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 CALLS: dict[str, list[Callable[[Draw], Call]]] = {}
@@ -215,6 +215,31 @@ def _(d: Draw) -> Call:
     dim = d.below(len(shape))
     parts = [d.real(*shape[:dim], d.below(3) + 1, *shape[dim + 1 :]) for _ in range(3)]
     return (parts, dim - len(shape) if d.below(2) else dim), {}
+
+
+@call("aten.constant_pad_nd.default")
+def _(d: Draw) -> Call:
+    x = d.real(*(n + 2 for n in d.any_shape(2)))
+    padding = [d.below(4) - 1 for _ in range(2 * (1 + d.below(2)))]
+    return (x, padding, d.number()), {}
+
+
+@call("aten.slice_backward.default")
+def _(d: Draw) -> Call:
+    sizes = [n + 1 for n in d.any_shape(1)]
+    dim = d.below(len(sizes))
+    start = d.below(sizes[dim])
+    stop = start + 1 + d.below(sizes[dim] - start)
+    shape = [*sizes[:dim], stop - start, *sizes[dim + 1 :]]
+    return (d.real(*shape), sizes, dim, start, stop, 1), {}
+
+
+@call("aten.select_backward.default")
+def _(d: Draw) -> Call:
+    sizes = list(d.any_shape(1))
+    dim = d.below(len(sizes))
+    index = d.below(2 * sizes[dim]) - sizes[dim]
+    return (d.real(*sizes[:dim], *sizes[dim + 1 :]), sizes, dim, index), {}
 
 
 @call("aten.stack.default")
@@ -440,6 +465,17 @@ def _(d: Draw) -> Call:
     return (q, k, v, 0.0, options["is_causal"]), {"scale": options["scale"]}
 
 
+@call("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def _(d: Draw) -> Call:
+    """A mask of its own, which is causal."""
+    b, h, s, e = d.sizes(4)
+    later = torch.ones(s, s, dtype=torch.bool).triu(1)
+    mask = torch.zeros(1, 1, s, s, dtype=torch.float64).masked_fill(later, float("-inf"))
+    held = Additive(Compared(Positions(-1, (0, 0, -1, 1), (1, 1, s, s), "int64")), "float64")
+    given = [d.real(b, h, s, e) for _ in range(3)]
+    return (*given, 0.0, False), {"attn_mask": Both(held, mask)}
+
+
 @call("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
 def _(d: Draw) -> Call:
     q, k, v, options = _attention(d)
@@ -452,7 +488,10 @@ def _attention(d: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[
     b, h, s, e = d.sizes(4)
     causal = bool(d.below(2))
     t = s if causal else d.sizes(1)[0]
-    options = {"is_causal": causal, "scale": abs(d.number()) or None if d.below(2) else None}
+    options: dict[str, Any] = {
+        "is_causal": causal,
+        "scale": abs(d.number()) or None if d.below(2) else None,
+    }
     return d.real(b, h, s, e), d.real(b, h, t, e), d.real(b, h, t, e), options
 
 

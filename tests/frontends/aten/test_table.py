@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_overload_is_what_pytorch_says(name: str) -> None:
     for number, make in enumerate(CALLS[name]):
         for seed in range(DRAWS):
             args, kwargs = make(Draw(1000 * number + seed))
-            expected = overload(*map(plain, args), **kwargs)
+            expected = overload(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
             found = lowered(name, args, kwargs, expected)
             for x, y in zip(flat(expected), found, strict=False):
                 if x is not None and y is not None:
@@ -90,9 +91,17 @@ def test_what_has_no_meaning_is_refused(name: str, args: tuple[Any, ...]) -> Non
 
 
 def _half(x: Any) -> Any:
-    from fractions import Fraction
-
     return Const(Fraction(1, 2), x.shape, x.dtype)
+
+
+@pytest.mark.parametrize("name", ["aten.add.Tensor", "aten.mul.Tensor", "aten.sub.Tensor"])
+def test_sums_of_flags_are_no_sums(name: str) -> None:
+    lo = Lowering()
+    lo.expected = [((2,), "bool")]
+    rule = rule_of(name)
+    assert rule is not None
+    with pytest.raises(Unsupported, match="arithmetic of bool"):
+        rule(lo, Const(Fraction(1), (2,), "bool"), Const(Fraction(1), (2,), "bool"))
 
 
 def test_unwritten_memory_is_no_value() -> None:

@@ -65,7 +65,6 @@ def changed(**fields: object) -> Trace:
         (changed(events=(Event("a", (Items((Tensor(7),)),)),)), "names a tensor that is none"),
         (changed(events=(Event("a", writes=(-1,)),)), "names a tensor that is none"),
         (changed(events=(Event("a", source=9),)), "names a source that is none"),
-        (changed(constants={5: b""}), "a constant of a tensor that is none"),
     ],
 )
 def test_numbers_that_name_nothing_are_refused(tmp_path: Path, wrong: Trace, message: str) -> None:
@@ -85,6 +84,7 @@ def test_numbers_that_name_nothing_are_refused(tmp_path: Path, wrong: Trace, mes
         Event("fsdp.chunk_cat.default", (Items((Tensor(0),)), "x", 2), {"out": Tensor(0)}),
         Event("job.parameter", (), {"name": "w"}, ()),
         Event("job.batch", (), {}, (3,)),
+        Event("job.constant", (), {"data": 7, "whole": True}, (Tensor(0),)),
     ],
 )
 def test_events_that_make_no_sense_are_refused_by_name(event: Event) -> None:

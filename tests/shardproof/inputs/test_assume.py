@@ -122,3 +122,11 @@ def test_a_mean_divides_the_incoming_gradient() -> None:
 )
 def test_which_slice_is_read_where(dp: int, microbatches: int, said: str) -> None:
     assert said in texts(Assumptions().describe(tiny(dp=dp, microbatches=microbatches)))
+
+
+def test_a_flag_says_the_order_of_groups_before_the_file() -> None:
+    stated = Assumptions(groups="as recorded", loss="mean")
+    assert stated.with_groups(None) == stated
+    assert stated.with_groups("by-rank") == Assumptions(loss="mean")
+    assert Assumptions().with_groups("as-recorded") == Assumptions(groups="as recorded")
+    assert "--nnscaler-groups as-recorded" in stated.of_groups().text

@@ -34,6 +34,15 @@ def refusal(single: Path, parallel: Path | None, assumptions: Assumptions = DEFA
     return str(caught.value)
 
 
+#: What is assumed of the plan: by nnScaler's default, and of functions known by name.
+OF_THE_PLAN = [
+    ("framework", "reducers"),
+    ("user's word", "genmodel.model.llama3_adpt.model.apply_mask"),
+    ("user's word", "genmodel.model.llama3_adpt.model.apply_rotary_emb"),
+    ("user's word", "genmodel.model.llama3_adpt.model.create_mask"),
+]
+
+
 def test_two_nnscaler_plans_become_one(llama: Callable[..., Path]) -> None:
     start = time.perf_counter()
     plan = load_plan(llama(ONE), llama("dp2_pp2_tp2_nm2"), DEFAULT)
@@ -41,7 +50,8 @@ def test_two_nnscaler_plans_become_one(llama: Callable[..., Path]) -> None:
     assert plan.name == "llama3_default_dp2_pp2_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"
     assert (plan.ranks, plan.microbatches, plan.replica_axes) == (8, 2, ("dp",))
     assert (plan.loss, plan.single.axes) == ("sum", ())
-    assert plan.assumed == (DEFAULT.of_groups(),)
+    assert plan.assumed[0] == DEFAULT.of_groups()
+    assert sorted((a.kind, a.about) for a in plan.assumed[1:]) == OF_THE_PLAN
 
 
 def test_a_plan_and_itself(llama: Callable[..., Path]) -> None:
@@ -56,7 +66,8 @@ def test_groups_as_recorded_are_another_plan(llama: Callable[..., Path]) -> None
     paths = llama(ONE), llama("dp2_pp2_tp2_nm2")
     stated = Assumptions(groups="as recorded")
     plan = load_plan(*paths, stated)
-    assert plan.assumed == (stated.of_groups(),)
+    assert plan.assumed[0] == stated.of_groups()
+    assert sorted((a.kind, a.about) for a in plan.assumed[1:]) == OF_THE_PLAN
     names = {op.name for p in plan.programs for body in p.bodies for op in body.ops}
     assert "chunk" not in names
 

@@ -274,7 +274,7 @@ def test_layers_and_spans() -> None:
 
 
 def test_values_that_differ_in_nothing_are_not_drawn(runs: Runs) -> None:
-    wrong = edit_op(right(), "rms_norm", attrs(eps="none"))
+    wrong = edit_op(right(), "rms_norm", attrs(flavour="none"))
     data = collect(runs("unsupported", wrong))
     assert data["verdict"] == "inconclusive"
     assert "counterexample" not in render(data)

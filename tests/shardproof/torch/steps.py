@@ -223,6 +223,32 @@ def accumulated(scale: float) -> Callable[[sp.Job], None]:
     return step
 
 
+def exchanged(waits: bool) -> Callable[[sp.Job], None]:
+    """Two ranks send each other their gradients, receives posted first."""
+
+    def step(job: sp.Job) -> None:
+        model = MLP()
+        job.start(model)
+        loss = loss_of(model, *own_batch(job))
+        loss.backward()
+        other = 1 - job.rank
+        for parameter in model.parameters():
+            arrived = torch.empty_like(parameter)
+            works = dist.batch_isend_irecv(
+                [
+                    dist.P2POp(dist.irecv, arrived, other),
+                    dist.P2POp(dist.isend, parameter.grad.clone(), other),
+                ]
+            )
+            if waits:
+                for work in works:
+                    work.wait()
+            parameter.grad.add_(arrived).div_(2)
+        job.end(loss=loss)
+
+    return step
+
+
 def early(waits: bool) -> Callable[[sp.Job], None]:
     """Data parallelism with asynchronous reductions: read before the wait, or after it."""
 
@@ -317,6 +343,24 @@ def pipelined(
         last = {"target": job.batch["y"], "losses": losses} if 3 in models else {}
         runner.step(*([job.batch["x"]] if 0 in models else []), **last)
         job.end(loss=losses or None)
+
+    return step
+
+
+def weighted(shift: int) -> Callable[[sp.Job], None]:
+    """Outputs times a table that depends on the position alone; ranks cut their batch."""
+
+    def step(job: sp.Job) -> None:
+        model = MLP()
+        job.start(model)
+        table = torch.cos((torch.arange(WIDTH) + shift).float() * 0.3)
+        x, y = own_batch(job)
+        loss = ((model(x) - y) * table).pow(2).mean()
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad.div_(job.world_size)
+        job.end(loss=loss)
 
     return step
 

@@ -40,6 +40,7 @@ PROVED: dict[str, Step] = {
     "data parallel by hand": steps.averaged("right"),
     "two microbatches": steps.accumulated(0.5),
     "asynchronous reductions": steps.early(waits=True),
+    "messages both ways": steps.exchanged(waits=True),
 }
 
 
@@ -75,6 +76,15 @@ def test_an_optimizer_with_another_rate_is_refuted(tmp_path: Path) -> None:
     wrong = steps.with_optimizer(steps.sharded, divided=True, betas=(0.9, 0.99))
     result = verify(tmp_path, wrong, steps.with_optimizer(steps.plain))
     assert result.verdict == "refuted", sp.told(result)
+
+
+def test_tables_of_constants_are_inputs_by_their_contents(tmp_path: Path) -> None:
+    single, right = steps.weighted(0), steps.weighted(0)
+    result = verify(tmp_path, right, single, validate=True)
+    assert result.verdict == "proved", sp.told(result)
+    other = verify(tmp_path / "other", steps.weighted(1), single)
+    assert other.verdict == "inconclusive"
+    assert "move.constant" in other.reason
 
 
 SCHEDULES = {
@@ -114,6 +124,7 @@ REFUTED: dict[str, tuple[Step, str]] = {
     "replicated parameter not reduced": (steps.averaged("replicated parameter not reduced"), ""),
     "wrong microbatch scale": (steps.accumulated(1.0), ""),
     "read before wait": (steps.early(waits=False), "parameter.grad.div_"),
+    "read before it arrived": (steps.exchanged(waits=False), "grad.add_(arrived)"),
 }
 
 
@@ -189,6 +200,14 @@ def reads_values(job: sp.Job) -> None:
         job.end()
 
 
+def reads_a_parameter(job: sp.Job) -> None:
+    """It was zero when the model was made, and is an input since."""
+    model = steps.MLP()
+    job.start(model)
+    if model.bias.sum().item() == 0:
+        job.end()
+
+
 def hangs(job: sp.Job) -> None:
     import time
 
@@ -212,6 +231,7 @@ def unknown_batch(job: sp.Job) -> None:
         (end_first, "job.end is called without job.start"),
         (compiles, "torch.compile with backend 'inductor'"),
         (reads_values, r"reads the value of a tensor .* at .*test_verify.py:\d+"),
+        (reads_a_parameter, r"reads the value of a tensor .* at .*test_verify.py:\d+"),
         (hangs, "takes more than 2 s"),
         (hungry, "MemoryError"),
         (unknown_batch, "there is no 'nonsense'"),
@@ -247,3 +267,46 @@ def test_assert_equivalent_raises_with_the_findings(tmp_path: Path) -> None:
     assert error.value.result.verdict == "refuted"
     found = sp.assert_equivalent(steps.single, steps.ddp, out=tmp_path / "right", **options)
     assert found.verdict == "proved"
+
+
+def test_captured_folders_are_verified_on_the_command_line(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from shardproof.cli import main
+
+    def run(*args: str) -> tuple[int, str]:
+        found = CliRunner().invoke(main, args)
+        return found.exit_code, found.output
+
+    script = tmp_path / "train.py"
+    script.write_text("from tests.shardproof.torch.steps import dtensor, single\n")
+    batch = [f"--batch={name}={steps.BATCH}x{steps.WIDTH}:float32" for name in ("x", "y")]
+    one, two, out = (str(tmp_path / name) for name in ("one", "two", "out"))
+    assert run("capture", f"{script}:single", *batch, "-o", one)[0] == 0
+    ranks = ["--world-size=2", f"--single={one}"]
+    code, output = run("capture", f"{script}:dtensor", *ranks, *batch, "-o", two)
+    assert (code, "2 ranks" in output) == (0, True)
+    code, output = run("verify", one, two, "--out", out, "--executor=local", "--no-cache")
+    assert (code, output.startswith("proved")) == (0, True), output
+    assert run("check", out)[0] == 0
+    (tmp_path / "two" / "1.trace").write_bytes(b"nothing")
+    code, output = run("verify", one, two, "--out", f"{out}-2", "--executor=local")
+    assert (code, "expected a trace of one rank" in output) == (3, True), output
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["nothing.py:step", "-o", "x"], "a file that is there"),
+        ([f"{__file__}:nonsense", "-o", "x"], "has no function nonsense"),
+        ([f"{__file__}:fails", "--batch=x:float32", "-o", "x"], "expected NAME=SHAPE:DTYPE"),
+        ([f"{__file__}:fails", "--batch=x=2:float33", "-o", "x"], "is no element type"),
+    ],
+)
+def test_a_wrong_use_of_capture_is_told(args: list[str], message: str) -> None:
+    from click.testing import CliRunner
+
+    from shardproof.cli import main
+
+    found = CliRunner().invoke(main, ["capture", *args])
+    assert (found.exit_code, message in found.output) == (3, True), found.output

@@ -1,0 +1,1 @@
+"""Generated nnScaler plans with the runtime's rules as the judge."""

@@ -1,0 +1,105 @@
+"""Tensors of known values: what they are, as far as it can be said without a table.
+
+A tensor of one number, whole numbers that are an affine function of the position, and masks that
+compare two positions stay symbolic.  Anything else is a table: a named input of both sides, named
+by its contents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from math import isfinite, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardproof.engine.algebra.affine import ZERO
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.ir import Shard
+from shardproof.frontends.aten.lowering import Const, Lowering, Shape, fraction
+from shardproof.frontends.aten.positions import Additive, Compared, Positions
+
+Array = NDArray[Any]
+
+#: Element types whose values are read.
+KNOWN = {
+    "float64": np.float64,
+    "float32": np.float32,
+    "int64": np.int64,
+    "int32": np.int32,
+    "bool": np.bool_,
+}
+
+
+def values(data: bytes, shape: Shape, dtype: str) -> Array:
+    """The entries; raises `Unsupported` for a type that is not read, or another number of them."""
+    if dtype not in KNOWN:
+        raise Unsupported(f"constants of {dtype}")
+    kind = np.dtype(KNOWN[dtype])
+    if len(data) != kind.itemsize * prod(shape):
+        raise Unsupported(f"{len(data)} bytes for constants of shape {list(shape)}")
+    return np.frombuffer(data, kind).reshape(shape)
+
+
+def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
+    """A tensor of known values."""
+    held = values(data, shape, dtype)
+    if held.size and (held == held.flat[0]).all() and isfinite(float(held.flat[0])):
+        return Const(fraction(held.flat[0].item()), shape, dtype)
+    if dtype == "bool":
+        return _mask(held)
+    if held.dtype.kind == "i":
+        found = _positions(held, dtype)
+        if found is not None:
+            return found
+    elif ((held == 0) | (held == -np.inf)).all():
+        return Additive(_mask(held == -np.inf), dtype)
+    elif not np.isfinite(held).all():
+        raise Unsupported("constants that are no numbers")
+    return _table(lo, held, data, dtype)
+
+
+def _positions(held: Array, dtype: str) -> Positions | None:
+    """Whole numbers as an affine function of the index, if they are one."""
+    first = int(held.flat[0])
+    steps = []
+    for dim, size in enumerate(held.shape):
+        start = (0,) * held.ndim
+        second = (*start[:dim], 1, *start[dim + 1 :])
+        steps.append(int(held[second]) - first if size > 1 else 0)
+    index = np.indices(held.shape)
+    fit = first + sum((s * index[d] for d, s in enumerate(steps)), np.zeros(held.shape, dtype=int))
+    return Positions(first, tuple(steps), held.shape, dtype) if (fit == held).all() else None
+
+
+def _mask(held: Array) -> Compared:
+    """A mask that compares the last two indices; raises `Unsupported` for any other."""
+    if held.ndim >= 2 and held.any():
+        rows, columns = held.shape[-2:]
+        i, j = np.indices((rows, columns))
+        lead = (0,) * (held.ndim - 2)
+        kept = (j - i)[held.reshape(-1, rows, columns)[0]]
+        below, above = int(kept.max(initial=-rows)), int(kept.min(initial=columns))
+        if (held == (i - j + below >= 0)).all():
+            return Compared(Positions(below, (*lead, 1, -1), held.shape, "int64"))
+        if (held == (j - i - above >= 0)).all():
+            return Compared(Positions(-above, (*lead, -1, 1), held.shape, "int64"))
+    raise Unsupported("a mask of constants that compares no two positions")
+
+
+def _table(lo: Lowering, held: Array, data: bytes, dtype: str) -> Any:
+    """An input that both sides have, by its contents."""
+    shape = tuple(n for n in held.shape if n != 1)
+    digest = hashlib.sha256(data + repr((shape, dtype)).encode()).hexdigest()[:32]
+    name = f"constant {digest}"
+    if lo.shared is not None and name not in lo.shared:
+        raise Unsupported("a table of constants that the single-device step does not have")
+    if name not in lo.tables:
+        domain = (int(held.min()), int(held.max()) + 1) if held.dtype.kind == "i" else None
+        shard = Shard(
+            name, shape, shape, (ZERO,) * len(shape), dtype, False, kind="constant", domain=domain
+        )
+        lo.tables[name] = lo.hold(shard)
+        lo.contents[name] = held.reshape(shape)
+    return lo.reshape(lo.tables[name], held.shape)

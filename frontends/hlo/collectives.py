@@ -1,0 +1,88 @@
+"""Rules for operators of HLO that join ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.graphs.graph import Node, Shape
+from shardproof.frontends.graphs.recorder import GROUP, PAIRS
+from shardproof.frontends.hlo.exchange import Exchanged
+from shardproof.frontends.hlo.items import Item, Tensor
+from shardproof.frontends.hlo.state import Lowering
+
+
+def _alone(node: Node) -> bool:
+    return all(len(g) == 1 for g in node.groups)
+
+
+def _ordered(node: Node) -> None:
+    if any(list(g) != sorted(g) for g in node.groups):
+        raise Unsupported("a group whose members are not in the order of their ranks")
+
+
+def _collective(
+    low: Lowering, node: Node, item: Item, operator: str, shape: Shape, **attrs: Any
+) -> Tensor:
+    x = low.tensor(item)
+    dtype = low.recorder.values[x].dtype
+    attrs[GROUP] = node.groups
+    return Tensor(low.recorder.append(operator, [x], shape, dtype, attrs))
+
+
+def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    how = node.attrs["to_apply"]
+    if low.dtype(node) == "bool" or how not in ("add", "maximum", "minimum"):
+        raise Unsupported(f"an all-reduce by {how}")
+    if _alone(node):
+        return xs[0]
+    x: Item = Tensor(low.tensor(xs[0]))
+    if how == "minimum":
+        x = low.op("mul", low.tensor(x), other=Fraction(-1))
+    found = _collective(
+        low, node, x, "all_reduce", low.shape(node), op="sum" if how == "add" else "max"
+    )
+    return low.op("mul", found.value, other=Fraction(-1)) if how == "minimum" else found
+
+
+def all_gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    if _alone(node):
+        return xs[0]
+    _ordered(node)
+    return _collective(
+        low, node, xs[0], "all_gather", low.shape(node), dim=node.attrs["dimensions"][0]
+    )
+
+
+def reduce_scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    if node.attrs["to_apply"] != "add" or low.dtype(node) == "bool":
+        raise Unsupported(f"a reduce-scatter by {node.attrs['to_apply']}")
+    if _alone(node):
+        return xs[0]
+    _ordered(node)
+    return _collective(
+        low, node, xs[0], "reduce_scatter", low.shape(node), dim=node.attrs["dimensions"][0]
+    )
+
+
+def all_to_all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """A part of one dimension to every member, what arrives joined along the same one."""
+    if _alone(node):
+        return xs[0]
+    _ordered(node)
+    dims = node.attrs.get("dimensions", ())
+    if len(dims) != 1:
+        raise Unsupported("an all-to-all of several operands")
+    shape, members = low.shape(node), len(node.groups[0])
+    if shape[dims[0]] % members:
+        raise Unsupported(f"an all-to-all of {shape[dims[0]]} positions among {members}")
+    return Exchanged(low.tensor(xs[0]), dims[0], node.groups, shape)
+
+
+def permute(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    x = low.tensor(xs[0])
+    dtype = low.recorder.values[x].dtype
+    attrs = {PAIRS: node.pairs}
+    return Tensor(low.recorder.append("permute_ranks", [x], low.shape(node), dtype, attrs))

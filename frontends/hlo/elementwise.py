@@ -1,0 +1,264 @@
+"""Rules for operators of HLO that work on every element by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import inf
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.frontends.builder import piecewise
+from shardproof.frontends.graphs.graph import Node
+from shardproof.frontends.hlo import indices
+from shardproof.frontends.hlo.items import Ids, Item, Tensor, exact
+from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.state import Lowering, Rule, integral
+
+
+def number_of(item: Item) -> Any:
+    """The one number of a constant; None for anything else."""
+    return item.number() if isinstance(item, Known) else None
+
+
+def finite(item: Item) -> Fraction | None:
+    number = number_of(item)
+    if number is None or number in (inf, -inf) or number != number:
+        return None
+    return exact(number)
+
+
+def _constant(low: Lowering, node: Node, number: Fraction) -> Item:
+    return Tensor(low.values.full(low.shape(node), number))
+
+
+def add(low: Lowering, node: Node, xs: Sequence[Item], sign: int = 1) -> Item:
+    if any(isinstance(x, Ids) for x in xs) and integral(low.dtype(node)):
+        return indices.combine(low, node, xs)
+    a, b = (finite(x) for x in xs)
+    if a is not None and b is not None:
+        return _constant(low, node, a + sign * b)
+    if b is not None:
+        return xs[0] if b == 0 else low.op("add", low.tensor(xs[0]), other=sign * b)
+    if a is not None:
+        other = low.tensor(xs[1])
+        moved = other if sign > 0 else low.tensor(low.op("mul", other, other=Fraction(-1)))
+        return Tensor(moved) if a == 0 else low.op("add", moved, other=a)
+    return low.op("add" if sign > 0 else "sub", *(low.tensor(x) for x in xs))
+
+
+def subtract(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    return add(low, node, xs, -1)
+
+
+def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    if any(isinstance(x, Ids) for x in xs) and integral(low.dtype(node)):
+        return indices.combine(low, node, xs)
+    a, b = (finite(x) for x in xs)
+    if a is not None and b is not None:
+        return _constant(low, node, a * b)
+    for factor, other in ((a, xs[1]), (b, xs[0])):
+        if factor is not None:
+            return other if factor == 1 else low.op("mul", low.tensor(other), other=factor)
+    return low.op("mul", *(low.tensor(x) for x in xs))
+
+
+def divide(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    if integral(low.dtype(node)):
+        raise Unsupported("a quotient of integers")
+    a, b = (finite(x) for x in xs)
+    if b == 0:
+        raise Unsupported("a division by the constant zero")
+    if a is not None and b is not None:
+        return _constant(low, node, a / b)
+    if b is not None:
+        return low.op("div", low.tensor(xs[0]), other=b)
+    return low.op("div", *(low.tensor(x) for x in xs))
+
+
+def negate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    if isinstance(xs[0], Ids):
+        raise Unsupported("a negated index")
+    number = finite(xs[0])
+    if number is not None:
+        return _constant(low, node, -number)
+    return low.op("mul", low.tensor(xs[0]), other=Fraction(-1))
+
+
+def function(operator: str) -> Rule:
+    return lambda low, node, xs: low.op(operator, low.tensor(xs[0]))
+
+
+def power(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    base, exponent = (finite(x) for x in xs)
+    if exponent is not None:
+        return low.op("pow", low.tensor(xs[0]), exponent=exponent)
+    if base is not None and base > 0:
+        # c ** x is exp(x log c)
+        logarithm = low.op("log", low.values.full(low.shape(node), base))
+        product = low.op("mul", low.tensor(xs[1]), logarithm.value)
+        return low.op("exp", product.value)
+    raise Unsupported("a power of two tensors")
+
+
+def _step(low: Lowering, x: int) -> int:
+    """1 where x > 0, else 0."""
+    return low.op("step", x).value
+
+
+def maximum(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """y + (x - y) step(x - y), which is x or y; of minus infinity, the other one."""
+    if any(isinstance(x, Ids) for x in xs):
+        return indices.combine(low, node, xs)
+    ignored = -inf if node.target == "maximum" else inf
+    for one, other in (xs, xs[::-1]):
+        if number_of(one) == ignored:
+            return other
+    x, y = (low.tensor(i) for i in (xs if node.target == "maximum" else xs[::-1]))
+    if finite(xs[1]) == 0 and node.target == "maximum":
+        return low.op("mul", x, _step(low, x))
+    difference = low.op("sub", x, y).value
+    over = low.op("mul", difference, _step(low, difference)).value
+    return low.op("add", y, over) if node.target == "maximum" else low.op("sub", x, over)
+
+
+def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    if isinstance(xs[1], Ids):
+        return indices.clamp(low, node, xs)
+    lower = Node(node.name, "maximum", node.operands, node.results)
+    upper = Node(node.name, "minimum", node.operands, node.results)
+    return maximum(low, upper, [maximum(low, lower, [xs[1], xs[0]]), xs[2]])
+
+
+def abs(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    if isinstance(xs[0], Ids):
+        raise Unsupported("the magnitude of an index")
+    x = low.tensor(xs[0])
+    double = low.op("mul", _step(low, x), other=Fraction(2)).value
+    return low.op("mul", x, low.op("add", double, other=Fraction(-1)).value)
+
+
+def sign(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    if isinstance(xs[0], Ids):
+        raise Unsupported("the sign of an index")
+    x = low.tensor(xs[0])
+    negative = low.op("mul", x, other=Fraction(-1)).value
+    return low.op("sub", _step(low, x), _step(low, negative))
+
+
+def compare(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Predicates of tensors are numbers, 0 or 1."""
+    if any(isinstance(x, Ids) for x in xs):
+        return indices.combine(low, node, xs)
+    if node.attrs.get("type") == "TOTALORDER":
+        raise Unsupported("comparison in total order")
+    x, y = (low.tensor(i) for i in xs)
+    over = _step(low, low.op("sub", x, y).value)
+    under = _step(low, low.op("sub", y, x).value)
+    match node.attrs.get("direction"):
+        case "GT":
+            return Tensor(over)
+        case "LT":
+            return Tensor(under)
+        case "GE":
+            return _not(low, under)
+        case "LE":
+            return _not(low, over)
+        case "NE":
+            return low.op("add", over, under)
+        case "EQ":
+            return _not(low, low.op("add", over, under).value)
+    raise Unsupported(f"comparison {node.attrs.get('direction')}")
+
+
+def _not(low: Lowering, x: int) -> Tensor:
+    return low.op("add", low.op("mul", x, other=Fraction(-1)).value, other=Fraction(1))
+
+
+def invert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    if low.dtype(node) != "bool":
+        raise Unsupported("bits of integers")
+    if isinstance(xs[0], Ids):
+        negated = tuple(piecewise.negated(f) for f in xs[0].functions)
+        return Ids(xs[0].origin, xs[0].axes, xs[0].shape, negated)
+    return _not(low, low.tensor(xs[0]))
+
+
+def logical(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    if low.dtype(node) != "bool":
+        raise Unsupported("bits of integers")
+    for one, other in (xs, xs[::-1]):
+        number = one.number() if isinstance(one, Known | Ids) else None
+        if number is not None:
+            keeps = bool(number) == (node.target == "and")
+            return other if keeps else one
+    if all(isinstance(x, Ids) for x in xs):
+        return indices.combine(low, node, xs)
+    x, y = (low.tensor(i) for i in xs)
+    both = low.op("mul", x, y).value
+    if node.target == "and":
+        return Tensor(both)
+    return low.op("sub", low.op("add", x, y).value, both)
+
+
+def select(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """p x + (1 - p) y."""
+    p, x, y = xs
+    number = p.number() if isinstance(p, Known | Ids) else None
+    if number is not None:
+        return x if number else y
+    if isinstance(p, Ids):
+        return indices.select(low, node, p, x, y)
+    if isinstance(x, Ids) and isinstance(y, Ids | Known) and integral(low.dtype(node)):
+        raise Unsupported("ids that are chosen by other numbers")
+    for other in (x, y):
+        if isinstance(other, Known) and other.number() is not None and finite(other) is None:
+            raise Unsupported(f"a choice of {other.number()}")
+    chosen = low.tensor(p)
+    parts = []
+    for mask, item in ((chosen, x), (None, y)):
+        number = finite(item)
+        if number == 0:
+            continue
+        if mask is None:
+            mask = _not(low, chosen).value
+        if number is not None:
+            parts.append(low.op("mul", mask, other=number).value if number != 1 else mask)
+        else:
+            parts.append(low.op("mul", mask, low.tensor(item)).value)
+    if not parts:
+        return _constant(low, node, Fraction(0))
+    return Tensor(parts[0]) if len(parts) == 1 else low.op("add", *parts)
+
+
+def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """A cast between floats is the identity over the reals; others by name."""
+    source = low.graph.values[node.operands[0]].dtype
+    target = low.dtype(node)
+    if isinstance(xs[0], Ids):
+        if integral(target) or target == "bool":
+            return indices.cast(xs[0], source, target)
+        return Tensor(low.tensor(xs[0]))
+    if target == "bool" or integral(target):
+        raise Unsupported(f"a conversion from {source} to {target}")
+    return xs[0]
+
+
+def is_finite(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    text = "numbers are finite wherever a program asks (is-finite)"
+    low.recorder.notes.append(Assumption("inferred", "is-finite", node.source.location, text))
+    return _constant(low, node, Fraction(1))
+
+
+def shifted(operator: str, before: int, after: int) -> Rule:
+    """operator(x + before) + after."""
+
+    def rule(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+        x = low.tensor(xs[0])
+        if before:
+            x = low.op("add", x, other=Fraction(before)).value
+        found = low.op(operator, x)
+        return low.op("add", found.value, other=Fraction(after)) if after else found
+
+    return rule

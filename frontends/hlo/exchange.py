@@ -1,0 +1,86 @@
+"""All-to-all as XLA writes it, put together again.
+
+XLA's array form splits and joins one dimension; JAX's ``all_to_all(split, concat)`` becomes that,
+then a reshape that takes the members out as a dimension, a transpose that puts it before the
+dimension to be joined, and a reshape that merges both.  `Exchanged` is what is there after the
+first steps; the last one makes one ``all_to_all`` of them.  Anything else that is done with it
+makes the plain form of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardproof.frontends.graphs.graph import Groups, Shape
+from shardproof.frontends.graphs.recorder import GROUP, Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """``value`` with dimension ``split`` cut among the members of each group.
+
+    ``order``: None before the members are a dimension (``shape`` is the value's); then, for every
+    dimension of ``shape``, which one of the value it is, -1 being the members.
+    """
+
+    value: int
+    split: int
+    groups: Groups
+    shape: Shape
+    order: tuple[int, ...] | None = None
+
+    @property
+    def members(self) -> int:
+        return len(self.groups[0])
+
+
+def reshaped(recorder: Recorder, x: Exchanged, shape: Shape) -> Exchanged | int | None:
+    """After a reshape: with the members as a dimension, or put together; None: something else."""
+    own = recorder.shape(x.value)
+    if x.order is None:
+        d, n = x.split, x.members
+        if shape != (*own[:d], n, own[d] // n, *own[d + 1 :]):
+            return None
+        order = (*range(d), -1, *range(d, len(own)))
+        return Exchanged(x.value, x.split, x.groups, shape, order)
+    at = x.order.index(-1)
+    if x.order[:at] + x.order[at + 1 :] != tuple(range(len(own))) or at == len(own):
+        return None
+    merged = (*x.shape[:at], x.shape[at] * x.shape[at + 1], *x.shape[at + 2 :])
+    if shape != merged or at == x.split:
+        return None
+    attrs = {GROUP: x.groups, "split_dim": x.split, "concat_dim": at}
+    return recorder.append("all_to_all", [x.value], shape, recorder.values[x.value].dtype, attrs)
+
+
+def transposed(x: Exchanged, dims: tuple[int, ...]) -> Exchanged | None:
+    """After a transpose; None: the members are no dimension yet."""
+    if x.order is None:
+        return None
+    return Exchanged(
+        x.value,
+        x.split,
+        x.groups,
+        tuple(x.shape[d] for d in dims),
+        tuple(x.order[d] for d in dims),
+    )
+
+
+def plain(recorder: Recorder, x: Exchanged) -> int:
+    """The value as it is so far: of N positions as 1 x members x rest, the members are exchanged
+    for the 1."""
+    own, d, n = recorder.shape(x.value), x.split, x.members
+    dtype = recorder.values[x.value].dtype
+    before, after = own[:d], own[d + 1 :]
+    wide = recorder.op("view", x.value, size=(*before, 1, n, own[d] // n, *after), dtype=dtype)
+    attrs = {GROUP: x.groups, "split_dim": d + 1, "concat_dim": d}
+    joined = (*before, n, 1, own[d] // n, *after)
+    found = recorder.append("all_to_all", [wide], joined, dtype, attrs)
+    if x.order is None:
+        return recorder.op("view", found, size=own, dtype=dtype)
+    found = recorder.op("view", found, size=(*before, n, own[d] // n, *after), dtype=dtype)
+    natural = (*range(d), -1, *range(d, len(own)))
+    if x.order == natural:
+        return found
+    dims = tuple(natural.index(k) for k in x.order)
+    return recorder.op("permute", found, dims=dims, dtype=dtype)

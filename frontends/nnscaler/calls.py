@@ -1,0 +1,108 @@
+"""How a function's parameters are written, and what a call of it gives for them.
+
+A row of `frontends.nnscaler.functions` is a declared operator and the function's parameters in
+their order, by spaces:
+
+    name          an operand, or (given as a constant) the attribute of that name
+    name:attr     an operand, or the attribute ``attr``
+    name:         an operand, never a constant
+    name?         as above, and None says nothing
+    name=a|b      only these values (None, True, False, numbers) are understood; they say nothing
+    name~         whatever its value, it changes nothing over the reals
+    *name         all that follows by position, as one tuple
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from shardproof.frontends.nnscaler.records import Constant, Tensor
+from shardproof.frontends.untrusted.inert import DType
+
+Arguments = Mapping[str, Constant]
+Rewrite = Callable[[Arguments], tuple[str, dict[str, Constant]]]
+
+
+class Refused(Exception):
+    """What of a call is not understood: a parameter, and its value."""
+
+
+def shown(value: Constant) -> str:
+    """A value of the file for a message."""
+    if value is None or isinstance(value, (bool, int, float, DType)):
+        return str(value)
+    if isinstance(value, str):
+        return ascii(value[:40])
+    return f"of type {type(value).__name__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter: what its value says; see the module."""
+
+    name: str
+    attribute: str
+    optional: bool = False
+    ignored: bool = False
+    only: tuple[object, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A declared operator and the parameters of the function that it is.  ``commutes``: the first
+    two operands may be exchanged, so that the constant is the second.  ``rewrite``: makes operator,
+    operands and attributes (by name, in order) of the arguments, where a row cannot say it."""
+
+    operator: str
+    parameters: tuple[Parameter, ...]
+    commutes: bool = False
+    rewrite: Rewrite | None = None
+
+
+_VALUES: Final[Mapping[str, object]] = {"None": None, "True": True, "False": False}
+
+
+def _value(text: str) -> object:
+    if text in _VALUES:
+        return _VALUES[text]
+    try:
+        return int(text)
+    except ValueError:
+        return float(text) if text.replace(".", "").isdigit() else text
+
+
+def _parameter(text: str) -> Parameter:
+    if text.endswith("~"):
+        return Parameter(text[:-1], "", ignored=True)
+    if "=" in text:
+        name, values = text.split("=")
+        return Parameter(name, "", only=tuple(_value(x) for x in values.split("|")))
+    name, colon, attribute = text.rstrip("?").partition(":")
+    return Parameter(name, attribute if colon else name.lstrip("*"), optional=text.endswith("?"))
+
+
+def function(operator: str, parameters: str, *, commutes: bool = False) -> Function:
+    return Function(operator, tuple(map(_parameter, parameters.split())), commutes)
+
+
+def rewritten(rewrite: Rewrite, parameters: str) -> Function:
+    return Function("", tuple(Parameter(name, name) for name in parameters.split()), False, rewrite)
+
+
+def operand(arguments: Arguments, name: str) -> Tensor:
+    """The tensor that is given for a parameter; raises `Refused` if there is none."""
+    value = arguments.get(name)
+    if not isinstance(value, Tensor):
+        raise Refused(f"{name} {shown(value)}")
+    return value
+
+
+def unless(arguments: Arguments, name: str, *allowed: object) -> None:
+    """Raise `Refused` unless a parameter is absent or has one of these values."""
+    if name in arguments and not any(
+        arguments[name] is x or (arguments[name] == x and type(arguments[name]) is type(x))
+        for x in allowed
+    ):
+        raise Refused(f"{name} {shown(arguments[name])}")

@@ -1,0 +1,162 @@
+"""The table of functions that a plan may hold, and the declared operators that they are.
+
+Signatures and parameters are those of nnScaler's function registry (``graph/parser/mapping.py``,
+``graph/function/function.py`` and ``runtime/function/function.py`` of its main branch) and of
+PyTorch 2.  `frontends.nnscaler.calls` says how a row is written.  What draws random numbers
+(``rand``, ``randn``, dropout), has no particular content (``empty``) or writes into its operand
+(``fill_``, ``setitem``) is in no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from shardproof.frontends.nnscaler import lowerings as low
+from shardproof.frontends.nnscaler.calls import Function, Rewrite, function, rewritten
+
+_RUNTIME: Final = "nnscaler.runtime.function"
+_FUNCTIONAL: Final = "torch.nn.functional"
+
+
+def _twice(rows: Mapping[str, Function]) -> dict[str, Function]:
+    """Functions that are methods of a tensor too."""
+    return {
+        f"{place}.{name}": row for name, row in rows.items() for place in ("torch", "torch.Tensor")
+    }
+
+
+def _lowered(rewrite: Rewrite, parameters: str, *signatures: str) -> dict[str, Function]:
+    return dict.fromkeys(signatures, rewritten(rewrite, parameters))
+
+
+FUNCTIONS: Final[Mapping[str, Function]] = {
+    # Elementwise.
+    **_twice({
+        name: function(name, "input: out=None")
+        for name in (
+            "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "sin", "cos", "erf", "relu", "abs"
+        )
+    }),
+    **{
+        f"{_FUNCTIONAL}.{name}": function(name, "input: inplace=False")
+        for name in ("sigmoid", "tanh", "silu", "relu")
+    },
+    f"{_FUNCTIONAL}.gelu": function("gelu", "input: approximate=none"),
+    "torch._C._nn.gelu": function("gelu", "input: approximate=none"),
+    f"{_FUNCTIONAL}.logsigmoid": function("log_sigmoid", "input:"),
+    "torch._C._nn.log_sigmoid": function("log_sigmoid", "input:"),
+    **_twice({
+        "add": rewritten(low.add, "input other alpha out"),
+        "sub": rewritten(low.sub, "input other alpha out"),
+        "mul": function("mul", "input: other out=None", commutes=True),
+        "multiply": function("mul", "input: other out=None", commutes=True),
+        "div": rewritten(low.div, "input other rounding_mode out"),
+        "true_divide": rewritten(low.div, "input other"),
+        "neg": rewritten(low.neg, "input out"),
+        "pow": function("pow", "input: exponent out=None"),
+        "masked_fill": rewritten(low.masked_fill, "input mask value"),
+        "clone": function("identity", "input: memory_format~"),
+    }),
+    f"{_RUNTIME}.accum": function("add_n", "x: y:? z:?"),
+    # Reductions.
+    **_twice({
+        "sum": function("sum", "input: dim? keepdim dtype=None"),
+        "mean": function("mean", "input: dim? keepdim dtype=None"),
+        "amax": function("amax", "input: dim? keepdim out=None"),
+        "norm": rewritten(low.norm, "input p dim keepdim out dtype"),
+        "softmax": function("softmax", "input: dim dtype?"),
+        "log_softmax": function("log_softmax", "input: dim dtype=None"),
+    }),
+    "torch.functional.norm": rewritten(low.norm, "input p dim keepdim out dtype"),
+    f"{_FUNCTIONAL}.softmax": function("softmax", "input: dim _stacklevel~ dtype?"),
+    f"{_FUNCTIONAL}.log_softmax": function("log_softmax", "input: dim _stacklevel~ dtype=None"),
+    f"{_RUNTIME}.layer_norm": rewritten(low.layer_norm, "input weight bias normalized_shape eps"),
+    f"{_FUNCTIONAL}.layer_norm": rewritten(
+        low.layer_norm, "input normalized_shape weight bias eps"
+    ),
+    # Contractions.
+    f"{_FUNCTIONAL}.linear": function("linear", "input: weight: bias:?"),
+    "torch._C._nn.linear": function("linear", "input: weight: bias:?"),
+    **_twice({
+        "matmul": rewritten(low.matmul, "input other out"),
+        "mm": function("matmul", "input: mat2: out=None"),
+        "bmm": function("matmul", "input: mat2: out=None"),
+        "addmm": rewritten(low.addmm, "input mat1 mat2 beta alpha out"),
+        "baddbmm": rewritten(low.addmm, "input batch1 batch2 beta alpha out"),
+        "outer": rewritten(low.outer, "input vec2 out"),
+    }),
+    **_lowered(low.einsum, "equation *operands", "torch.einsum", "torch.functional.einsum"),
+    f"{_RUNTIME}.einsum": rewritten(low.einsum, "*operands equation"),
+    f"{_FUNCTIONAL}.scaled_dot_product_attention": rewritten(
+        low.attention, "query key value attn_mask dropout_p is_causal scale enable_gqa"
+    ),
+    "torch._C._nn.scaled_dot_product_attention": rewritten(
+        low.attention, "query key value attn_mask dropout_p is_causal scale enable_gqa"
+    ),
+    f"{_RUNTIME}.embedding": function("embedding", "input: weight: padding_idx start stop"),
+    # Shapes.
+    "torch.Tensor.view": function("view", "input: *size"),
+    "torch.Tensor.reshape": function("view", "input: *shape:size"),
+    "torch.reshape": function("view", "input: *shape:size"),
+    "torch.Tensor.contiguous": function("contiguous", "input: memory_format~"),
+    **_twice({
+        "transpose": function("transpose", "input: dim0 dim1"),
+        "permute": rewritten(low.permute, "input *dims"),
+        "squeeze": rewritten(low.squeeze, "input dim"),
+        "unsqueeze": rewritten(low.unsqueeze, "input dim"),
+        "flatten": rewritten(low.flatten, "input start_dim end_dim"),
+        "chunk": rewritten(low.chunk, "input chunks dim"),
+        "split": rewritten(low.split, "tensor split_size_or_sections dim"),
+        "select": rewritten(low.select, "input dim index"),
+        "narrow": rewritten(low.narrow, "input dim start length"),
+    }),
+    "torch.functional.split": rewritten(low.split, "tensor split_size_or_sections dim"),
+    "torch.Tensor.expand": rewritten(low.expand, "input *size"),
+    "torch.Tensor.expand_as": rewritten(low.expand_as, "input other"),
+    "torch.Tensor.repeat": rewritten(low.repeat, "input *sizes"),
+    "torch.cat": rewritten(low.cat, "tensors dim out"),
+    "torch.stack": rewritten(low.stack, "tensors dim out"),
+    f"{_RUNTIME}.cat": rewritten(low.cat, "*tensors dim"),
+    f"{_RUNTIME}.stack": rewritten(low.stack, "*tensors dim"),
+    f"{_RUNTIME}.fullslice": rewritten(low.fullslice, "input *slicers"),
+    f"{_RUNTIME}.identity": function("identity", "tensor:"),
+    f"{_RUNTIME}.multiref": function("multiref", "tensor: times"),
+    # Casts.
+    "torch.Tensor.float": low.cast_to("float32"),
+    "torch.Tensor.half": low.cast_to("float16"),
+    "torch.Tensor.bfloat16": low.cast_to("bfloat16"),
+    "torch.Tensor.double": low.cast_to("float64"),
+    "torch.Tensor.int": low.cast_to("int32"),
+    "torch.Tensor.long": low.cast_to("int64"),
+    "torch.Tensor.bool": low.cast_to("bool"),
+    "torch.Tensor.type_as": rewritten(low.cast, "tensor other"),
+    "torch.Tensor.to": rewritten(
+        low.cast, "tensor dtype device non_blocking copy memory_format other dtype_or_device"
+    ),
+    f"{_RUNTIME}.to": rewritten(low.cast, "tensor dtype_or_device dtype"),
+    # Dropout that does nothing, and constants.
+    f"{_FUNCTIONAL}.dropout": rewritten(low.dropout, "input p training inplace"),
+    f"{_RUNTIME}.nndropout": rewritten(low.dropout, "input p inplace"),
+    f"{_RUNTIME}.zeros": low.constant_of(0),
+    f"{_RUNTIME}.ones": low.constant_of(1),
+    f"{_RUNTIME}.full": low.constant_of(None),
+    "torch.zeros_like": low.constant_like(0),
+    "torch.ones_like": low.constant_like(1),
+    "torch.full_like": low.constant_like(None),
+}  # fmt: skip
+
+#: Functions of the model's own code, by the last part of their signature.
+BY_NAME: Final[Mapping[str, Function]] = {
+    "create_mask": function("create_mask", "tokens: h:"),
+    "apply_mask": function("apply_mask", "x: mask:"),
+    "apply_rotary_emb": function("apply_rotary_emb", "xq: xk: freqs_cis:"),
+    "gate_fw": function(
+        "gate_fw", "x: weight: bias:? n_groups topk_groups topk route_scale score_func"
+    ),
+    "nnscaler_moe_gmm": function(
+        "nnscaler_moe_gmm",
+        "x: indices: weights: gate_projs: up_projs: down_projs: n_routed_experts~ "
+        "local_expert_start local_expert_end",
+    ),
+}

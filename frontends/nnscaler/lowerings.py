@@ -1,0 +1,448 @@
+"""Calls that a row of parameters cannot say: what they are, by their arguments.
+
+Each function takes the arguments of a call by parameter and gives the declared operator with its
+operands and attributes, in order; what it does not understand it refuses by name (`Refused`).
+Shapes are those that the plan records for the operands; what an operator makes of them is compared
+with what it records for the results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from shardproof.frontends.nnscaler.calls import (
+    Arguments,
+    Function,
+    Refused,
+    operand,
+    rewritten,
+    shown,
+    unless,
+)
+from shardproof.frontends.nnscaler.records import Constant, Tensor
+from shardproof.frontends.untrusted.inert import DType
+
+Lowered = tuple[str, dict[str, Constant]]
+
+#: Parts that one tensor may be cut into.
+_MOST_PARTS: Final = 4096
+_INTEGERS: Final = ("bool", "uint8", "int8", "int16", "int32", "int64")
+
+
+def whole(arguments: Arguments, name: str, default: int | None = None) -> int:
+    """An integer argument; raises `Refused` for anything else."""
+    value = arguments.get(name, default)
+    if type(value) is not int:
+        raise Refused(f"{name} {shown(value)}")
+    return value
+
+
+def wholes(value: Constant, name: str) -> tuple[int, ...]:
+    """One integer or several."""
+    found = value if isinstance(value, tuple) else (value,)
+    if any(type(item) is not int for item in found):
+        raise Refused(f"{name} {shown(value)}")
+    return tuple(item for item in found if isinstance(item, int))
+
+
+def dim_of(dim: int, rank: int) -> int:
+    if not -rank <= dim < rank:
+        raise Refused(f"dimension {dim} of {rank}")
+    return dim % rank
+
+
+def real(arguments: Arguments, name: str, default: float) -> Constant:
+    """A number; None is the default."""
+    value = arguments.get(name)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise Refused(f"{name} {shown(value)}")
+    return value
+
+
+# -- casts -----------------------------------------------------------------------------------------
+
+
+def cast(arguments: Arguments) -> Lowered:
+    """A cast, by whatever parameter its type is given; a device changes nothing."""
+    x = operand(arguments, "tensor")
+    kinds: list[Constant] = []
+    for name, value in arguments.items():
+        if isinstance(value, DType):
+            kinds.append(value)
+        elif isinstance(value, Tensor) and name != "tensor":
+            kinds.append(value.dtype)
+        elif not isinstance(value, (bool, str, type(None), Tensor)):
+            raise Refused(f"{name} {shown(value)}")
+    if len(kinds) > 1:
+        raise Refused("two types")
+    if not kinds:
+        return "identity", {"tensor": x}
+    wanted = kinds[0].name if isinstance(kinds[0], DType) else str(kinds[0])
+    if _holds(wanted, x.dtype):
+        return "identity", {"tensor": x}
+    return "to", {"tensor": x, "dtype": wanted}
+
+
+def _holds(wanted: str, given: str) -> bool:
+    """Whether an integer type holds all numbers of another."""
+    known = wanted in _INTEGERS and given in _INTEGERS and "uint8" not in (wanted, given)
+    return known and _INTEGERS.index(wanted) >= _INTEGERS.index(given)
+
+
+def cast_to(kind: str) -> Function:
+    """``tensor.float()`` and the like."""
+
+    def rewrite(arguments: Arguments) -> Lowered:
+        name, found = cast({"tensor": operand(arguments, "tensor"), "dtype": DType("torch", kind)})
+        return ("float" if (name, kind) == ("to", "float32") else name), found
+
+    return rewritten(rewrite, "tensor memory_format")
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+
+def add(arguments: Arguments) -> Lowered:
+    return _sum(arguments, 1)
+
+
+def sub(arguments: Arguments) -> Lowered:
+    return _sum(arguments, -1)
+
+
+def _sum(arguments: Arguments, sign: int) -> Lowered:
+    """x ± alpha y, where either may be a constant."""
+    unless(arguments, "out", None)
+    x, y, alpha = arguments.get("input"), arguments.get("other"), real(arguments, "alpha", 1)
+    assert isinstance(alpha, (int, float))
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        if sign < 0 and alpha == 1:
+            return "sub", {"input": x, "other": y}
+        return "add", {"input": x, "other": y, "alpha": sign * alpha}
+    if isinstance(x, Tensor):
+        shift = real(arguments, "other", 0)
+        if sign < 0 and alpha == 1:
+            return "sub", {"input": x, "other": shift}
+        return "add", {"input": x, "other": shift, "alpha": sign * alpha}
+    if isinstance(y, Tensor) and "input" in arguments:
+        shift = real(arguments, "input", 0)
+        if sign > 0 and alpha == 1:
+            return "add", {"input": y, "other": shift}
+        return "affine", {"input": y, "factor": sign * alpha, "shift": shift}
+    raise Refused("constant operands")
+
+
+def div(arguments: Arguments) -> Lowered:
+    unless(arguments, "rounding_mode", None)
+    unless(arguments, "out", None)
+    x, y = arguments.get("input"), arguments.get("other")
+    if isinstance(x, Tensor):
+        return "div", {
+            "input": x,
+            "other": y if isinstance(y, Tensor) else real(arguments, "other", 0),
+        }
+    if isinstance(y, Tensor):
+        return "reciprocal", {"other": y, "numerator": real(arguments, "input", 0)}
+    raise Refused("constant operands")
+
+
+def neg(arguments: Arguments) -> Lowered:
+    unless(arguments, "out", None)
+    return "mul", {"input": operand(arguments, "input"), "other": -1}
+
+
+def masked_fill(arguments: Arguments) -> Lowered:
+    found: dict[str, Constant] = {
+        "input": operand(arguments, "input"),
+        "mask": operand(arguments, "mask"),
+    }
+    if isinstance(arguments.get("value"), Tensor) or arguments.get("value") is None:
+        raise Refused(f"value {shown(arguments.get('value'))}")
+    return "masked_fill", {**found, "value": real(arguments, "value", 0)}
+
+
+def dropout(arguments: Arguments) -> Lowered:
+    """Nothing where p is 0, or where the plan says that it does not train."""
+    x, p = operand(arguments, "input"), arguments.get("p", 0.5)
+    unless(arguments, "inplace", False)
+    if arguments.get("training") is False or (isinstance(p, (int, float)) and p == 0):
+        return "identity", {"input": x}
+    raise Refused(f"p {shown(p)}")
+
+
+# -- contractions ----------------------------------------------------------------------------------
+
+
+def matmul(arguments: Arguments) -> Lowered:
+    """As PyTorch's, by the ranks of the operands; batches are not broadcast against each other."""
+    unless(arguments, "out", None)
+    x, y = operand(arguments, "input"), operand(arguments, "other")
+    a, b = len(x.shape), len(y.shape)
+    if a == b >= 2:
+        return "matmul", {"input": x, "other": y}
+    lead = "abcdefghij"[: max(a, b) - 2] if max(a, b) > 2 else ""
+    left = "k" if a == 1 else (lead if a > 2 else "") + "mk"
+    right = "k" if b == 1 else (lead if b > 2 else "") + "kn"
+    if a < 1 or b < 1 or min(a, b) > 2 or max(a, b) > 12:
+        raise Refused(f"operands of {a} and {b} dimensions")
+    out = lead + ("m" if a > 1 else "") + ("n" if b > 1 else "")
+    return "einsum", {"input": x, "other": y, "equation": f"{left},{right}->{out}"}
+
+
+def addmm(arguments: Arguments) -> Lowered:
+    unless(arguments, "out", None)
+    names = [name for name in ("input", "mat1", "mat2", "batch1", "batch2") if name in arguments]
+    tensors = {name: operand(arguments, name) for name in names}
+    scales = {name: real(arguments, name, 1) for name in ("alpha", "beta")}
+    return "addmm", {**tensors, **scales}
+
+
+def outer(arguments: Arguments) -> Lowered:
+    unless(arguments, "out", None)
+    x, y = operand(arguments, "input"), operand(arguments, "vec2")
+    return "einsum", {"input": x, "vec2": y, "equation": "a,b->ab"}
+
+
+def einsum(arguments: Arguments) -> Lowered:
+    """The equation as PyTorch reads it: without a result, the letters that occur once, sorted."""
+    equation, operands = arguments.get("equation"), arguments.get("*operands", ())
+    if not isinstance(equation, str) or not isinstance(operands, tuple):
+        raise Refused(f"equation {shown(equation)}")
+    text = equation.replace(" ", "")
+    if "->" not in text:
+        letters = text.replace(",", "")
+        text += "->" + "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
+    tensors = _tensors(operands, "operands")
+    return "einsum", {**tensors, "equation": text}
+
+
+def _tensors(values: Sequence[Constant], name: str) -> dict[str, Constant]:
+    if not values or not all(isinstance(x, Tensor) for x in values):
+        raise Refused(f"{name} that are no tensors")
+    return {f"{name}.{i}": x for i, x in enumerate(values)}
+
+
+def layer_norm(arguments: Arguments) -> Lowered:
+    x = operand(arguments, "input")
+    unless(arguments, "normalized_shape", x.shape[-1:], x.shape[-1])
+    found: dict[str, Constant] = {"input": x, "weight": operand(arguments, "weight")}
+    if arguments.get("bias") is not None:
+        found["bias"] = operand(arguments, "bias")
+    return "layernorm", {**found, "eps": real(arguments, "eps", 1e-5)}
+
+
+def norm(arguments: Arguments) -> Lowered:
+    unless(arguments, "p", "fro", 2, 2.0)
+    unless(arguments, "dtype", None)
+    unless(arguments, "out", None)
+    x, dim = operand(arguments, "input"), arguments.get("dim")
+    found: dict[str, Constant] = {"input": x}
+    if dim is not None:
+        found["dim"] = wholes(dim, "dim")
+        found["keepdim"] = arguments.get("keepdim", False)
+    return "norm", found
+
+
+def attention(arguments: Arguments) -> Lowered:
+    unless(arguments, "attn_mask", None)
+    unless(arguments, "dropout_p", 0, 0.0)
+    unless(arguments, "enable_gqa", False)
+    unless(arguments, "is_causal", True, False)
+    names = ("query", "key", "value")
+    tensors: dict[str, Constant] = {name: operand(arguments, name) for name in names}
+    size = operand(arguments, "query").shape[-1]
+    scale = real(arguments, "scale", 1 / math.sqrt(size) if size else 1)
+    causal = arguments.get("is_causal", False)
+    return "scaled_dot_product_attention", {**tensors, "scale": scale, "is_causal": causal}
+
+
+# -- shapes ----------------------------------------------------------------------------------------
+
+
+def squeeze(arguments: Arguments) -> Lowered:
+    x = operand(arguments, "input")
+    rank, dim = len(x.shape), arguments.get("dim")
+    dims = range(rank) if dim is None else [dim_of(d, rank) for d in wholes(dim, "dim")]
+    size = tuple(n for i, n in enumerate(x.shape) if i not in dims or n != 1)
+    return "view", {"input": x, "size": size}
+
+
+def unsqueeze(arguments: Arguments) -> Lowered:
+    x = operand(arguments, "input")
+    dim = dim_of(whole(arguments, "dim"), len(x.shape) + 1)
+    return "view", {"input": x, "size": (*x.shape[:dim], 1, *x.shape[dim:])}
+
+
+def flatten(arguments: Arguments) -> Lowered:
+    x = operand(arguments, "input")
+    rank = len(x.shape)
+    first = dim_of(whole(arguments, "start_dim", 0), rank)
+    last = dim_of(whole(arguments, "end_dim", -1), rank)
+    if last < first:
+        raise Refused(f"dimensions {first} to {last}")
+    size = math.prod(x.shape[first : last + 1])
+    return "view", {"input": x, "size": (*x.shape[:first], size, *x.shape[last + 1 :])}
+
+
+def permute(arguments: Arguments) -> Lowered:
+    x = operand(arguments, "input")
+    dims = wholes(arguments.get("*dims"), "dims")
+    return "permute", {"input": x, "dims": tuple(dim_of(d, len(x.shape)) for d in dims)}
+
+
+def expand(arguments: Arguments) -> Lowered:
+    x, size = operand(arguments, "input"), wholes(arguments.get("*size"), "size")
+    return ("expand" if len(size) == len(x.shape) else "broadcast_to"), {"input": x, "size": size}
+
+
+def expand_as(arguments: Arguments) -> Lowered:
+    return expand(
+        {"input": operand(arguments, "input"), "*size": operand(arguments, "other").shape}
+    )
+
+
+def repeat(arguments: Arguments) -> Lowered:
+    """The whole tensor, so many times along each dimension, more of which may lead."""
+    x, times = operand(arguments, "input"), wholes(arguments.get("*sizes"), "sizes")
+    rank, lead = len(x.shape), len(times) - len(x.shape)
+    if lead < 0 or len(times) > 12 or any(n < 1 for n in times):
+        raise Refused(f"sizes {list(times)}")
+    old, new = "abcdefghijkl"[:rank], "mnopqrstuvwx"[: len(times)]
+    inner = "".join(n + (old[i - lead] if i >= lead else "") for i, n in enumerate(new))
+    return "rearrange", {
+        "input": x, "groups": (1,) * rank, "split": (-1,) * rank, "equation": f"{old}->{inner}",
+        "sizes": times, "merge": tuple(2 if i >= lead else 1 for i in range(len(times))),
+    }  # fmt: skip
+
+
+def cat(arguments: Arguments) -> Lowered:
+    return "concat", {**_listed(arguments), "dim": whole(arguments, "dim", 0)}
+
+
+def stack(arguments: Arguments) -> Lowered:
+    return "stack", {**_listed(arguments), "dim": whole(arguments, "dim", 0)}
+
+
+def _listed(arguments: Arguments) -> dict[str, Constant]:
+    unless(arguments, "out", None)
+    values = arguments.get("*tensors", arguments.get("tensors"))
+    return _tensors(values if isinstance(values, tuple) else (values,), "tensors")
+
+
+def chunk(arguments: Arguments) -> Lowered:
+    x = operand(arguments, "input")
+    dim = dim_of(whole(arguments, "dim", 0), len(x.shape))
+    count = whole(arguments, "chunks")
+    if count < 1:
+        raise Refused(f"chunks {count}")
+    step = max(1, -(-x.shape[dim] // count))
+    return _parts(x, dim, step)
+
+
+def split(arguments: Arguments) -> Lowered:
+    x, given = operand(arguments, "tensor"), arguments.get("split_size_or_sections")
+    dim = dim_of(whole(arguments, "dim", 0), len(x.shape))
+    if isinstance(given, tuple):
+        return _cut(x, dim, wholes(given, "sections"))
+    step = whole(arguments, "split_size_or_sections")
+    if step < 1:
+        raise Refused(f"split_size_or_sections {step}")
+    return _parts(x, dim, step)
+
+
+def _parts(x: Tensor, dim: int, step: int) -> Lowered:
+    size = x.shape[dim]
+    if size > _MOST_PARTS * step:
+        raise Refused(f"more than {_MOST_PARTS} parts")
+    return _cut(x, dim, tuple(min(step, size - low) for low in range(0, size, step)))
+
+
+def _cut(x: Tensor, dim: int, sizes: tuple[int, ...]) -> Lowered:
+    return "split", {"input": x, "sizes": sizes, "dim": dim, "parts": len(sizes)}
+
+
+def select(arguments: Arguments) -> Lowered:
+    x = operand(arguments, "input")
+    dim = dim_of(whole(arguments, "dim"), len(x.shape))
+    return _box(x, [slice(None)] * dim + [whole(arguments, "index")])
+
+
+def narrow(arguments: Arguments) -> Lowered:
+    x = operand(arguments, "input")
+    dim = dim_of(whole(arguments, "dim"), len(x.shape))
+    start, length = whole(arguments, "start"), whole(arguments, "length")
+    start = start + x.shape[dim] if start < 0 else start
+    return _box(x, [slice(None)] * dim + [slice(start, start + length)])
+
+
+def fullslice(arguments: Arguments) -> Lowered:
+    """``x[slicers]`` by integers, slices without a step, and None."""
+    slicers = arguments.get("*slicers", ())
+    return _box(operand(arguments, "input"), slicers if isinstance(slicers, tuple) else (slicers,))
+
+
+def _box(x: Tensor, slicers: Sequence[Constant]) -> Lowered:
+    starts: list[int] = []
+    sizes: list[int] = []
+    kept: list[int] = []
+    for slicer in slicers:
+        if slicer is None:
+            kept.append(-1)
+            continue
+        if len(starts) == len(x.shape):
+            raise Refused(f"{len(slicers)} slices of {len(x.shape)} dimensions")
+        size = x.shape[len(starts)]
+        if type(slicer) is int:
+            if not -size <= slicer < size:
+                raise Refused(f"position {slicer} of {size}")
+            starts.append(slicer % size)
+            sizes.append(1)
+        elif isinstance(slicer, slice) and slicer.step in (None, 1):
+            ends = (slicer.start, slicer.stop)
+            if any(not (end is None or type(end) is int) for end in ends):
+                raise Refused(f"a slice {shown(ends)}")
+            low, high, _ = slice(*ends).indices(size)
+            kept.append(len(starts))
+            starts.append(low)
+            sizes.append(max(0, high - low))
+        else:
+            raise Refused(f"a slice {shown(slicer)}")
+    rest = range(len(starts), len(x.shape))
+    return "index", {
+        "input": x, "starts": (*starts, *(0 for _ in rest)), "sizes": (*sizes, *(-1 for _ in rest)),
+        "kept": (*kept, *rest),
+    }  # fmt: skip
+
+
+# -- constants -------------------------------------------------------------------------------------
+
+
+def constant_of(value: float | None) -> Function:
+    """``zeros``, ``ones`` and ``full``; a scalar has one position, as nnScaler makes it."""
+
+    def rewrite(arguments: Arguments) -> Lowered:
+        unless(arguments, "requires_grad", False)
+        size = wholes(arguments.get("size"), "size") or (1,)
+        number = real(arguments, "fill_value", 0) if value is None else value
+        if value is None and "fill_value" not in arguments:
+            raise Refused("no fill_value")
+        return "full", {"size": size, "value": number}
+
+    names = "size fill_value dtype requires_grad" if value is None else "size dtype requires_grad"
+    return rewritten(rewrite, names)
+
+
+def constant_like(value: float | None) -> Function:
+    """``zeros_like`` and the like."""
+
+    def rewrite(arguments: Arguments) -> Lowered:
+        unless(arguments, "requires_grad", False)
+        unless(arguments, "memory_format", None)
+        number = real(arguments, "fill_value", 0) if value is None else value
+        return "full", {"size": operand(arguments, "input").shape, "value": number}
+
+    names = "dtype layout device requires_grad memory_format"
+    return rewritten(rewrite, f"input {'fill_value ' if value is None else ''}{names}")

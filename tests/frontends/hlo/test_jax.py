@@ -1,0 +1,155 @@
+"""Against JAX itself: what is read computes what JAX computes, and steps verified as users write
+them."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="JAX is not installed (shardproof[jax])")
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import shardproof.jax as sj
+from shardproof.frontends.hlo import evaluate, inline, read, stablehlo, text
+from tests.frontends.hlo.functions import CASES, mapped
+
+F = jnp.float32
+S = jax.ShapeDtypeStruct
+X, A, B = S((8, 16), F), S((16, 32), F), S((32, 16), F)
+
+
+def two(x: Any, a: Any, b: Any) -> Any:
+    return jnp.tanh(x @ a) @ b
+
+
+def twin(f: Any) -> Any:
+    return mapped(f, (P("dp"), P(None, "tp"), P("tp")), P("dp"))
+
+
+def loss(p: Any, x: Any) -> Any:
+    return jnp.sum(jnp.tanh(x @ p["a"]) @ p["b"])
+
+
+def replicas(reduce: Any) -> Any:
+    """Gradients of replicas, reduced by ``reduce``."""
+
+    def step(p: Any, x: Any) -> Any:
+        return jax.tree.map(reduce, jax.grad(loss)(p, x))
+
+    return mapped(step, (P(), P("dp")), P())
+
+
+def verdict(folder: Path, step: Any, **stated: Any) -> sj.Result:
+    return sj.verify(step, out=folder / "run", cache_dir=folder / "cache", **stated)
+
+
+MESH = {"dp": 2, "tp": 4}
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n != "scanned"])
+def test_right_steps_are_proved(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    result = verdict(
+        tmp_path,
+        case.step,
+        args=case.args,
+        mesh=case.mesh,
+        in_shardings=case.in_shardings,
+        out_shardings=case.out_shardings,
+        parallel=case.parallel,
+    )
+    assert result.verdict == "proved", result.reason
+
+
+TWINS = {
+    "psum": (lambda x, a, b: lax.psum(two(x, a, b), "tp"), "proved"),
+    "no psum": (two, "refuted"),
+    "a mean for a sum": (lambda x, a, b: lax.pmean(two(x, a, b), "tp"), "refuted"),
+    "the wrong axis": (lambda x, a, b: lax.psum(two(x, a, b), "dp"), "refuted"),
+    "twice": (lambda x, a, b: lax.psum(lax.psum(two(x, a, b), "tp"), "tp"), "refuted"),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_shard_map_twins(name: str, tmp_path: Path) -> None:
+    parallel, expected = TWINS[name]
+    result = verdict(tmp_path, two, parallel=twin(parallel), args=(X, A, B), mesh=MESH)
+    assert result.verdict == expected, result.reason
+
+
+REPLICAS = {
+    "psum": (lambda g: lax.psum(g, "dp"), "proved"),
+    "missing": (lambda g: g, "refuted"),
+    "mean": (lambda g: lax.pmean(g, "dp"), "refuted"),
+    "psum of a sum": (lambda g: lax.psum(lax.psum(g, "dp"), "dp"), "refuted"),
+}
+
+
+@pytest.mark.parametrize("name", REPLICAS)
+def test_gradients_of_replicas(name: str, tmp_path: Path) -> None:
+    reduce, expected = REPLICAS[name]
+    weights = {"a": S((16, 32), F), "b": S((32, 16), F)}
+    result = verdict(
+        tmp_path,
+        jax.grad(loss),
+        parallel=replicas(reduce),
+        args=(weights, X),
+        mesh={"dp": 2},
+    )
+    assert result.verdict == expected, result.reason
+
+
+def test_what_cannot_be_lowered_is_told(tmp_path: Path) -> None:
+    result = verdict(tmp_path, lambda x: x @ x, args=(X,), mesh={"dp": 2})
+    assert result.verdict == "invalid input"
+    assert "dot_general" in result.reason or "contracting" in result.reason
+    result = verdict(tmp_path, lambda x: x, args=(X,), mesh=("dp", 2))
+    assert "expected names and extents" in result.reason
+
+
+def _values(case: Any) -> list[Any]:
+    rng = np.random.default_rng(0)
+    found = []
+    for leaf in jax.tree.leaves(tuple(case.args)):
+        whole = np.issubdtype(leaf.dtype, np.integer)
+        found.append(
+            rng.integers(0, 32, leaf.shape).astype(leaf.dtype)
+            if whole
+            else rng.normal(size=leaf.shape).astype(leaf.dtype)
+        )
+    return found
+
+
+def _compared() -> None:
+    """In a child of its own: it starts JAX."""
+    jax.config.update("jax_platforms", "cpu")
+    for name, case in CASES.items():
+        values = _values(case)
+        tree = jax.tree.unflatten(jax.tree.structure(tuple(case.args)), values)
+        expected = jax.tree.leaves(case.step(*tree))
+        low = jax.jit(case.step, keep_unused=True).lower(*case.args)
+        for graph in (
+            inline.graph(text.parse(low.as_text(dialect="hlo"))),
+            inline.graph(stablehlo.parse(low.as_text())),
+            read.parsed(low.as_text()),
+        ):
+            found = evaluate.run(graph, [values])[0]
+            for x, y in zip(found, expected, strict=True):
+                np.testing.assert_allclose(
+                    x, np.asarray(y), rtol=2e-3, atol=2e-4 * float(np.abs(y).max()), err_msg=name
+                )
+
+
+def test_what_is_read_computes_what_jax_computes() -> None:
+    child = multiprocessing.get_context("fork").Process(target=_compared)
+    child.start()
+    child.join(300)
+    assert child.exitcode == 0

@@ -1,0 +1,98 @@
+"""Partitioned programs as XLA writes them: right ones proved, and each wrong twin not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import shardproof
+from tests.frontends.hlo.test_read import SAMPLES, sample
+
+
+def verdict(name: str, parallel: str, folder: Path) -> shardproof.Result:
+    path = folder / f"{name}.parallel.hlo"
+    path.write_text(parallel)
+    return shardproof.verify(
+        SAMPLES / f"{name}.single.hlo", path, out=folder / "run", cache_dir=folder / "cache"
+    )
+
+
+@pytest.mark.parametrize("name", ["mlp", "fsdp", "block", "language", "ring", "experts"])
+def test_what_xla_partitions_is_proved(name: str, tmp_path: Path) -> None:
+    result = verdict(name, sample(name, "parallel"), tmp_path)
+    assert result.verdict == "proved", result.reason
+    assert all(c.holds for c in result.conclusions)
+
+
+def changed(text: str, old: str, new: str, count: int = 1) -> str:
+    """``text`` with a place that is there replaced."""
+    found, number = re.subn(old, new, text, count=count)
+    assert number, old
+    return found
+
+
+#: What is changed in the parallel text of a sample, which is proved without.
+WRONG = {
+    "an all-reduce over tp is missing": (
+        "block",
+        r"all-reduce\((%[\w.]+)\), channel_id=1, .*?to_apply=%[\w.]+",
+        r"copy(\1)",
+    ),
+    "an all-reduce over dp is missing": (
+        "mlp",
+        r"all-reduce\((%[\w.]+)\), channel_id=\d+, replica_groups=\{\{0,4.*?to_apply=%[\w.]+",
+        r"copy(\1)",
+    ),
+    "an all-reduce along the wrong axis": (
+        "block",
+        r"replica_groups=\[2,4\]<=\[8\]",
+        "replica_groups=[4,2]<=[2,4]T(1,0)",
+    ),
+    "a mean where there is a sum": (
+        "fsdp",
+        r"(%constant[\w.]* = f32\[\] constant\()0.03125\)",
+        r"\g<1>0.0625)",
+    ),
+    "another attention scale": ("block", r"(= f32\[\] constant\()2\)", r"\g<1>4)"),
+    "the vocabulary one row off": (
+        "language",
+        r"constant\(\{0, 8, 16, 24, 0, 8, 16, 24\}\)",
+        "constant({1, 9, 17, 25, 1, 9, 17, 25})",
+    ),
+    "another target of a permutation": (
+        "ring",
+        r"\{\{0,1\},\{1,2\},\{2,3\},\{3,0\}\}",
+        "{{0,3},{1,0},{2,1},{3,2}}",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", WRONG)
+def test_a_wrong_twin_is_refuted(why: str, tmp_path: Path) -> None:
+    name, old, new = WRONG[why]
+    result = verdict(name, changed(sample(name, "parallel"), old, new, 0), tmp_path)
+    assert result.verdict == "refuted", (result.verdict, result.reason)
+
+
+def test_an_unknown_operator_is_named(tmp_path: Path) -> None:
+    text = changed(sample("mlp", "parallel"), r" tanh\(", " round-nearest-even(")
+    result = verdict("mlp", text, tmp_path)
+    assert result.verdict == "inconclusive"
+    assert "round-nearest-even of HLO" in result.reason
+
+
+def test_another_mask_is_not_proved(tmp_path: Path) -> None:
+    """Constants of the parallel side are boxes of the single side's, with the same numbers."""
+    text = changed(sample("block", "parallel"), "direction=GE", "direction=GT")
+    result = verdict("block", text, tmp_path)
+    assert result.verdict == "inconclusive"
+    assert "constant of numbers that the single side does not hold" in result.reason
+
+
+def test_a_missing_line_is_told(tmp_path: Path) -> None:
+    text = sample("mlp", "parallel").replace("ROOT ", "ROOT ROOT ")
+    result = verdict("mlp", text, tmp_path)
+    assert result.verdict == "invalid input"
+    assert "line" in result.reason

@@ -1,0 +1,626 @@
+"""Plans run as nnScaler's runtime runs them: a thread for each rank, PyTorch's autograd per segment.
+
+This is the judge of the reader: written from the runtime's sources (``runtime/executor.py``,
+``runtime/adapter``, ``codegen/schedule``), on PyTorch in float64, and it shares nothing with the
+engine.  What a plan records of its backward pass is not read, but for the primitives of backward
+adapters: gradients are those of autograd.
+
+- A forward segment detaches its inputs; its backward starts autograd at the outputs whose gradients
+  it is given (the loss: at 1) and gives what has accumulated at the detached inputs.  The inputs are
+  those of the forward call that is first in line.
+- An adapter inside a segment is an autograd function; outside it is a call.
+- Sends are buffered.  A rank that waits for what cannot come is `Stuck`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.records import Tensor as Part
+from tests.frontends.runtime_functions import call
+
+Ranks = tuple[int, ...]
+REAL = torch.float64
+SECONDS = 30.0
+
+
+class Stuck(Exception):
+    """A rank waits for ever, or fails: what it would do in reality is hang or raise."""
+
+
+class World:
+    """What ranks exchange: messages on their way, and who waits in which collective."""
+
+    def __init__(self, ranks: int) -> None:
+        self.changed = threading.Condition()
+        self.version = 0
+        self.seen: dict[int, int] = {}
+        self.alive = set(range(ranks))
+        self.failure: BaseException | None = None
+        self.mail: dict[tuple[int, int], deque[Tensor]] = defaultdict(deque)
+        self.issued: dict[tuple[int, Ranks], int] = defaultdict(int)
+        self.joined: dict[tuple[Ranks, int], dict[int, tuple[Any, Tensor | None]]] = defaultdict(
+            dict
+        )
+
+    def tell(self) -> None:
+        self.version += 1
+        self.changed.notify_all()
+
+    def ended(self, rank: int, failure: BaseException | None) -> None:
+        with self.changed:
+            self.alive.discard(rank)
+            self.failure = self.failure or failure
+            self.tell()
+
+    def wait(self, rank: int, ready: Callable[[], bool]) -> None:
+        """Until ``ready``; `Stuck` as soon as every rank that is left waits for another one."""
+        while not ready():
+            if self.failure is not None:
+                raise Stuck("another rank has failed")
+            self.seen[rank] = self.version
+            if all(self.seen.get(r) == self.version for r in self.alive):
+                raise Stuck(f"rank {rank} waits for ever")
+            if not self.changed.wait(SECONDS):
+                raise Stuck(f"rank {rank} has waited for {SECONDS} s")
+        self.seen.pop(rank, None)
+
+    def send(self, source: int, target: int, x: Tensor) -> None:
+        if source == target:
+            raise Stuck("a rank cannot send to itself")
+        with self.changed:
+            self.mail[source, target].append(x.detach().clone())
+            self.tell()
+
+    def receive(self, source: int, target: int, shape: Sequence[int]) -> Tensor:
+        with self.changed:
+            box = self.mail[source, target]
+            self.wait(target, lambda: bool(box))
+            x = box.popleft()
+        if tuple(x.shape) != tuple(shape):
+            raise Stuck(f"rank {target} receives {list(x.shape)} into {list(shape)}")
+        return x
+
+    def meet(self, rank: int, ranks: Sequence[int], what: Any, x: Tensor | None) -> list[Tensor]:
+        """What each member of a group brings to a collective, in group order."""
+        group = tuple(sorted(set(ranks)))
+        if rank not in group:
+            raise Stuck(f"rank {rank} is not in its group {group}")
+        with self.changed:
+            turn = self.issued[rank, group]
+            self.issued[rank, group] += 1
+            here = self.joined[group, turn]
+            here[rank] = (what, None if x is None else x.detach().clone())
+            self.tell()
+            self.wait(rank, lambda: len(here) == len(group))
+        if len({kind for kind, _ in here.values()}) > 1:
+            raise Stuck(f"ranks {group} join in different collectives")
+        return [here[r][1] for r in group]  # type: ignore[misc]
+
+
+# -- the runtime's functions, on one rank ----------------------------------------------------------
+
+
+@dataclass
+class Comm:
+    """Communication of one rank; ``shift``: the first rank of its replica."""
+
+    world: World
+    rank: int
+    shift: int
+
+    def ranks(self, prim: cells.Prim, key: str = "ranks") -> Ranks:
+        return tuple(int(r) + self.shift for r in prim.kwargs[key])  # type: ignore[union-attr]
+
+    def peer(self, prim: cells.Prim, key: str) -> int:
+        return int(prim.kwargs[key]) + self.shift  # type: ignore[arg-type]
+
+    def position(self, ranks: Ranks) -> int:
+        return sorted(set(ranks)).index(self.rank)
+
+    # Collectives.
+
+    def all_reduce(self, x: Tensor, ranks: Ranks) -> Tensor:
+        parts = self.alike(ranks, ("all_reduce", tuple(x.shape)), x)
+        return torch.stack(parts).sum(0)
+
+    def alike(self, ranks: Ranks, what: Any, x: Tensor) -> list[Tensor]:
+        return self.world.meet(self.rank, ranks, what, x)
+
+    def all_gather(self, x: Tensor, dim: int, ranks: Ranks) -> Tensor:
+        return torch.concat(self.alike(ranks, ("all_gather", tuple(x.shape)), x), dim)
+
+    def reduce_scatter(self, x: Tensor, dim: int, ranks: Ranks) -> Tensor:
+        self.even(x, dim, ranks)
+        parts = self.alike(ranks, ("reduce_scatter", dim, tuple(x.shape)), x)
+        return torch.stack(parts).sum(0).chunk(len(ranks), dim)[self.position(ranks)]
+
+    def all_to_all(self, x: Tensor, idim: int, odim: int, ranks: Ranks) -> Tensor:
+        self.even(x, odim, ranks)
+        parts = self.alike(ranks, ("all_to_all", odim, tuple(x.shape)), x)
+        mine = [part.chunk(len(ranks), odim)[self.position(ranks)] for part in parts]
+        return torch.concat(mine, idim)
+
+    @staticmethod
+    def even(x: Tensor, dim: int, ranks: Ranks) -> None:
+        if x.shape[dim] % len(ranks):
+            raise Stuck("chunks of different sizes in one collective")
+
+    def chunk(self, x: Tensor, dim: int, ranks: Ranks) -> Tensor:
+        return x.chunk(len(ranks), dim)[self.position(ranks)]
+
+    def reduce(self, x: Tensor, dst: int, ranks: Ranks) -> Tensor:
+        parts = self.alike(ranks, ("reduce", dst, tuple(x.shape)), x)
+        # Nothing is said of the other ranks' buffers.
+        return torch.stack(parts).sum(0) if self.rank == dst else torch.full_like(x, torch.nan)
+
+    def broadcast(self, x: Tensor | None, shape: Sequence[int], src: int, ranks: Ranks) -> Tensor:
+        if self.rank == src and x is None:
+            raise Stuck("the root of a broadcast has no tensor")
+        members = sorted(set(ranks))
+        if src not in members:
+            raise Stuck("the root of a broadcast is not in its group")
+        found = self.world.meet(
+            self.rank, ranks, ("broadcast", src), x if self.rank == src else None
+        )
+        y = found[members.index(src)]
+        if tuple(y.shape) != tuple(shape):
+            raise Stuck(f"a broadcast of {list(y.shape)} into {list(shape)}")
+        return y
+
+
+Primitive = Callable[[Comm, cells.Prim, list[Tensor]], Tensor | None]
+
+
+def _shape(prim: cells.Prim, xs: Sequence[Tensor]) -> Sequence[int]:
+    given = prim.kwargs.get("shape")
+    return tuple(given) if isinstance(given, tuple) else tuple(xs[0].shape)
+
+
+def _move(c: Comm, prim: cells.Prim, xs: list[Tensor]) -> Tensor:
+    source, target = c.peer(prim, "src"), c.peer(prim, "dst")
+    if c.rank == source:
+        c.world.send(source, target, xs[0])
+        return xs[0]
+    if c.rank != target:
+        raise Stuck(f"rank {c.rank} moves between {source} and {target}")
+    return c.world.receive(source, target, _shape(prim, xs))
+
+
+def _rdscatter(c: Comm, prim: cells.Prim, xs: list[Tensor]) -> Tensor:
+    source, targets = c.peer(prim, "src"), c.ranks(prim, "dsts")
+    dim = int(prim.kwargs["dim"])  # type: ignore[arg-type]
+    if c.rank == source:
+        for target, part in zip(targets, xs[0].chunk(len(targets), dim), strict=False):
+            c.world.send(source, target, part)
+        return xs[0]
+    if c.rank not in targets:
+        raise Stuck("not among those that receive")
+    shape = list(_shape(prim, xs))
+    shape[dim] //= len(targets)
+    return c.world.receive(source, c.rank, shape)
+
+
+def _rvscatter(c: Comm, prim: cells.Prim, xs: list[Tensor]) -> Tensor:
+    source, targets = c.peer(prim, "src"), c.ranks(prim, "dsts")
+    x = xs[0] / len(targets) if c.rank == source else None
+    return c.broadcast(x, _shape(prim, xs), source, (source, *targets))
+
+
+def _rdgather(c: Comm, prim: cells.Prim, xs: list[Tensor]) -> Tensor:
+    sources, target = c.ranks(prim, "srcs"), c.peer(prim, "dst")
+    if c.rank == target:
+        parts = [c.world.receive(source, target, _shape(prim, xs)) for source in sources]
+        return torch.cat(parts, int(prim.kwargs["dim"]))  # type: ignore[arg-type]
+    if c.rank not in sources:
+        raise Stuck("not among those that send")
+    c.world.send(c.rank, target, xs[0])
+    return xs[0]
+
+
+def _rvgather(c: Comm, prim: cells.Prim, xs: list[Tensor]) -> Tensor:
+    sources, target = c.ranks(prim, "srcs"), c.peer(prim, "dst")
+    x = torch.zeros(tuple(_shape(prim, xs)), dtype=REAL) if c.rank == target else xs[0]
+    return c.reduce(x, target, (*sources, target))
+
+
+def _select(c: Comm, prim: cells.Prim, xs: list[Tensor]) -> Tensor:
+    slices: Any = prim.kwargs["indmap"]
+    return xs[0][slices] / int(prim.kwargs["valmap"])  # type: ignore[arg-type]
+
+
+def _dim(prim: cells.Prim, key: str = "dim") -> int:
+    return int(prim.kwargs[key])  # type: ignore[arg-type]
+
+
+PRIMITIVES: Mapping[str, Primitive] = {
+    "IdentityPrim": lambda c, p, xs: xs[0],
+    "SelectPrim": _select,
+    "MergeDimPrim": lambda c, p, xs: torch.concat(xs, _dim(p)),
+    "SumPrim": lambda c, p, xs: torch.stack(xs).sum(0),
+    "MovePrim": _move,
+    "BroadcastPrim": lambda c, p, xs: c.broadcast(
+        xs[0] if xs else None, _shape(p, xs), c.peer(p, "src"), c.ranks(p)
+    ),
+    "ReducePrim": lambda c, p, xs: c.reduce(xs[0], c.peer(p, "dst"), c.ranks(p)),
+    "AllReducePrim": lambda c, p, xs: c.all_reduce(xs[0], c.ranks(p)),
+    "AllGatherPrim": lambda c, p, xs: c.all_gather(xs[0], _dim(p), c.ranks(p)),
+    "ReduceScatterPrim": lambda c, p, xs: c.reduce_scatter(xs[0], _dim(p), c.ranks(p)),
+    "AllToAllPrim": lambda c, p, xs: c.all_to_all(
+        xs[0], _dim(p, "idim"), _dim(p, "odim"), c.ranks(p)
+    ),
+    "ChunkPrim": lambda c, p, xs: c.chunk(xs[0], _dim(p), c.ranks(p)),
+    "VChunkPrim": lambda c, p, xs: xs[0] / len(c.ranks(p)),
+    "RDScatterPrim": _rdscatter,
+    "RVScatterPrim": _rvscatter,
+    "RDGatherPrim": _rdgather,
+    "RVGatherPrim": _rvgather,
+}
+
+
+def _root(c: Comm, prim: cells.Prim, key: str, x: Tensor) -> Tensor:
+    root = c.peer(prim, key)
+    return c.broadcast(x if c.rank == root else None, x.shape, root, c.ranks(prim))
+
+
+#: Fused primitives: the forward and the backward half of an autograd function.
+FUSED: Mapping[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "AllReduceIdentityPrim": (lambda c, p, x: c.all_reduce(x, c.ranks(p)), lambda c, p, g: g),
+    "IdentityAllreducePrim": (lambda c, p, x: x, lambda c, p, g: c.all_reduce(g, c.ranks(p))),
+    "AllReduceAllReducePrim": (
+        lambda c, p, x: c.all_reduce(x, c.ranks(p)),
+        lambda c, p, g: c.all_reduce(g, c.ranks(p)),
+    ),
+    "ReduceScatterAllGatherPrim": (
+        lambda c, p, x: c.reduce_scatter(x, _dim(p), c.ranks(p)),
+        lambda c, p, g: c.all_gather(g, _dim(p), c.ranks(p)),
+    ),
+    "AllGatherReduceScatterPrim": (
+        lambda c, p, x: c.all_gather(x, _dim(p), c.ranks(p)),
+        lambda c, p, g: c.reduce_scatter(g, _dim(p), c.ranks(p)),
+    ),
+    "AllGatherSplitPrim": (
+        lambda c, p, x: c.all_gather(x, _dim(p), c.ranks(p)),
+        lambda c, p, g: c.chunk(g, _dim(p), c.ranks(p)),
+    ),
+    "SplitAllGatherPrim": (
+        lambda c, p, x: c.chunk(x, _dim(p), c.ranks(p)),
+        lambda c, p, g: c.all_gather(g, _dim(p), c.ranks(p)),
+    ),
+    "AllToAllAllToAllPrim": (
+        lambda c, p, x: c.all_to_all(x, _dim(p, "idim"), _dim(p, "odim"), c.ranks(p)),
+        lambda c, p, g: c.all_to_all(g, _dim(p, "odim"), _dim(p, "idim"), c.ranks(p)),
+    ),
+    "ReduceBroadcastPrim": (
+        lambda c, p, x: c.reduce(x, c.peer(p, "dst"), c.ranks(p)),
+        lambda c, p, g: _root(c, p, "dst", g),
+    ),
+    "BroadcastRedducePrim": (
+        lambda c, p, x: _root(c, p, "src", x),
+        lambda c, p, g: c.reduce(g, c.peer(p, "src"), c.ranks(p)),
+    ),
+}
+
+
+class _Apply(torch.autograd.Function):
+    """A function of one tensor with a backward half of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, forth: Any, back: Any) -> Any:
+        ctx.back = back
+        y = forth(x)
+        return y.view_as(y) if y is x else y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return ctx.back(gradients[0]), None, None
+
+
+# -- one rank --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Inputs:
+    """Parameters and buffers in full by name, and the batch of the single device by position;
+    ``slices``: into how many slices the plan cuts it, ``seed``: the incoming gradient of a loss."""
+
+    full: Mapping[str, Tensor]
+    batch: Sequence[Tensor]
+    microbatches: int = 1
+    slices: int = 1
+    seed: float = 1.0
+
+
+@dataclass
+class Rank:
+    """One rank's step; ``gradients``: (name, box) -> what its parameter has accumulated."""
+
+    plan: cells.Plan
+    inputs: Inputs
+    comm: Comm
+    environment: dict[int, Any] = field(default_factory=dict)
+    held: dict[tuple[str, Any], Tensor] = field(default_factory=dict)
+    detached: dict[int, deque[list[tuple[int, Any]]]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
+    forwards: dict[int, Any] = field(default_factory=dict)
+    adapters: dict[int, cells.Adapter] = field(default_factory=dict)
+    segments: dict[int, cells.Segment] = field(default_factory=dict)
+    loads: int = 0
+
+    def run(self) -> list[Tensor]:
+        device = self.comm.rank - self.comm.shift
+        sequence = list(self.plan.sequence(device))
+        for item in sequence:
+            cell = item.cell if isinstance(item, cells.Use) else item
+            if isinstance(cell, cells.Segment):
+                self.segments[cell.id] = cell
+                for node in cell.nodes:
+                    if isinstance(node, cells.Adapter) and not node.forward:
+                        self.adapters[node.id] = node
+            self.forwards.setdefault(item.id, item)
+        for item in sequence:
+            self.item(item)
+        outputs = [x for x in self.plan.outputs if isinstance(x, Part)]
+        return [self.read(x).detach() for x in outputs if x.full.is_loss]
+
+    def read(self, x: Part) -> Tensor:
+        if x.is_attr and not x.is_grad:
+            return self.parameter(x)
+        if x.id not in self.environment:
+            raise Stuck(f"{x.name}_{x.id} is not defined")
+        return self.environment[x.id]
+
+    def parameter(self, x: Part) -> Tensor:
+        key = (x.full.name, x.box)
+        if key not in self.held:
+            taken = self.inputs.full[x.full.name][tuple(slice(a, b) for a, b in x.box)]
+            self.held[key] = taken.detach().clone()
+            if x.grad() is not None:
+                self.held[key].requires_grad_()
+        return self.held[key]
+
+    def item(self, item: cells.Use | cells.Cell) -> None:
+        cell = item.cell if isinstance(item, cells.Use) else item
+        if isinstance(cell, cells.Reducer):
+            self.reduce(cell)
+            return
+        whole: Any = item
+        ins = [x for x in whole.inputs if isinstance(x, Part)]
+        outs = [x for x in whole.outputs if isinstance(x, Part)]
+        if isinstance(cell, cells.DataOp):
+            results: list[Any] = self.load(outs)
+        elif isinstance(cell, cells.Adapter):
+            results = self.adapter(cell, [self.read(x) for x in ins])
+            graded = any(x.full.requires_grad for x in outs)
+            results = [
+                y.detach().requires_grad_(graded) if y.is_floating_point() else y for y in results
+            ]
+        elif isinstance(cell, cells.Segment) and any(
+            isinstance(node, cells.BackwardOp) for node in cell.nodes
+        ):
+            results = self.backward(item, cell, ins, outs)
+        elif isinstance(cell, cells.Segment):
+            results = self.segment(cell, ins)
+        else:
+            raise Stuck(f"a {type(cell).__name__} by itself")
+        self.bind(outs, results)
+
+    def bind(self, outs: Sequence[Part], results: Sequence[Any]) -> None:
+        if len(outs) != len(results):
+            raise Stuck(f"{len(results)} results for {len(outs)} names")
+        for x, y in zip(outs, results, strict=True):
+            self.environment[x.id] = y
+
+    def load(self, outs: Sequence[Part]) -> list[Tensor]:
+        """The microbatch whose turn it is, of this replica's."""
+        count = len(self.plan.devices)
+        number = self.comm.rank // count * self.inputs.microbatches + self.loads
+        self.loads += 1
+        found = []
+        for x, full in zip(outs, self.inputs.batch, strict=True):
+            y = full
+            for dim, size in enumerate(x.shape):
+                if size != full.shape[dim]:
+                    if size * self.inputs.slices != full.shape[dim]:
+                        raise Stuck(f"a batch of {list(x.shape)}")
+                    y = y.narrow(dim, number * size, size)
+            found.append(y.clone())
+        return found
+
+    def segment(self, cell: cells.Segment, ins: Sequence[Part]) -> list[Any]:
+        graded = any(x.full.requires_grad for x in cell.outputs if isinstance(x, Part))
+        given = [self.read(x) for x in ins if not x.is_attr]
+        fresh: dict[int, Tensor] = {}
+        for x in given:
+            if graded and x.requires_grad:
+                fresh.setdefault(id(x), x.detach().requires_grad_())
+        own = [fresh.get(id(x), x) for x in given]
+        if graded:
+            self.detached[cell.id].append(list(zip(map(id, given), own, strict=True)))
+        names = [x for x in cell.inputs if isinstance(x, Part) and not x.is_attr]
+        scope = dict(zip((x.id for x in names), own, strict=True))
+        with torch.set_grad_enabled(graded):
+            for node in cell.nodes:
+                self.node(node, scope)
+        return [self.local(x, scope) for x in cell.outputs if isinstance(x, Part)]
+
+    def local(self, x: Part, scope: dict[int, Any]) -> Tensor:
+        if x.is_attr and not x.is_grad:
+            return self.parameter(x)
+        if x.id not in scope:
+            raise Stuck(f"{x.name}_{x.id} is not defined")
+        return scope[x.id]  # type: ignore[no-any-return]
+
+    def node(self, node: cells.Node, scope: dict[int, Any]) -> None:
+        if isinstance(node, cells.Adapter):
+            results: Any = self.differentiable(node, [self.local(x, scope) for x in node.inputs])
+            outs: Sequence[Any] = node.outputs
+        elif isinstance(node, cells.ForwardOp):
+            results = call(node, lambda x: self.local(x, scope))
+            outs = [x for x in node.outputs if isinstance(x, Part)]
+        else:
+            raise Stuck(f"a {type(node).__name__} in a forward segment")
+        for x, y in zip(outs, results, strict=True):
+            scope[x.id] = y
+
+    # -- adapters --
+
+    def adapter(self, adapter: cells.Adapter, values: Sequence[Tensor]) -> list[Tensor]:
+        """The primitives of an adapter, one after the other, as code without gradients."""
+        scope = {x.id: y.detach() for x, y in zip(adapter.inputs, values, strict=True)}
+        for prim in adapter.prims:
+            if prim.kind in FUSED:
+                half = FUSED[prim.kind][0 if adapter.forward else 1]
+                (only,) = adapter.inputs
+                y: Tensor | None = half(self.comm, prim, scope[only.id])
+                scope.update({x.id: y for x in adapter.outputs})
+                continue
+            missing = [x for x in prim.inputs if x.id not in scope]
+            if missing:
+                raise Stuck(f"{missing[0].name}_{missing[0].id} is not defined")
+            y = PRIMITIVES[prim.kind](self.comm, prim, [scope[x.id] for x in prim.inputs])
+            for x in prim.outputs:
+                scope[x.id] = y
+        absent = [x for x in adapter.outputs if x.id not in scope]
+        if absent:
+            raise Stuck(f"{absent[0].name}_{absent[0].id} is not defined")
+        return [scope[x.id] for x in adapter.outputs]
+
+    def differentiable(self, adapter: cells.Adapter, values: Sequence[Tensor]) -> list[Tensor]:
+        """An adapter inside a segment: an autograd function of its and its mirror's primitives."""
+        if not adapter.prims:
+            scope = {x.id: y for x, y in zip(adapter.inputs, values, strict=True)}
+            return [self.local(x, scope) for x in adapter.outputs]
+        (only,) = values
+        mirror = self.adapters.get(-1 if adapter.mirror_id is None else adapter.mirror_id)
+
+        def back(gradient: Tensor) -> Tensor:
+            if mirror is None:
+                raise Stuck(f"adapter {adapter.id} has no backward")
+            return self.adapter(mirror, [gradient])[0]
+
+        return [_Apply.apply(only, lambda x: self.adapter(adapter, [x])[0], back)]  # type: ignore[no-untyped-call]
+
+    # -- backward --
+
+    def backward(
+        self, item: cells.Use | cells.Cell, cell: cells.Segment, ins: Sequence[Part], outs: Any
+    ) -> list[Any]:
+        mirror = item.mirror_id  # type: ignore[union-attr]
+        forward = self.forwards.get(mirror)
+        if forward is None:
+            raise Stuck(f"segment {cell.id} has no forward")
+        body = forward.cell if isinstance(forward, cells.Use) else forward
+        known: dict[int, Part] = {}
+        for x in (*forward.inputs, *forward.outputs):
+            gradient = x.grad() if isinstance(x, Part) else None
+            if gradient is not None:
+                known[gradient.id] = x
+        starts: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        for g in ins:
+            if g.id not in known:
+                raise Stuck(f"{g.name}_{g.id} is the gradient of nothing")
+            y = self.read(known[g.id])
+            if g.full.is_loss:
+                gradient_value = torch.full_like(y, self.inputs.seed)
+                starts[id(y), 0] = (y, gradient_value)
+            else:
+                gradient_value = self.read(g)
+                starts[id(y), id(gradient_value)] = (y, gradient_value)
+        if not self.detached[body.id]:
+            raise Stuck(f"segment {cell.id} runs backward before its forward")
+        leaves = [x for _, x in self.detached[body.id].popleft() if x.requires_grad]
+        for leaf in leaves:
+            leaf.retain_grad()
+        torch.autograd.backward([y for y, _ in starts.values()], [g for _, g in starts.values()])
+        if any(leaf.grad is None for leaf in leaves):
+            raise Stuck("got gradient None")
+        found = [leaf.grad for leaf in leaves]
+        return found or [None] * len(outs)
+
+    def reduce(self, cell: cells.Reducer) -> None:
+        count = len(self.plan.devices)
+        ranks = tuple(sorted(d + r for d in cell.device for r in range(0, self.plan.ranks, count)))
+        for weight in cell.weights:
+            held = self.parameter(weight)
+            own = torch.zeros_like(held) if held.grad is None else held.grad
+            held.grad = self.comm.all_reduce(own, ranks)
+
+
+@dataclass
+class Outcome:
+    """Of every rank: the losses that it returns, and the gradients of what it holds."""
+
+    losses: list[list[Tensor]]
+    gradients: list[dict[tuple[str, Any], Tensor | None]]
+
+
+def run(plan: cells.Plan, inputs: Inputs) -> Outcome:
+    """One step of a plan; raises `Stuck`."""
+    # Views of records are made when they are first looked at: not by several threads at once.
+    for device in plan.devices:
+        deque(plan.sequence(device), maxlen=0)
+    world = World(plan.ranks)
+    count = len(plan.devices)
+    ranks = [Rank(plan, inputs, Comm(world, r, r - r % count)) for r in range(plan.ranks)]
+    losses: list[list[Tensor]] = [[] for _ in ranks]
+
+    def work(number: int) -> None:
+        failure: BaseException | None = None
+        try:
+            losses[number] = ranks[number].run()
+        except Exception as error:  # noqa: BLE001 - raised by `run`
+            failure = error
+        world.ended(number, failure)
+
+    threads = [threading.Thread(target=work, args=(r,), daemon=True) for r in range(plan.ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if world.failure is not None:
+        raise Stuck(f"{type(world.failure).__name__}: {world.failure}") from world.failure
+    gradients = [{k: x.grad for k, x in rank.held.items() if x.requires_grad} for rank in ranks]
+    return Outcome(losses, gradients)
+
+
+def difference(
+    single: Outcome, parallel: Outcome, replicas: int = 1, tolerance: float = 1e-8
+) -> str:
+    """How the parallel step differs from the single one ("" if it does not); the loss is the sum of
+    those of all microbatches and replicas."""
+    (alone,) = single.losses[0]
+    count = len(parallel.losses) // replicas
+    for rank in range(count):
+        losses = [x for each in parallel.losses[rank::count] for x in each]
+        total = torch.stack(losses).sum(0) if losses else torch.zeros_like(alone)
+        if not losses or not close(total, alone, tolerance):
+            return f"rank {rank}: loss {total.tolist()}, expected {alone.tolist()}"
+    whole = {name: g for (name, _), g in single.gradients[0].items()}
+    for rank, held in enumerate(parallel.gradients):
+        for (name, box), found in held.items():
+            expected = whole[name]
+            if expected is None or found is None:
+                if (expected is None) != (found is None):
+                    return f"rank {rank}: a gradient of {name} is missing"
+                continue
+            wanted = expected[tuple(slice(a, b) for a, b in box)]
+            if not close(found, wanted, tolerance):
+                return f"rank {rank}: gradient of {name}{list(box)}"
+    return ""
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+    scale = float(expected.abs().max()) if expected.numel() else 0.0
+    return found.shape == expected.shape and bool(
+        ((found - expected).abs() <= tolerance * max(scale, 1e-12) + 1e-300).all()
+    )

@@ -1,0 +1,214 @@
+"""Which declared operator a function of a plan is: by its whole signature, by position or by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardproof.engine.plan.ir import Plan
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.convert import REPLICA, convert
+from shardproof.frontends.nnscaler.operators import declared, taken
+from shardproof.frontends.nnscaler.records import FullTensor, Tensor
+from shardproof.frontends.untrusted.inert import DType
+from tests.faults.plans import verify
+from tests.frontends.pickles import Name, Obj
+from tests.frontends.plan_generator import Plans, plans
+from tests.frontends.plan_records import viewed
+
+
+def tensor(*shape: int, dtype: str = "float32") -> Tensor:
+    box = tuple((0, n) for n in shape)
+    whole = FullTensor(1, "x", shape, dtype, False, False, False, True)
+    return Tensor(2, "x", shape, dtype, False, False, box, (0, 1), whole, None)
+
+
+X, Y = tensor(2, 4), tensor(2, 4)
+
+
+def op(signature: str, *inputs: Any, **kwargs: Any) -> cells.ForwardOp:
+    return cells.ForwardOp(
+        1, signature.rsplit(".", 1)[-1], signature, inputs, (X,), kwargs, (), "", None
+    )
+
+
+SOFTMAX = "torch.nn.functional.softmax"
+TO, LAYER_NORM = "nnscaler.runtime.function.to", "nnscaler.runtime.function.layer_norm"
+KNOWN = [
+    (op(SOFTMAX, X, dim=-1, _stacklevel=3, dtype=None), ("softmax", 1, {"dim": -1})),
+    (op(SOFTMAX, X, -1), ("softmax", 1, {"dim": -1})),
+    (op("torch.add", X, 2, alpha=1), ("add", 1, {"other": 2, "alpha": 1})),
+    (op("torch.add", 2, X), ("add", 1, {"other": 2})),
+    (op("torch.add", 2, X, alpha=3), ("affine", 1, {"factor": 3, "shift": 2})),
+    (op("torch.sub", X, Y, alpha=2), ("add", 2, {"alpha": -2})),
+    (op("torch.sub", 1, X), ("affine", 1, {"factor": -1, "shift": 1})),
+    (op("torch.div", 3, X), ("reciprocal", 1, {"numerator": 3})),
+    (op("torch.Tensor.mul", X, Y), ("mul", 2, {})),
+    (op("torch.nn.functional.silu", X, inplace=False), ("silu", 1, {})),
+    (op("torch.nn.functional.silu", X, False), ("silu", 1, {})),
+    (op("torch.nn.functional.linear", X, Y, None), ("linear", 2, {})),
+    (op("torch.nn.functional.linear", X, Y, bias=Y), ("linear", 3, {})),
+    (op("torch.Tensor.view", X, 4, 2), ("view", 1, {"size": (4, 2)})),
+    (op("torch.Tensor.view", X, (4, 2)), ("view", 1, {"size": (4, 2)})),
+    (op("torch.Tensor.view", X, size=(4, 2)), ("view", 1, {"size": (4, 2)})),
+    (op("torch.nn.functional.dropout", X, p=0.0, training=True), ("identity", 1, {})),
+    (op("torch.nn.functional.dropout", X, 0.5, False), ("identity", 1, {})),
+    (op(LAYER_NORM, X, Y, Y, (4,), 0.5), ("layernorm", 3, None)),
+    (op(LAYER_NORM, X, Y, None, (4,), 0.5), ("layernorm", 2, None)),
+    # Casts: the type counts, wherever it is given.
+    (op(TO, X, dtype_or_device=DType("torch", "bfloat16")), ("to", 1, {"dtype": "bfloat16"})),
+    (op(TO, X, DType("torch", "int32")), ("to", 1, {"dtype": "int32"})),
+    (op(TO, X, dtype=DType("torch", "int32")), ("to", 1, {"dtype": "int32"})),
+    (op("torch.Tensor.to", X, DType("torch", "int32")), ("to", 1, {"dtype": "int32"})),
+    (op("torch.Tensor.to", X, "cuda", DType("torch", "int8")), ("to", 1, {"dtype": "int8"})),
+    (op("torch.Tensor.to", X, tensor(1, dtype="int64")), ("to", 1, {"dtype": "int64"})),
+    (op("torch.Tensor.to", X, "cuda"), ("identity", 1, {})),
+    (op("torch.Tensor.type_as", X, tensor(1, dtype="int16")), ("to", 1, {"dtype": "int16"})),
+    (op("torch.Tensor.long", X), ("to", 1, {"dtype": "int64"})),
+    (op("torch.Tensor.float", X), ("float", 1, {"dtype": "float32"})),
+    (op("torch.Tensor.long", tensor(3, dtype="int32")), ("identity", 1, {})),
+    (op("torch.Tensor.int", tensor(3, dtype="int64")), ("to", 1, {"dtype": "int32"})),
+]
+
+
+@pytest.mark.parametrize(("call", "expected"), KNOWN)
+def test_a_known_function(call: cells.ForwardOp, expected: tuple[str, int, Any]) -> None:
+    found = declared(call)
+    name, count, attrs = expected
+    assert (found.name, len(found.tensors), found.word) == (name, count, "")
+    if attrs is not None:
+        assert found.attrs == attrs
+
+
+UNKNOWN = [
+    # The last word of a signature is no name.
+    (op("my.kernels.approximate.softmax", X, dim=-1), "my.kernels.approximate.softmax"),
+    (op("torch.create_mask", X, Y), "torch.create_mask"),
+    (op("torch.fancy", X), "torch.fancy"),
+    # What is not understood is named.
+    (op("torch.nn.functional.silu", X, inplace=True), "silu with inplace True"),
+    (op("torch.nn.functional.silu", X, True), "silu with inplace True"),
+    (op("torch.nn.functional.silu", X, gamma=2), "silu with gamma"),
+    (op("torch.sum", X, dtype=DType("torch", "float64")), "sum with dtype torch.float64"),
+    (op("torch.sub", X, Y, alpha="2"), "sub with alpha '2'"),
+    (op("torch.add", X, Y, out=X), "add with out of type Tensor"),
+    (op("torch.mul", X, float("inf")), "mul with other inf"),
+    (op("torch.Tensor.exp", X, None, 3), "exp with a constant operand 3"),
+    (op("torch.nn.functional.dropout", X, 0.5, True, True), "dropout with inplace True"),
+    (op("torch.nn.functional.gelu", X, approximate="tanh"), "gelu with approximate 'tanh'"),
+    (op(LAYER_NORM, X, Y, Y, (2, 4), 0.5), "layer_norm with normalized_shape of type tuple"),
+    (op("torch.Tensor.to", X, {"a": 1}), "to with dtype of type dict"),
+    # Counts of the file are no reason to work without end.
+    (op("torch.split", tensor(1 << 40), 1), "split with more than 4096 parts"),
+    (op("torch.chunk", tensor(1 << 40), 1 << 40), "chunk with more than 4096 parts"),
+    (
+        op("einops.rearrange", X, "a b -> " + "1 " * 99),
+        "rearrange with pattern " + repr(" " + "1 " * 19 + "1"),
+    ),
+    (
+        op("einops.repeat", X, "a b -> a b " + "9" * 99),
+        "repeat with pattern " + repr(" a b " + "9" * 35),
+    ),
+    (op("einops.rearrange", X, "a b -> (a"), "rearrange with pattern ' (a'"),
+    (op("einops.rearrange", X, "a b c -> a b c"), "rearrange with 3 dimensions for a tensor of 2"),
+    (op("einops.rearrange", X, "a b -> a"), "rearrange with axis b on one side"),
+    (op("einops.reduce", X, "a b -> a", "max"), "reduce with reduction 'max'"),
+    (op("einops.repeat", X, "a b -> a b c"), "repeat with no size for axis c"),
+    (
+        op("einops.rearrange", X, "a (b c) -> a b c", b=3),
+        "rearrange with a dimension of 4 as (b c)",
+    ),
+    (
+        op("torch.matmul", tensor(2, 3, 4), tensor(3, 2, 4, 2)),
+        "matmul with operands of 3 and 4 dimensions",
+    ),
+    (
+        op("nnscaler.runtime.function.fullslice", X, slice(0, 2, 2)),
+        "fullslice with a slice of type slice",
+    ),
+    (op("torch.masked_fill", X, Y, float("-inf")), "masked_fill with value -inf"),
+]
+
+
+@pytest.mark.parametrize(("call", "name"), UNKNOWN)
+def test_what_is_not_understood_is_named(call: cells.ForwardOp, name: str) -> None:
+    assert declared(call).name == name
+
+
+def test_a_function_of_the_model_is_known_by_its_name_and_that_is_assumed() -> None:
+    found = declared(op("my.model.apply_mask", X, Y))
+    assert (found.name, found.word) == ("apply_mask", "my.model.apply_mask")
+    assumed = taken(found.word, found.name)
+    assert (assumed.kind, assumed.about) == ("user's word", "my.model.apply_mask")
+    assert assumed.text.startswith("my.model.apply_mask computes the declared operator apply_mask")
+
+
+def converted(made: Plans, folder: Path) -> Plan:
+    one = convert(viewed(made.single, folder, "single"), single=True)
+    many = convert(viewed(made.parallel, folder, "parallel"), single=False)
+    return Plan("made", one.programs[0], many.programs, many.microbatches, (REPLICA,), one.loss)
+
+
+def made_with(signature: str) -> Plans:
+    """The first small plan that has an operator."""
+    for seed in range(100):
+        made = plans(seed)
+        if any(x[0].state["signature"] == signature for x in made.operators):
+            return made
+    raise AssertionError(signature)
+
+
+def test_what_a_plan_does_in_place_is_inconclusive_by_name(tmp_path: Path) -> None:
+    made = made_with("torch.nn.functional.silu")
+    assert verify(converted(made, tmp_path)).verdict == "proved"
+    for ops in made.operators:
+        for each in ops:
+            if each.state["signature"] == "torch.nn.functional.silu":
+                each.state["_kwargs"] = {"inplace": True}
+    found = verify(converted(made, tmp_path))
+    assert found.verdict == "inconclusive"
+    assert "silu with inplace True" in found.reason
+
+
+def test_replicas_without_data_parallelism_are_no_plan(tmp_path: Path) -> None:
+    made = next(x for x in map(plans, range(50)) if x.replicas == 2)
+    assert made.parallel.state["enable_dp"]
+    converted(made, tmp_path)
+    made.parallel.state["enable_dp"] = False
+    with pytest.raises(UnreadablePlan, match="expected enable_dp for"):
+        converted(made, tmp_path)
+
+
+def test_a_backward_operator_outside_a_segment_is_no_plan(tmp_path: Path) -> None:
+    made = plans(1)
+    sequence = made.parallel.state["execplan"].state["_seq"][0]
+    segments = [x.state["_cell"] for x in sequence if "_cell" in x.state]
+    nodes = [n for x in segments for n in x.state.get("_nodes", [])]
+    backward = next(n for n in nodes if n.name == "IRBpOperation")
+    sequence.append(backward)
+    with pytest.raises(UnreadablePlan, match="a backward operator inside a segment") as caught:
+        converted(made, tmp_path)
+    assert caught.value.where.startswith("device 0, cell ")
+
+
+def test_a_type_of_the_file_is_the_type_that_is_cast_to(tmp_path: Path) -> None:
+    """A cast to integers by position is no identity: what the reader once took it for."""
+    made = made_with("torch.sigmoid")
+    for integer, verdict in ((False, "proved"), (True, "inconclusive")):
+        kind = Name("torch", "int32" if integer else "float16")
+        for ops in made.operators:
+            for each in ops:
+                if each.state["signature"] in ("torch.sigmoid", TO):
+                    each.state["signature"] = TO
+                    each.state["_inputs"] = [*each.state["_inputs"][:1], kind]
+        single = made.single.state["execplan"].state["_seq"][0][1].state["_nodes"]
+        for each in single:
+            if isinstance(each, Obj) and each.state["signature"] in ("torch.sigmoid", TO):
+                each.state["signature"] = TO
+                each.state["_inputs"] = [each.state["_inputs"][0], Name("torch", "float32")]
+        found = verify(converted(made, tmp_path))
+        assert found.verdict == verdict, found.reason
+        assert not integer or "a cast to int32" in found.reason

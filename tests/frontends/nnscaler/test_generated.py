@@ -1,0 +1,83 @@
+"""Generated plans, right ones and changed ones: no verdict that the runtime's rules deny."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.frontends.pickles import Obj
+from tests.frontends.plan_generator import Plans, changed, plans
+from tests.frontends.plan_judge import judged
+
+#: A fixed sample; `benchmarks/nnscaler` runs as many as one likes.
+SEEDS = range(5)
+
+
+@pytest.mark.parametrize("alter", [False, True], ids=["right", "changed"])
+def test_no_verdict_is_wrong(alter: bool, tmp_path: Path) -> None:
+    found: Counter[tuple[bool, str]] = Counter()
+    for seed in SEEDS:
+        made = plans(seed)
+        how = changed(made, random.Random(seed)) if alter else ""
+        judgement = judged(made, seed, tmp_path)
+        assert not judgement.wrong, (seed, how, judgement)
+        assert alter or not judgement.different, (seed, judgement)
+        found[bool(judgement.different), judgement.verdict] += 1
+    # The sample shows something: most are decided, and both ways where plans are changed.
+    assert found[False, "proved"] >= (0 if alter else 3), found
+    assert not alter or found[True, "refuted"] >= 2, found
+
+
+def forward_segments(made: Plans) -> list[Obj]:
+    sequences = made.parallel.state["execplan"].state["_seq"].values()
+    cells = [x.state["_cell"] for sequence in sequences for x in sequence if "_cell" in x.state]
+    segments = [x for x in cells if x.name == "IRSegment"]
+    return [x for x in segments if any(n.name == "IRDimops" for n in x.state["_nodes"])]
+
+
+def reads(node: Obj) -> list[int]:
+    inputs = [x for x in node.state["_inputs"] if isinstance(x, Obj)]
+    return [x.state["_id"] for x in inputs if x.state["_grad"] is not None]
+
+
+def is_total(node: Obj) -> bool:
+    kinds = [prim.name for prim in node.state.get("_prims", ())]
+    return kinds in (["AllReduceIdentityPrim"], ["AllReduceAllReducePrim"], ["AllReducePrim"])
+
+
+def read_twice_and_moved(segment: Obj) -> bool:
+    nodes = segment.state["_nodes"]
+    twice = {i for n in nodes if n.name == "IRDimops" for i in reads(n) if reads(n).count(i) > 1}
+    return any(i in twice for n in nodes if n.name == "IRAdapter" for i in reads(n))
+
+
+def partial_and_total(segment: Obj) -> bool:
+    nodes = segment.state["_nodes"]
+    summed = {i for n in nodes if is_total(n) for i in reads(n)}
+    return any(sum(i in reads(n) for n in nodes) > 1 for i in summed)
+
+
+def given_and_used(segment: Obj) -> bool:
+    given = {x.state["_id"] for x in segment.state["_outputs"]}
+    return any(i in given for n in segment.state["_nodes"] for i in reads(n))
+
+
+@pytest.mark.parametrize("case", [read_twice_and_moved, partial_and_total, given_and_used])
+def test_what_arrives_at_one_value_is_added(case: Callable[[Obj], bool], tmp_path: Path) -> None:
+    """Where a gradient arrives more than once, or is more than one thing under one name."""
+    found = 0
+    for seed in range(2000):
+        made = plans(seed)
+        if made.replicas * made.microbatches > 1 or not any(map(case, forward_segments(made))):
+            continue
+        judgement = judged(made, seed, tmp_path)
+        assert not judgement.different, (seed, judgement)
+        assert judgement.verdict != "refuted", (seed, judgement)
+        found += judgement.verdict == "proved"
+        if found == 2:
+            return
+    raise AssertionError(found)

@@ -1,0 +1,252 @@
+"""Every function of the table beside PyTorch: what it gives, and its derivative, on real numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shardproof.engine.interpreters import FloatReading, exact
+from shardproof.engine.ops import apply_backward, apply_forward
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.functions import FUNCTIONS
+from shardproof.frontends.nnscaler.operators import declared
+from shardproof.frontends.nnscaler.records import FullTensor, Tensor
+from shardproof.frontends.untrusted.inert import DType
+from tests.frontends.runtime_functions import call
+
+REAL = torch.float64
+FLOAT = DType("torch", "float32")
+
+
+def rand(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape, dtype=REAL) + 0.25
+
+
+def mask(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 2, shape).bool()
+
+
+def ids(stop: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, stop, shape)
+
+
+#: Operands by position (tensors among them) and keyword arguments, by signature.
+Calls = dict[str, list[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]]
+
+
+def at(*inputs: Callable[[], Any] | Any, **kwargs: Any) -> Callable[[], Any]:
+    return lambda: (tuple(x() if callable(x) else x for x in inputs), kwargs)
+
+
+def some(*shape: int) -> Callable[[], torch.Tensor]:
+    return lambda: rand(*shape)
+
+
+R, N, F = "nnscaler.runtime.function", "torch._C._nn", "torch.nn.functional"
+X, XY = some(3, 4), (some(3, 4), some(3, 4))
+LINEAR = [at(some(2, 3, 4), some(5, 4)), at(some(3, 4), some(5, 4), bias=rand(5))]
+SPLIT = [at(some(5, 3), 2), at(some(3, 5), [1, 4], dim=-1), at(some(4, 3), 2, 0)]
+ATTENTION = [
+    at(some(2, 4, 8), some(2, 5, 8), some(2, 5, 3)),
+    at(some(2, 3, 4, 4), some(2, 3, 4, 4), some(2, 3, 4, 6), is_causal=True),
+    at(some(2, 4, 8), some(2, 5, 8), some(2, 5, 3), dropout_p=0.0, scale=0.5),
+]
+NORM = [at(X), at(X, "fro"), at(X, p=2, dim=(1,), keepdim=True), at(X, "fro", 0)]
+EINSUM = ["ij,jk->ik", "bij, bjk -> bik", "ij,ij", "ij->ji", "ij->", "ij,kj->ikj"]
+
+
+def equations(last: bool) -> list[Any]:
+    shapes = {"i": 3, "j": 4, "k": 5, "b": 2}
+    found = []
+    for text in EINSUM:
+        left = text.replace(" ", "").split("->")[0].split(",")
+        operands = [some(*(shapes[x] for x in names)) for names in left]
+        found.append(at(*operands, equation=text) if last else at(text, *operands))
+    return found
+
+
+def _named(names: str, calls: list[Any]) -> Calls:
+    """The same calls of a function and of the method."""
+    return {f"{p}.{name}": calls for name in names.split() for p in ("torch", "torch.Tensor")}
+
+
+CALLS: Calls = {
+    **{
+        f"{place}.{name}": [at(X)]
+        for name in ["exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "sin", "cos", "erf", "relu", "abs"]
+        for place in ("torch", "torch.Tensor")
+    },
+    **{f"{F}.{name}": [at(X)] for name in ("sigmoid", "tanh")},
+    **{f"{F}.{name}": [at(X), at(X, inplace=False)] for name in ("silu", "relu")},
+    f"{F}.gelu": [at(X), at(X, approximate="none")],
+    f"{N}.gelu": [at(X)],
+    f"{F}.logsigmoid": [at(X)],
+    f"{N}.log_sigmoid": [at(X)],
+    **_named("add", [at(*XY), at(X, 2), at(X, some(4), alpha=3), at(X, 0.5, alpha=2)]),
+    **_named("sub", [at(*XY), at(X, 2), at(X, some(4), alpha=3), at(X, 0.5, alpha=2)]),
+    **_named("mul multiply true_divide", [at(*XY), at(X, 0.5), at(X, some(3, 1))]),
+    **_named("div", [at(*XY), at(X, 4.0), at(X, some(4), rounding_mode=None)]),
+    **_named("neg clone", [at(X)]),
+    **_named("pow", [at(X, 2), at(X, 0.5), at(X, exponent=-1)]),
+    **_named("masked_fill", [at(X, lambda: mask(3, 4), -1.5), at(X, lambda: mask(4), value=2)]),
+    **_named("sum mean amax", [at(X, 1), at(X, (0,), True), at(X, dim=(0, 1), keepdim=True)]),
+    **_named("norm", NORM),
+    "torch.functional.norm": NORM,
+    **_named("softmax log_softmax", [at(X, 1), at(X, dim=-2), at(X, dim=0, dtype=None)]),
+    f"{F}.softmax": [at(X, 1), at(X, dim=-1, _stacklevel=3, dtype=None)],
+    f"{F}.log_softmax": [at(X, 1), at(X, dim=-1, _stacklevel=3, dtype=None)],
+    f"{R}.layer_norm": [at(X, some(4), some(4), (4,), 0.1), at(X, some(4), bias=None,
+                        normalized_shape=[4], eps=0.5)],
+    f"{F}.layer_norm": [at(X, (4,), some(4), some(4)), at(X, [4], some(4), eps=0.5)],
+    f"{R}.accum": [at(*XY), at(*XY, X)],
+    f"{F}.linear": LINEAR,
+    f"{N}.linear": [at(some(2, 3, 4), some(5, 4)), at(some(3, 4), some(5, 4), some(5))],
+    **_named("matmul", [
+        at(some(3, 4), some(4, 2)), at(some(2, 3, 4), some(2, 4, 2)), at(some(2, 3, 4), some(4, 2)),
+        at(some(4), some(4)), at(some(3, 4), some(4)), at(some(4), some(4, 2)),
+        at(some(3, 4), some(2, 4, 2)), at(some(2, 3, 3, 4), some(4)),
+    ]),
+    **_named("mm", [at(some(3, 4), some(4, 2))]),
+    **_named("bmm", [at(some(2, 3, 4), some(2, 4, 5))]),
+    **_named("addmm", [at(some(3, 2), some(3, 4), some(4, 2)),
+                       at(some(2), some(3, 4), some(4, 2), beta=0.5, alpha=2)]),
+    **_named("baddbmm", [at(some(2, 3, 5), some(2, 3, 4), some(2, 4, 5), beta=2, alpha=0.25)]),
+    **_named("outer", [at(some(3), some(4))]),
+    "torch.einsum": equations(False),
+    "torch.functional.einsum": equations(False),
+    f"{R}.einsum": equations(True),
+    f"{F}.scaled_dot_product_attention": ATTENTION,
+    f"{N}.scaled_dot_product_attention": ATTENTION,
+    f"{R}.embedding": [at(lambda: ids(6, 2, 3), some(6, 4), padding_idx=None, start=0, stop=6),
+                       at(lambda: ids(9, 5), some(3, 4), padding_idx=None, start=2, stop=5)],
+    "torch.Tensor.view": [at(X, 2, 6), at(X, (4, -1)), at(X, size=(12,))],
+    "torch.Tensor.reshape": [at(X, 2, 6), at(X, (4, -1))],
+    "torch.reshape": [at(X, (2, 6)), at(X, shape=(4, -1))],
+    "torch.Tensor.contiguous": [at(X)],
+    **_named("transpose", [at(some(2, 3, 4), 0, -1), at(some(2, 3, 4), dim0=1, dim1=2)]),
+    **_named("permute", [at(some(2, 3, 4), (2, 0, -2)), at(some(2, 3, 4), dims=(1, 0, 2))]),
+    **_named("squeeze", [at(some(1, 3, 1)), at(some(1, 3, 1), 0), at(some(1, 3, 1), dim=(0, -1)),
+                         at(some(2, 3), 0)]),
+    **_named("unsqueeze", [at(X, 0), at(X, -1), at(X, dim=1)]),
+    **_named("flatten", [at(some(2, 3, 4)), at(some(2, 3, 4), 1), at(some(2, 3, 4), 0, -2)]),
+    **_named("chunk", [at(some(5, 3), 2), at(some(3, 4), chunks=2, dim=-1)]),
+    **_named("split", SPLIT),
+    "torch.functional.split": SPLIT,
+    **_named("select", [at(some(2, 3, 4), 1, 2), at(some(2, 3, 4), dim=-1, index=-4)]),
+    **_named("narrow", [at(some(5, 3), 0, 1, 3), at(some(5, 3), dim=-1, start=-2, length=2)]),
+    "torch.Tensor.expand": [at(some(3, 1), 3, 5), at(some(3, 1), (2, -1, 5)), at(some(4), 3, 4)],
+    "torch.Tensor.expand_as": [at(some(3, 1), some(2, 3, 4))],
+    "torch.Tensor.repeat": [at(X, 2, 3), at(X, (2, 1, 2)), at(some(4), 3)],
+    "torch.cat": [lambda: (([rand(3, 2), rand(3, 4)], 1), {}),
+                  lambda: (((rand(3, 2), rand(1, 2)),), {})],
+    "torch.stack": [lambda: (([rand(3, 2), rand(3, 2)], -1), {})],
+    f"{R}.cat": [at(some(3, 2), some(3, 4), dim=1), at(some(3, 2), some(1, 2), some(2, 2), dim=0)],
+    f"{R}.stack": [at(some(3, 2), some(3, 2), dim=1), at(some(4), some(4), dim=-1)],
+    f"{R}.fullslice": [
+        at(some(4, 5), 2), at(some(4, 5), slice(1, 3)), at(some(4, 5), slice(None), -1),
+        at(some(4, 5), None, slice(-2, None), None, 3), at(some(4, 5, 2), 0, slice(0, 9)),
+    ],
+    f"{R}.identity": [at(X)],
+    f"{R}.multiref": [at(X, times=3), at(X, times=1)],
+    **{f"torch.Tensor.{n}": [at(X)] for n in ["float", "half", "bfloat16", "double"]},
+    "torch.Tensor.int": [at(lambda: ids(9, 4).int())],
+    "torch.Tensor.long": [at(lambda: ids(9, 4).int())],
+    "torch.Tensor.bool": [at(lambda: mask(4))],
+    "torch.Tensor.type_as": [at(*XY)],
+    "torch.Tensor.to": [at(X, FLOAT), at(X, dtype=FLOAT), at(*XY)],
+    f"{R}.to": [at(X, dtype_or_device=FLOAT)],
+    f"{F}.dropout": [at(X, 0.0), at(X, p=0.5, training=False, inplace=False)],
+    f"{R}.nndropout": [at(X, p=0.0)],
+    f"{R}.zeros": [at(size=(2, 3), dtype=FLOAT, requires_grad=False)],
+    f"{R}.ones": [at(size=(2, 3))],
+    f"{R}.full": [at((2, 3), 1.5), at(size=(4,), fill_value=-2, dtype=FLOAT)],
+    "torch.zeros_like": [at(X)],
+    "torch.ones_like": [at(X, dtype=None)],
+    "torch.full_like": [at(X, 2.5), at(X, fill_value=3)],
+    # No functions of the table: they have a pattern.
+    "einops.rearrange": [
+        at(some(2, 6, 3), "b (h d) s -> h s (d b)", h=2), at(X, "... c -> c ..."),
+        at(some(2, 3, 4), "b ... -> b (...)"), at(some(1, 3, 2), "1 a b -> b 1 a"),
+        at(some(4, 3), "(a b) c -> a c b", b=2),
+    ],
+    "einops.einops.repeat": [
+        at(X, "a b -> a r b", r=2), at(X, "a b -> (a r) b", r=3), at(X, "a b -> 2 b a"),
+        at(some(2, 1), "a 1 -> a c", c=3),
+    ],
+    "einops.reduce": [
+        at(some(2, 4, 3), "b (h k) c -> b h", "mean", k=2), at(X, "a b -> b", reduction="sum"),
+        at(X, "... a -> ... 1", "sum"), at(some(2, 3, 4), "b ... -> b", "mean"),
+    ],
+}  # fmt: skip
+
+
+def record(x: torch.Tensor, ident: int) -> Tensor:
+    kind = str(x.dtype).removeprefix("torch.")
+    kind = "float32" if kind == "float64" else kind
+    shape = tuple(x.shape) or (1,)
+    full = FullTensor(ident, "x", shape, kind, False, False, False, True)
+    box = tuple((0, n) for n in shape)
+    return Tensor(ident, "x", shape, kind, False, False, box, (0, 1), full, None)
+
+
+def test_every_function_of_the_table_is_called() -> None:
+    assert FUNCTIONS.keys() - CALLS.keys() == set()
+
+
+def numbers(x: torch.Tensor) -> np.ndarray[Any, Any]:
+    return x.detach().numpy().astype(float) if x.is_floating_point() else x.numpy().astype(np.int64)
+
+
+@pytest.mark.parametrize("signature", CALLS)
+def test_a_function_is_pytorchs(signature: str) -> None:
+    torch.manual_seed(len(signature))
+    for make in CALLS[signature]:
+        inputs, kwargs = make()
+        held: dict[int, torch.Tensor] = {}
+
+        def part(value: Any, held: dict[int, torch.Tensor] = held) -> Any:
+            if isinstance(value, torch.Tensor):
+                held[len(held) + 1] = value.requires_grad_(value.is_floating_point())
+                return record(value, len(held))
+            if isinstance(value, (list, tuple)):
+                return tuple(part(x) for x in value)
+            return value
+
+        operands = tuple(map(part, inputs))
+        named = {key: part(value) for key, value in kwargs.items()}
+        outputs = tuple(record(torch.zeros(1), 90 + i) for i in range(9))
+        op = cells.ForwardOp(1, "f", signature, operands, outputs, named, (), "", None)
+        expected = call(op, lambda x, held=held: held[x.id], strict=False)
+        found = declared(op)
+        arrays = [numbers(held[x.id]) for x in found.tensors]
+        reading = FloatReading()
+        tensors = [exact(x) for x in arrays]
+        results = apply_forward(reading, found.name, tensors, found.attrs)
+        assert len(results) == len(expected), signature
+        for mine, theirs in zip(results, expected, strict=True):
+            assert mine.data.shape == (tuple(theirs.shape) or mine.data.shape), signature
+            wanted = numbers(theirs).reshape(mine.data.shape)
+            np.testing.assert_allclose(mine.data, wanted, rtol=1e-9, atol=1e-12)
+        backward(signature, found, held, results, expected)
+
+
+def backward(signature: str, found: Any, held: Any, results: Any, expected: Any) -> None:
+    """The gradients of a random combination of the results."""
+    wrt = [i for i, x in enumerate(found.tensors) if held[x.id].is_floating_point()]
+    graded = [y for y in expected if y.requires_grad]
+    if not wrt or len(graded) < len(expected):
+        return
+    given = [torch.rand_like(y) for y in expected]
+    leaves = [held[found.tensors[i].id] for i in wrt]
+    wanted = torch.autograd.grad(expected, leaves, given, allow_unused=True)
+    shaped = [exact(numbers(g).reshape(y.data.shape)) for g, y in zip(given, results, strict=True)]
+    kept = [i for i, g in zip(wrt, wanted, strict=True) if g is not None]
+    tensors = [exact(numbers(held[x.id])) for x in found.tensors]
+    attrs = {**found.attrs, "wrt": tuple(kept), "arity": len(tensors)}
+    mine = apply_backward(FloatReading(), found.name, tensors, shaped, attrs, kept)
+    for own, theirs in zip(mine, (g for g in wanted if g is not None), strict=True):
+        np.testing.assert_allclose(own.data, numbers(theirs), rtol=1e-8, atol=1e-10)

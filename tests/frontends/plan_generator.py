@@ -1,0 +1,697 @@
+"""Random plans as nnScaler's planner would write them: small models, placements and adapters.
+
+A model is a chain of small operators over [batch, sequence, hidden] with residual connections, cut
+into stages; each stage runs on a team of devices, each operator in one of the layouts that it has
+(replicated, along a dimension, over its weight).  What `changed` alters afterwards may make a plan
+wrong; `tests.frontends.lockstep` says whether it does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.frontends.pickles import Obj
+from tests.frontends.plan_layouts import PARTIAL, REPLICATED, Team, crossing, cut, fused, ways
+from tests.frontends.plan_records import Builder, paired
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor of the model; ``scalar``: it has one position of the last dimension."""
+
+    name: str
+    shape: tuple[int, ...]
+    graded: bool = True
+    weight: bool = False
+    loss: bool = False
+    stage: int = 0
+
+
+@dataclass(eq=False)
+class Operation:
+    signature: str
+    inputs: list[Any]
+    output: Value
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.signature.rsplit(".", 1)[-1]
+
+
+@dataclass
+class Model:
+    """Operations in order, each in a stage; ``batch``: what is loaded."""
+
+    batch: Value
+    operations: list[Operation]
+    weights: list[Value]
+    stages: int
+
+    def read_later(self, value: Value, stage: int) -> bool:
+        """Whether an operation of a later stage reads a value."""
+        return any(value in op.inputs and op.output.stage > stage for op in self.operations)
+
+
+class _Draft:
+    """A model while it grows."""
+
+    def __init__(self, draw: random.Random, hidden: int) -> None:
+        self.draw = draw
+        self.hidden = hidden
+        self.stage = 0
+        self.operations: list[Operation] = []
+        self.weights: list[Value] = []
+        self.live: list[Value] = []
+
+    def apply(
+        self, signature: str, *inputs: Any, like: Value | None = None, **kwargs: Any
+    ) -> Value:
+        sizes = like.shape if like is not None else inputs[0].shape
+        made = Value(f"v{len(self.operations)}", sizes, stage=self.stage)
+        self.operations.append(Operation(signature, list(inputs), made, kwargs))
+        return made
+
+    def weight(self, *sizes: int) -> Value:
+        self.weights.append(Value(f"layers.{len(self.weights)}.weight", sizes, weight=True))
+        return self.weights[-1]
+
+    def linear(self, x: Value) -> Value:
+        weight = self.weight(self.hidden, self.hidden)
+        return self.apply("torch.nn.functional.linear", x, weight, bias=None)
+
+    def normed(self, x: Value) -> Value:
+        row = Value("", (*x.shape[:-1], 1))
+        square = self.apply("torch.pow", x, 2)
+        mean = self.apply("torch.mean", square, like=row, dim=(2,), keepdim=True)
+        root = self.apply("torch.rsqrt", self.apply("torch.add", mean, 0.5, alpha=1))
+        return self.apply("torch.mul", x, root)
+
+    def block(self, x: Value) -> Value:
+        draw = self.draw
+        kind = draw.choice(("linear", "linear", "add", "mul", "function", "normed", "scale"))
+        if kind == "linear":
+            return self.linear(x)
+        if kind in ("add", "mul"):
+            kwargs = {"alpha": 1} if kind == "add" else {}
+            return self.apply(f"torch.{kind}", x, draw.choice(self.live), **kwargs)
+        if kind == "function":
+            function = draw.choice(("torch.sigmoid", "torch.nn.functional.silu"))
+            return self.apply(function, x)
+        if kind == "normed":
+            return self.normed(x)
+        scaled = self.apply("torch.mul", x, self.weight(self.hidden))
+        return self.apply("torch.mul", scaled, draw.choice((2, 0.5)))
+
+
+def model(draw: random.Random, shape: tuple[int, int, int], stages: int) -> Model:
+    """A random model on a batch of ``shape``."""
+    draft = _Draft(draw, shape[2])
+    batch = Value("data", shape, graded=False)
+    current = draft.linear(batch)
+    draft.live.append(current)
+    for draft.stage in range(stages):
+        for _ in range(draw.randint(1, 3)):
+            current = draft.block(current)
+            draft.live.append(current)
+    loss = draft.apply("torch.sum", current, like=Value("", (1,)))
+    loss.loss = True
+    return Model(batch, draft.operations, draft.weights, stages)
+
+
+# -- how an operation may be laid out ----------------------------------------------------------------
+
+
+@dataclass
+class Choice:
+    """The layouts of an operation's inputs (in which each is needed), of its output, and of the
+    gradients of its inputs."""
+
+    inputs: list[str]
+    output: str
+    gradients: list[str]
+
+
+def choices(op: Operation, count: int) -> list[Choice]:
+    """All layouts of an operation over ``count`` devices."""
+    values = [x for x in op.inputs if isinstance(x, Value)]
+    found = [Choice([REPLICATED] * len(values), REPLICATED, [REPLICATED] * len(values))]
+    if count == 1:
+        return found
+    shape = values[0].shape
+    even = [d for d, n in enumerate(shape) if n % count == 0 and n >= count]
+    if op.name == "linear":
+        for dim in even:
+            if dim < len(shape) - 1:
+                found.append(Choice([cut(dim), REPLICATED], cut(dim), [cut(dim), PARTIAL]))
+        if shape[-1] % count == 0:
+            last = cut(len(shape) - 1)
+            found.append(Choice([REPLICATED, cut(0)], last, [PARTIAL, cut(0)]))
+            found.append(Choice([last, cut(1)], PARTIAL, [last, cut(1)]))
+        return found
+    if op.name == "sum":
+        return found + [Choice([cut(d)], PARTIAL, [cut(d)]) for d in even]
+    if op.name == "mean":
+        return found + [Choice([cut(d)], cut(d), [cut(d)]) for d in even if d < len(shape) - 1]
+    for dim in even:
+        inputs, gradients = [], []
+        for value in values:
+            own = dim - (len(shape) - len(value.shape))
+            whole = own < 0 or value.shape[own] == 1
+            inputs.append(REPLICATED if whole else cut(own))
+            gradients.append(PARTIAL if whole else cut(own))
+        found.append(Choice(inputs, cut(dim), gradients))
+    return found
+
+
+# -- records -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Plans:
+    """The records of a single-device plan and a parallel one, and what can be changed in the
+    latter: primitives of one communication (a list for each device), operators, reducers."""
+
+    single: Obj
+    parallel: Obj
+    weights: dict[str, tuple[int, ...]]
+    batch: tuple[int, ...]
+    microbatches: int
+    replicas: int
+    communications: list[list[Obj]] = field(default_factory=list)
+    operators: list[list[Obj]] = field(default_factory=list)
+    reducers: list[Obj] = field(default_factory=list)
+
+
+class _Stage:
+    """The forward and backward segments of one stage, device by device."""
+
+    def __init__(self, writer: _Writer, number: int, devices: list[int]) -> None:
+        self.writer = writer
+        self.number = number
+        self.team = Team(writer.build, devices, writer.draw)
+        self.forward: list[list[Obj]] = [[] for _ in devices]
+        self.backward: list[list[Obj]] = [[] for _ in devices]
+        self.layouts: dict[Value, str] = {}
+        self.inputs: list[Value] = []
+        self.outputs: list[Value] = []
+        self.made: dict[tuple[Value, str, str], bool] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self.team.devices)
+
+    def part(self, value: Value, layout: str, place: int, graded: str = REPLICATED) -> Obj:
+        return self.team.part(self.writer.full(value), layout, place, graded)
+
+    def operation(self, op: Operation) -> None:
+        choice = self.writer.draw.choice(choices(op, self.count))
+        values = [x for x in op.inputs if isinstance(x, Value)]
+        for value, layout, graded in zip(values, choice.inputs, choice.gradients, strict=True):
+            if value.weight:
+                partial = graded == PARTIAL
+                self.writer.held(value, self, layout, partial)
+            else:
+                self.arrange(value, layout, graded)
+        made = []
+        for place in range(self.count):
+            layouts = iter(zip(choice.inputs, choice.gradients, strict=True))
+            inputs = [
+                self.part(x, *_with(place, next(layouts))) if isinstance(x, Value) else x
+                for x in op.inputs
+            ]
+            output = self.part(op.output, choice.output, place)
+            node = self.writer.build.op(
+                op.signature, inputs, [output], f"stage{self.number}", **op.kwargs
+            )
+            self.forward[place].append(node)
+            self.backward[place].insert(0, self.writer.build.backward(node))
+            made.append(node)
+        self.writer.operators.append(made)
+        self.layouts[op.output] = choice.output
+
+    def arrange(self, value: Value, layout: str, graded: str, *, output: bool = False) -> None:
+        """An adapter to the layout in which a value is needed, if it needs one."""
+        source = self.layouts[value]
+        idle = source == layout and (not value.graded or graded in (REPLICATED, layout))
+        if self.count == 1 or (idle and source != PARTIAL):
+            return
+        key = (value, layout, graded)
+        if key in self.made and self.writer.draw.random() < 0.7:
+            return
+        self.made[key] = True
+        build, full, draw = self.writer.build, self.writer.full(value), self.writer.draw
+        # The gradient that the producer needs: of an addend, the whole one.
+        back = REPLICATED if source in (REPLICATED, PARTIAL) else source
+        whole = value.graded and draw.random() < 0.6
+        number = next(build.numbers)
+        forth = ways(self.team, full, source, layout)
+        backs = ways(self.team, full.state["_grad"], graded, back) if value.graded else []
+        prims: list[list[Obj]] = []
+        for place, device in enumerate(self.team.devices):
+            into = self.part(value, source, place)
+            out = self.part(value, layout, place, graded)
+            if whole:
+                kind, kwargs = fused(source, layout, graded, self.team.devices)
+                own = [build.prim(kind, [into], [out], device, **kwargs)]
+                gradient = own
+            else:
+                own = self.team.prims(device, into, out, *forth[place])
+                if not own:
+                    own = [build.prim("IdentityPrim", [into], [out], device)]
+                gradient = []
+            adapter = build.adapter(True, own, [into], [out], device, number)
+            self.forward[place].append(adapter)
+            prims.append(own)
+            if not value.graded:
+                continue
+            given, taken = out.state["_grad"], into.state["_grad"]
+            if not whole:
+                gradient = self.team.prims(device, given, taken, *backs[place])
+                gradient = gradient or [build.prim("IdentityPrim", [given], [taken], device)]
+            mirror = build.adapter(False, gradient, [given], [taken], device, number + 1_000_000)
+            paired(adapter, mirror)
+            self.backward[place].insert(0, mirror)
+            if not whole:
+                prims.append(gradient)
+        self.writer.communications.append([x for each in prims for x in each])
+
+    def segments(self) -> list[tuple[Obj, Obj]]:
+        """The forward and backward segments of the devices."""
+        build, found = self.writer.build, []
+        for value in self.outputs:
+            self.arrange(value, REPLICATED, REPLICATED, output=True)
+        for place in range(self.count):
+            ins = [self.part(x, REPLICATED, place) for x in self.inputs]
+            outs = [self.part(x, REPLICATED, place) for x in self.outputs]
+            forward = build.segment(self.forward[place], ins, outs)
+            given = [x.state["_grad"] for x in outs]
+            taken = [x.state["_grad"] for x in ins if x.state["_grad"] is not None]
+            backward = build.segment(self.backward[place], given, taken)
+            paired(forward, backward)
+            found.append((forward, backward))
+        return found
+
+
+def _with(place: int, layouts: tuple[str, str]) -> tuple[str, int, str]:
+    return layouts[0], place, layouts[1]
+
+
+class _Writer:
+    def __init__(self, draw: random.Random, model: Model) -> None:
+        self.draw = draw
+        self.model = model
+        self.build = Builder()
+        self.fulls: dict[Value, Obj] = {}
+        self.copies: dict[tuple[int, int], Obj] = {}
+        self.of_gradient: dict[int, Obj] = {}
+        self.weights: dict[tuple[Value, str], tuple[_Stage, bool]] = {}
+        self.communications: list[list[Obj]] = []
+        self.operators: list[list[Obj]] = []
+        self.reducers: list[Obj] = []
+
+    def full(self, value: Value) -> Obj:
+        if value not in self.fulls:
+            made = self.build.full(value.name, *value.shape, attr=value.weight, loss=value.loss)
+            if not value.graded:
+                made.state["_grad"] = None
+                made.state["_requires_grad"] = False
+            self.fulls[value] = made
+            self.of_gradient[id(made.state["_grad"])] = made
+        return self.fulls[value]
+
+    def held(self, value: Value, stage: _Stage, layout: str, partial: bool) -> None:
+        self.weights[value, layout] = (stage, partial)
+
+    def again(self, part: Obj, microbatch: int) -> Obj:
+        """A microbatch's own tensor in the place of a body's."""
+        if microbatch == 0:
+            return part
+        of = part.state["_full_tensor"]
+        is_grad = of.state["_is_grad"]
+        base = self.of_gradient[id(of)] if is_grad else of
+        key = (id(base), microbatch)
+        if key not in self.copies:
+            made = self.build.full(
+                base.state["name"], *base.state["_shape"], loss=base.state["_is_loss"]
+            )
+            if base.state["_grad"] is None:
+                made.state["_grad"], made.state["_requires_grad"] = None, False
+            self.copies[key] = made
+        copy = self.copies[key]
+        box = part.state["_indmap"].state["_indices"]
+        addend = part.state["_valmap"].state["_weight"]
+        if is_grad:
+            return self.build._sub(copy.state["_grad"], box, addend)
+        return self.build.part(copy, box, addend)
+
+
+def single_plan(draw: random.Random, made: Model) -> Obj:
+    """The model on one device."""
+    writer = _Writer(draw, made)
+    stage = _Stage(writer, 0, [0])
+    stage.layouts[made.batch] = REPLICATED
+    stage.inputs = [made.batch]
+    for op in made.operations:
+        stage.operation(op)
+    loss = made.operations[-1].output
+    stage.outputs = [loss]
+    ((forward, backward),) = stage.segments()
+    data = writer.build.data([stage.part(made.batch, REPLICATED, 0)])
+    output = stage.part(loss, REPLICATED, 0)
+    return writer.build.root({0: [data, forward, backward]}, [output])
+
+
+def scaled(made: Model, slices: int) -> Model:
+    """The model on a batch that is so many times larger."""
+    import copy
+
+    whole = copy.deepcopy(made)
+    values = [whole.batch, *(op.output for op in whole.operations)]
+    for value in values:
+        if len(value.shape) == 3:
+            value.shape = (value.shape[0] * slices, *value.shape[1:])
+    return whole
+
+
+def plans(seed: int) -> Plans:
+    """A pair of plans; the parallel one is right."""
+    draw = random.Random(seed)
+    stages = draw.choice((1, 1, 2, 2, 3))
+    sizes = [draw.choice((1, 2, 2, 3) if stages == 1 else (1, 2, 2)) for _ in range(stages)]
+    if stages == 1 and sizes[0] < 3 and draw.random() < 0.2:
+        sizes = [4]
+    if draw.random() < 0.5:
+        sizes = [sizes[0]] * stages
+    replicas = draw.choice((1, 1, 2))
+    microbatches = draw.choice((1, 1, 2))
+    unit = 1
+    for size in sizes:
+        unit = unit * size if unit % size else unit
+    shape = (unit * draw.choice((1, 2)), unit * draw.choice((1, 2)), unit * draw.choice((1, 2)))
+    made = model(draw, shape, stages)
+    writer = _Writer(draw, made)
+    teams: list[_Stage] = []
+    first = 0
+    for number, size in enumerate(sizes):
+        teams.append(_Stage(writer, number, list(range(first, first + size))))
+        first += size
+    loss = made.operations[-1].output
+    _wire(made, teams, loss)
+    for stage in teams:
+        for op in made.operations:
+            if op.output.stage == stage.number:
+                stage.operation(op)
+    bodies = [stage.segments() for stage in teams]
+    sequences = _Schedule(writer, teams, bodies).run(microbatches)
+    outputs = _returned(writer, teams, loss, sequences, microbatches)
+    _reducers(writer, sequences, replicas)
+    root = writer.build.root(sequences, outputs, first * replicas)
+    return Plans(
+        single_plan(draw, scaled(made, microbatches * replicas)),
+        root,
+        {w.name: w.shape for w in made.weights},
+        (shape[0] * microbatches * replicas, *shape[1:]),
+        microbatches,
+        replicas,
+        writer.communications,
+        writer.operators,
+        writer.reducers,
+    )
+
+
+def _wire(made: Model, teams: list[_Stage], loss: Value) -> None:
+    """What each stage is given and gives: a value goes from stage to stage up to its last reader."""
+    teams[0].inputs.append(made.batch)
+    teams[0].layouts[made.batch] = REPLICATED
+    for op in made.operations:
+        stage = op.output.stage
+        while made.read_later(op.output, stage):
+            teams[stage].outputs.append(op.output)
+            teams[stage + 1].inputs.append(op.output)
+            teams[stage + 1].layouts[op.output] = REPLICATED
+            stage += 1
+    teams[-1].outputs.append(loss)
+
+
+class _Schedule:
+    """What the devices run, in order: microbatch after microbatch, or all forward first."""
+
+    def __init__(
+        self, writer: _Writer, teams: list[_Stage], bodies: list[list[tuple[Obj, Obj]]]
+    ) -> None:
+        self.writer, self.teams, self.bodies = writer, teams, bodies
+        devices = [d for stage in teams for d in stage.team.devices]
+        self.sequences: dict[int, list[Obj]] = {d: [] for d in devices}
+        loaded = teams[0].part(writer.model.batch, REPLICATED, 0)
+        self.loads = {d: writer.build.data([loaded]) for d in teams[0].team.devices}
+        self.over = {
+            (number, value, backward): _cross(writer, teams, number, value, backward)
+            for number in range(len(teams) - 1)
+            for value in teams[number].outputs
+            for backward in (False, True)
+        }
+        self.forwards: dict[tuple[int, int, int], Obj] = {}
+
+    def run(self, microbatches: int) -> dict[int, list[Obj]]:
+        numbers = range(microbatches)
+        if self.writer.draw.random() < 0.5:
+            for m in numbers:
+                self.forth(m)
+                self.back(m)
+        else:
+            for m in numbers:
+                self.forth(m)
+            for m in numbers:
+                self.back(m)
+        return self.sequences
+
+    def use(self, cell: Obj, m: int) -> Obj:
+        loads_batch = cell.name == "IRDataOperation"
+        ins = [] if loads_batch else [self.writer.again(x, m) for x in cell.state["_inputs"]]
+        outs = [self.writer.again(x, m) for x in cell.state["_outputs"]]
+        return self.writer.build.use(cell, ins, outs)
+
+    def move(self, number: int, backward: bool, m: int) -> None:
+        for value in self.teams[number].outputs:
+            for device, adapter in self.over[number, value, backward]:
+                self.sequences[device].append(self.use(adapter, m))
+
+    def forth(self, m: int) -> None:
+        for number, stage in enumerate(self.teams):
+            for place, device in enumerate(stage.team.devices):
+                if number == 0:
+                    self.sequences[device].append(self.use(self.loads[device], m))
+                made = self.use(self.bodies[number][place][0], m)
+                self.forwards[number, place, m] = made
+                self.sequences[device].append(made)
+            if number < len(self.teams) - 1:
+                self.move(number, False, m)
+
+    def back(self, m: int) -> None:
+        for number in range(len(self.teams) - 1, -1, -1):
+            for place, device in enumerate(self.teams[number].team.devices):
+                made = self.use(self.bodies[number][place][1], m)
+                paired(self.forwards[number, place, m], made)
+                self.sequences[device].append(made)
+            if number:
+                self.move(number - 1, True, m)
+
+
+def _cross(
+    writer: _Writer, teams: list[_Stage], number: int, value: Value, backward: bool
+) -> list[tuple[int, Obj]]:
+    """The adapters between two stages, by device."""
+    here, there = teams[number].team, teams[number + 1].team
+    senders, receivers = (there, here) if backward else (here, there)
+    out, into = crossing(senders, receivers, writer.full(value), backward)
+    part = teams[number].part(value, REPLICATED, 0)
+    tensor = part.state["_grad"] if backward else part
+    ident = next(writer.build.numbers)
+    found = []
+    for device, prims in zip(senders.devices, out, strict=True):
+        if prims:
+            adapter = writer.build.adapter(not backward, prims, [tensor], [], device, ident)
+            found.append((device, adapter))
+    for device, prims in zip(receivers.devices, into, strict=True):
+        adapter = writer.build.adapter(not backward, prims, [], [tensor], device, ident)
+        found.append((device, adapter))
+    writer.communications.append([x for each in (*out, *into) for x in each])
+    return found
+
+
+def _returned(
+    writer: _Writer,
+    teams: list[_Stage],
+    loss: Value,
+    sequences: dict[int, list[Obj]],
+    microbatches: int,
+) -> list[Obj]:
+    """The losses, brought to all devices at the end of the step."""
+    build = writer.build
+    part = teams[-1].part(loss, REPLICATED, 0)
+    root = teams[-1].team.devices[0]
+    others = [d for stage in teams[:-1] for d in stage.team.devices]
+    outputs = [writer.again(part, m) for m in range(microbatches)]
+    ranks = sorted([root, *others])
+    kwargs = {"src": root, "ranks": ranks, "shape": (1,), "dtype": "torch.float32"}
+    for tensor in outputs if others else ():
+        ident = next(build.numbers)
+        for device in ranks:
+            given = [tensor] if device == root else []
+            prim = build.prim("BroadcastPrim", given, [tensor], device, **kwargs)
+            sequences[device].append(build.adapter(True, [prim], given, [tensor], device, ident))
+    return outputs
+
+
+def _reducers(writer: _Writer, sequences: dict[int, list[Obj]], replicas: int) -> None:
+    for (value, layout), (stage, partial) in writer.weights.items():
+        count = stage.count
+        full = writer.full(value)
+        if partial and count > 1:
+            weight = stage.team.part(full, layout, 0)
+            for device in stage.team.devices:
+                reducer = writer.build.reducer([weight], stage.team.devices)
+                sequences[device].append(reducer)
+                writer.reducers.append(reducer)
+        elif replicas > 1:
+            for place, device in enumerate(stage.team.devices):
+                weight = stage.team.part(full, layout, place)
+                reducer = writer.build.reducer([weight], [device])
+                sequences[device].append(reducer)
+                writer.reducers.append(reducer)
+
+
+# -- changes -----------------------------------------------------------------------------------------
+
+
+def changed(made: Plans, draw: random.Random) -> str:
+    """Alter the parallel plan in one place; says how.  It may still be right."""
+    kinds: list[Callable[[Plans, random.Random], str]] = [_other_operator, _other_number]
+    kinds += [_other_primitive, _other_dims, _other_order, _other_place] * bool(made.communications)
+    kinds += [_no_reducer] * bool(made.reducers)
+    return draw.choice(kinds)(made, draw)
+
+
+def _some(draw: random.Random, records: list[Obj]) -> list[Obj]:
+    """All of some records, or one."""
+    return records if draw.random() < 0.7 else [draw.choice(records)]
+
+
+def _other_operator(made: Plans, draw: random.Random) -> str:
+    other = {
+        "torch.sigmoid": "torch.nn.functional.silu",
+        "torch.nn.functional.silu": "torch.sigmoid",
+        "torch.add": "torch.mul",
+        "torch.mul": "torch.add",
+        "torch.rsqrt": "torch.sqrt",
+    }
+    found = [x for x in made.operators if x[0].state["signature"] in other]
+    if not found:
+        return _other_number(made, draw)
+    for op in _some(draw, draw.choice(found)):
+        op.state["signature"] = other[op.state["signature"]]
+        op.state["_kwargs"] = {}
+    return "another operator"
+
+
+def _other_number(made: Plans, draw: random.Random) -> str:
+    found = [
+        x for x in made.operators if any(isinstance(v, (int, float)) for v in x[0].state["_inputs"])
+    ]
+    if not found:
+        return "nothing"
+    for op in _some(draw, draw.choice(found)):
+        op.state["_inputs"] = [v if isinstance(v, Obj) else v + 1 for v in op.state["_inputs"]]
+    return "another number"
+
+
+_TWINS = (
+    ("IdentityAllreducePrim", "AllReduceAllReducePrim"),
+    ("AllReduceIdentityPrim", "AllReduceAllReducePrim"),
+    ("AllGatherSplitPrim", "AllGatherReduceScatterPrim"),
+    ("AllReduceIdentityPrim", "IdentityAllreducePrim"),
+    ("AllReducePrim", "IdentityPrim"),
+)
+
+
+def _other_primitive(made: Plans, draw: random.Random) -> str:
+    prims = draw.choice([x for x in made.communications if x] or [[]])
+    for one, two in draw.sample(_TWINS, len(_TWINS)):
+        for before, after in ((one, two), (two, one)):
+            found = [p for p in prims if p.name == before]
+            if found and not (before == "IdentityPrim" and "ranks" not in found[0].state["kwargs"]):
+                for prim in _some(draw, found):
+                    prim.name = after
+                    if after == "IdentityPrim":
+                        prim.state["kwargs"] = {}
+                return f"{after} for {before}"
+    return _other_number(made, draw)
+
+
+def _other_dims(made: Plans, draw: random.Random) -> str:
+    prims = draw.choice([x for x in made.communications if x] or [[]])
+    found = [p for p in prims if "dim" in p.state["kwargs"] or "idim" in p.state["kwargs"]]
+    if not found:
+        return _other_number(made, draw)
+    kind = draw.choice(found).name
+    step = draw.choice((1, 2))
+    for prim in _some(draw, [p for p in found if p.name == kind]):
+        kwargs = dict(prim.state["kwargs"])
+        if "idim" in kwargs:
+            kwargs["idim"], kwargs["odim"] = kwargs["odim"], kwargs["idim"]
+        else:
+            tensor = (prim.state["_inputs"] + prim.state["_outputs"])[0]
+            kwargs["dim"] = (kwargs["dim"] + step) % len(tensor.state["_shape"])
+        prim.state["kwargs"] = kwargs
+    return f"other dimensions of {kind}"
+
+
+def _other_order(made: Plans, draw: random.Random) -> str:
+    prims = draw.choice([x for x in made.communications if x] or [[]])
+    keys = ("ranks", "srcs", "dsts")
+    found = [p for p in prims if any(len(p.state["kwargs"].get(k, ())) > 1 for k in keys)]
+    if not found:
+        return _other_number(made, draw)
+    kind = draw.choice(found).name
+    for prim in _some(draw, [p for p in found if p.name == kind]):
+        kwargs = dict(prim.state["kwargs"])
+        for key in keys:
+            if key in kwargs:
+                kwargs[key] = type(kwargs[key])(reversed(kwargs[key]))
+        prim.state["kwargs"] = kwargs
+    return f"another order of {kind}"
+
+
+def _other_place(made: Plans, draw: random.Random) -> str:
+    prims = draw.choice([x for x in made.communications if x] or [[]])
+    found = [p for p in prims if p.name in ("MovePrim", "SelectPrim", "VChunkPrim")]
+    if not found:
+        return _other_dims(made, draw)
+    kind = draw.choice(found).name
+    for prim in _some(draw, [p for p in found if p.name == kind]):
+        if kind == "VChunkPrim":
+            prim.name, prim.state["kwargs"] = "IdentityPrim", {}
+        elif kind == "SelectPrim":
+            kwargs = prim.state["kwargs"]
+            prim.state["kwargs"] = {**kwargs, "valmap": kwargs["valmap"] + 1}
+        else:
+            other = draw.choice(found).state["kwargs"]["dst"]
+            prim.state["kwargs"] = {**prim.state["kwargs"], "dst": other}
+    return f"elsewhere: {kind}"
+
+
+def _no_reducer(made: Plans, draw: random.Random) -> str:
+    execution = made.parallel.state["execplan"].state["_seq"]
+    gone = draw.choice(made.reducers)
+    weights = gone.state["_inputs"]
+    for sequence in execution.values():
+        sequence[:] = [
+            x
+            for x in sequence
+            if not (x is gone or (x.name == gone.name and x.state["_inputs"] == weights))
+        ]
+    return "no reducer"

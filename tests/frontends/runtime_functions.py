@@ -1,0 +1,161 @@
+"""What the functions that plans name compute, by PyTorch itself and by nnScaler's documentation."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from shardproof.frontends.nnscaler.cells import ForwardOp
+from shardproof.frontends.nnscaler.records import Tensor as Part
+from shardproof.frontends.untrusted.inert import DType
+
+REAL = torch.float64
+
+
+def _embedding(ids: Tensor, weight: Tensor, padding_idx: Any, start: int, stop: int) -> Tensor:
+    outside = (ids < start) | (ids >= stop)
+    rows = functional.embedding(torch.where(outside, 0, ids - start), weight, padding_idx)
+    return torch.where(outside[..., None], torch.zeros((), dtype=REAL), rows)
+
+
+def _causal(ids: Tensor, h: Tensor) -> Tensor:
+    n = ids.shape[1]
+    return torch.full((n, n), -torch.inf, dtype=REAL).triu(1)[None, None]
+
+
+def _rotary(q: Tensor, k: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    def turned(x: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * frequencies[None, :, None]).flatten(3)
+
+    return turned(q), turned(k)
+
+
+OWN: dict[str, Callable[..., Any]] = {
+    "identity": lambda x: x,
+    "multiref": lambda x, times: x if times == 1 else (x,) * times,
+    "to": lambda x, dtype_or_device: x.to(dtype_or_device),
+    "accum": lambda *xs: torch.stack(xs).sum(0),
+    "embedding": _embedding,
+    "layer_norm": lambda x, weight, bias, normalized_shape, eps=1e-5: functional.layer_norm(
+        x, normalized_shape, weight, bias, eps
+    ),
+    "cat": lambda *xs, dim=0: torch.cat(xs, dim),
+    "stack": lambda *xs, dim=0: torch.stack(xs, dim),
+    "einsum": lambda *xs, equation: torch.einsum(equation, *xs),
+    "fullslice": lambda x, *slicers: x[tuple(slicers)],
+    "nndropout": lambda x, p=0.5, inplace=False: functional.dropout(x, p, True, inplace),
+    "zeros": lambda size, dtype=None, requires_grad=False: torch.zeros(size, dtype=REAL),
+    "ones": lambda size, dtype=None, requires_grad=False: torch.ones(size, dtype=REAL),
+    "full": lambda size, fill_value, dtype=None, requires_grad=False: torch.full(
+        size, float(fill_value), dtype=REAL
+    ),
+    "index_select": lambda x, index, dim: torch.index_select(x, dim, index),
+}
+MODEL: dict[str, Callable[..., Any]] = {
+    "create_mask": _causal,
+    "apply_mask": lambda x, mask: x + mask,
+    "apply_rotary_emb": _rotary,
+}
+
+
+def patterned(name: str) -> Callable[..., Any]:
+    """einops' functions, by looking up every element: which one of ``x`` each of the result is."""
+
+    def groups(text: str) -> list[list[str]]:
+        words = re.sub(r"([()])", r" \1 ", text).split()
+        found: list[list[str]] = []
+        inside = False
+        for word in words:
+            if word in "()":
+                inside = word == "("
+                found += [[]] if inside else []
+            elif inside:
+                found[-1].append(word)
+            else:
+                found.append([word])
+        return found
+
+    def run(x: Tensor, pattern: str, reduction: str = "sum", **sizes: int) -> Tensor:
+        left, right = (groups(side) for side in pattern.split("->"))
+        spare = [f"_{i}" for i in range(x.dim() - len(left) + 1)]
+        left = [g for h in left for g in ([[s] for s in spare] if h == ["..."] else [h])]
+        right = [g for h in right for g in ([[s] for s in spare] if h == ["..."] else [h])]
+        right = [[a for b in h for a in (spare if b == "..." else [b])] for h in right]
+        for size, group in zip(x.shape, left, strict=True):
+            known = math.prod(sizes.get(a, 1) for a in group)
+            for axis in group:
+                if axis not in sizes and axis != "1":
+                    sizes[axis] = size // known
+        sizes |= {a: int(a) for group in right for a in group if a.isdigit()}
+        sizes["1"] = 1
+        kept = [a for group in right for a in group]
+        gone = [a for group in left for a in group if a not in kept and a != "1"]
+        grids = torch.meshgrid(*(torch.arange(sizes[a]) for a in [*kept, *gone]), indexing="ij")
+        where = dict(zip([*kept, *gone], grids, strict=True))
+        flat: Any = torch.zeros((), dtype=torch.int64)
+        for group in left:
+            for axis in group:
+                flat = flat * sizes[axis] + (where[axis] if axis != "1" else 0)
+        taken = x.reshape(-1)[flat].reshape(*(math.prod(sizes[a] for a in g) for g in right), -1)
+        return taken.mean(-1) if reduction == "mean" else taken.sum(-1)
+
+    return run
+
+
+def function(signature: str) -> Callable[..., Any]:
+    """The function that a signature names."""
+    module, _, name = signature.rpartition(".")
+    if module == "nnscaler.runtime.function":
+        return OWN[name]
+    if signature in ("torch.Tensor.float", "torch.Tensor.half", "torch.Tensor.bfloat16"):
+        return lambda x: x.to(REAL)
+    if signature.startswith("torch."):
+        found: Any = torch
+        for part in signature.split(".")[1:]:
+            found = getattr(found, part)
+        return found  # type: ignore[no-any-return]
+    if signature.startswith("einops."):
+        return patterned(name)
+    return MODEL[name]
+
+
+def real(value: Any) -> Any:
+    """A constant of a plan for PyTorch: all floating types are one here."""
+    if isinstance(value, DType):
+        kind = getattr(torch, value.name)
+        return REAL if kind.is_floating_point else kind
+    if isinstance(value, tuple):
+        return tuple(map(real, value))
+    return value
+
+
+def call(op: ForwardOp, read: Callable[[Part], Tensor], *, strict: bool = True) -> list[Tensor]:
+    """The results of an operator, in the shapes that the plan records for scalars; ``strict``: as
+    many as the plan records."""
+
+    def value(x: Any) -> Any:
+        if isinstance(x, Part):
+            return read(x)
+        if isinstance(x, tuple):
+            return tuple(map(value, x))
+        return real(x)
+
+    kwargs = {k: value(v) for k, v in op.kwargs.items()}
+    if isinstance(kwargs.get("training"), str):
+        kwargs["training"] = True
+    found = function(op.signature)(*map(value, op.inputs), **kwargs)
+    results = list(found) if isinstance(found, (tuple, list)) else [found]
+    if not strict:
+        return results
+    parts = [x for x in op.outputs if isinstance(x, Part)]
+    return [
+        y.reshape(x.shape) if y.dim() == 0 and x.shape == (1,) else y
+        for x, y in zip(parts, results, strict=True)
+    ]
