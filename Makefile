@@ -26,13 +26,15 @@ FLOORS := engine solvers partition frontends checker cluster diagnosis mutation 
 TYPES := build/types
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all lint format lock clean
+.PHONY: help venv demo docs examples test test-all lint format lock clean
 
 help:
-	@echo 'make demo      prove Llama-3 8B (dp2 tp2 pp2) and DeepSeek-V3 671B (dp32 tp8 pp8) from a fresh install'
+	@echo 'make demo      catch a bug in a GPT and prove it mended; prove Llama-3 8B and DeepSeek-V3 671B'
 	@echo 'make test      lint, types and the tests CI runs'
 	@echo 'make test-all  the same with the slow tests'
 	@echo 'make lint      ruff and mypy only'
+	@echo 'make docs      the documentation site, into build/site'
+	@echo 'make examples  write the sample plans anew'
 	@echo 'make format    let ruff rewrite the sources'
 	@echo 'make venv      only install, into .venv'
 	@echo 'make lock      resolve the dependencies of pyproject.toml anew'
@@ -60,12 +62,28 @@ $(VENV)/.test: $(VENV)/.runtime requirements/test.lock
 	$(PIP) install --quiet -r requirements/test.lock
 	@touch $@
 
+# A plan that is wrong, what is found, the mended plan; then two large ones. Exit code 1 is the verdict
+# that is expected of the first.
+SAMPLES := examples/plans
 demo: venv
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
+	@echo '--- a GPT on 4 ranks; somebody forgot an all-reduce ---'
+	$(BIN)/shardproof verify $(SAMPLES)/gpt-no-all-reduce --out $(DEMO)/run-wrong || [ $$? -eq 1 ]
+	$(BIN)/shardproof report $(DEMO)/run-wrong
+	@echo '--- with the all-reduce where the repair puts it ---'
+	$(BIN)/shardproof verify $(SAMPLES)/gpt --out $(DEMO)/run-mended
+	@echo '--- larger plans ---'
 	$(BIN)/shardproof plan llama3-8b --dp 2 --tp 2 --pp 2 --microbatches 2 -o $(DEMO)/8b
 	$(BIN)/shardproof verify $(DEMO)/8b --out $(DEMO)/run-8b
 	$(BIN)/shardproof plan deepseek-v3-671b --parallel d3 -o $(DEMO)/671b
 	$(BIN)/shardproof verify $(DEMO)/671b --out $(DEMO)/run-671b
+
+# Offline: nothing is fetched, and a link that leads nowhere is an error.
+docs: $(VENV)/.test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+examples: venv
+	$(BIN)/python examples/gpt.py --save $(SAMPLES)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -75,11 +93,11 @@ lint: $(VENV)/.test
 		ln -s $$part $(TYPES)/shardproof/; done
 	$(BIN)/mypy
 
-test: lint
+test: lint docs
 	$(PARALLEL) -m 'not slow and not ray'
 	$(PYTEST) -m 'ray and not slow' $(NONE_IS_FINE)
 
-test-all: lint
+test-all: lint docs
 	$(PARALLEL) -o faulthandler_timeout=3600 -m 'not ray'
 	$(PYTEST) -o faulthandler_timeout=3600 -m ray $(NONE_IS_FINE)
 
@@ -94,8 +112,9 @@ lock: $(VENV)/.created
 	rm -rf build/lock
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet pip-tools==7.6.2
-	$(COMPILE) --annotation-style=line -o requirements/runtime.lock pyproject.toml
-	$(COMPILE) --no-annotate --extra test -c requirements/runtime.lock \
+	$(COMPILE) --annotation-style=line --extra ray --extra plots \
+		-o requirements/runtime.lock pyproject.toml
+	$(COMPILE) --no-annotate --extra ray --extra plots --extra docs --extra test -c requirements/runtime.lock \
 		-o requirements/test.lock pyproject.toml
 	sed -i 's/^\(torch==[0-9.]*\)+.*/\1/' requirements/test.lock
 	for lock in runtime test; do \

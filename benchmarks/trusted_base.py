@@ -22,7 +22,11 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/obligations/*.py",
     ),
     "`engine/specification`": ("engine/specification/*.py",),
-    "`engine/storage`, `engine/records`": ("engine/storage/*.py", "engine/records/*.py"),
+    "`engine/storage`, `engine/records`, `engine/system`": (
+        "engine/storage/*.py",
+        "engine/records/*.py",
+        "engine/system/*.py",
+    ),
     "`engine/reference_runtime`": ("engine/reference_runtime/*.py",),
     "of `engine/simulation`, the small sizes": (
         "engine/simulation/__init__.py",

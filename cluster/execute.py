@@ -18,6 +18,7 @@ from shardproof.cluster.settings import Options, Settings
 from shardproof.cluster.verdicts.cache import VerdictCache
 from shardproof.cluster.verdicts.events import Events
 from shardproof.cluster.verdicts.ledger import Ledger, text_key
+from shardproof.engine.system.extras import has
 from shardproof.solvers import Query, Solved
 
 LARGE = 5_000
@@ -128,7 +129,8 @@ def choose_executor(
     """The executor for this much work, not yet open. Ray is imported only if it is the one."""
     name = settings.executor
     if name == "auto":
-        name = "ray" if settings.on_cluster or queries > LARGE else "local"
+        large = queries > LARGE and has("ray")
+        name = "ray" if settings.on_cluster or large else "local"
     if name == "local":
         return LocalExecutor(settings, events=events)
     if settings.pool:

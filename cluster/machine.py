@@ -6,11 +6,12 @@ Example: of 24 GiB solvers may have 21, and with 2 processors at most 8 of them 
 from __future__ import annotations
 
 import functools
-import os
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from shardproof.engine.system.portable import cpus
 
 KEPT_FREE = 8
 """One part in so many of a machine's memory is left to everything else on it."""
@@ -22,11 +23,6 @@ WORKERS_PER_CPU = 4
 """More workers than this only wait for each other."""
 
 _CGROUP = Path("/sys/fs/cgroup")
-
-
-def cpus() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def machine_bytes() -> int:

@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias, get_args
 
-from shardproof.cluster.machine import cpus, most_workers
+from shardproof.cluster.machine import most_workers
+from shardproof.engine.system.extras import has, require
+from shardproof.engine.system.portable import bounds_memory, cpus
 from shardproof.solvers import Mode, Portfolio
 from shardproof.solvers.child import LEAST_SECONDS
 from shardproof.solvers.configurations import CONFIGURATIONS
@@ -138,8 +140,14 @@ class Settings:
     def on_cluster(self) -> bool:
         """Whether a Ray cluster is asked for by name, or there: "auto" may take Ray besides."""
         if self.executor == "auto":
-            return self.address is not None or bool(os.environ.get("RAY_ADDRESS"))
+            there = bool(os.environ.get("RAY_ADDRESS")) and has("ray")
+            return self.address is not None or there
         return self.executor == "ray"
+
+    def require_installed(self) -> None:
+        """Raise `InvalidInput` if a cluster is asked for, and Ray is not installed."""
+        if self.on_cluster:
+            require("ray", "ray", "a Ray cluster")
 
     @property
     def own_cluster(self) -> bool:
@@ -170,6 +178,11 @@ class Settings:
             found.append(
                 f"{self.workers} workers are more than this machine has use for, with "
                 f"{cpus()} CPUs: {here} solve"
+            )
+        if not bounds_memory():
+            found.append(
+                "this system bounds the memory of no process: neither solvers nor the readers of "
+                "plans are held to a limit; read plans that you trust"
             )
         if self.timeout < LEAST_SECONDS:
             found.append(

@@ -17,6 +17,7 @@ from shardproof.diagnosis.explain.contradictions import faults, misfits
 from shardproof.diagnosis.explain.counterexample import Examples
 from shardproof.diagnosis.locate.culprits import OWN, Culprit, culprits, explain
 from shardproof.diagnosis.repair import attempt as attempts
+from shardproof.diagnosis.repair.addends import OF_THE_LOSS
 from shardproof.diagnosis.repair.attempt import (
     Called,
     Resolved,
@@ -27,15 +28,16 @@ from shardproof.diagnosis.repair.attempt import (
     reached,
 )
 from shardproof.diagnosis.repair.candidates import candidates
-from shardproof.diagnosis.repair.communication import missing_reducers
+from shardproof.diagnosis.repair.communication import missing_reducers, partial_gradients
 from shardproof.diagnosis.repair.edits import applied
 from shardproof.diagnosis.repair.elsewhere import elsewhere, places_of, spoken_layers
-from shardproof.diagnosis.repair.origins import Candidate, origins
+from shardproof.diagnosis.repair.origins import Candidate, Spot, culprit_at, loss_maker, origins
+from shardproof.diagnosis.repair.positions import other_shards
 from shardproof.diagnosis.repair.structure import FAULTS
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.lineage.lineage import Lineage
-from shardproof.engine.plan.expectations import LOSS
+from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.simulation.simulate import Simulation
 from shardproof.engine.specification.conclusions import Conclusion, told
@@ -191,6 +193,10 @@ class Diagnosis:
         found = misfits(state, [culprit]) if at_odds else (explain(state, culprit),)
         proposed = candidates(state, culprit, origins(state))
         best = self.best(state, proposed, Resolved(state, culprit))
+        if best is not None and best[0].cause == OF_THE_LOSS:
+            # No operator of the forward pass does anything else: the loss lacks one.
+            culprit = loss_maker(state, culprit)
+            found = (explain(state, culprit),)
         if found and not (best is None and self._is_told(found[0])):
             self._add(state, culprit, found, best)
         if best is not None:
@@ -230,11 +236,22 @@ class Diagnosis:
             if found.holds or found.value not in makers or found.kind in (OWN, LOSS):
                 continue
             culprit = Culprit((makers[found.value],), -1, found.message)
+            made = origins(state)
             proposed = iter(
-                [*missing_reducers(state, found), *candidates(state, culprit, origins(state))]
+                [
+                    *_other_shards(state.plan, found),
+                    *missing_reducers(state, found),
+                    *partial_gradients(Spot(state, culprit, made)),
+                    *candidates(state, culprit, made),
+                ]
             )
             best = self.best(state, proposed, Resolved(state, None))
-            self._add(state, culprit, (_of_conclusion(found),), best)
+            told = _of_conclusion(found)
+            if best is not None and best[0].edits:
+                # It begins before its reduction: where the repair is.
+                begins = culprit_at(state, best[0].edits[0].site, found.message)
+                culprit, told = begins, explain(state, begins)
+            self._add(state, culprit, (told,), best)
             return best[1] if best else None
         return None
 
@@ -330,7 +347,7 @@ def _told(search: Diagnosis, number: int, examples: Examples) -> Iterator[Findin
     yield first._replace(
         message=message,
         repair=repair,
-        cause=cause.name if repair or not cause.repairs else first.cause,
+        cause=cause.name if repair or not cause.repairs else first.cause or _likely(cause),
         group=number + 1,
         expected=first.expected or expected,
         actual=first.actual or actual,
@@ -364,6 +381,22 @@ def _of_conclusion(found: Conclusion) -> Finding:
     return Finding(
         "conclusion", found.message, told(found.kind, found.name), found.name, ranks=found.ranks
     )
+
+
+def _likely(cause: Cause) -> str:
+    """What is likely wrong where a repair put the losses right, but not all gradients."""
+
+    def wrong(state: Partition) -> bool:
+        return any(c.kind == LOSS and not c.holds for c in state.conclusions)
+
+    put_right = cause.after is not None and wrong(cause.state) and not wrong(cause.after)
+    return cause.name if put_right else ""
+
+
+def _other_shards(plan: Plan, found: Conclusion) -> Iterator[Candidate]:
+    """The parameter of a gradient, held in another part."""
+    if found.kind == GRADIENT and found.program >= 0:
+        yield from other_shards(plan, found.name, [found.program])
 
 
 def _forward(operator: str) -> str:

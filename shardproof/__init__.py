@@ -23,14 +23,34 @@ from shardproof.run.result import Conclusion, Counts, Result, Seconds  # noqa: E
 
 if TYPE_CHECKING:
     from shardproof.checker import CheckResult
+    from shardproof.engine.plan.ir import Plan
     from shardproof.run.progress import Progress
 
-__all__ = ["Conclusion", "Counts", "Result", "Seconds", "check", "verify"]
+__all__ = [
+    "Conclusion",
+    "Counts",
+    "Plan",
+    "Result",
+    "Seconds",
+    "check",
+    "load",
+    "save",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`Plan`, when somebody asks for it: a child that reads a file does without."""
+    if name == "Plan":
+        from shardproof.engine.plan.ir import Plan
+
+        return Plan
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @with_options(Options)
 def verify(
-    single: AnyPath,
+    single: AnyPath | Plan,
     parallel: AnyPath | None = None,
     *,
     progress: Progress | None = None,
@@ -39,8 +59,11 @@ def verify(
     """Whether the parallel plan computes what the single-device plan computes, for every input.
 
     ``single`` and ``parallel`` are two nnScaler plans (.pkl, .pkl.gz); alone, ``single`` is a
-    folder with both sides.  The options are those of ``shardproof verify``: ``out`` is the run
-    directory, which must be new or empty; ``timeout`` is in seconds per query, ``memory_limit``
+    folder with both sides, or a `Plan` in memory, as ``shardproof.frontends.builder`` makes it,
+    which is held to what a stored one is.
+
+    The options are those of ``shardproof verify``: ``out`` is the run directory, which must be new
+    or empty; ``timeout`` is in seconds per query, ``memory_limit``
     per solver, in bytes or as text ("2GiB"), in place of what the machine has, ``memory_budget``
     for this process and everything below it; ``cache_dir`` is where proofs are kept across runs
     instead of the user's cache folder; ``assume`` a file as in docs/assumptions.md; ``shapes`` is
@@ -51,11 +74,35 @@ def verify(
     Input that cannot be read is a result too (verdict "invalid input").  Raises ``ValueError``
     for options that cannot be; any other error is a fault of Shardproof's or of the machine.
     """
-    from shardproof import sources
+    from shardproof import api, sources
+    from shardproof.engine.plan.ir import Plan
     from shardproof.run.progress import Progress
 
+    if isinstance(single, Plan):
+        if parallel is not None:
+            raise ValueError("a plan in memory holds both sides and is given alone")
+        return api.run(single, None, Options(**options), progress)
     where = None if parallel is None else Path(parallel)
     return sources.run(Path(single), where, Options(**options), progress or Progress())
+
+
+def save(plan: Plan, folder: AnyPath) -> None:
+    """Store a plan in a folder that ``shardproof verify`` takes; one that holds a plan is replaced.
+
+    Raises `engine.errors.InvalidInput` if the plan is not well formed, or if the folder holds
+    something else.
+    """
+    from shardproof.engine.plan_files import store
+
+    store.save(store.copied(plan), Path(folder))
+
+
+def load(folder: AnyPath) -> Plan:
+    """The plan that `save` (or ``shardproof plan``) stored; raises
+    `engine.errors.InvalidInput`."""
+    from shardproof.engine.plan_files import store
+
+    return store.load(Path(folder))
 
 
 def check(

@@ -30,7 +30,7 @@ GRADIENT = "gradient"
 
 
 def run(
-    single: Path,
+    single: Path | Plan,
     parallel: Path | None,
     options: Options,
     progress: Progress | None = None,
@@ -151,7 +151,7 @@ def check(
 
 
 def _run(
-    single: Path,
+    single: Path | Plan,
     parallel: Path | None,
     options: Options,
     settings: Settings,
@@ -163,7 +163,9 @@ def _run(
     start = time.perf_counter()
     progress.phase("load")
     chosen, stated = path(options.out), path(options.assume)
-    rundir.refuse_nameless(single, parallel, chosen or rundir.DEFAULT, path(options.cache_dir))
+    named = tuple(p for p in (single, parallel) if isinstance(p, Path))
+    settings.require_installed()
+    rundir.refuse_nameless(*named, chosen or rundir.DEFAULT, path(options.cache_dir))
     if chosen is not None:
         rundir.refuse_used(chosen)
     assumptions = assume.Assumptions() if stated is None else assume.read(stated)
@@ -186,7 +188,7 @@ def _run(
         settings=replace(settings, pool="", address=options.address),
         assumptions=assumptions,
         inputs=digests(single, parallel, assumptions.relations),
-        files=tuple(str(p.resolve()) for p in (single, parallel, related) if p is not None),
+        files=tuple(str(p.resolve()) for p in (*named, *([related] if related else []))),
         options=options.given(),
     )
     asked.write(out, question)

@@ -21,6 +21,7 @@ import click
 
 from shardproof.commands.capture import capture
 from shardproof.commands.check import check
+from shardproof.commands.ci import of_ci, wanted
 from shardproof.commands.mutate import mutate
 from shardproof.commands.nightly import nightly
 from shardproof.commands.operators import operators
@@ -31,6 +32,7 @@ from shardproof.commands.resume import resume
 from shardproof.commands.status import status
 from shardproof.commands.submit import submit
 from shardproof.commands.sweep import sweep
+from shardproof.report.words import plain
 
 if TYPE_CHECKING:
     from shardproof.run.progress import Progress
@@ -63,10 +65,12 @@ class _Face(click.Group):
         del standalone_mode
         self.progress = None
         with _term_interrupts():
+            given = sys.argv[1:] if args is None else list(args)
             code = self._code(
                 lambda: click.Group.main(
-                    self, args, prog_name, complete_var, standalone_mode=False, **extra
-                )
+                    self, given, prog_name, complete_var, standalone_mode=False, **extra
+                ),
+                as_json="--json" in given,
             )
         # Nothing that is left needs a last look by the collector.
         gc.freeze()
@@ -79,7 +83,7 @@ class _Face(click.Group):
         except BrokenPipeError as error:
             raise _NobodyReads from error
 
-    def _code(self, command: Callable[[], Any]) -> int:
+    def _code(self, command: Callable[[], Any], as_json: bool) -> int:
         """The exit code of a command; nothing that goes wrong leaves a traceback."""
         from shardproof.engine.errors import InvalidInput
         from shardproof.engine.storage.files import is_full
@@ -90,12 +94,17 @@ class _Face(click.Group):
             return code if isinstance(code, int) else 0
         except click.ClickException as error:
             error.show(sys.stderr)
+            if as_json:
+                from shardproof.run.result import Result
+
+                reason = f"usage: {plain(error.format_message())}"
+                click.echo(Result("invalid input", reason=reason).to_json())
             return INVALID
         except InvalidInput as error:
             _complain(str(error))
             return INVALID
         except (click.Abort, KeyboardInterrupt):
-            _complain("interrupted")
+            _complain(self._interrupted())
             return INTERRUPTED
         except (BrokenPipeError, _NobodyReads):
             _forget_stdout()
@@ -104,6 +113,15 @@ class _Face(click.Group):
             full = isinstance(error, OSError) and is_full(error)
             _complain(self._no_space(error) if full else self._internal(error))
             return INTERNAL
+
+    def _interrupted(self) -> str:
+        """What to say of an interrupt: a run that had begun can go on."""
+        from shardproof.run.request import NAME
+
+        where = None if self.progress is None else self.progress.run_dir
+        if where is None or not (where / NAME).is_file():
+            return "interrupted"
+        return f"interrupted; go on with: shardproof resume {where}"
 
     def _no_space(self, error: Exception) -> str:
         """What to say of a full disk; whatever is on record stays there."""
@@ -165,8 +183,6 @@ def _kept(text: str, progress: Progress | None) -> Path:
 
 
 def _complain(message: str) -> None:
-    from shardproof.report.words import plain
-
     click.echo(f"shardproof: {plain(message)}", err=True)
 
 
@@ -190,7 +206,15 @@ def main() -> None:
 @click.argument("single", type=PATH)
 @click.argument("parallel", type=PATH, required=False)
 @of_verify
-def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -> int:
+@of_ci
+def verify(
+    single: Path,
+    parallel: Path | None,
+    as_json: bool,
+    junit: Path | None,
+    sarif: Path | None,
+    **options: Any,
+) -> int:
     """Verify two nnScaler plans or two folders of traces (SINGLE PARALLEL), or a folder that holds
     both sides (SINGLE)."""
     from shardproof import sources
@@ -202,9 +226,12 @@ def verify(single: Path, parallel: Path | None, as_json: bool, **options: Any) -
         chosen.settings()
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    ci = wanted(parallel or single, junit, sarif)
     with on_stderr() as progress:
         main.progress = progress
         result = sources.run(single, parallel, chosen, progress)
+    for line in ci.write(result):
+        click.echo(line, err=True)
     if as_json:
         click.echo(result.to_json())
     if result.verdict == "invalid input":

@@ -18,6 +18,7 @@ from typing import IO, cast
 
 import msgspec
 
+from shardproof.engine.system import portable
 from shardproof.solvers.answers import Answer, SolverName, SolverUnavailable, Verdict
 from shardproof.solvers.configurations import Configuration
 from shardproof.solvers.smtlib import decode_name
@@ -28,7 +29,6 @@ from shardproof.solvers.worker import (
     Question,
     Reply,
     Settings,
-    resident_bytes,
 )
 
 START_SECONDS = 60.0
@@ -68,7 +68,7 @@ class Child:
         self._outgoing = memoryview(b"")
         self._incoming = bytearray()
         self._ended_reading = False
-        self._stderr = os.memfd_create(f"{self.solver}-stderr")
+        self._stderr = portable.nameless_file(f"{self.solver}-stderr")
         hold, self._lifeline = os.pipe()
         options = dict(configuration.options)
         settings = Settings(self.solver, seed, memory_limit_bytes, hold, options)
@@ -97,11 +97,7 @@ class Child:
         """Whether the process is still there to answer."""
         if self._process.returncode is not None or self._ended_reading:
             return False
-        try:
-            over = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return False
-        return over is None
+        return not portable.has_ended(self.pid)
 
     @property
     def wants_write(self) -> bool:
@@ -173,7 +169,7 @@ class Child:
     def sample(self) -> None:
         """Measure its memory from outside, while it is there."""
         with contextlib.suppress(OSError):
-            self.rss_bytes, self.peak_bytes = resident_bytes(self.pid)
+            self.rss_bytes, self.peak_bytes = portable.resident_bytes(self.pid)
 
     def kill(self) -> None:
         """End the process group and reap it; harmless when it is over already."""

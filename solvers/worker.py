@@ -3,7 +3,8 @@
 Reads :class:`Question` messages from standard input and writes one :class:`Reply` for each to
 what was its standard output; the first reply, unasked, carries the solver's version once it is
 warm. Messages are MessagePack behind a length of four bytes, little endian.
-Run by path, it imports nothing of ours but itself, so that it is warm soon.
+Run by path, it imports nothing of ours but itself and `engine.system.portable`, by its path too, so
+that it is warm soon.
 
 The child bounds its own address space, and dies when its parent does: the parent holds the other
 end of the ``lifeline`` pipe, whose closing raises SIGIO here, even within a solver's code.
@@ -11,11 +12,8 @@ end of the ``lifeline`` pipe, whose closing raises SIGIO here, even within a sol
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import re
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -23,9 +21,17 @@ from fractions import Fraction
 from pathlib import Path
 from struct import Struct
 from types import MappingProxyType
-from typing import BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING or __name__ != "__main__":
+    from shardproof.engine.system import portable
+else:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "engine" / "system"))
+    import portable
+
+    del sys.path[0]
 
 LENGTH = Struct("<I")
 STACK_BYTES = 96 << 20
@@ -198,7 +204,7 @@ def answer(ask: Callable[[Question], Outcome], version: str, question: Question)
     An error of the solver, as about a text that it cannot read, is a crash of that one query: the
     next one meets a fresh solver object. Any other exception ends the child, which says the same.
     """
-    reset_peak()
+    portable.reset_peak()
     start = time.perf_counter()
     try:
         _logic(question.text)
@@ -213,32 +219,10 @@ def answer(ask: Callable[[Question], Outcome], version: str, question: Question)
         short = any(sign in str(error).lower() for sign in OUT_OF_MEMORY)
         found = Outcome("memory" if short else "crashed", reason=f"solver error: {error}")
     seconds = time.perf_counter() - start
-    rss, peak = resident_bytes()
+    rss, peak = portable.resident_bytes()
     return Reply(
         found.verdict, version, seconds, rss, peak, dict(found.model), found.reason, found.proof
     )
-
-
-def resident_bytes(process: int | Literal["self"] = "self") -> tuple[int, int]:
-    """Resident memory of a process, now and at its peak. Raises OSError if it is gone."""
-    status = Path(f"/proc/{process}/status").read_text()
-    lines = dict(line.split(":", 1) for line in status.splitlines())
-    if "VmRSS" not in lines:
-        raise ProcessLookupError(f"process {process} has ended")
-    return int(lines["VmRSS"].split()[0]) * 1024, int(lines["VmHWM"].split()[0]) * 1024
-
-
-def reset_peak() -> None:
-    """Begin a new peak of this process, where the kernel lets it; else the peak is lifelong."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def bind_to_parent(lifeline: int) -> None:
-    """Let the kernel end this process (SIGIO) when the parent's end of the pipe closes."""
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
 
 
 def serve(settings: Settings, source: BinaryIO, sink: BinaryIO) -> None:
@@ -251,7 +235,7 @@ def serve(settings: Settings, source: BinaryIO, sink: BinaryIO) -> None:
 
     version, ask = BACKENDS[settings.solver](settings)
     decode = msgspec.msgpack.Decoder(Question).decode
-    send(Reply("ready", version, 0.0, *resident_bytes()))
+    send(Reply("ready", version, 0.0, *portable.resident_bytes()))
     while len(header := source.read(LENGTH.size)) == LENGTH.size:
         question = decode(source.read(LENGTH.unpack(header)[0]))
         send(answer(ask, version, question))
@@ -260,14 +244,8 @@ def serve(settings: Settings, source: BinaryIO, sink: BinaryIO) -> None:
 def main() -> None:
     """Bound this process, keep standard output for messages, serve."""
     settings = msgspec.json.decode(sys.argv[1], type=Settings)
-    bind_to_parent(settings.lifeline)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(
-        resource.RLIMIT_AS, (settings.memory_limit_bytes, settings.memory_limit_bytes)
-    )
-    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
-    stack = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
+    portable.bind_to_parent(settings.lifeline)
+    portable.limit(memory_bytes=settings.memory_limit_bytes, stack_bytes=STACK_BYTES)
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     serve(settings, sys.stdin.buffer, sink)

@@ -49,6 +49,7 @@ class _Names:
                     self(t.node),
                     t.layout,
                     tuple((self.token(p.token), p.start, p.size, p.extent) for p in t.parts),
+                    t.places,
                 )
                 for t in lineage.terms
             ),

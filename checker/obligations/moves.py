@@ -16,6 +16,7 @@ from typing import Any
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.cone import Cone, operand_nodes
+from shardproof.engine.lineage.blocks import Block
 from shardproof.engine.lineage.lineage import BROADCAST, NodeTable, Operand, Term
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.plan.ir import Attr
@@ -94,12 +95,10 @@ class _Moves:
         match node.kind:
             case "one":
                 pass
-            case "unary":
-                self.node(payload[2], vector)
-            case "onehot":
-                if vector[-1]:  # a class is read by its number
-                    raise Uneven
-                self.node(payload[1], vector[:-1])
+            case "unary" | "onehot":
+                self.elementwise(node.kind, payload, vector)
+            case "block":
+                self.block(payload[0], payload[1], vector)
             case "einsum":
                 self.operands(number, payload[0], payload[1], vector)
             case "combine":
@@ -114,6 +113,22 @@ class _Moves:
                 if any(vector):
                     raise Uneven
                 self.still(number)
+
+    def elementwise(self, kind: str, payload: tuple[Any, ...], vector: Vector) -> None:
+        if kind == "unary":
+            self.node(payload[2], vector)
+            return
+        if vector[-1]:  # a class is read by its number
+            raise Uneven
+        self.node(payload[1], vector[:-1])
+
+    def block(self, operand: int, blocks: Sequence[Block], vector: Vector) -> None:
+        """Moved, what is left must be what was left: one interval of the whole axis."""
+        extents = self.nodes[operand].extents
+        for axis, _, _, extent in blocks:
+            if vector[axis] and extent != extents[axis]:
+                raise Uneven
+        self.node(operand, vector)
 
     def still(self, number: int) -> None:
         """A definition that does not move: nothing below it may."""

@@ -7,13 +7,13 @@ assertions are the only assumptions that the proof may make.
 
 from __future__ import annotations
 
-import resource
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.system import portable
 
 SECONDS = 120.0
 MEMORY_BYTES = 4 << 30
@@ -87,5 +87,4 @@ def find(program: Path | None, calculus: Path | None) -> tuple[Ethos | None, str
 
 def _bounded() -> None:
     """Limits of the child, set between fork and exec."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    portable.limit(memory_bytes=MEMORY_BYTES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardproof.checker.result import Problems
+from shardproof.engine.ops.listing import foreign
 from shardproof.engine.plan.assumption import Assumption, texts
 from shardproof.engine.plan.assumptions import (
     ASSUME,
@@ -30,6 +31,7 @@ def check_assumptions(run: Run, problems: Problems) -> None:
     # How the losses combine is the plan's word or the user's: the sentence says whose.
     due = [*(chosen if set(texts(chosen)) - set(texts(plain)) <= set(said) else plain)]
     due += [*stated_orders(run.plan), *of_sends(run.plan), *statement(run.plan)]
+    due += foreign(run.plan)
     names = texts(due)
     sound = True
 

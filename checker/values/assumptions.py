@@ -7,6 +7,7 @@ broadcast value is its source's.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 
 from shardproof.checker.result import Problems
@@ -64,7 +65,7 @@ def box(node: int, full: Shape, shape: Shape, offset: tuple[Affine, ...]) -> Lin
 def slice_of(side: Side, row: Row) -> tuple[Affine, int]:
     """Which slice of the batch a row is about, and of how many: replicas in the order of their
     axes, within a replica the microbatches."""
-    extents = side.programs[row.programs[0]].extents
+    extents = {**side.programs[row.programs[0]].extents, MICROBATCH: side.microbatches}
     number, count = ZERO, 1
     for axis in side.plan.replica_axes if side.name == "parallel" else ():
         if axis in extents:
@@ -74,7 +75,14 @@ def slice_of(side: Side, row: Row) -> tuple[Affine, int]:
         position = affine(0, {MICROBATCH: 1})
     else:
         position = affine(row.microbatch)
-    return number * side.microbatches + position, count * side.microbatches
+    which = number * side.microbatches + position
+    return still(which, extents), count * side.microbatches
+
+
+def still(value: Affine, extents: Mapping[str, int]) -> Affine:
+    """A position without the coordinates that have one value, which is 0."""
+    moving = {axis: step for axis, step in value.terms if extents.get(axis, 0) != 1}
+    return affine(value.const, moving)
 
 
 class Assumptions:
@@ -123,7 +131,9 @@ class Assumptions:
                 f"{list(shard.full_shape)} is not in the single-device plan",
             )
             return
-        self.expect(number, row.outputs[0], self.view(shard.name, shard.shape, shard.offset))
+        extents = self.side.programs[row.programs[0]].extents
+        offset = tuple(still(start, extents) for start in shard.offset)
+        self.expect(number, row.outputs[0], self.view(shard.name, shard.shape, offset))
 
     def load(self, number: int, row: Row) -> None:
         which, count = slice_of(self.side, row)

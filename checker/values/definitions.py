@@ -11,6 +11,7 @@ from shardproof.checker.result import Problems
 from shardproof.checker.values.assumptions import Inputs
 from shardproof.checker.values.ranges import IllFormed, bounds
 from shardproof.checker.values.views import ViewChecker
+from shardproof.engine.lineage.blocks import Block
 from shardproof.engine.lineage.lineage import ABSOLUTE, Node, NodeTable, Operand
 from shardproof.engine.lineage.lineage import Term as View
 from shardproof.engine.ops.primitives import CONSTANTS, Selection, known_function
@@ -60,17 +61,49 @@ class DefinitionChecker:
                     raise IllFormed(f"there is no constant {name}")
                 table = CONSTANTS[name]
                 return (len(table), len(table[0]), len(table[0][0])), none
-            case "causal", ():
+            case (("causal" | "order"), ()):
                 return (ABSOLUTE, ABSOLUTE), none
             case "unary", (str(function), Fraction(), int(operand)):
                 if not self._known(function):
                     raise IllFormed(f"there is no function {function}")
                 held = self.earlier(number, operand)
                 return held.extents, held.coordinates
+            case "block", (int(operand), tuple(blocks)):
+                return self.block(number, operand, blocks)
             case "onehot", (Fraction(), int(operand)):
                 held = self.earlier(number, operand)
                 return (*held.extents, ABSOLUTE), held.coordinates
         return self.product(number, node)
+
+    def block(
+        self, number: int, operand: int, blocks: Sequence[Block]
+    ) -> tuple[Extents, Coordinates]:
+        """What is left of the axes of a node: each block takes whole periods of the one before."""
+        held = self.earlier(number, operand)
+        ranked = sorted(blocks, key=lambda b: (b.axis, b.extent == ABSOLUTE, b.extent))
+        if not blocks or list(blocks) != ranked:
+            raise IllFormed("blocks that are none, or not in order")
+        extents = list(held.extents)
+        inside: dict[int, tuple[int, int]] = {}
+        for axis, start, size, extent in blocks:
+            if not 0 <= axis < len(extents):
+                raise IllFormed(f"a block of axis {axis} of a node with {len(extents)}")
+            period, left = inside.get(axis, (1, 1))
+            full = held.extents[axis]
+            whole = extent == ABSOLUTE if full == ABSOLUTE else extent > 0 and full % extent == 0
+            if not whole or period == ABSOLUTE or extent % period or (extent and extent == period):
+                raise IllFormed(f"a block of {extent} positions of an axis of {full}")
+            if start % period or size % period or start < 0 or size < 1:
+                raise IllFormed(f"[{start}, +{size}) cuts through periods of {period}")
+            if extent and start + size > extent:
+                raise IllFormed(f"[{start}, +{size}) is no block of {extent}")
+            if extent and start % size == 0 and extent % size == 0:
+                # It is a fixed position of a digit, which counts as a label (5.3).
+                raise IllFormed(f"[{start}, +{size}) is one of {extent // size} equal blocks")
+            left = left * (size // period)
+            inside[axis] = extent, left
+            extents[axis] = left * (full // extent) if extent else left
+        return tuple(extents), held.coordinates
 
     def product(self, number: int, node: Node) -> tuple[Extents, Coordinates]:
         """Definitions that read operands by labels."""
@@ -112,7 +145,9 @@ class DefinitionChecker:
         found: set[str] = set()
         for term in terms:
             held = self.earlier(number, term.node)
+            # A local tensor is a symbol wherever it occurs: how it lies in itself says nothing.
             shape = tuple(self.views.size(dim) for dim in term.layout.dims)
+            term = term._replace(places=())
             found |= held.coordinates | self.views.term(term, shape, self.mesh)
         return frozenset(found)
 

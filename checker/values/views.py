@@ -69,7 +69,7 @@ class ViewChecker:
         by_axis: dict[int, list[tuple[int, int]]] = {}
         if len(term.layout.dims) != len(shape):
             raise IllFormed(f"{len(term.layout.dims)} dimensions, expected {len(shape)}")
-        for dim, size in zip(term.layout.dims, shape, strict=True):
+        for dim, size in zip(term.layout.dims, self.left(term, shape), strict=True):
             if self.size(dim) != size:
                 raise IllFormed(f"atoms of sizes {[a.size for a in dim]} for a dimension of {size}")
         dims = [(atom, False) for dim in term.layout.dims for atom in dim]
@@ -94,6 +94,27 @@ class ViewChecker:
             periods[part.token] = part.extent
             found.update(part.start.axes)
         return found
+
+    @staticmethod
+    def left(term: Term, shape: Sequence[int]) -> list[int]:
+        """How many positions of each dimension the places of a term leave: each place takes whole
+        periods of the one inside it."""
+        sizes = list(shape)
+        held = [(p.dim, p.extent) for p in term.places]
+        if held != sorted(set(held)):
+            raise IllFormed("places that are not in order, or of one period")
+        inside: dict[int, int] = {}
+        for dim, start, size, extent in term.places:
+            if not 0 <= dim < len(sizes):
+                raise IllFormed(f"a place of dimension {dim} of {len(sizes)}")
+            period = inside.get(dim, 1)
+            if extent < 1 or shape[dim] % extent or not 0 <= start < start + size <= extent:
+                raise IllFormed(f"a place [{start}, +{size}) of {extent} of {shape[dim]} positions")
+            if size == extent or extent % period or start % period or size % period:
+                raise IllFormed(f"a place [{start}, +{size}) of periods of {period}")
+            inside[dim] = extent
+            sizes[dim] = sizes[dim] // extent * size
+        return sizes
 
     @staticmethod
     def interval(start: Affine, size: int, extent: int, mesh: Mapping[str, int]) -> None:
@@ -150,7 +171,7 @@ def check_lineages(side: Side, nodes: NodeTable, problems: Problems) -> None:
     if len(side.lineages) != len(side.unrolled.tensors):
         problems.add(
             "lineage",
-            f"{len(side.lineages)} lineages for the "
+            f"tensors.arrow: {len(side.lineages)} lineages for the "
             f"{len(side.unrolled.tensors)} tensors of the {side.name} side",
         )
         return

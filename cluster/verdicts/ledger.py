@@ -9,7 +9,6 @@ end-of-stream mark, so that appending never rewrites anything.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import os
@@ -25,6 +24,7 @@ import pyarrow as pa
 from shardproof.cluster.settings import Options
 from shardproof.engine.storage import files
 from shardproof.engine.storage.closing import Closing
+from shardproof.engine.system import portable
 from shardproof.solvers import Answer, Query, Rung, Solved, Verdict
 
 FILE = "verdicts.arrows"
@@ -296,17 +296,15 @@ def _lock(path: Path) -> int:
     beside = path.with_name(f"{path.name}.lock")
     held = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not portable.lock(held):
+            holder = os.pread(held, 200, 0).decode(errors="replace").strip() or "another process"
+            raise LedgerError(
+                f"{path} is being written by {holder}; a ledger has one writer: wait for that run, "
+                "or give this one a directory of its own"
+            )
         os.ftruncate(held, 0)
         os.pwrite(held, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-    except BlockingIOError as error:
-        holder = os.pread(held, 200, 0).decode(errors="replace").strip() or "another process"
-        os.close(held)
-        raise LedgerError(
-            f"{path} is being written by {holder}; a ledger has one writer: wait for that run, "
-            "or give this one a directory of its own"
-        ) from error
-    except OSError:
+    except (LedgerError, OSError):
         os.close(held)
         raise
     return held

@@ -27,6 +27,12 @@ Essence = frozenset[tuple[Fraction, int]]
 #: Attributes that differ where a rank has a part only.
 _OF_SHARDS: Final = PLACES | {"start", "size"}
 
+#: What is wrong with a sum over positions that are not next to one another.
+GAPS: Final = "what it adds up has gaps that nothing fills"
+
+#: Kinds of rows that put parts side by side.
+JOINS: Final = frozenset({"all_gather", "all_to_all"})
+
 #: Ranks that are named one by one.
 FEW: Final = 4
 
@@ -57,7 +63,7 @@ def culprits(result: Partition) -> list[Culprit]:
     wrong: set[int] = set()
     found: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str]] = {}
-    aligned = counterparts(result)
+    aligned = counterparts(result, loosely=True)
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
     for number, row in enumerate(side.unrolled.rows):
         counterpart = aligned[number]
@@ -96,6 +102,18 @@ def _fault(result: Partition, row: Row, counterpart: int) -> str:
     ]
     if new and not old:
         return _partial_input(result, row) or "its result is no part of any single-device value"
+    return _scrambled(result, row)
+
+
+def _scrambled(result: Partition, row: Row) -> str:
+    """What is wrong with a row that joins parts ("" if nothing is): parts of one value that lie
+    side by side are no part of it in this order."""
+    if row.kind not in JOINS or any(t.places for v in row.inputs for t in _terms(result, v)):
+        return ""
+    for value in row.outputs:
+        placed = [(t.factor, t.node) for t in _terms(result, value) if t.places]
+        if len(set(placed)) < len(placed):
+            return "it joins parts of one value in another order than the single device has them"
     return ""
 
 
@@ -110,7 +128,7 @@ def _gap(result: Partition, row: Row, gaps: set[tuple[int, int]]) -> str:
     """What is wrong with a sum over positions with gaps that are still there where a conclusion
     fails ("" if nothing is)."""
     if row.kind in SUMS and (_ranges(result, row.outputs) - _ranges(result, row.inputs)) & gaps:
-        return "what it adds up has gaps that nothing fills"
+        return GAPS
     return ""
 
 
@@ -240,7 +258,9 @@ def alike(result: Partition, culprit: Culprit) -> list[Row]:
     """The rows that do right what those of a culprit do wrong."""
     every = result.parallel.unrolled.rows
     if culprit.counterpart >= 0:
-        held = [n for n, m in enumerate(counterparts(result)) if m == culprit.counterpart]
+        held = [
+            n for n, m in enumerate(counterparts(result, loosely=True)) if m == culprit.counterpart
+        ]
     else:
         row = every[culprit.rows[0]]
         what = (row.kind, row.name, row.source)

@@ -136,7 +136,7 @@ def failed_rows(result: Partition) -> list[Culprit]:
     """Rows that have no result though they have all inputs: their operands do not fit; the same
     operator on several ranks is one."""
     side = result.parallel
-    aligned = counterparts(result)
+    aligned = counterparts(result, loosely=True)
     found: dict[object, list[int]] = {}
     for number, row in enumerate(side.unrolled.rows):
         whole = all(v < 0 or side.lineages[v] is not None for v in row.inputs)
@@ -204,6 +204,8 @@ class Resolved:
             known = bool(self.before.parallel.unrolled.faults)
             return known and (left < old or not left & old)
         if any(f.message not in old for f in after.faults):
+            return False
+        if len(after.unsupported) > len(self.before.unsupported):
             return False
         if self.before.parallel.unrolled.faults:
             return True

@@ -9,14 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from shardproof.diagnosis.locate.culprits import Culprit
+from shardproof.diagnosis.locate.culprits import GAPS, Culprit
+from shardproof.diagnosis.repair.addends import (
+    late_addends,
+    lost_factors,
+    other_reductions,
+)
 from shardproof.diagnosis.repair.communication import (
     exchanged_peers,
     missing_reductions,
     other_collectives,
 )
+from shardproof.diagnosis.repair.dimensions import other_dimensions
 from shardproof.diagnosis.repair.edits import Site
 from shardproof.diagnosis.repair.origins import Candidate, Spot
+from shardproof.diagnosis.repair.positions import exchanged_parameters, offsets, shards
+from shardproof.diagnosis.repair.structure import missing_calls
 from shardproof.diagnosis.repair.values import (
     constants,
     other_tensors,
@@ -29,12 +37,19 @@ from shardproof.partition.stages.partition import Partition
 #: The table, in the order in which candidates are tried.
 CANDIDATES: Final[tuple[Callable[[Spot], Iterator[Candidate]], ...]] = (
     constants,
+    offsets,
     repeated_inputs,
+    late_addends,
+    other_reductions,
     missing_reductions,
+    shards,
+    exchanged_parameters,
     exchanged_peers,
     other_collectives,
+    other_dimensions,
     swapped_inputs,
     other_tensors,
+    lost_factors,
     scales,
 )
 
@@ -44,6 +59,8 @@ def candidates(
 ) -> Iterator[Candidate]:
     """All candidates for a culprit; ``made``: the `origins` of the rows of ``result``."""
     spot = Spot(result, culprit, made)
+    if culprit.cause == GAPS:
+        yield from missing_calls(result.plan)
     if spot.sites:
         for propose in CANDIDATES:
             yield from propose(spot)

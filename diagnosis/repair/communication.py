@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations
 from typing import Final
 
 from shardproof.diagnosis.repair.edits import (
@@ -17,12 +17,12 @@ from shardproof.diagnosis.repair.edits import (
     sites,
     size,
     spoken,
-    with_body,
     with_op,
+    with_program,
 )
 from shardproof.diagnosis.repair.origins import MOVES, Candidate, Spot, edited, named
 from shardproof.engine.plan.collectives import COLLECTIVES
-from shardproof.engine.plan.ir import Attr, Group, Op, Plan, Value
+from shardproof.engine.plan.ir import Attr, Body, Call, Group, Op, Plan, Program, Value
 from shardproof.engine.specification.conclusions import Conclusion
 from shardproof.partition.stages.partition import Partition
 
@@ -44,6 +44,7 @@ def missing_reductions(spot: Spot) -> Iterator[Candidate]:
         moved = [n for n in chain if spot.row(n).name in MOVES and spot.row(n).kind != "slice"]
         for number in dict.fromkeys([*moved, *chain[-1:], *chain[:1]]):
             yield from collectives(spot, number, ("all_reduce",))
+    yield from _where_partial(spot, list(values))
 
 
 def other_collectives(spot: Spot) -> Iterator[Candidate]:
@@ -67,9 +68,10 @@ def collectives(spot: Spot, number: int, kinds: Sequence[str]) -> Iterator[Candi
 
 
 def collectives_at(
-    plan: Plan, site: Site, kinds: Sequence[str], programs: Sequence[int]
+    plan: Plan, site: Site, kinds: Sequence[str], programs: Sequence[int], by: str = "sum"
 ) -> Iterator[Candidate]:
-    """See `collectives`; for groups without named ranks, of all ``programs``."""
+    """See `collectives`; for groups without named ranks, of all ``programs``; ``by``: what an
+    all-reduce computes."""
     op = op_at(plan, site)
     body = plan.programs[site.program].bodies[site.body]
     replaces = op.name in COLLECTIVES or op.name == "identity"
@@ -83,6 +85,8 @@ def collectives_at(
                 continue
             if kind == "identity" and not replaces:
                 continue
+            if kind == "all_reduce":
+                attrs = {**attrs, "op": by}
             who = members(plan, group, programs)
             if replaces and kind == "identity":
                 who = sorted({*who, *programs})
@@ -200,44 +204,105 @@ def _exchanged(plan: Plan, one: tuple[int, int, Site], other: tuple[int, int, Si
 
 
 def missing_reducers(result: Partition, conclusion: Conclusion) -> Iterator[Candidate]:
-    """A gradient that a reducer leaves out is reduced like the others."""
+    """A gradient that is not added up over an axis, or over the programs that hold its parameter,
+    is: in the reducer of the program, or in one of its own."""
     plan = result.plan
     if conclusion.kind != "gradient" or conclusion.program < 0:
         return
-    program = plan.programs[conclusion.program]
-    numbers = [n for n, s in enumerate(program.shards) if s.name == conclusion.name]
-    for b, body in enumerate(program.bodies):
-        known = {shard for _, _, shard in body.reduced}
-        if not known or any(n in known for n in numbers):
-            continue
-        alike = list(
-            dict.fromkeys(
-                (op.name, tuple(op.attrs.items()))
-                for op in body.ops
-                if op.name == "all_reduce" and len(op.inputs) == 1
+    held = plan.programs[conclusion.program]
+    holders = [
+        n for n, p in enumerate(plan.programs) if any(s.name == conclusion.name for s in p.shards)
+    ]
+    wanted = [(Group(axes=(axis,)), [conclusion.program]) for axis, n, _ in held.axes if n > 1]
+    if len(holders) > 1:
+        bases = tuple(sorted(plan.programs[n].base for n in holders))
+        wanted.append((Group(ranks=bases), holders))
+    for group, who in wanted:
+        edited_plan = plan
+        for n in who:
+            edited_plan = with_program(
+                edited_plan, n, _reduced(edited_plan.programs[n], conclusion.name, group)
             )
+        yield Candidate(
+            "gradient that is not reduced",
+            f"an all-reduce of the gradient of {conclusion.name} over {spoken(plan, group, who)} "
+            f"in {_reducer_name(held)}",
+            edited_plan,
         )
-        for (name, attrs), n in product(alike, numbers):
-            group = dict(attrs).get("group")
-            if not isinstance(group, Group) or (group.ranks and len(group.ranks) > 1):
-                continue
-            count = len(body.values)
-            value = Value(
-                program.shards[n].shape,
-                program.shards[n].dtype,
-                f"{program.shards[n].name} gradient",
-            )
-            op = Op(name, (count,), (count + 1,), dict(attrs))
-            after = replace(
-                body,
-                values=(*body.values, value, value),
-                claims=(*body.claims, None, None) if body.claims else (),
-                ops=(*body.ops, op),
-                reduced=(*body.reduced, (count, count + 1, n)),
-            )
-            where = spoken(plan, group, [conclusion.program])
-            yield Candidate(
-                "gradient that is not reduced",
-                f"an all-reduce of the gradient of {conclusion.name} over {where} in {body.name}",
-                with_body(plan, conclusion.program, b, after),
-            )
+
+
+def _reducer_name(program: Program) -> str:
+    return next((body.name for body in program.bodies if body.reduced), "a reducer")
+
+
+def _reduced(program: Program, name: str, group: Group) -> Program:
+    """The program with the gradients of a parameter added up over one more group."""
+    for number, shard in enumerate(program.shards):
+        if shard.name == name and shard.trainable:
+            program = _reduced_shard(program, number, group)
+    return program
+
+
+def _reduced_shard(program: Program, number: int, group: Group) -> Program:
+    shard = program.shards[number]
+    value = Value(shape=shard.shape, dtype=shard.dtype, name=f"{shard.name} gradient")
+    attrs: dict[str, Attr] = {"group": group, "op": "sum"}
+    at = next((b for b, body in enumerate(program.bodies) if body.reduced), -1)
+    if at < 0:
+        body = Body("reducer", (value, value), (Op("all_reduce", (0,), (1,), attrs),),
+                    reduced=((0, 1, number),))  # fmt: skip
+        call = Call(len(program.bodies))
+        return replace(program, bodies=(*program.bodies, body), calls=(*program.calls, call))
+    body = program.bodies[at]
+    count = len(body.values)
+    known = [(first, last) for first, last, n in body.reduced if n == number]
+    new = (value,) if known else (value, value)
+    first, last = (known[0][0], count) if known else (count, count + 1)
+    op = Op("all_reduce", (known[0][1] if known else count,), (last,), attrs)
+    after = replace(
+        body,
+        values=(*body.values, *new),
+        claims=(*body.claims, *(None for _ in new)) if body.claims else (),
+        ops=(*body.ops, op),
+        reduced=(*(r for r in body.reduced if r[2] != number), (first, last, number)),
+    )
+    bodies = (*program.bodies[:at], after, *program.bodies[at + 1 :])
+    return replace(program, bodies=bodies)
+
+
+def partial_gradients(spot: Spot) -> Iterator[Candidate]:
+    """A partial gradient is added up where it becomes one: where what it is made of is whole."""
+    yield from _where_partial(spot, [v for row in spot.rows for v in row.outputs])
+
+
+def _where_partial(spot: Spot, values: Sequence[int]) -> Iterator[Candidate]:
+    """Values that are partial are reduced where they become so."""
+    waiting = [v for v in values if spot.is_partial(v)]
+    seen: set[int] = set()
+    begins: dict[int, None] = {}
+    while waiting and len(seen) < _MOST_LOOKED_AT:
+        value = waiting.pop(0)
+        if value in seen or value not in spot.maker:
+            continue
+        seen.add(value)
+        number = spot.maker[value]
+        before = [v for v in spot.row(number).inputs if spot.is_partial(v)]
+        waiting += before
+        if not before:
+            begins.setdefault(number)
+    for number in begins:
+        if spot.origins[number]:
+            site = spot.origins[number][0]
+            programs = [s.program for s in spot.origins[number]]
+            for op in reductions_of(spot, spot.row(number).outputs):
+                yield from collectives_at(spot.plan, site, ("all_reduce",), programs, op)
+
+
+def reductions_of(spot: Spot, values: Sequence[int]) -> list[str]:
+    """By what partial values are completed: "sum", "max"."""
+    tokens = [t for v in values for t in spot.tokens(v)]
+    return list(dict.fromkeys("max" if t.kind == "max" else "sum" for t in tokens))
+
+
+#: Values before a partial gradient that are looked at for where it becomes partial.
+_MOST_LOOKED_AT: Final = 200

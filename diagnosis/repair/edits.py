@@ -128,7 +128,8 @@ def peer(plan: Plan, site: Site, program: int) -> Site | None:
 
 
 def groups(plan: Plan, program: int) -> list[Group]:
-    """Groups that a program's collectives run over, those that divide no batch first."""
+    """Groups that a program's collectives run over, and its axes; those that divide no batch
+    first."""
     found: dict[Group, None] = {}
     for _, op in sites(plan.programs[program], program):
         group = op.attrs.get("group")
@@ -136,6 +137,9 @@ def groups(plan: Plan, program: int) -> list[Group]:
             alone = len(group.ranks) < 2
             if not alone or group.axes:
                 found[Group(() if alone else tuple(sorted(group.ranks)), group.axes)] = None
+    for axis, extent, _ in plan.programs[program].axes:
+        if extent > 1:
+            found.setdefault(Group(axes=(axis,)))
     return sorted(found, key=lambda g: any(axis in plan.replica_axes for axis in g.axes))
 
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from shardproof.diagnosis.locate.culprits import Culprit
-from shardproof.diagnosis.repair.edits import Edit, Site, applied, op_at
-from shardproof.engine.lineage.lineage import Lineage
+from shardproof.diagnosis.repair.edits import Edit, Site, applied, op_at, peer, sites
+from shardproof.engine.lineage.lineage import Lineage, Token
 from shardproof.engine.plan.collectives import COLLECTIVES, COPIES
 from shardproof.engine.plan.ir import Op, Plan
 from shardproof.engine.schedule.dataflow import flow, label
 from shardproof.engine.schedule.instances import Row
 from shardproof.engine.schedule.messages import match
+from shardproof.partition.evidence.alignment import counterparts
 from shardproof.partition.stages.partition import Partition
 
 #: Rows that no operator of a program makes.
@@ -76,6 +77,35 @@ class Spot:
             value = row.inputs[place]
         return found
 
+    def alike(self, site: Site) -> list[Site]:
+        """The operator that this one is, on every program that has the fault."""
+        found = [peer(self.plan, site, program) for program in self.programs]
+        return [here for here in found if here is not None] or [site]
+
+    def tensor(self, site: Site, value: int) -> int:
+        """The tensor that an operator reads as ``value`` of its body (-1: not known)."""
+        op = op_at(self.plan, site)
+        for number, places in enumerate(self.origins):
+            if site in places and value in op.inputs:
+                row, count = self.row(number), len(op.inputs)
+                at = places.index(site) * count + op.inputs.index(value)
+                return row.inputs[at] if at < len(row.inputs) else -1
+        return -1
+
+    def backward_of(self, site: Site) -> list[Site]:
+        """The backward operators of a forward one: of its name and module, from the same line."""
+        op = op_at(self.plan, site)
+        return [
+            there
+            for there, held in sites(self.plan.programs[site.program], site.program)
+            if held.backward and held.name == op.name and held.source == op.source
+        ]
+
+    def tokens(self, value: int) -> list[Token]:
+        """The sums and maxima that a value is a part of."""
+        held, nodes = self.lineage(value), self.result.nodes
+        return [nodes.tokens[p.token] for t in held.terms for p in t.parts] if held else []
+
     def is_partial(self, value: int) -> bool:
         held = self.lineage(value)
         return held is not None and any(t.parts for t in held.terms)
@@ -110,6 +140,21 @@ def origins(result: Partition) -> list[tuple[Site, ...]]:
         who = row.programs[1:] if row.kind == "recv" else row.programs
         found.append(tuple(next(queues[p]) for p in who))
     return found
+
+
+def culprit_at(result: Partition, site: Site, cause: str) -> Culprit:
+    """The rows that an operator makes, as where a fault begins."""
+    rows = tuple(n for n, places in enumerate(origins(result)) if site in places)
+    return Culprit(rows[:1], counterparts(result, loosely=True)[rows[0]], cause)
+
+
+def loss_maker(result: Partition, otherwise: Culprit) -> Culprit:
+    """The operator that makes a loss which is not the single device's, if there is one."""
+    for number, row in enumerate(result.parallel.unrolled.rows):
+        for found in result.conclusions:
+            if found.kind == "loss" and not found.holds and found.value in row.outputs:
+                return Culprit((number,), counterparts(result, loosely=True)[number], found.message)
+    return otherwise
 
 
 def named(plan: Plan, site: Site) -> str:

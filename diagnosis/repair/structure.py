@@ -166,7 +166,16 @@ def _place(program: Program, body: int) -> tuple[tuple[int, ...], int] | None:
         return None
     writers = {slot: (c.body, i) for c in calls for i, slot in enumerate(c.outputs)}
     inputs, place = [], 0
+    seeds = dict(program.seeds)
     for slot in known[0].inputs:
+        if slot in seeds:
+            free = [(n, s) for s, loss in seeds.items() for n, c in enumerate(calls)
+                    if loss in c.outputs and all(s not in k.inputs for k in known)]  # fmt: skip
+            if not free:
+                return None
+            inputs.append(free[0][1])
+            place = max(place, free[0][0] + 1)
+            continue
         wanted = writers.get(slot)
         read = {s for c in known for s in c.inputs}
         free = [

@@ -65,6 +65,18 @@ def scales(spot: Spot) -> Iterator[Candidate]:
         yield edited("wrong scale", says, spot.plan, edits)
 
 
+def scale_of(spot: Spot) -> Fraction | None:
+    """How many times its counterpart's result the first result that is off is."""
+    if spot.culprit.counterpart < 0:
+        return None
+    theirs = spot.result.single.unrolled.rows[spot.culprit.counterpart]
+    for mine, other in zip(spot.rows[0].outputs, theirs.outputs, strict=False):
+        ratio = _ratio(essence(spot.lineage(mine)), essence(spot.result.single.lineages[other]))
+        if ratio not in (None, 1):
+            return ratio
+    return None
+
+
 def _ratio(mine: Essence | None, theirs: Essence | None) -> Fraction | None:
     if mine is None or theirs is None or len(mine) != 1 or len(theirs) != 1:
         return None

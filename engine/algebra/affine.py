@@ -66,6 +66,19 @@ class Affine:
         rest = tuple(t for t in self.terms if t[0] != axis)
         return Affine(self.const + coefficient * position, rest)
 
+    def span(self, extents: Mapping[str, int]) -> tuple[int, int]:
+        """The least and the largest value; raises `KeyError` for a coordinate without an extent."""
+        reach = [c * (extents[a] - 1) for a, c in self.terms]
+        return self.const + sum(min(r, 0) for r in reach), self.const + sum(
+            max(r, 0) for r in reach
+        )
+
+    def settled(self, extents: Mapping[str, int]) -> Affine:
+        """The function without coordinates that are always 0: along axes of one position."""
+        if all(extents.get(axis) != 1 for axis, _ in self.terms):
+            return self
+        return Affine(self.const, tuple(t for t in self.terms if extents.get(t[0]) != 1))
+
     @property
     def axes(self) -> tuple[str, ...]:
         return tuple(axis for axis, _ in self.terms)

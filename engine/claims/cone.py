@@ -12,6 +12,10 @@ from shardproof.engine.lineage.lineage import Lineage, NodeTable, Operand
 MOST_NODES = 200
 
 
+#: Kinds of nodes that compare positions.
+COMPARES = frozenset({"causal", "order"})
+
+
 class Cone(NamedTuple):
     """``opaque``: nodes whose entries are free symbols; ``opened``: nodes whose partial sums are
     read term by term; ``defined``: all nodes whose definitions the claim reads."""
@@ -40,6 +44,8 @@ def operand_nodes(nodes: NodeTable, number: int) -> list[int]:
         return [node.payload[2]]  # type: ignore[list-item]
     if node.kind == "onehot":
         return [node.payload[1]]  # type: ignore[list-item]
+    if node.kind == "block":
+        return [node.payload[0]]  # type: ignore[list-item]
     return [o.node for o in operands(nodes, number)]
 
 
@@ -54,8 +60,23 @@ def cone(
     """The cone of a claim; raises `Unsupported` if it is too large.
 
     ``adds``: the operator adds its inputs up, so that partial sums have to be opened.
-    ``widened``: by how many definitions the cut is moved away from the inputs.
+    ``widened``: by how many definitions the cut is moved away from the inputs.  A partial sum that
+    is taken for a complete one, over a block, has to be opened too.
     """
+    found = _cone(nodes, inputs, outputs, adds, widened)
+    if adds or not any(term.parts for x in inputs for term in x.terms):
+        return found
+    blocks = any(nodes[number].kind == "block" for number in found.defined)
+    return _cone(nodes, inputs, outputs, True, widened) if blocks else found
+
+
+def _cone(
+    nodes: NodeTable,
+    inputs: Sequence[Lineage],
+    outputs: Sequence[Lineage],
+    adds: bool,
+    widened: int,
+) -> Cone:
     opened: set[int] = set()
     opaque: set[int] = set()
 
@@ -75,15 +96,15 @@ def cone(
                     open_sum(part.token)
             else:
                 opaque.add(term.node)
-    opaque -= opened
+    opaque = _unblocked(nodes, opaque) - opened
     for _ in range(widened):
         inner = {o for n in opaque for o in operand_nodes(nodes, n)}
         leaves = {n for n in opaque if not operand_nodes(nodes, n)}
-        opaque = inner | leaves
+        opaque = _unblocked(nodes, inner | leaves)
     masked = {n for n in opaque if nodes.is_masked(n)}
     for number in sorted(masked):
         opaque |= {o for o in operand_nodes(nodes, number) if not nodes.is_masked(o)}
-    opaque -= masked
+    opaque = _unblocked(nodes, opaque) - masked
     return Cone(
         frozenset(opaque),
         frozenset(opened),
@@ -91,9 +112,17 @@ def cone(
     )
 
 
+def _unblocked(nodes: NodeTable, numbers: set[int]) -> set[int]:
+    """Nodes, where one is a block of another, that other one: its entries are no more free."""
+    found = set(numbers)
+    while blocks := {n for n in found if nodes[n].kind == "block"}:
+        found = (found - blocks) | {o for n in blocks for o in operand_nodes(nodes, n)}
+    return found
+
+
 def compares(nodes: NodeTable, here: Cone) -> bool:
-    """Whether a claim reads a mask, which compares positions."""
-    return any(nodes[number].kind == "causal" for number in here.opaque | here.defined)
+    """Whether a claim reads what compares positions."""
+    return any(nodes[number].kind in COMPARES for number in here.opaque | here.defined)
 
 
 def decays(nodes: NodeTable, here: Cone) -> bool:

@@ -17,7 +17,9 @@ from typing import Any
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.claims.cone import Cone, cone, operand_nodes, operands
+from shardproof.engine.lineage.blocks import Block, is_shift
 from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Operand, Part, Term
+from shardproof.engine.lineage.places import of_dim
 from shardproof.engine.plan.ir import Attr
 
 
@@ -81,6 +83,8 @@ class _Moves:
             if vector[-1] != self.zero:
                 raise Uneven  # a class is read by its number
             self.node(payload[1], vector[:-1])
+        elif node.kind == "block":
+            self.block(payload[0], payload[1], vector)
         elif reads := operands(self.nodes, number):
             if node.kind == "select" and vector[-1] != self.zero:
                 raise Uneven  # each of the chosen is a function of its own
@@ -88,6 +92,14 @@ class _Moves:
             self.operands(number, reads, outputs, vector[: len(outputs)])
         elif any(step != self.zero for step in vector):
             raise Uneven
+
+    def block(self, operand: int, blocks: Sequence[Block], vector: tuple[Any, ...]) -> None:
+        """Along an axis of several digits what is left of an axis is no interval: it stays."""
+        for axis in {block.axis for block in blocks}:
+            full = self.nodes[operand].extents[axis]
+            if not is_shift(blocks, axis, full) and vector[axis] != self.zero:
+                raise Uneven
+        self.node(operand, vector)
 
     def operands(
         self, number: int, reads: Sequence[Operand], outputs: Sequence[int], vector: tuple[Any, ...]
@@ -186,6 +198,8 @@ def is_scattered_evenly(
 def _sliced(term: Term, dim: int, step: int, size: int) -> list[int] | None:
     """How far each interval of a view moves where its dimension is cut ``step`` further on (None:
     not one of them alone)."""
+    if of_dim(term, dim):
+        return None  # what lies there depends on where it is cut
     moved = [0] * len(starts(term))
     place = sum(len(d) for d in term.layout.dims[:dim])
     atoms = term.layout.dims[dim]

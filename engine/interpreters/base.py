@@ -146,6 +146,11 @@ class ArrayReading(ABC):
         masked = np.array(columns[1])[None, :] > np.array(rows[1])[:, None]
         return Weighted(self._mask(masked), (rows[0], columns[0]))
 
+    def order(self, queries: int, keys: int) -> Weighted:
+        rows, columns = self.absolute(0, queries), self.absolute(0, keys)
+        before = np.array(columns[1])[None, :] <= np.array(rows[1])[:, None]
+        return Weighted(self._integers(before.astype(int)), (rows[0], columns[0]))
+
     def select(self, scores: Weighted, selection: Selection) -> Weighted:
         if len(scores.dims) != 2 or not is_exact(scores.dims[1]):
             raise Unsupported(f"a choice among {scores.dims[1:]}: every expert is needed")

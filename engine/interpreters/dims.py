@@ -25,6 +25,27 @@ Factor = tuple[int, ...]
 Dim = tuple[Factor, ...]
 
 
+class Joined(tuple[int, ...]):
+    """A factor that is several dimensions one after the other, each with factors of its own: its
+    weights are theirs, but what one of them stands for need not be consecutive positions."""
+
+    parts: tuple[Dim, ...]
+
+    def __new__(cls, parts: Sequence[Dim]) -> Self:
+        joined = super().__new__(cls, (w for part in parts for w in weights(part)))
+        joined.parts = tuple(parts)
+        return joined
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Joined) and self.parts == other.parts
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+
 class Extent(int):
     """The true size of a dimension, as an integer that remembers how it is represented.
 
@@ -96,10 +117,17 @@ def normal(dim: Dim) -> Dim:
         if sum(factor) == 1:
             continue
         joined = factor
-        while result and (_is_unit(result[-1]) or len(joined) == 1):
+        while result and _joins(result[-1], joined):
             joined = _join(result.pop(), joined)
         result.append(joined)
     return tuple(result)
+
+
+def _joins(outer: Factor, inner: Factor) -> bool:
+    """Whether the product of two factors is one."""
+    if isinstance(inner, Joined):
+        return _is_unit(outer)
+    return not isinstance(outer, Joined) and (_is_unit(outer) or len(inner) == 1)
 
 
 def _is_unit(factor: Factor) -> bool:
@@ -108,6 +136,8 @@ def _is_unit(factor: Factor) -> bool:
 
 def _join(outer: Factor, inner: Factor) -> Factor:
     """The product, where each of its representatives stands for consecutive positions."""
+    if isinstance(inner, Joined):
+        return Joined(inner.parts * len(outer))
     if _is_unit(outer):
         return inner * len(outer)
     return tuple(weight * inner[0] for weight in outer)
@@ -115,6 +145,8 @@ def _join(outer: Factor, inner: Factor) -> Factor:
 
 def _peel(factor: Factor, inner: int) -> tuple[Factor, Factor]:
     """The factor as a product whose inner factor has size ``inner``; inverse of `_join`."""
+    if isinstance(factor, Joined):
+        return _peel_joined(factor, inner)
     outer = sum(factor) // inner
     period = factor[: len(factor) // outer]
     if sum(period) == inner and factor == period * outer:
@@ -122,6 +154,35 @@ def _peel(factor: Factor, inner: int) -> tuple[Factor, Factor]:
     if all(weight % inner == 0 for weight in factor):
         return tuple(weight // inner for weight in factor), (inner,)
     raise Unsupported(f"a dimension of weights {factor} cannot be split into {outer} x {inner}")
+
+
+def _peel_joined(factor: Joined, inner: int) -> tuple[Factor, Factor]:
+    """As `_peel`, where every part is such a product with one inner factor."""
+    if any(Extent(part) % inner for part in factor.parts):
+        raise Unsupported(f"a dimension of several parts cannot be split by {inner}")
+    split = [regroup([part], (Extent(part) // inner, inner)) for part in factor.parts]
+    tails = {tail for _, tail in split}
+    if len(tails) > 1 or len(tail := tails.pop()) != 1:
+        raise Unsupported(f"a dimension of several parts cannot be split by {inner}")
+    return _one_factor(_side_by_side([outer for outer, _ in split])), tail[0]
+
+
+def _one_factor(dim: Dim) -> Factor:
+    if len(dim) == 1:
+        return dim[0]
+    return Joined([dim]) if dim else (1,)
+
+
+def _side_by_side(dims: Sequence[Dim]) -> Dim:
+    """Dimensions one after the other, those joined that are one together."""
+    parts: list[Dim] = []
+    for dim in dims:
+        for part in dim[0].parts if len(dim) == 1 and isinstance(dim[0], Joined) else (dim,):
+            try:
+                parts[-1:] = [_adjoined([parts[-1], part])] if parts else [part]
+            except Unsupported:
+                parts.append(part)
+    return parts[0] if len(parts) == 1 else (Joined(parts),)
 
 
 def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> tuple[Dim, ...]:
@@ -166,6 +227,9 @@ def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
         raise ShapeMismatch(f"positions {start} to {start + size} of a dimension of {total}")
     head, *rest = dim or ((1,),)
     inner, step = Extent(tuple(rest)), count(tuple(rest))
+    if isinstance(head, Joined) and start % inner == 0 and size % inner == 0:
+        found, taken = _narrow_joined(head, start // inner, size // inner)
+        return normal((*found, *rest)), slice(taken.start * step, taken.stop * step)
     if start % inner or size % inner:
         if start % inner + size > inner:
             raise Unsupported(f"positions {start} to {start + size} of {dim}: cut through a factor")
@@ -186,8 +250,34 @@ def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
     return normal((tuple(kept), *rest)), slice(skipped * step, (skipped + len(kept)) * step)
 
 
+def _narrow_joined(factor: Joined, start: int, size: int) -> tuple[Dim, slice]:
+    """`narrow` of a factor of several parts."""
+    kept: list[Dim] = []
+    bounds: list[int] = []
+    position = taken = 0
+    for part in factor.parts:
+        length = int(Extent(part))
+        low, high = max(start - position, 0), min(start + size - position, length)
+        if low < high:
+            cut, own = narrow(part, low, high - low)
+            kept.append(cut)
+            bounds += [taken + own.start, taken + own.stop]
+        position, taken = position + length, taken + count(part)
+    return _side_by_side(kept), slice(bounds[0], bounds[-1]) if bounds else slice(0, 0)
+
+
 def adjoin(dims: Sequence[Dim]) -> Dim:
+    """Dimensions one after the other."""
+    try:
+        return _adjoined(dims)
+    except Unsupported:
+        return normal(_side_by_side([normal(dim) for dim in dims if Extent(dim)]))
+
+
+def _adjoined(dims: Sequence[Dim]) -> Dim:
     """Dimensions one after the other; raises `Unsupported` if their inner factors differ."""
+    if any(isinstance(factor, Joined) for dim in dims for factor in dim):
+        raise Unsupported("a dimension of several parts")
     parts = [dim or ((1,),) for dim in dims if Extent(dim)]
     rest = max((part[1:] for part in parts), key=len, default=())
     heads = [_outermost(part, rest) for part in parts]

@@ -69,17 +69,34 @@ class Part(NamedTuple):
     extent: int
 
 
+class Place(NamedTuple):
+    """Where a view lies in a local dimension: at the positions i for which i mod ``extent`` is in
+    [start, start + size); ``extent`` divides the dimension.  Elsewhere the term is zero.
+
+    Several places of one dimension hold together, as parts of one token do.
+    """
+
+    dim: int
+    start: int
+    size: int
+    extent: int
+
+
 class Term(NamedTuple):
+    """``layout`` is of the positions that ``places`` leave: all, if there are none."""
+
     factor: Fraction
     node: int
     layout: Layout
     parts: tuple[Part, ...] = ()
+    places: tuple[Place, ...] = ()
 
 
 class Lineage(NamedTuple):
     """A local tensor of ``shape`` as a sum of terms (none: all zero).
 
-    More than one term only while at least one of them is partial: a complete sum is a node.
+    More than one term at one position only while at least one of them is partial: a complete sum
+    is a node.  A concatenation of different values is a sum of terms that lie side by side.
     """
 
     shape: tuple[int, ...]
@@ -115,10 +132,14 @@ class Node(NamedTuple):
     - "one": (): the constant 1;
     - "constant": (name,): a table of `engine.ops.primitives.CONSTANTS`;
     - "causal": (): axes (query, key), absolute positions;
+    - "order": (): the same axes; 1, or 0 where the key comes after the query;
     - "einsum": (operands, output labels): axis i is output label i, other labels are summed;
     - "combine": (factors, operands, output labels): a sum of broadcast operands;
     - "unary": (function, factor, node): same axes as the node;
     - "amax": (sign, operand, output labels);
+    - "block": (node, blocks): the node without what is outside of `engine.lineage.blocks.Block`s of
+    its
+      axes;
     - "onehot": (factor, node): the node's axes, then the class;
     - "select": (factor, operand, row label, selection): axes of the operand but for the row, then
       the position among the chosen;
@@ -149,6 +170,7 @@ PAYLOAD: dict[str, tuple[str, ...]] = {
     "unary": ("value", "value", "node"),
     "amax": ("value", "operand"),
     "onehot": ("value", "node"),
+    "block": ("node", "value"),
     "select": ("value", "operand"),
 }
 
@@ -180,6 +202,8 @@ class NodeTable:
         self.nodes: list[Node] = []
         self.tokens: list[Token] = []
         self._masked: set[int] = set()
+        #: Blocks that definitions are about: (node, axis, extent) -> (start, size).
+        self.blocks: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         self._met: list[tuple[str, int]] | None = None
         self._node_numbers: dict[tuple[str, tuple[object, ...]], int] = {}
         self._token_numbers: dict[Token, int] = {}
@@ -198,13 +222,16 @@ class NodeTable:
             number = len(self.nodes)
             self._node_numbers[key] = number
             self.nodes.append(Node(kind, payload, extents, coordinates))
-            if kind == "causal" or (
-                kind == "combine" and any(o.node in self._masked for o in payload[1])  # type: ignore[attr-defined]
-            ):
+            if kind == "causal" or self._reads_masked(kind, payload):
                 self._masked.add(number)
         if self._met is not None:
             self._met.append(("node", number))
         return number
+
+    def _reads_masked(self, kind: str, payload: tuple[Any, ...]) -> bool:
+        if kind == "combine":
+            return any(o.node in self._masked for o in payload[1])
+        return kind == "block" and payload[0] in self._masked
 
     def is_masked(self, number: int) -> bool:
         """Whether entries may be minus infinity: such a node is never taken as a symbol."""

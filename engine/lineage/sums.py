@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import Layout, Lineage, NodeTable, Part, Term
+from shardproof.engine.lineage.lineage import Layout, Lineage, NodeTable, Part, Place, Term
 from shardproof.engine.lineage.positions import along, normal, union
 
 Over = tuple[tuple[str, int], ...]
@@ -24,9 +24,9 @@ def largest(factors: Sequence[Fraction]) -> Fraction:
 
 def collect(terms: Sequence[Term]) -> list[Term]:
     """Equal views as one term with the sum of their factors; zero terms are dropped."""
-    collected: dict[tuple[int, Layout, tuple[Part, ...]], Fraction] = {}
+    collected: dict[tuple[int, Layout, tuple[Part, ...], tuple[Place, ...]], Fraction] = {}
     for term in terms:
-        key = (term.node, term.layout, term.parts)
+        key = (term.node, term.layout, term.parts, term.places)
         collected[key] = collected.get(key, Fraction(0)) + term.factor
     return [Term(f, *key) for key, f in collected.items() if f]
 
@@ -55,7 +55,8 @@ def merge_parts(
     groups: dict[tuple[object, ...], list[Term]] = {}
     for term in terms:
         ranges = tuple((p.token, p.extent) for p in term.parts)
-        groups.setdefault((term.factor, term.node, term.layout, ranges), []).append(term)
+        key = (term.factor, term.node, term.layout, ranges, term.places)
+        groups.setdefault(key, []).append(term)
     result: list[Term] = []
     for group in groups.values():
         kinds = root_kinds(nodes, group[0].parts)

@@ -22,9 +22,12 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters import MASKED, TermReading, Weighted
 from shardproof.engine.interpreters.base import Array
 from shardproof.engine.interpreters.dims import Dim, Extent, Factor, count
+from shardproof.engine.lineage.blocks import place as placed
 from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Operand, Part
 from shardproof.engine.lineage.lineage import Term as View
+from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import largest
+from shardproof.engine.obligations.regions import side_by_side
 from shardproof.engine.ops.laws import applied, without_opposites
 from shardproof.engine.ops.primitives import Selection
 from shardproof.engine.small_model.grid import Grid
@@ -284,8 +287,20 @@ class Meaning:
         ids = self.terms.mul(factor, self.entry(operand, index[:-1]))  # type: ignore[arg-type]
         return self.terms.app("is", ids, self.terms.const(index[-1]))
 
+    def _block(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        operand, held = self.nodes[number].payload
+        extents = self.nodes[operand].extents  # type: ignore[index]
+        found = (
+            placed(held, axis, n, i) if any(b.axis == axis for b in held) else i  # type: ignore[arg-type,attr-defined]
+            for axis, (n, i) in enumerate(zip(extents, index, strict=True))
+        )
+        return self.entry(operand, tuple(found))  # type: ignore[arg-type]
+
     def _causal(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         return MASKED if index[1] > index[0] else self.terms.zero
+
+    def _order(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        return self.terms.zero if index[1] > index[0] else self.terms.one
 
     def _constant(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         array = self.reading.constant(str(self.nodes[number].payload[0])).data
@@ -309,21 +324,27 @@ class Meaning:
 
     # -- tensors ----------------------------------------------------------------------------
 
-    def tensor(self, lineage: Lineage) -> Weighted:
-        """The local tensor that a lineage describes, represented on the grid."""
+    def tensor(self, lineage: Lineage, like: Sequence[Dim] | None = None) -> Weighted:
+        """The local tensor that a lineage describes, represented on the grid (where it does not
+        vary: as ``like``, where that can be)."""
+        if not self.grid.places and not has_places(lineage):
+            like = None  # what does not vary is represented as what has its size
         if not lineage.terms:
-            dims = tuple(self.grid.constant_dim(n) for n in lineage.shape)
+            held = enumerate(lineage.shape)
+            dims = tuple(like or (self.grid.broadcast_dim(lineage, d, 1, n) for d, n in held))
             data = np.full([count(d) for d in dims], self.terms.zero, dtype=object)
             return Weighted(data, dims)
+        if has_places(lineage):
+            return side_by_side(lineage, like, self.grid, self.tensor, self.terms.zero)
         total: Weighted | None = None
         for view in lineage.terms:
-            one = self.view(view, lineage)
+            one = self.view(view, lineage, like)
             total = one if total is None else self.reading.combine([total, one], [ONE, ONE], ZERO)
         assert total is not None
         return total
 
-    def view(self, view: View, lineage: Lineage) -> Weighted:
-        """One term of a lineage."""
+    def view(self, view: View, lineage: Lineage, like: Sequence[Dim] | None = None) -> Weighted:
+        """One term of a lineage; ``like``: see `tensor`."""
         extents = self.nodes[view.node].extents
         base = [0] * len(extents)
         for atom in view.layout.fixed:
@@ -333,6 +354,10 @@ class Meaning:
         for d, atoms in enumerate(view.layout.dims):
             factors: list[Factor] = []
             steps: list[list[tuple[int, int]]] = []
+            if like is not None and atoms and all(a.axis == BROADCAST for a in atoms):
+                dims.append(like[d])
+                offsets.append([((-1, 0),)] * count(like[d]))
+                continue
             for k, atom in enumerate(atoms):
                 if atom.axis == BROADCAST:
                     inner = prod(a.size for a in atoms[k + 1 :])

@@ -112,6 +112,16 @@ def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Ob
     """
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.adds, widened=widened)
+    try:
+        return _reduced(nodes, claim, here, more)
+    except Unsupported as error:
+        try:
+            return _build(nodes, claim, here, 0, None, None)
+        except Unsupported:
+            raise error from None
+
+
+def _reduced(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obligation:
     relations = related(claim)
     needs = enough(nodes, claim, here, relations)
     try:
@@ -127,8 +137,9 @@ def _build(
     here: Cone,
     more: int,
     relations: Sequence[Relation] | None,
-    needs: Needs,
+    needs: Needs | None,
 ) -> Obligation:
+    """``needs``: how many positions are enough (None: all are stated, where they are few)."""
     joined = {axis for axis, _ in claim.over}
     for number in (*here.opaque, *here.defined):
         if joined & nodes[number].coordinates:
@@ -148,9 +159,10 @@ def _build(
             boundaries(claim) if relations is None else _places(claim),
             related=relations,
             point=point,
-            needs=needs.of,
+            needs=None if needs is None else needs.of,
+            exact=needs is None,
         )
-        masks = compares(nodes, here)
+        masks = needs is not None and compares(nodes, here)
         meaning = Meaning(
             nodes,
             grid,
@@ -174,7 +186,7 @@ def _goals(meaning: Meaning, claim: Claim) -> list[tuple[Term, Term]]:
         raise ShapeMismatch(f"{len(actual)} outputs, claimed {len(claim.outputs)}")
     goals: list[tuple[Term, Term]] = []
     for left, lineage in zip(actual, claim.outputs, strict=True):
-        right = meaning.tensor(lineage)
+        right = meaning.tensor(lineage, left.dims)
         if left.dims != right.dims:
             raise Unsupported(
                 f"a result of shape {list(left.shape)} represented as {left.dims}, "

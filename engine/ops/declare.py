@@ -8,7 +8,7 @@ gradients) is a reading of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
@@ -16,6 +16,7 @@ from typing import Any
 
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.ops import packages
 from shardproof.engine.ops.calls import (
     Attribute,
     Operand,
@@ -117,13 +118,22 @@ def operator(
 
 
 def lookup(name: str) -> Operator:
-    """The declaration; raises `Unsupported` naming an operator that has none, and what is near."""
-    try:
-        return OPERATORS[name]
-    except KeyError:
+    """The declaration, here or in an installed package; raises `Unsupported` naming an operator
+    that has none, and what is near."""
+    problems = packages.load() if name not in OPERATORS else ()
+    if name not in OPERATORS:
         near = get_close_matches(name, OPERATORS, n=3)
         hint = f" (near: {', '.join(near)})" if near else ""
-        raise Unsupported(f"operator {name} is not declared{hint}") from None
+        failed = f"; not loaded: {'; '.join(problems)}" if problems else ""
+        raise Unsupported(f"operator {name} is not declared{hint}{failed}")
+    return OPERATORS[name]
+
+
+def declared_elsewhere(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Which of these operators somebody else declared, and in which module."""
+    held = sorted({name for name in names if name in OPERATORS})
+    modules = [(name, OPERATORS[name].forward.__module__) for name in held]
+    return [(name, module) for name, module in modules if not module.startswith("shardproof.")]
 
 
 def misfit(name: str, count: int, attrs: Attrs) -> str:

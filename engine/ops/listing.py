@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardproof.engine.ops.declare import OPERATORS, Operator, lookup
+from shardproof.engine.ops.declare import OPERATORS, Operator, declared_elsewhere, lookup
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.ir import Plan
 
 
 def listing() -> list[dict[str, Any]]:
@@ -48,3 +50,19 @@ def _data(declared: Operator) -> dict[str, Any]:
         "signature": declared.signature,
         "derivative": declared.differentiable,
     }
+
+
+def foreign(plan: Plan) -> tuple[Assumption, ...]:
+    """What is believed of the operators of a plan that installed packages declare."""
+    names = {
+        op.name
+        for program in (plan.single, *plan.programs)
+        for body in program.bodies
+        for op in body.ops
+    }
+    return tuple(
+        Assumption(
+            "user's word", name, module, f"operator {name} is what the module {module} declares"
+        )
+        for name, module in declared_elsewhere(names)
+    )

@@ -107,6 +107,28 @@ def _apply_mask(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.combine([x, expand_as(r, mask, r.shape(x))], [ONE, ONE], Fraction(0))]
 
 
+def _order(r: R, x: Any) -> Any:
+    """1 where the column of a matrix does not come after its row, else 0, in the shape of ``x``."""
+    shape = r.shape(x)
+    if len(shape) < 2:
+        raise ShapeMismatch(f"rows and columns of a tensor of shape {list(shape)}")
+    return expand_as(r, r.order(*shape[-2:]), shape)
+
+
+@operator("tril", "b q# k# -> b q# k#", "x")
+def _tril(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """x, and 0 where the column comes after the row."""
+    return [multiply(r, inputs[0], _order(r, inputs[0]))]
+
+
+@operator("fill_after", "b q# k# -> b q# k#", "x", "value:number")
+def _fill_after(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """x, and ``value`` where the column comes after the row: a finite mask is the number that it
+    is."""
+    mask, value = _order(r, inputs[0]), number(attrs, "value")
+    return [r.combine([multiply(r, inputs[0], mask), mask], [ONE, -value], value)]
+
+
 def keep_dim(r: R, reduced: Any, shape: tuple[int, ...], dim: int) -> Any:
     """A tensor reduced over ``dim``, broadcast back to ``shape``."""
     axes = labels(len(shape))

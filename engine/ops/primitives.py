@@ -83,6 +83,11 @@ class Reading(Protocol[T]):
         """``[queries, keys]``: 0, or minus infinity where the key comes after the query."""
         ...
 
+    def order(self, queries: int, keys: int) -> T:
+        """``[queries, keys]``: 1, or 0 where the key comes after the query: a number, unlike
+        `causal`."""
+        ...
+
     def select(self, scores: T, selection: Selection) -> T:
         """``[a, experts]`` -> the chosen experts ``[a, topk]`` (data of index type)."""
         ...
@@ -331,6 +336,9 @@ class Tape(Generic[T]):
 
     def causal(self, queries: int, keys: int) -> _Tracked[T]:
         return self.track(self.base.causal(queries, keys))
+
+    def order(self, queries: int, keys: int) -> _Tracked[T]:
+        return self.track(self.base.order(queries, keys))
 
     def select(self, scores: _Tracked[T], selection: Selection) -> _Tracked[T]:
         return self.track(self.base.select(scores.value, selection))

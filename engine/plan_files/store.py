@@ -190,6 +190,14 @@ def from_bytes(data: bytes) -> Plan:
     return _plan(tables, "plan stream")
 
 
+def copied(plan: Plan) -> Plan:
+    """``plan`` as it would be read again: a plan that somebody has made is held to what a stored
+    one is.  Raises `InvalidInput`."""
+    data = to_bytes(plan)
+    check(plan)
+    return from_bytes(data)
+
+
 def digest(plan: Plan) -> str:
     """SHA-256 of the plan's contents: equal plans have equal digests."""
     return to_columns(plan).digest()

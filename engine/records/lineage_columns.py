@@ -7,7 +7,16 @@ from typing import Any, TypeVar
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.lineage.lineage import BROADCAST, Atom, Dim, Layout, Lineage, Part, Term
+from shardproof.engine.lineage.lineage import (
+    BROADCAST,
+    Atom,
+    Dim,
+    Layout,
+    Lineage,
+    Part,
+    Place,
+    Term,
+)
 from shardproof.engine.records.payload import AFFINE, dump, fraction_of, fraction_text, load
 from shardproof.engine.storage.tables import Columns
 
@@ -53,6 +62,7 @@ class LineageWriter:
             ],
             "fixed": [[_number(self._atoms, a) for a in t.layout.fixed] for t in self._terms],
             "parts": [[_number(self._parts, p) for p in t.parts] for t in self._terms],
+            "places": [[n for p in t.places for n in p] for t in self._terms],
         }
         atoms: Columns = {
             "axis": [a.axis for a in self._atoms],
@@ -153,6 +163,7 @@ class LineageReader:
         atoms: Sequence[int],
         fixed: Sequence[int],
         parts: Sequence[int],
+        places: Sequence[int],
     ) -> Term:
         if not 0 <= node < nodes:
             raise InvalidInput(f"node {node}, expected one of {nodes}", where)
@@ -168,7 +179,11 @@ class LineageReader:
         except ValueError as error:
             raise InvalidInput(f"factor {factor[:40]!r}", where) from error
         layout = Layout(tuple(dims), self._atoms.all(fixed, where))
-        return Term(exact, node, layout, self._parts.all(parts, where))
+        width = len(Place._fields)
+        if len(places) % width:
+            raise InvalidInput(f"{len(places)} numbers for places", where)
+        lies = tuple(Place(*places[i : i + width]) for i in range(0, len(places), width))
+        return Term(exact, node, layout, self._parts.all(parts, where), lies)
 
     def __call__(self, number: int, where: str) -> Lineage | None:
         if number == -1:

@@ -16,7 +16,8 @@ import msgspec
 
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.lineage.lineage import Atom, Layout, Operand, Part, Term
+from shardproof.engine.lineage.blocks import Block
+from shardproof.engine.lineage.lineage import Atom, Layout, Operand, Part, Place, Term
 from shardproof.engine.ops.primitives import Selection
 
 _FRACTION = re.compile(r"(-?(?:0|[1-9][0-9]{0,400}))/([1-9][0-9]{0,400})", re.ASCII)
@@ -107,7 +108,14 @@ AFFINE = Codec(lambda value: _AFFINE.encode((value.const, value.terms)), _AFFINE
 ATOM = record(Atom, INTEGER, INTEGER, INTEGER, AFFINE, INTEGER)
 PART = record(Part, INTEGER, AFFINE, INTEGER, INTEGER)
 LAYOUT = record(Layout, several(several(ATOM)), several(ATOM))
-TERM = record(Term, FRACTION, INTEGER, LAYOUT, several(PART))
+PLACE = record(Place, INTEGER, INTEGER, INTEGER, INTEGER)
+_ALL = record(Term, FRACTION, INTEGER, LAYOUT, several(PART))
+_PLACED = record(Term, FRACTION, INTEGER, LAYOUT, several(PART), several(PLACE))
+#: A term without places has no list of them.
+TERM = Codec(
+    lambda term: _PLACED.encode(term) if term.places else _ALL.encode(term[:4]),
+    lambda value: (_ALL if type(value) is list and len(value) == 4 else _PLACED).decode(value),
+)
 OPERAND = record(
     Operand,
     INTEGER,
@@ -130,11 +138,13 @@ DEFINITIONS: Mapping[str, Codec] = {
         "one": (),
         "constant": (TEXT,),
         "causal": (),
+        "order": (),
         "einsum": (several(OPERAND), _LABELS),
         "combine": (several(FRACTION), several(OPERAND), _LABELS),
         "unary": (TEXT, FRACTION, INTEGER),
         "amax": (INTEGER, OPERAND, _LABELS),
         "onehot": (FRACTION, INTEGER),
+        "block": (INTEGER, several(record(Block, INTEGER, INTEGER, INTEGER, INTEGER))),
         "select": (FRACTION, OPERAND, INTEGER, SELECTION, _LABELS),
         "stack": (INTEGER, _TERMS),
         "piece": (_TERMS,),

@@ -61,6 +61,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "atoms": "refs",
         "fixed": "refs",
         "parts": "refs",
+        "places": "numbers",
     },
     "lineages": {"shape": "numbers", "terms": "refs"},
     "tensors": {"side": "word", "lineage": "ref"},

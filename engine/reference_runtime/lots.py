@@ -216,6 +216,10 @@ class LotReading:
         masked = np.arange(int(keys))[None, :] > np.arange(int(queries))[:, None]
         return Lot(np.where(masked, -np.inf, 0.0)[None], (rows, columns))
 
+    def order(self, queries: int, keys: int) -> Lot:
+        masked = self.causal(queries, keys)
+        return Lot(np.where(masked.data < 0, 0.0, 1.0), masked.dims)
+
     def select(self, scores: Lot, selection: Selection) -> Lot:
         chosen = []
         for rank in range(len(scores.data)):

@@ -8,7 +8,7 @@ numbers (`values`), or no more than dimensions.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -164,8 +164,13 @@ class Crew(Generic[T]):
     @property
     def final_losses(self) -> list[T]:
         """The losses, but for those that communication turned into another loss."""
-        before = {id(x) for x in self.passed_on}
-        return [x for x in self.losses if id(x) not in before]
+        before = Counter(id(x) for x in self.passed_on)
+        found = []
+        for x in self.losses:
+            before[id(x)] -= 1
+            if before[id(x)] < 0:
+                found.append(x)
+        return found
 
     def sum(self, x: T, y: T) -> T:
         return self.reading.combine([x, y], [Fraction(1)] * 2, Fraction(0))
@@ -250,7 +255,12 @@ class Crew(Generic[T]):
             outputs = self.world.arithmetic.evaluate(where, self.reading, op, inputs)
         moves = op.name in COLLECTIVES or op.name in ("recv", "identity")
         if moves and not set(body.losses).isdisjoint(op.outputs):
-            self.passed_on += inputs
+            # What is a loss and is handed on as it is counts once: it is both, as one object.
+            self.passed_on += [
+                x
+                for v, x in zip(op.inputs, inputs, strict=True)
+                if v in body.losses or all(x is not y for y in outputs)
+            ]
         if len(outputs) != len(op.outputs):
             raise ShapeMismatch(f"{op.name} gives {len(outputs)} tensors, not {len(op.outputs)}")
         for value, output in zip(op.outputs, outputs, strict=True):

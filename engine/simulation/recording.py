@@ -162,6 +162,14 @@ class RecordingReading:
         self.axes.unify(*dims)
         return Recorded(dims)
 
+    def order(self, queries: int, keys: int) -> Recorded:
+        if int(queries) == int(keys):
+            return self.causal(queries, keys)
+        dims = (self.dim(queries), self.dim(keys))
+        for dim in dims:
+            self.axes.freeze(dim)  # compared otherwise than from one beginning
+        return Recorded(dims)
+
     def select(self, scores: Recorded, selection: Selection) -> Recorded:
         rows, experts = scores.dims
         count = extent(experts)

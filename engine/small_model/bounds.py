@@ -22,12 +22,14 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.claim import Claim
-from shardproof.engine.claims.cone import Cone, operand_nodes, operands
+from shardproof.engine.claims.cone import COMPARES, Cone, operand_nodes, operands
+from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.lineage import ABSOLUTE, Lineage, NodeTable, Operand
+from shardproof.engine.lineage.places import has_places
 from shardproof.engine.ops.primitives import Selection
 from shardproof.engine.small_model.digits import Axis, Digits, Relation
-from shardproof.engine.small_model.related import applied, names_of
-from shardproof.engine.small_model.shared_dims import Digit, Relating
+from shardproof.engine.small_model.related import applied, names_of, related
+from shardproof.engine.small_model.shared_dims import ALIKE, Digit, Relating
 from shardproof.engine.small_model.shared_dims import Tensor as Dims
 
 #: A class of digits, by one of them.
@@ -55,18 +57,34 @@ class Classes:
         self.above: dict[Class, Class] = {}
         for number in sorted(here.defined):
             self._relate(grid.relations(number))
+            for shift in grid.shifts(number):
+                self._one(shift.inside, shift.around)
+        for side in grid.sides(lineages):
+            self._one(side.inside, side.around)
         self._relate(grid.views(lineages))
         self._relate(relations)
         self._coordinates(lineages, joined)
         self.ordered = dict(self.above)
         for number in here.defined | here.opaque:
-            if nodes[number].kind == "causal":
+            if nodes[number].kind in COMPARES:
                 self._compare((number, 0), (number, 1))
 
     def _relate(self, relations: Iterable[Relation]) -> None:
         for one, a, other, b, extent in relations:
+            if extent == ALIKE:
+                self._one(one, other)
             for stride, _ in self.grid.within(one, a, extent):
                 self._join((one, stride), (other, stride // a * b))
+
+    def _one(self, inside: Axis, around: Axis) -> None:
+        """All digits of a block's axis, and of the axis that it is of, are one class."""
+        first, *others = (
+            (axis, stride)
+            for axis in (around, inside)
+            for stride, _ in self.grid.within(axis, 1, ABSOLUTE)
+        )
+        for other in others:
+            self._join(first, other)
 
     def _coordinates(self, lineages: Sequence[Lineage], joined: Sequence[str]) -> None:
         """A coordinate that is joined runs along the digits that move with it."""
@@ -193,6 +211,8 @@ class Definitions:
             case "combine":
                 for part in below:
                     found |= part
+            case "block":
+                found += self.summed(*operand_nodes(self.nodes, number))
         return found
 
     def _note(self, number: int) -> None:
@@ -278,6 +298,9 @@ class Counting:
     def causal(self, queries: int, keys: int) -> Counted:
         return Counted(self.relating.causal(queries, keys), Counter())
 
+    def order(self, queries: int, keys: int) -> Counted:
+        return self.causal(queries, keys)
+
     def select(self, scores: Counted, selection: Selection) -> Counted:
         return self._function("select", scores, self.relating.select(scores.dims, selection))
 
@@ -323,14 +346,28 @@ def enough(nodes: NodeTable, claim: Claim, here: Cone, relations: Sequence[Relat
     """How many positions are enough for a claim. ``relations``: what its operator takes for one
     another (`engine.claims.claim.related`). Raises `Unsupported` where digits do not fit one
     another."""
+    lineages = [*(x for x in claim.inputs if x is not None), *claim.outputs]
+    try:
+        return _enough(nodes, claim, here, relations, coarse=False)
+    except Unsupported:
+        if not has_places(*lineages):
+            raise
+        # Values side by side that are split in different ways: their dimension is one digit.
+        return _enough(nodes, claim, here, related(claim, coarse=True), coarse=True)
+
+
+def _enough(
+    nodes: NodeTable, claim: Claim, here: Cone, relations: Sequence[Relation], *, coarse: bool
+) -> Needs:
     given = [x for x in claim.inputs if x is not None]
     lineages = [*given, *claim.outputs]
-    grid = Digits(nodes, lineages, sorted(here.defined), claim.extents, relations)
+    numbers = sorted(here.defined)
+    grid = Digits(nodes, lineages, numbers, claim.extents, relations, coarse)
     joined = [axis for axis, _ in claim.over]
     classes = Classes(nodes, grid, lineages, here, relations, joined)
     levels = Levels()
     definitions = Definitions(nodes, classes, here, levels)
-    reading = Relating()
+    reading = Relating(coarse)
     tensors = [reading.tensor(x.shape) for x in lineages]
     names = names_of(tensors, 0)
 

@@ -9,11 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from math import gcd
+from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.cone import operands
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Lineage, NodeTable, Part
+from shardproof.engine.lineage.blocks import Block, Digit, digits
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Atom,
+    Lineage,
+    NodeTable,
+    Part,
+)
+from shardproof.engine.lineage.places import of_dim
 
 #: Node and axis; axis -1 - l: reduced label l of the node's definition.  Node -1 - i: dimension of
 #: the claim's lineage i.
@@ -23,12 +34,21 @@ Axis = tuple[int, int]
 Relation = tuple[Axis, int, Axis, int, int]
 
 
+class Shift(NamedTuple):
+    """A digit of a block's axis ``inside`` and of the axis ``around`` that it is of."""
+
+    inside: Axis
+    around: Axis
+    digit: Digit
+
+
 class Digits:
     """The digits of every axis that a claim reads.  Raises `Unsupported` for definitions that this
     representation does not cover.
 
     ``extents``: of the mesh coordinates.  ``related``: local dimensions that the operator takes for
-    one another (None: local dimensions are not split as others are).
+    one another (None: local dimensions are not split as others are).  ``coarse``: local dimensions
+    are not split as what lies side by side in them.
     """
 
     def __init__(
@@ -38,6 +58,7 @@ class Digits:
         defined: Sequence[int],
         extents: Mapping[str, int],
         related: Sequence[Relation] | None,
+        coarse: bool = False,
     ) -> None:
         self.nodes = nodes
         self.strides: dict[Axis, set[int]] = {}
@@ -47,9 +68,10 @@ class Digits:
         local: list[Relation] = []
         if related is not None:
             self.places = {id(lineage): -1 - i for i, lineage in enumerate(lineages)}
-            local = [*related, *self.views(lineages)]
+            local = [*related, *self.views(lineages, whole=False)]
         self._note_strides(lineages, extents)
-        self._relate(defined, local)
+        sides = [] if related is None or coarse else list(self.sides(lineages))
+        self._relate(defined, local, sides)
 
     def _note_strides(self, lineages: Sequence[Lineage], extents: Mapping[str, int]) -> None:
         for lineage in lineages:
@@ -88,19 +110,34 @@ class Digits:
             self.strides[key].add(stride * abs(coefficient) * extents[axis])
 
     @staticmethod
-    def views(lineages: Sequence[Lineage]) -> Iterator[Relation]:
-        """Local dimensions and the axes that they are views of."""
+    def views(lineages: Sequence[Lineage], *, whole: bool = True) -> Iterator[Relation]:
+        """Local dimensions and the axes that they are views of; unless ``whole``, of an interval
+        that is none of several equal ones only the digits that do not cut through it."""
         for i, lineage in enumerate(lineages):
-            for term in lineage.terms:
+            for k, term in enumerate(lineage.terms):
                 for d, dim in enumerate(term.layout.dims):
+                    local = _left(i, k, d) if of_dim(term, d) else (-1 - i, d)
                     inner = 1
                     for atom in reversed(dim):
                         if atom.axis != BROADCAST and atom.size > 1:
                             axis = (term.node, atom.axis)
-                            yield (-1 - i, d), inner, axis, atom.stride, atom.size
+                            size = atom.size if whole else _uncut(atom)
+                            yield local, inner, axis, atom.stride, size
                         inner *= atom.size
 
-    def _relate(self, numbers: Sequence[int], local: Sequence[Relation]) -> None:
+    @staticmethod
+    def sides(lineages: Sequence[Lineage]) -> Iterator[Shift]:
+        """The digits of local dimensions in which terms have places."""
+        for i, lineage in enumerate(lineages):
+            for k, term in enumerate(lineage.terms):
+                for d in sorted({place.dim for place in term.places}):
+                    held = [Block(*place) for place in of_dim(term, d)]
+                    for digit in digits(held, d, lineage.shape[d], equal=True):
+                        yield Shift(_left(i, k, d), (-1 - i, d), digit)
+
+    def _relate(
+        self, numbers: Sequence[int], local: Sequence[Relation], sides: Sequence[Shift]
+    ) -> None:
         """Carry strides between axes that a definition or the operator identifies, until nothing
         changes."""
         relations: list[Relation] = []
@@ -110,6 +147,11 @@ class Digits:
         for label, _, axis, stride, extent in relations:
             self._stride(axis, stride, extent)
             self._stride(label, 1, extent)
+        shifts = [shift for number in sorted(numbers) for shift in self.shifts(number)]
+        shifts += sides
+        for inside, around, digit in shifts:
+            self._stride(inside, digit.inner, digit.size)
+            self._stride(around, digit.outer, digit.extent)
         relations += local
         for one, stride, other, _, extent in local:
             if one == other and extent == 1:
@@ -120,6 +162,8 @@ class Digits:
             for one, a, other, b, extent in relations:
                 changed |= self._carry(one, a, other, b, extent)
                 changed |= self._carry(other, b, one, a, extent)
+            for shift in shifts:
+                changed |= self._carry_shifted(shift)
 
     def _carry(self, source: Axis, a: int, target: Axis, b: int, extent: int) -> bool:
         """Strides of one axis from ``a`` on, as strides of another from ``b`` on."""
@@ -133,6 +177,21 @@ class Digits:
             return False
         held |= found
         return True
+
+    def _carry_shifted(self, shift: Shift) -> bool:
+        """Strides of a block's digit, and of the digit around it, that do not cut through it."""
+        inside, around, (inner, outer, size, start, extent) = shift
+        steps = {s // inner for s in self.strides[inside] if s % inner == 0 and s <= inner * size}
+        steps |= {
+            s // outer
+            for s in self.strides[around]
+            if s % outer == 0 and (not extent or s < outer * extent)
+        }
+        fit = [c for c in steps if size % c == 0 and start % c == 0 and extent % c == 0]
+        before = len(self.strides[inside]) + len(self.strides[around])
+        self.strides[inside].update(inner * c for c in fit)
+        self.strides[around].update(outer * c for c in fit)
+        return len(self.strides[inside]) + len(self.strides[around]) > before
 
     @staticmethod
     def _check(relations: Sequence[Relation]) -> None:
@@ -148,6 +207,15 @@ class Digits:
             operand = node.payload[2] if node.kind == "unary" else node.payload[1]
             axes = self.nodes[operand].extents  # type: ignore[index]
             return [((number, i), 1, (operand, i), 1, n) for i, n in enumerate(axes)]  # type: ignore[misc]
+        if node.kind == "block":
+            operand, held = node.payload
+            cut = {block.axis for block in held}  # type: ignore[attr-defined]
+            axes = self.nodes[operand].extents  # type: ignore[index]
+            return [
+                ((number, i), 1, (operand, i), 1, n)  # type: ignore[misc]
+                for i, n in enumerate(axes)
+                if i not in cut
+            ]
         reads = operands(self.nodes, number)
         outputs: Sequence[int] = node.payload[-1] if reads else ()  # type: ignore[assignment]
         place = {label: i for i, label in enumerate(outputs)}
@@ -156,6 +224,22 @@ class Digits:
             for o in reads
             for axis, stride, extent, label in o.atoms
         ]
+
+    def shifts(self, number: int) -> list[Shift]:
+        """The digits of the axes that a block cuts."""
+        node = self.nodes[number]
+        if node.kind != "block":
+            return []
+        operand, held = node.payload
+        axes = self.nodes[operand].extents  # type: ignore[index]
+        try:
+            return [
+                Shift((number, axis), (operand, axis), digit)  # type: ignore[arg-type]
+                for axis in sorted({block.axis for block in held})  # type: ignore[attr-defined]
+                for digit in digits(held, axis, axes[axis])  # type: ignore[arg-type]
+            ]
+        except ValueError as error:
+            raise Unsupported(str(error)) from None
 
     def _digits(self, key: Axis) -> tuple[tuple[int, int], ...]:
         """(stride, extent) of the digits of an axis, innermost first; extent 0: unbounded."""
@@ -179,3 +263,22 @@ class Digits:
             for s, e in self._digits(key)
             if s >= stride and (extent == ABSOLUTE or s < stride * extent)
         ]
+
+
+#: Lineages of a claim, and terms of a lineage, are fewer.
+_MANY = 1 << 20
+
+
+def _left(lineage: int, term: int, dim: int) -> Axis:
+    """What the places of a term leave of a local dimension, as an axis."""
+    return -1 - lineage - _MANY * (term + 1), dim
+
+
+def _uncut(atom: Atom) -> int:
+    """The largest digit of an atom's axis that its interval takes wholly."""
+    if atom.extent == ABSOLUTE or (
+        atom.extent % atom.size == 0 and atom.start.divisible(atom.size)
+    ):
+        return atom.size
+    steps = (atom.start.const, *(c for _, c in atom.start.terms))
+    return gcd(atom.size, atom.extent, *steps)

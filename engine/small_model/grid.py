@@ -17,6 +17,7 @@ from math import prod
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters.dims import Dim, Factor
+from shardproof.engine.lineage.layout import Misaligned
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -25,14 +26,20 @@ from shardproof.engine.lineage.lineage import (
     Lineage,
     NodeTable,
     Part,
+    Term,
 )
-from shardproof.engine.small_model.digits import Axis, Digits, Relation
+from shardproof.engine.lineage.places import alone, clipped, radix, split
+from shardproof.engine.small_model.digits import Axis, Digits, Relation, Shift
 
 Interval = tuple[int, int]
 Over = tuple[tuple[str, int], ...]
 
 #: Positions that every piece of an axis keeps, or all that it has.
 FEWEST = 2
+#: Rounds in which cuts are carried between blocks and the axes that they are of.
+MOST_SHIFTED = 8
+#: Positions of an axis, and entries of a tensor, of claims that are stated without reduction.
+MOST_WHOLE, MOST_ENTRIES = 64, 4096
 
 
 def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
@@ -66,6 +73,7 @@ class Grid(Digits):
     dimensions that the operator takes for one another.  ``needs``: how many positions a piece of a
     digit (axis, stride, extent) has to keep, if more than `FEWEST`; ``more``: how many it keeps
     beyond.  ``point``: the member of the family, where it is not the second along every coordinate.
+    ``exact``: nothing is reduced; raises `Unsupported` unless everything is small.
     """
 
     def __init__(
@@ -81,6 +89,7 @@ class Grid(Digits):
         related: Sequence[Relation] | None = None,
         point: Mapping[str, int] | None = None,
         needs: Callable[[Axis, int, int], int] | None = None,
+        exact: bool = False,
     ) -> None:
         super().__init__(nodes, lineages, defined, extents, related)
         self.more = more
@@ -92,6 +101,13 @@ class Grid(Digits):
         self.coordinates = dict(self.generic)
         self.cuts: dict[int, set[int]] = {}
         self.local: dict[int, Dim] = {}
+        #: By size of a local dimension: what lies side by side along one, and all that lies there.
+        self.exact = exact
+        self.placed: dict[int, list[Term]] = {}
+        self.beside: dict[int, list[Term]] = {}
+        if exact:
+            self._check_small(lineages)
+            return
         if needs is not None:
             self._note_needs(needs)
         for _, extent in over:
@@ -99,10 +115,24 @@ class Grid(Digits):
         for extent, place in boundaries:
             self.cuts.setdefault(extent, {0, extent}).add(place)
         self._note_cuts(lineages)
+        self._note_sides(lineages)
+        self._note_shifts(defined)
         if related is not None:
             self._note_absolute(lineages)
         self._note_local(lineages)
         self._check_joined(lineages, over)
+
+    def _check_small(self, lineages: Sequence[Lineage]) -> None:
+        for shape in (x.shape for x in lineages):
+            if prod(shape) > MOST_ENTRIES or any(n > MOST_WHOLE for n in shape):
+                raise Unsupported(f"a tensor of {list(shape)} that cannot be reduced")
+
+    @staticmethod
+    def _every(size: int) -> list[tuple[int, int]]:
+        """All positions, each of which stands for itself."""
+        if size > MOST_WHOLE:
+            raise Unsupported(f"a range of {size} positions that cannot be reduced")
+        return [(position, 1) for position in range(size)]
 
     def reset(self) -> None:
         """Put all coordinates back to their one value."""
@@ -161,6 +191,74 @@ class Grid(Digits):
                 for part in term.parts:
                     self._cut(self._range(part), 1, part.extent, self.at(part.start), part.size)
 
+    def _note_sides(self, lineages: Sequence[Lineage]) -> None:
+        """Where values lie side by side along a dimension, all dimensions of that size are cut."""
+        placed = self.placed
+        for lineage in lineages:
+            for term in lineage.terms:
+                for place in term.places:
+                    self.cuts.setdefault(place.extent, {0, place.extent}).update(
+                        (place.start, place.start + place.size)
+                    )
+                    size = lineage.shape[place.dim]
+                    placed.setdefault(size, []).append(alone(term, place.dim))
+        for size, terms in placed.items():
+            for lineage in lineages:
+                for dim in (d for d, n in enumerate(lineage.shape) if n == size):
+                    for term in lineage.terms:
+                        own = alone(term, dim)
+                        self.beside.setdefault(size, []).append(own)
+                        with suppress(Misaligned):
+                            self._cut_along(own, size, terms)
+
+    def _cut_along(self, own: Term, size: int, terms: Sequence[Term]) -> None:
+        """Cut what a term of one dimension views where ``terms`` lie along it."""
+        sizes = radix([own, *terms], 0, size)
+        one = split(own, 0, sizes)
+        bounds: list[set[int]] = [{0, n} for n in sizes]
+        for other in terms:
+            for place in other.places:
+                inner = 1
+                for part in reversed(range(len(sizes))):
+                    if inner < place.extent <= inner * sizes[part]:
+                        bounds[part] |= {place.start // inner, (place.start + place.size) // inner}
+                    inner *= sizes[part]
+        for part, found in enumerate(bounds):
+            for low, high in pairwise(sorted(found)):
+                inside = clipped(one, part, low, high - low, sizes[part])
+                if inside is not None:
+                    self._note_cuts([Lineage((), (inside._replace(parts=()),))])
+
+    def _note_shifts(self, defined: Sequence[int]) -> None:
+        """Cut blocks and the axes that they are of alike, until nothing changes."""
+        shifts = [s for n in defined for s in self.shifts(n) if s.digit.size != s.digit.extent]
+        for _ in range(MOST_SHIFTED if shifts else 0):
+            before = {extent: set(cuts) for extent, cuts in self.cuts.items()}, dict(self.units)
+            for shift in shifts:
+                self._shift(shift)
+            if before == (self.cuts, self.units):
+                return
+        if shifts:
+            raise Unsupported("blocks of one axis that overlap")
+
+    def _shift(self, shift: Shift) -> None:
+        inside, around, (inner, outer, size, start, extent) = shift
+        stride, last = self.within(inside, inner, size)[-1]
+        step = stride // inner
+        at, above = self.within(around, outer * step, extent // step)[0]
+        if start % step or size != step * last or at != outer * step:
+            raise Unsupported(f"a block of {size} positions from {start} in blocks of {step}")
+        if above == last:
+            return  # it is a digit of its own, and cut like all of that extent
+        first = start // step
+        held = self.cuts.setdefault(last, {0, last})
+        for stop in sorted(held):
+            self._cut(around, at, extent // step, first, stop)
+        begin = first % above if above else first
+        held |= {p - begin for p in self.cuts[above] if begin <= p <= begin + last}
+        units = max(self.units.get(last, 0), self.units.get(above, 0))
+        self.units[last] = self.units[above] = units
+
     def _check_joined(self, lineages: Sequence[Lineage], over: Over) -> None:
         """A coordinate that is summed over represents the digit that a part moves along: refuse one
         that is represented by few positions of what are several digits."""
@@ -218,6 +316,13 @@ class Grid(Digits):
     ) -> list[tuple[int, int]]:
         """(position, multiplicity) that represent [0, size) of a label's range, where ``parts``
         hold (of stride 1)."""
+        if self.exact:
+            held = [(p.extent, self.at(p.start), p.size) for p in parts]
+            return [
+                (position, 1)
+                for position, _ in self._every(size)
+                if all(first <= position % n < first + many for n, first, many in held)
+            ]
         if key not in self.strides:
             self._stride(key, stride, extent)
         digits = self.within(key, stride, extent)
@@ -246,6 +351,10 @@ class Grid(Digits):
     def digits(self, key: Axis, atom: Atom) -> list[tuple[Factor, list[int]]]:
         """For each digit of an atom, outermost first: multiplicities, and the places along the
         node's axis of its represented positions (the places of all digits add up)."""
+        if self.exact:
+            start = self.at(atom.start)
+            places = [atom.stride * (start + i) for i in range(atom.size)]
+            return [((1,) * atom.size, places)]
         digits = self.within(key, atom.stride, atom.extent)
         intervals = self._intervals(digits, self.at(atom.start), atom.size)
         result = []
@@ -259,7 +368,8 @@ class Grid(Digits):
         """How local dimensions are represented, for tensors that are constant along them."""
         for lineage in lineages:
             for term in lineage.terms:
-                for dim, size in zip(term.layout.dims, lineage.shape, strict=True):
+                for dim in term.layout.dims:
+                    size = prod(a.size for a in dim)
                     if any(a.axis == BROADCAST for a in dim) or size in self.local:
                         continue
                     factors = [f for a in dim for f, _ in self.digits((term.node, a.axis), a)]
@@ -268,6 +378,8 @@ class Grid(Digits):
     def broadcast_dim(self, lineage: Lineage, dim: int, inner: int, size: int) -> Dim:
         """``size`` positions of a local dimension, ``inner`` apart, along which a tensor does not
         vary: represented as what the operator takes it for."""
+        if self.exact:
+            return self.constant_dim(size)
         key = (self.places.get(id(lineage), 0), dim)
         if key[0] >= 0 or key not in self.strides:
             return self.constant_dim(size)
@@ -278,12 +390,30 @@ class Grid(Digits):
         factors = [tuple(w for _, w in self._blocks(h // low)) for low, h in pairwise(steps)]
         return tuple(reversed(factors))
 
+    def represented(self, size: int, sizes: Sequence[int], part: int, low: int, high: int) -> Dim:
+        """How positions [low, high) of part ``part`` of a local dimension of ``size``, split into
+        ``sizes``, are represented where nothing lies there: as what does elsewhere."""
+        for term in self.beside.get(size, ()):
+            with suppress(Misaligned):
+                own = split(term, 0, tuple(sizes))
+                found = clipped(own, part, low, high - low, sizes[part])
+                if found is None or any(p.dim == part for p in found.places):
+                    continue
+                atoms = found.layout.dims[part]
+                if all(a.axis != BROADCAST for a in atoms):
+                    return tuple(f for a in atoms for f, _ in self.digits((term.node, a.axis), a))
+        return self.constant_dim(high - low)
+
     def constant_dim(self, size: int) -> Dim:
         """A dimension of ``size`` along which a tensor is constant, represented like any other
         of its size."""
+        if self.exact:
+            return ((1,) * size,)
         known = self.local.get(size)
         return known if known is not None else (tuple(w for _, w in self._blocks(size)),)
 
     def coordinate(self, axis: str, extent: int) -> list[tuple[int, int]]:
         """(position, multiplicity) of the represented coordinates along a mesh axis."""
+        if self.exact:
+            return self._every(extent)
         return self._blocks(extent)

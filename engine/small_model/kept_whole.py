@@ -33,6 +33,11 @@ def _found(nodes: NodeTable) -> Iterator[str]:
                     "positions that a causal mask compares: they keep their order, and what is"
                     " masked does not enter sums"
                 )
+            case "order", _:
+                yield (
+                    "positions that are compared as numbers: they keep their order, and the "
+                    "representatives of the rest are counted as the last row has them"
+                )
             case "constant", (str(name),):
                 yield f"the constant table {name}: it is small, and taken as it is"
         for extent in _classes(nodes, node):

@@ -18,10 +18,11 @@ from shardproof.engine.small_model.digits import Axis, Relation
 from shardproof.engine.small_model.shared_dims import Relating, Tensor
 
 
-def related(claim: Claim) -> list[Relation]:
-    """Local dimensions that the operator of a claim takes for one another, as the grid names them;
-    raises `Unsupported` where it cuts one otherwise than in blocks."""
-    reading = Relating()
+def related(claim: Claim, coarse: bool = False) -> list[Relation]:
+    """Local dimensions that the operator of a claim takes for one another, as the grid names them
+    (``coarse``: parts of a dimension as wholes); raises `Unsupported` where it cuts one otherwise
+    than in blocks."""
+    reading = Relating(coarse)
     given = [x for x in claim.inputs if x is not None]
     tensors = [reading.tensor(x.shape) for x in (*given, *claim.outputs)]
     outputs = tensors[len(given) :]

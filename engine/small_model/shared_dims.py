@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.ops.primitives import CONSTANTS, Selection
+
+#: In place of a number of positions: one index runs along two axes, but not along digits of both.
+ALIKE = -1
 
 
 class Digit(NamedTuple):
@@ -40,9 +43,13 @@ class Relation(NamedTuple):
 
 class Relating:
     """A `engine.ops.primitives.Reading` of dimensions; raises `Unsupported` where digits do not
-    fit."""
+    fit.
 
-    def __init__(self) -> None:
+    ``coarse``: parts of a dimension are related as wholes, not digit by digit.
+    """
+
+    def __init__(self, coarse: bool = False) -> None:
+        self.coarse = coarse
         self.relations: list[Relation] = []
         self.splits: list[tuple[int, int]] = []
         self.count = 0
@@ -127,37 +134,65 @@ class Relating:
         return tuple(reversed(result))
 
     def slice(self, x: Tensor, dim: int, start: Affine, size: int) -> Tensor:
-        return (*x[:dim], self._cut(x[dim], int(size)), *x[dim + 1 :])
+        return (*x[:dim], self._cut(x[dim], start, int(size)), *x[dim + 1 :])
 
-    @staticmethod
-    def _cut(dim: Dim, size: int) -> Dim:
+    def _cut(self, dim: Dim, start: Affine, size: int) -> Dim:
         taken: list[Digit] = []
+        inner = 1
         for digit in reversed(dim):
             if size == 1:
                 break
             if size > digit.size and size % digit.size:
                 raise Unsupported(f"{size} positions of a dimension in blocks of {digit.size}")
-            taken.append(digit._replace(size=min(size, digit.size)))
+            equal = digit.size % size == 0 and start.divisible(inner * size)
+            if size < digit.size and not equal:
+                taken.append(self._part(digit, start, inner, size))
+            else:
+                taken.append(digit._replace(size=min(size, digit.size)))
+            inner *= digit.size
             size = max(1, size // digit.size)
         return tuple(reversed(taken))
+
+    def _part(self, digit: Digit, start: Affine, inner: int, size: int) -> Digit:
+        """``size`` positions of a digit, ``inner`` positions of the dimension apart, that are none
+        of several equal blocks: a dimension of its own, related as far as it is not cut through."""
+        (part,) = self._root(size)
+        steps = (start.const, *(c for _, c in start.terms))
+        cut = not start.divisible(inner)
+        fits = 1 if cut else gcd(size, digit.size, *(n // inner for n in steps))
+        self.relations.append(Relation(part._replace(size=ALIKE), digit))
+        self.relations.append(Relation(part._replace(size=fits), digit._replace(size=fits)))
+        return part
 
     def concat(self, xs: Sequence[Tensor], dim: int) -> Tensor:
         whole = self._root(sum(self.shape(x)[dim] for x in xs))
         first: list[Dim] = list(xs[0])
+        start = 0
         for x in xs:
             for i, (a, b) in enumerate(zip(first, x, strict=True)):
                 if i != dim:
                     first[i] = self.same(a, b)
-            self.inside(whole, x[dim])
+            self.inside(whole, x[dim], start)
+            start += self.shape(x)[dim]
         first[dim] = whole
         return tuple(first)
 
-    def inside(self, whole: Dim, part: Dim) -> None:
-        """``part`` is an interval of ``whole``, which is one digit."""
+    def inside(self, whole: Dim, part: Dim, start: int = 0) -> None:
+        """``part`` is an interval of ``whole``, which is one digit, from ``start`` on.  A digit
+        that the interval cuts through is related as far as it does not."""
         inner = 1
         for digit in reversed(part):
             if whole and digit.size > 1:
-                self.relations.append(Relation(digit, Digit(whole[0].root, inner, digit.size)))
+                root, size = whole[0].root, whole[0].size
+                cut = start % inner or size % inner
+                apart = cut or self.coarse
+                fits = 0 if apart else gcd(digit.size, start // inner, size // inner)
+                if fits != digit.size:
+                    self.relations.append(Relation(digit._replace(size=ALIKE), whole[0]))
+                if fits:
+                    self.relations.append(
+                        Relation(digit._replace(size=fits), Digit(root, inner, fits))
+                    )
             inner *= digit.size
 
     def amax(self, x: Tensor, dim: int) -> Tensor:
@@ -168,6 +203,9 @@ class Relating:
 
     def causal(self, queries: int, keys: int) -> Tensor:
         return (self._root(queries), self._root(keys))
+
+    def order(self, queries: int, keys: int) -> Tensor:
+        return self.causal(queries, keys)
 
     def select(self, scores: Tensor, selection: Selection) -> Tensor:
         return (*scores[:-1], self._root(selection.topk))

@@ -14,6 +14,7 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
+from shardproof.engine.lineage.floating import settled
 from shardproof.engine.lineage.layout import Misaligned, narrow
 from shardproof.engine.lineage.lineage import (
     BROADCAST,
@@ -25,6 +26,7 @@ from shardproof.engine.lineage.lineage import (
     NodeTable,
     Term,
 )
+from shardproof.engine.lineage.places import cut, joined, of_dim
 from shardproof.engine.lineage.sums import collect, family_sum, merge_parts
 from shardproof.engine.plan.expectations import COVERAGE, GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
@@ -77,14 +79,31 @@ def box_of(
 ) -> Lineage:
     """The box of a tensor at ``offset``, on ranks along axes of ``extents``; raises `Misaligned` if
     it is no view."""
-    terms = []
-    for term in lineage.terms:
-        dims = list(term.layout.dims)
-        for i, (size, full) in enumerate(zip(shape, lineage.shape, strict=True)):
-            if size != full:
-                dims[i] = _interval(dims[i], offset[i], size, extents)
-        terms.append(term._replace(layout=term.layout._replace(dims=tuple(dims))))
-    return Lineage(shape, tuple(terms))
+    terms = list(lineage.terms)
+    here = lineage.shape
+    for i, (size, full) in enumerate(zip(shape, lineage.shape, strict=True)):
+        if size != full:
+            start = offset[i].settled(extents)
+            found = (_box_along(term, here, i, start, size, extents) for term in terms)
+            terms = [term for term in found if term is not None]
+            here = (*here[:i], size, *here[i + 1 :])
+    return Lineage(shape, tuple(joined(terms)))
+
+
+def _box_along(
+    term: Term,
+    shape: tuple[int, ...],
+    dim: int,
+    start: Affine,
+    size: int,
+    extents: Mapping[str, int],
+) -> Term | None:
+    """A term of a box along one dimension; None where it is zero there."""
+    if of_dim(term, dim):
+        return cut(term, shape, dim, start, size)
+    dims = list(term.layout.dims)
+    dims[dim] = _interval(dims[dim], start, size, extents)
+    return term._replace(layout=term.layout._replace(dims=tuple(dims)))
 
 
 def slices(plan: Plan, program: Program) -> int:
@@ -142,7 +161,7 @@ def _single_gradients(plan: Plan, single: Derived, lineages: Lineages) -> list[C
         derived = single.gradients.get(first[number])
         want = None if derived is None else lineages[derived]
         have = lineages[value]
-        holds = want is not None and have == want
+        holds = want is not None and have is not None and _placed_alike(have, want)
         message = (
             ""
             if holds
@@ -290,6 +309,16 @@ def told(kind: str, name: str) -> str:
     return f"{kind} of {name}" if kind == GRADIENT else f"{kind} {name}"
 
 
+def _placed_alike(have: Lineage, want: Lineage) -> bool:
+    """Whether two lineages are equal, wherever positions of one of many are put."""
+    if have.shape != want.shape or len(have.terms) != len(want.terms):
+        return False
+    return have == want or all(
+        a._replace(layout=settled(a.layout)) == b._replace(layout=settled(b.layout))
+        for a, b in zip(have.terms, want.terms, strict=True)
+    )
+
+
 def _same_number(nodes: NodeTable, have: Lineage | None, want: Lineage | None) -> bool:
     """Whether two lineages of one element are equal, however its dimensions are written."""
     if have is None or want is None or any(n != 1 for n in (*have.shape, *want.shape)):
@@ -305,8 +334,12 @@ def _scalar(x: Lineage) -> Lineage:
 
 
 def _same_terms(nodes: NodeTable, have: Lineage, want: Lineage) -> bool:
-    """Whether two lineages are one, whether a sum is a node or its terms."""
-    left, right = (collect(list(_unfolded(nodes, x.terms))) for x in (have, want))
+    """Whether two lineages are one, whether a sum is a node or its terms, and wherever positions
+    of one of many are put."""
+    left, right = (
+        collect([t._replace(layout=settled(t.layout)) for t in _unfolded(nodes, x.terms)])
+        for x in (have, want)
+    )
     return have.shape == want.shape and set(left) == set(right)
 
 
@@ -345,7 +378,7 @@ def _operands(node: Node, term: Term) -> list[Term]:
             )
 
         view = Layout(tuple(moved(dim) for dim in layout.dims), moved(layout.fixed))
-        found.append(Term(term.factor * factor, operand.node, view))
+        found.append(Term(term.factor * factor, operand.node, view, places=term.places))
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.system import portable
 
 MOST_BYTES: Final = 1 << 30
 """The largest file that is read."""
@@ -71,11 +71,7 @@ def bounded(what: Path) -> Iterator[None]:
 
     The bound is one of the whole process: whatever else goes on in it meanwhile is bounded too.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    held = _address_space()
-    if held is not None:
-        known = [n for n in (soft, hard) if n != resource.RLIM_INFINITY]
-        resource.setrlimit(resource.RLIMIT_AS, (min([held + MEMORY_BYTES, *known]), hard))
+    before = portable.widen_address_space(MEMORY_BYTES)
     try:
         yield
     except MemoryError:
@@ -83,13 +79,4 @@ def bounded(what: Path) -> Iterator[None]:
             f"takes more memory to be read than the {MEMORY_BYTES >> 20} MiB that it may", str(what)
         ) from None
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def _address_space() -> int | None:
-    """Bytes of this process's address space; proc(5), statm: its first number, in pages."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    except (OSError, ValueError):
-        return None
-    return pages * resource.getpagesize()
+        portable.restore_address_space(before)

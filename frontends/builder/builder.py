@@ -20,13 +20,15 @@ A two-rank data-parallel plan of one linear layer, with its single-device side::
 Programs without a batch to load, outputs, and a backward that is written out:
 `frontends.builder.expecting`.
 
-Shapes are inferred from the operators' declarations and gradients derived from them; what does not
+Shapes are inferred from the operators' declarations and gradients derived from them; a
+declared operator is a method of the body, a float the decimal that it prints as.  What does not
 fit raises `engine.errors.InvalidInput`, which says where.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
@@ -35,7 +37,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Call, Group, Program, Shard
 from shardproof.frontends.builder.communication import Communicating, along
 from shardproof.frontends.builder.shapes import Inference, Shape
-from shardproof.frontends.builder.tape import Reverse
+from shardproof.frontends.builder.tape import Held, Reverse, Tensor
 
 __all__ = ["BodyBuilder", "ProgramBuilder", "along"]
 
@@ -71,90 +73,92 @@ class BodyBuilder(Communicating):
 
     # -- shape ----------------------------------------------------------------------------------
 
-    def view(self, x: int, *size: int, name: str = "") -> int:
+    def view(self, x: int, *size: int, name: str = "") -> Tensor:
         return self.op("view", x, name=name, size=size)
 
-    def transpose(self, x: int, dim0: int, dim1: int, name: str = "") -> int:
+    def transpose(self, x: int, dim0: int, dim1: int, name: str = "") -> Tensor:
         return self.op("transpose", x, name=name, dim0=dim0, dim1=dim1)
 
-    def repeat_interleave(self, x: int, repeats: int, dim: int, name: str = "") -> int:
+    def repeat_interleave(self, x: int, repeats: int, dim: int, name: str = "") -> Tensor:
         return self.op("repeat_interleave", x, name=name, repeats=repeats, dim=dim)
 
     # -- arithmetic -----------------------------------------------------------------------------
 
-    def add(self, x: int, y: int, name: str = "") -> int:
+    def add(self, x: int, y: int, name: str = "") -> Tensor:
         return self.op("add", x, y, name=name)
 
-    def sub(self, x: int, y: int, name: str = "") -> int:
+    def sub(self, x: int, y: int, name: str = "") -> Tensor:
         return self.op("sub", x, y, name=name)
 
-    def mul(self, x: int, y: int, name: str = "") -> int:
+    def mul(self, x: int, y: int, name: str = "") -> Tensor:
         return self.op("mul", x, y, name=name)
 
-    def mul_constant(self, x: int, other: Fraction, name: str = "") -> int:
+    def mul_constant(self, x: int, other: Fraction | float, name: str = "") -> Tensor:
         return self.op("mul", x, name=name, other=other)
 
-    def div_constant(self, x: int, other: Fraction, name: str = "") -> int:
+    def div_constant(self, x: int, other: Fraction | float, name: str = "") -> Tensor:
         return self.op("div", x, name=name, other=other)
 
-    def exp(self, x: int, name: str = "") -> int:
+    def exp(self, x: int, name: str = "") -> Tensor:
         return self.op("exp", x, name=name)
 
-    def log(self, x: int, name: str = "") -> int:
+    def log(self, x: int, name: str = "") -> Tensor:
         return self.op("log", x, name=name)
 
-    def silu(self, x: int, name: str = "") -> int:
+    def silu(self, x: int, name: str = "") -> Tensor:
         return self.op("silu", x, name=name)
 
     # -- reductions -----------------------------------------------------------------------------
 
-    def sum(self, x: int, dim: int | None = None, *, keepdim: bool = False, name: str = "") -> int:
+    def sum(
+        self, x: int, dim: int | None = None, *, keepdim: bool = False, name: str = ""
+    ) -> Tensor:
         """Sum over one dimension, or over all of them (``[1]``)."""
         if dim is None:
             return self.op("sum", x, name=name)
         return self.op("sum", x, name=name, dim=dim, keepdim=keepdim)
 
-    def amax(self, x: int, dim: int, *, keepdim: bool = False, name: str = "") -> int:
+    def amax(self, x: int, dim: int, *, keepdim: bool = False, name: str = "") -> Tensor:
         return self.op("amax", x, name=name, dim=dim, keepdim=keepdim)
 
     # -- models ---------------------------------------------------------------------------------
 
-    def embedding(self, ids: int, table: int, start: Affine = ZERO, name: str = "") -> int:
+    def embedding(self, ids: int, table: int, start: Affine = ZERO, name: str = "") -> Tensor:
         """Rows of a table whose row 0 is id ``start``; other ids give zero rows."""
         return self.op("embedding", ids, table, name=name, start=start)
 
-    def linear(self, x: int, weight: int, bias: int | None = None, name: str = "") -> int:
+    def linear(self, x: int, weight: int, bias: int | None = None, name: str = "") -> Tensor:
         """``[..., k], [n, k][, [n]] -> [..., n]``"""
         return self.op("linear", x, weight, *(() if bias is None else (bias,)), name=name)
 
-    def matmul(self, x: int, y: int, name: str = "") -> int:
+    def matmul(self, x: int, y: int, name: str = "") -> Tensor:
         return self.op("matmul", x, y, name=name)
 
-    def rms_norm(self, x: int, weight: int, eps: Fraction, name: str = "") -> int:
+    def rms_norm(self, x: int, weight: int, eps: Fraction | float, name: str = "") -> Tensor:
         return self.op("rms_norm", x, weight, name=name, eps=eps)
 
-    def softmax(self, x: int, dim: int = -1, name: str = "") -> int:
+    def softmax(self, x: int, dim: int = -1, name: str = "") -> Tensor:
         return self.op("softmax", x, name=name, dim=dim)
 
-    def rotary(self, *xs_and_frequencies: int) -> tuple[int, ...]:
+    def rotary(self, *xs_and_frequencies: int) -> tuple[Tensor, ...]:
         """``[b, s, h, d]..., [s, d/2, 2]``: all but the last rotated."""
         return self.apply("apply_rotary_emb", *xs_and_frequencies)
 
-    def causal_mask(self, scores: int, like: int) -> int:
+    def causal_mask(self, scores: int, like: int) -> Tensor:
         """Mask scores ``[b, h, s, s]``; dimension 1 of ``like`` is the length of the sequence."""
         mask = self.op("create_mask", like, like, name="mask")
         return self.op("apply_mask", scores, mask)
 
-    def cross_entropy(self, logits: int, ids: int) -> int:
+    def cross_entropy(self, logits: int, ids: int) -> Tensor:
         """Per-token loss: ``[b, s, v], [b, s] -> [b, s]``."""
         return self.op("cross_entropy", logits, ids)
 
-    def parallel_cross_entropy(self, logits: int, ids: int, start: Affine, group: Group) -> int:
+    def parallel_cross_entropy(self, logits: int, ids: int, start: Affine, group: Group) -> Tensor:
         """`cross_entropy` of logits whose vocabulary is divided over ``group``, from id ``start``:
         the maximum, the sum of exponentials and the target's logit are all-reduced."""
-        read: dict[str, int] = {}
+        read: dict[str, Tensor] = {}
 
-        def compute() -> int:
+        def compute() -> Tensor:
             top = self.all_reduce(self.amax(logits, -1, keepdim=True), group, "max")
             shifted = self.sub(logits, top, name="shifted")
             read["e"] = self.exp(shifted)
@@ -203,7 +207,7 @@ class ProgramBuilder:
         trainable: bool = True,
         dtype: str = "float32",
         updated_as: int = -1,
-    ) -> int:
+    ) -> Held:
         """A parameter (or buffer) of full ``shape``, held divided over rank axes: ``split`` maps
         dimensions to an axis, or several, outermost first (absent axes have one rank).
         ``updated_as``: see `engine.plan.ir.Shard`.  Returns its shard number."""
@@ -219,7 +223,7 @@ class ProgramBuilder:
         kind: str = "batch",
         dtype: str = "float32",
         domain: tuple[int, int] | None = None,
-    ) -> int:
+    ) -> Held:
         """A named input of full ``shape`` that is no parameter (``kind``: "batch", "state",
         "constant", or "" for a buffer), divided as `parameter` is; ``domain``: of integers, [low,
         high).  Returns its shard number, which a body reads with `BodyBuilder.parameter`."""
@@ -229,7 +233,10 @@ class ProgramBuilder:
     def cut(self, name: str, shape: Shape, split: Split) -> tuple[Shape, tuple[Affine, ...]]:
         """The local shape, and where it begins, of a tensor that is divided over rank axes."""
         local, offset = list(shape), [ZERO] * len(shape)
-        for dim, named in split.items():
+        for given, named in split.items():
+            if not -len(shape) <= given < len(shape):
+                raise InvalidInput(f"dimension {given} of {name} {list(shape)}", self.name)
+            dim = given % len(shape)
             for axis in (named,) if isinstance(named, str) else named:
                 extent = self.extents.get(axis, 1)
                 if local[dim] % extent:
@@ -243,10 +250,10 @@ class ProgramBuilder:
                     offset[dim] += affine(0, {axis: local[dim]})
         return tuple(local), tuple(offset)
 
-    def shard(self, shard: Shard) -> int:
+    def shard(self, shard: Shard) -> Held:
         """Hold any shard; returns its number."""
         self.shards.append(shard)
-        return len(self.shards) - 1
+        return Held(len(self.shards) - 1, shard.name)
 
     def body(self, name: str, mirror: int = -1) -> BodyBuilder:
         """A new body (a backward one names its ``mirror``)."""
@@ -330,7 +337,7 @@ class ProgramBuilder:
             self.name,
             tuple(body.body() for body in self.bodies),
             tuple(self._calls),
-            tuple(self.shards),
+            tuple(replace(s, updated_as=int(s.updated_as)) for s in self.shards),
             self.base,
             self.axes,
             tuple(self._seeds),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from shardproof.engine.plan.ir import Group
 from shardproof.frontends.builder.shapes import Shape
-from shardproof.frontends.builder.tape import NONE, Reverse, Tape
+from shardproof.frontends.builder.tape import NONE, Reverse, Tape, Tensor
 
 
 def along(*axes: str) -> Group:
@@ -23,20 +23,20 @@ def along(*axes: str) -> Group:
 class Communicating(Tape):
     """A tape with communication."""
 
-    def copy_to(self, x: int, group: Group) -> int:
+    def copy_to(self, x: int, group: Group) -> Tensor:
         """Identity; backward: all-reduce (enter a region whose ranks work on parts)."""
         output = self.value(self.shape(x), "copy")
         self.append("identity", [x], [output])
         self.step([output], [x], lambda r, g: [_all_reduce(r.tape, g[0], group)])
         return output
 
-    def reduce_from(self, x: int, group: Group) -> int:
+    def reduce_from(self, x: int, group: Group) -> Tensor:
         """All-reduce; backward: identity (leave a region whose ranks hold addends)."""
         output = _all_reduce(self, x, group)
         self.step([output], [x], lambda r, g: [g[0]])
         return output
 
-    def all_reduce(self, x: int, group: Group, op: str = "sum") -> int:
+    def all_reduce(self, x: int, group: Group, op: str = "sum") -> Tensor:
         """All-reduce; backward: all-reduce (each rank goes on by itself with the sum)."""
         output = _all_reduce(self, x, group, op)
 
@@ -48,7 +48,7 @@ class Communicating(Tape):
         self.step([output], [x], pullback)
         return output
 
-    def all_gather(self, x: int, dim: int, group: Group, *, shared: bool = False) -> int:
+    def all_gather(self, x: int, dim: int, group: Group, *, shared: bool = False) -> Tensor:
         """Concatenate the ranks' parts; backward: reduce-scatter, or this rank's chunk if what
         follows is ``shared`` (the same on every rank)."""
         output = _gather(self, x, dim, group)
@@ -60,7 +60,9 @@ class Communicating(Tape):
         self.step([output], [x], pullback)
         return output
 
-    def gather_parameter(self, x: int, dim: int, group: Group, within: Group | None = None) -> int:
+    def gather_parameter(
+        self, x: int, dim: int, group: Group, within: Group | None = None
+    ) -> Tensor:
         """A parameter whose parts are on the ranks of ``group``: gathered, and not kept; backward
         gathers it again, and gives each rank its part of the gradient, summed over ``within`` (the
         ranks that use the same part on other tokens) and ``group``."""
@@ -76,19 +78,19 @@ class Communicating(Tape):
         self.recomputed[output] = lambda r: _gather(r.tape, r.saved(x), dim, group)
         return output
 
-    def reduce_scatter(self, x: int, dim: int, group: Group) -> int:
+    def reduce_scatter(self, x: int, dim: int, group: Group) -> Tensor:
         """This rank's part of the sum; backward: all-gather."""
         output = _scatter(self, x, dim, group)
         self.step([output], [x], lambda r, g: [_gather(r.tape, g[0], dim, group)])
         return output
 
-    def chunk(self, x: int, dim: int, group: Group) -> int:
+    def chunk(self, x: int, dim: int, group: Group) -> Tensor:
         """This rank's part of a copy; backward: all-gather."""
         output = _chunk(self, x, dim, group)
         self.step([output], [x], lambda r, g: [_gather(r.tape, g[0], dim, group)])
         return output
 
-    def all_to_all(self, x: int, split_dim: int, concat_dim: int, group: Group) -> int:
+    def all_to_all(self, x: int, split_dim: int, concat_dim: int, group: Group) -> Tensor:
         """Give each rank its part of ``split_dim``, join what arrives along ``concat_dim``;
         backward: the same the other way round."""
         output = _exchange(self, x, split_dim, concat_dim, group)
@@ -109,7 +111,7 @@ class Communicating(Tape):
         takes: a sender that waits for its receive goes on."""
         self.append("post_recv", [], [], {"peer": peer})
 
-    def recv(self, shape: Shape, peer: int, name: str = "recv", *, gradient: bool = True) -> int:
+    def recv(self, shape: Shape, peer: int, name: str = "recv", *, gradient: bool = True) -> Tensor:
         """Receive from program ``peer``; backward: send the gradient back."""
         output = self.value(shape, name)
         self.append("recv", [], [output], {"peer": peer})
@@ -125,13 +127,13 @@ class Communicating(Tape):
         return output
 
 
-def _receive_gradient(reverse: Reverse, value: int, peer: int) -> int:
+def _receive_gradient(reverse: Reverse, value: int, peer: int) -> Tensor:
     output = reverse.gradient_value(value)
     reverse.tape.append("recv", [], [output], {"peer": peer})
     return output
 
 
-def _all_reduce(tape: Tape, x: int, group: Group, op: str = "sum") -> int:
+def _all_reduce(tape: Tape, x: int, group: Group, op: str = "sum") -> Tensor:
     tape.members(group)
     output = tape.value(tape.shape(x), "all_reduce")
     tape.append("all_reduce", [x], [output], {"group": group, "op": op})
@@ -140,34 +142,44 @@ def _all_reduce(tape: Tape, x: int, group: Group, op: str = "sum") -> int:
 
 def _resized(tape: Tape, x: int, dim: int, grow: int, divide: int) -> Shape:
     shape = tape.shape(x)
-    if not 0 <= dim < len(shape) or shape[dim] * grow % divide:
+    if shape[dim] * grow % divide:
         raise tape.fail(f"dimension {dim} of {list(shape)} cannot be divided over {divide} ranks")
     return (*shape[:dim], shape[dim] * grow // divide, *shape[dim + 1 :])
 
 
-def _gather(tape: Tape, x: int, dim: int, group: Group) -> int:
+def _dim(tape: Tape, x: int, dim: int) -> int:
+    """A dimension counted from either end."""
+    rank = len(tape.shape(x))
+    if not -rank <= dim < rank:
+        raise tape.fail(f"dimension {dim} of {list(tape.shape(x))}")
+    return dim % rank
+
+
+def _gather(tape: Tape, x: int, dim: int, group: Group) -> Tensor:
+    dim = _dim(tape, x, dim)
     output = tape.value(_resized(tape, x, dim, tape.members(group), 1), "all_gather")
     tape.append("all_gather", [x], [output], {"group": group, "dim": dim})
     return output
 
 
-def _scatter(tape: Tape, x: int, dim: int, group: Group) -> int:
+def _scatter(tape: Tape, x: int, dim: int, group: Group) -> Tensor:
+    dim = _dim(tape, x, dim)
     output = tape.value(_resized(tape, x, dim, 1, tape.members(group)), "reduce_scatter")
     tape.append("reduce_scatter", [x], [output], {"group": group, "dim": dim})
     return output
 
 
-def _chunk(tape: Tape, x: int, dim: int, group: Group) -> int:
+def _chunk(tape: Tape, x: int, dim: int, group: Group) -> Tensor:
+    dim = _dim(tape, x, dim)
     output = tape.value(_resized(tape, x, dim, 1, tape.members(group)), "chunk")
     tape.append("chunk", [x], [output], {"group": group, "dim": dim})
     return output
 
 
-def _exchange(tape: Tape, x: int, split_dim: int, concat_dim: int, group: Group) -> int:
+def _exchange(tape: Tape, x: int, split_dim: int, concat_dim: int, group: Group) -> Tensor:
     count = tape.members(group)
+    split_dim, concat_dim = (_dim(tape, x, dim) for dim in (split_dim, concat_dim))
     shape = list(_resized(tape, x, split_dim, 1, count))
-    if not 0 <= concat_dim < len(shape):
-        raise tape.fail(f"dimension {concat_dim} of {list(tape.shape(x))}")
     shape[concat_dim] *= count
     output = tape.value(tuple(shape), "all_to_all")
     tape.append(

@@ -56,14 +56,16 @@ class Term(NamedTuple):
 def term(body: BodyBuilder, value: int, weight: Fraction = Fraction(1), **over: str) -> Term:
     """Value ``value`` of ``body``, ``weight`` times, combined along axes (``tp="sum"``; ``mb`` is
     the microbatches)."""
-    return Term(body.program, body.number, body.result(value), weight, tuple(sorted(over.items())))
+    return Term(
+        body.program, body.number, int(body.result(value)), weight, tuple(sorted(over.items()))
+    )
 
 
 def accumulated(
     program: ProgramBuilder, shard: int, weight: Fraction = Fraction(1), **over: str
 ) -> Term:
     """The gradient that has accumulated for a shard after everything ran."""
-    return Term(program, ACCUMULATED, shard, weight, tuple(sorted(over.items())))
+    return Term(program, ACCUMULATED, int(shard), weight, tuple(sorted(over.items())))
 
 
 class Table:

@@ -71,6 +71,9 @@ class ShapeReading:
     def causal(self, queries: int, keys: int) -> Shape:
         return (queries, keys)
 
+    def order(self, queries: int, keys: int) -> Shape:
+        return (queries, keys)
+
     def select(self, scores: Shape, selection: Selection) -> Shape:
         return (*scores[:-1], selection.topk)
 

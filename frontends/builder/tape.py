@@ -1,5 +1,8 @@
 """The core of a body under construction: values, operators and what their gradients will be.
 
+Values and shards are handles: numbers that know the body or program that they are of, so that one
+in another's place is an error that says so.
+
 `Tape` appends operators with inferred shapes and records, for each that a gradient may flow
 through, a `Step`: how to append its reverse derivative to another tape.  `reverse` runs the steps
 backwards.
@@ -10,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.ops import lookup
 from shardproof.engine.plan.ir import Attr, Body, Group, Op, Shard, Source, Value
+from shardproof.frontends.builder.callers import caller, exactly, near
 from shardproof.frontends.builder.shapes import Inference, Shape
 
 #: No gradient: the value does not depend on anything trainable, or nothing depends on it.
@@ -21,6 +27,39 @@ NONE = -1
 
 #: (reverse, gradients of the step's outputs) -> gradients of its inputs (`NONE`: no gradient).
 Pullback = Callable[["Reverse", Sequence[int]], Sequence[int]]
+
+
+class Tensor(int):
+    """A value of a body, as its number; ``tape`` is the body."""
+
+    tape: Tape
+
+    def __new__(cls, number: int, tape: Tape) -> Tensor:
+        made = super().__new__(cls, number)
+        made.tape = tape
+        return made
+
+    @property
+    def shape(self) -> Shape:
+        return self.tape.values[self].shape
+
+    def __repr__(self) -> str:
+        held = self.tape.values[self]
+        return f"{held.name} {list(held.shape)} of {self.tape.name}"
+
+
+class Held(int):
+    """A shard of a program, as its number: a parameter that a body reads with ``parameter``."""
+
+    name: str
+
+    def __new__(cls, number: int, name: str) -> Held:
+        made = super().__new__(cls, number)
+        made.name = name
+        return made
+
+    def __repr__(self) -> str:
+        return f"the shard of {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +72,7 @@ class Step:
     outputs: tuple[int, ...]
     inputs: tuple[int, ...]
     pullback: Pullback
-    module: str
+    source: Source
     always: bool = False
 
 
@@ -61,7 +100,7 @@ class Tape:
         self.differentiable: set[int] = set()
         self.inputs: list[int] = []
         self.outputs: list[int] = []
-        self.shards: dict[int, int] = {}
+        self.shards: dict[int, Tensor] = {}
         self.saved: dict[int, int] = {}
         self.recomputed: dict[int, Callable[[Reverse], int]] = {}
         self.gradients: list[tuple[int, int]] = []
@@ -71,7 +110,8 @@ class Tape:
         self._held = shards
         self._inference = inference
         self._module = ""
-        self._source = Source()
+        self._at: Source | None = None
+        self._sources: dict[tuple[str, str], Source] = {}
 
     # -- names ----------------------------------------------------------------------------------
 
@@ -86,12 +126,41 @@ class Tape:
             self._enter(outer)
 
     def _enter(self, module: str) -> None:
-        if module != self._module:
-            self._module = module
-            self._source = Source(module=module)
+        self._module = module
+
+    @contextmanager
+    def derived(self, source: Source) -> Iterator[None]:
+        """Operators inside are the backward of one that came from ``source``."""
+        outer = self._module, self._at
+        self._module, self._at = source.module, source
+        try:
+            yield
+        finally:
+            self._module, self._at = outer
+
+    def _source(self) -> Source:
+        """Where the operator that is being appended comes from: module, and the caller's line."""
+        if self._at is not None:
+            return self._at
+        place = (self._module, caller())
+        return self._sources.setdefault(place, Source(module=place[0], location=place[1]))
 
     def shape(self, value: int) -> Shape:
-        return self.values[value].shape
+        return self.values[self.own(value)].shape
+
+    def own(self, value: int) -> int:
+        """The number of a value of this body; raises `InvalidInput` for anything else."""
+        if isinstance(value, Tensor) and value.tape is not self:
+            raise self.fail(f"{value!r} is used here; a body's values are its own")
+        if isinstance(value, Held):
+            raise self.fail(
+                f"expected a value, found {value!r}: the body reads it with parameter(...)"
+            )
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.fail(f"expected a value of this body, found {value!r}")
+        if value >= len(self.values):
+            raise self.fail(f"expected a value of this body, found number {int(value)}")
+        return int(value)
 
     def fail(self, message: str) -> InvalidInput:
         """An error that says where in the plan it is."""
@@ -99,13 +168,13 @@ class Tape:
 
     # -- values ---------------------------------------------------------------------------------
 
-    def value(self, shape: Shape, name: str, dtype: str = "float32") -> int:
+    def value(self, shape: Shape, name: str, dtype: str = "float32") -> Tensor:
         self.values.append(Value(shape, dtype, f"{self._module}.{name}" if self._module else name))
-        return len(self.values) - 1
+        return Tensor(len(self.values) - 1, self)
 
     def input(
         self, shape: Shape, name: str, dtype: str = "float32", *, differentiable: bool = False
-    ) -> int:
+    ) -> Tensor:
         """A value that each call binds to a slot."""
         number = self.value(shape, name, dtype)
         self.inputs.append(number)
@@ -115,27 +184,30 @@ class Tape:
 
     def output(self, value: int) -> None:
         """Let each call write ``value`` to a slot."""
-        self.outputs.append(value)
+        self.outputs.append(self.own(value))
 
     def loss(self, value: int) -> None:
         """Declare ``value`` (one element) the training loss."""
         if any(n != 1 for n in self.shape(value)):
             raise self.fail(f"a loss of shape {list(self.shape(value))}, expected one element")
-        self.losses.append(value)
-        self.outputs.append(value)
+        self.losses.append(self.own(value))
+        self.outputs.append(self.own(value))
 
     def result(self, value: int) -> int:
         """Declare ``value`` one that an expectation is about; returns it."""
-        if value not in self.results:
-            self.results.append(value)
+        own = self.own(value)
+        if own not in self.results:
+            self.results.append(own)
         return value
 
-    def parameter(self, shard: int) -> int:
+    def parameter(self, shard: int) -> Tensor:
         """The value of shard number ``shard``: a parameter or another named input."""
+        if isinstance(shard, Tensor) or shard >= len(self._held):
+            raise self.fail(f"expected a shard of the program, found {shard!r}")
         if shard not in self.shards:
             held = self._held[shard]
             self.values.append(Value(held.shape, held.dtype, held.name))
-            self.shards[shard] = len(self.values) - 1
+            self.shards[int(shard)] = Tensor(len(self.values) - 1, self)
             if held.trainable:
                 self.differentiable.add(self.shards[shard])
         return self.shards[shard]
@@ -150,9 +222,8 @@ class Tape:
         backward: bool = False,
     ) -> None:
         """Append an operator as it is."""
-        self.ops.append(
-            Op(name, tuple(inputs), tuple(outputs), attrs or {}, backward, self._source)
-        )
+        read, made = (tuple(map(self.own, values)) for values in (inputs, outputs))
+        self.ops.append(Op(name, read, made, attrs or {}, backward, self._source()))
 
     def step(
         self,
@@ -166,12 +237,39 @@ class Tape:
         if self.mirror >= 0 or not (always or any(v in self.differentiable for v in inputs)):
             return
         self.differentiable.update(outputs)
-        self.steps.append(Step(tuple(outputs), tuple(inputs), pullback, self._module, always))
+        self.steps.append(Step(tuple(outputs), tuple(inputs), pullback, self._source(), always))
 
     # -- operators ------------------------------------------------------------------------------
 
-    def apply(self, operator: str, *inputs: int, name: str = "", **attrs: Attr) -> tuple[int, ...]:
-        """Append any declared operator; its outputs have the shapes that the declaration gives."""
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A declared operator by its name: ``body.layernorm(x, weight, bias, eps=...)`` is `op`,
+        or `apply` where it has several outputs."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            lookup(name)
+        except Unsupported as error:
+            hint = near(name, [n for n in dir(type(self)) if not n.startswith("_")])
+            raise AttributeError(f"{type(self).__name__} has no {name}{hint}; {error}") from None
+        return partial(self._declared, name)
+
+    def _declared(self, operator: str, *inputs: int, **attrs: Any) -> Tensor | tuple[Tensor, ...]:
+        outputs = self.apply(operator, *inputs, **attrs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def apply(
+        self, operator: str, *inputs: int, name: str = "", **given: Attr | float
+    ) -> tuple[Tensor, ...]:
+        """Append any declared operator; its outputs have the shapes that the declaration gives.
+
+        A float among the attributes is taken for the shortest decimal that it prints as, and a
+        warning says so.
+        """
+        try:
+            lookup(operator)
+        except Unsupported as error:
+            raise self.fail(str(error)) from None
+        attrs = {key: exactly(key, value) for key, value in given.items()}
         shapes = [self.shape(v) for v in inputs]
         try:
             found = self._inference.forward(operator, shapes, attrs)
@@ -188,14 +286,16 @@ class Tape:
         self.step(outputs, [inputs[i] for i in wrt], pullback)
         return tuple(outputs)
 
-    def op(self, operator: str, *inputs: int, name: str = "", **attrs: Attr) -> int:
+    def op(self, operator: str, *inputs: int, name: str = "", **attrs: Attr | float) -> Tensor:
         """`apply` for an operator of one output."""
-        (output,) = self.apply(operator, *inputs, name=name, **attrs)
-        return output
+        outputs = self.apply(operator, *inputs, name=name, **attrs)
+        if len(outputs) != 1:
+            raise self.fail(f"{operator} has {len(outputs)} outputs: use apply")
+        return outputs[0]
 
     def function(
-        self, inputs: Sequence[int], compute: Callable[[], int], pullback: Pullback
-    ) -> int:
+        self, inputs: Sequence[int], compute: Callable[[], Tensor], pullback: Pullback
+    ) -> Tensor:
         """What ``compute`` appends, with a derivative of its own (as an autograd function has)."""
         before = len(self.steps)
         output = compute()
@@ -203,7 +303,7 @@ class Tape:
         self.step([output], inputs, pullback)
         return output
 
-    def load_batch(self, *tensors: tuple[str, Shape, str]) -> tuple[int, ...]:
+    def load_batch(self, *tensors: tuple[str, Shape, str]) -> tuple[Tensor, ...]:
         """Load this call's microbatch: (name, shape, element type) of every batch tensor, in the
         order in which the single-device program has them."""
         outputs = tuple(self.value(shape, name, dtype) for name, shape, dtype in tensors)
@@ -227,13 +327,13 @@ class Tape:
             self.name,
             tuple(self.values),
             tuple(self.ops),
-            tuple(self.inputs),
+            tuple(map(int, self.inputs)),
             tuple(self.outputs),
-            tuple((value, shard) for shard, value in self.shards.items()),
-            tuple((value, there) for there, value in self.saved.items()),
+            tuple((int(value), shard) for shard, value in self.shards.items()),
+            tuple((int(value), int(there)) for there, value in self.saved.items()),
             self.mirror,
-            tuple(self.gradients),
-            tuple(self.reduced),
+            tuple((int(value), int(shard)) for value, shard in self.gradients),
+            tuple((int(a), int(b), int(shard)) for a, b, shard in self.reduced),
             tuple(self.losses),
             results=tuple(self.results),
         )
@@ -247,7 +347,7 @@ class Reverse:
         self.tape = tape
         self._inference = inference
         self._arriving: dict[int, list[int]] = {}
-        self._shard_of = {value: shard for shard, value in forward.shards.items()}
+        self._shard_of: dict[int, int] = {value: shard for shard, value in forward.shards.items()}
         self._again: dict[int, int] = {}
 
     def saved(self, value: int) -> int:
@@ -264,11 +364,11 @@ class Reverse:
             self.tape.saved[value] = len(self.tape.values) - 1
         return self.tape.saved[value]
 
-    def gradient_value(self, value: int) -> int:
+    def gradient_value(self, value: int) -> Tensor:
         """A new value for a gradient of forward value ``value``."""
         held = self.forward.values[value]
         self.tape.values.append(Value(held.shape, held.dtype, f"gradient of {held.name}"))
-        return len(self.tape.values) - 1
+        return Tensor(len(self.tape.values) - 1, self.tape)
 
     def operator(
         self,
@@ -285,7 +385,7 @@ class Reverse:
             self._inference.backward(operator, shapes, arriving, attrs, wrt)
         except (ShapeMismatch, Unsupported) as error:
             raise self.tape.fail(f"backward of {operator}: {error}") from error
-        outputs = [self.gradient_value(inputs[i]) for i in wrt]
+        outputs: list[int] = [self.gradient_value(inputs[i]) for i in wrt]
         read = [*(self.saved(v) for v in inputs), *gradients]
         self.tape.append(
             operator,
@@ -306,7 +406,8 @@ class Reverse:
         parts = self._arriving.get(value, [])
         if len(parts) > 1:
             total = self.gradient_value(value)
-            self.tape.append("add_n", parts, [total])
+            with self.tape.derived(Source()):
+                self.tape.append("add_n", parts, [total])
             self._arriving[value] = [total]
         return self._arriving[value][0] if parts else NONE
 
@@ -325,7 +426,7 @@ class Reverse:
             gradients = [self.settle(v) for v in step.outputs]
             if not step.always and all(g < 0 for g in gradients):
                 continue
-            with tape.module(step.module):
+            with tape.derived(step.source):
                 found = step.pullback(self, gradients)
             for value, gradient in zip(step.inputs, found, strict=True):
                 self.arrive(value, gradient)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import tempfile
 import time
 import traceback
@@ -24,6 +23,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.system import portable
 from shardproof.frontends.torch import standins, trace
 from shardproof.frontends.torch.job import Job
 from shardproof.frontends.torch.record import Recorder, _machinery, watch_handles
@@ -139,12 +139,7 @@ def _child(
 
 
 def _bound(limits: Limits) -> None:
-    held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    most = held * resource.getpagesize() + limits.memory_bytes
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    portable.widen_address_space(limits.memory_bytes)
 
 
 def _told(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from shardproof.engine.storage.closing import Closing
 from shardproof.engine.storage.files import is_full
 from shardproof.engine.storage.garbage import no_collector
 from shardproof.engine.storage.sources import python_path
+from shardproof.engine.system import portable
 from shardproof.frontends.errors import UnreadablePlan
 
 MEMORY_BYTES: Final = 4 << 30
@@ -109,7 +110,7 @@ class BoundedCall(Closing):
         Raises what the function raises of `InvalidInput` and `UnreadablePlan`; `InvalidInput` if a
         limit or a crash ends the child; `BoundedCallError` for anything else.
         """
-        in_time = _ended(self._child.pid, max(0.0, self._until - time.monotonic()))
+        in_time = portable.ends_within(self._child.pid, max(0.0, self._until - time.monotonic()))
         self._end()
         if not in_time:
             raise _too_slow(self._bounds.seconds)
@@ -140,18 +141,6 @@ def _environment() -> dict[str, str]:
         "MALLOC_ARENA_MAX": "1",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
     }
-
-
-def _ended(pid: int, seconds: float) -> bool:
-    """Wait until the process ends, for at most ``seconds``; False if it has not."""
-    import select
-
-    # Not Popen.wait: with a time-out it polls, and adds up to 50 ms to every call.
-    handle = os.pidfd_open(pid)
-    try:
-        return bool(select.select([handle], [], [], seconds)[0])
-    finally:
-        os.close(handle)
 
 
 def _too_slow(seconds: float) -> InvalidInput:
@@ -198,17 +187,7 @@ def _death(returncode: int, errors: BinaryIO, bounds: Bounds) -> InvalidInput | 
 
 def _limit(memory_bytes: int, seconds: float, result_bytes: int) -> None:
     """Bound this process, the child."""
-    import resource
-
-    for what, bound in (
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CPU, int(seconds) + 1),
-        (resource.RLIMIT_FSIZE, result_bytes),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(what)
-        lower = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-        resource.setrlimit(what, (lower, lower))
+    portable.limit(memory_bytes, int(seconds) + 1, result_bytes)
     # A write beyond the bound should be an error that we report, not a death.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     # Should the parent hang, nobody else will stop this process.
@@ -247,21 +226,9 @@ def _not_handed_over(error: OSError) -> dict[str, str | int]:
     return {"error": "InvalidInput", "message": message, "where": ""}
 
 
-def _bind_to_parent(lifeline: int) -> None:
-    """Let the kernel end this process (SIGIO) when the parent's end of the pipe closes, which it
-    does however the parent ends."""
-    import fcntl
-    import select
-
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # it closed before anybody watched
-        os._exit(1)
-
-
 def main(result_fd: str, lifeline: str, call: str) -> None:
     """The child: one call, its outcome to ``result_fd``."""
-    _bind_to_parent(int(lifeline))
+    portable.bind_to_parent(int(lifeline))
     request = json.loads(call)
     _limit(request["memory_bytes"], request["seconds"], request["result_bytes"] + _HEADER_BYTES)
     header, data = _called(request["function"], request["args"])

@@ -87,7 +87,7 @@ def mixture_of_experts(model: Model[Any], x: int, path: str, mixture: Mixture) -
     """The feed-forward block of a layer: ``x`` [b, outside, hidden] (normed) to the same."""
     body, layout = model.body, model.layout
     chosen, weights = _route(model, x, f"{path}.gate", mixture)
-    routed = body.op("dispatch_tokens", x, chosen)
+    routed: int = body.op("dispatch_tokens", x, chosen)
     routed = _experts(model, _to_experts(model, routed), f"{path}.experts", mixture)
     routed = body.op("combine_experts", _from_experts(model, routed), weights)
     if not mixture.shared:
@@ -128,7 +128,7 @@ def _route(model: Model[Any], x: int, path: str, mixture: Mixture) -> tuple[int,
             scores = body.softmax(logits)
         else:
             scores = body.op("sigmoid", logits)
-        ranked = [scores]
+        ranked: list[int] = [scores]
         if mixture.bias:
             ranked.append(model.parameter(f"{path}.bias", shape[:1], trainable=False))
         chosen = body.op(

@@ -12,6 +12,9 @@ from shardproof.engine.schedule.instances import Row
 from shardproof.partition.stages.partition import Partition
 
 Place = tuple[str, bool, str, str, int, int]
+#: Programs and microbatch; name, direction and module.
+_Who = tuple[tuple[int, ...], int]
+_What = tuple[str, bool, str]
 
 #: Attributes that name ranks or places and are no constants of the model.
 PLACES: Final = frozenset({"group", "peer", "claimed", "position", "arity", "wrt"})
@@ -34,11 +37,42 @@ def places(rows: list[Row]) -> list[Place | None]:
     return [None if x is None else (*x[0], x[2], counts[x[1]]) for x in found]
 
 
-def counterparts(result: Partition) -> list[int]:
-    """For each parallel row the aligned row of the single-device side (-1: none)."""
-    given = result.single.unrolled.rows[: result.derived.given]
-    numbers = {place: number for number, place in enumerate(places(given)) if place is not None}
-    return [
-        numbers.get(place, -1) if place is not None else -1
-        for place in places(result.parallel.unrolled.rows)
-    ]
+def counterparts(result: Partition, loosely: bool = False) -> list[int]:
+    """For each parallel row the aligned row of the single-device side (-1: none).
+
+    ``loosely``: what is left is aligned by name, direction and module alone, where both sides have
+    as many left; two branches of a plan written by hand are on two lines.
+    """
+    single = result.single.unrolled.rows[: result.derived.given]
+    given = places(single)
+    numbers = {place: number for number, place in enumerate(given) if place is not None}
+    rows = result.parallel.unrolled.rows
+    found = [numbers.get(place, -1) if place is not None else -1 for place in places(rows)]
+    return _loosely(single, given, rows, found) if loosely else found
+
+
+def _loosely(
+    single: list[Row], given: list[Place | None], rows: list[Row], found: list[int]
+) -> list[int]:
+    """The alignment with what is left on both sides aligned by name, direction and module."""
+    known = [n for n, place in enumerate(given) if place is not None]
+    groups: dict[tuple[_Who, _What], list[int]] = {}
+    taken: dict[_Who, set[int]] = {}
+    for number, row in enumerate(rows):
+        who = (row.programs, row.microbatch)
+        if found[number] >= 0:
+            taken.setdefault(who, set()).add(found[number])
+        elif row.kind == "op" and row.source.module:
+            key = (row.name, row.backward, row.source.module)
+            groups.setdefault((who, key), []).append(number)
+    by_key: dict[_What, list[int]] = {}
+    for n in known:
+        row = single[n]
+        by_key.setdefault((row.name, row.backward, row.source.module), []).append(n)
+    result = list(found)
+    for (who, key), members in groups.items():
+        left = [n for n in by_key.get(key, ()) if n not in taken.get(who, ())]
+        if len(left) == len(members):
+            for number, n in zip(members, left, strict=True):
+                result[number] = n
+    return result

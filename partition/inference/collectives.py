@@ -144,7 +144,7 @@ def at_coordinate(reading: LineageReading, x: Lineage, axis: str, position: int)
             tuple(fixed(a) for a in term.layout.fixed),
         )
         parts = tuple(p._replace(start=p.start.fix(axis, position)) for p in term.parts)
-        terms.append(Term(term.factor, node, layout, parts))
+        terms.append(Term(term.factor, node, layout, parts, term.places))
     return Lineage(x.shape, tuple(terms))
 
 

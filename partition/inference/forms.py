@@ -62,7 +62,7 @@ class Forms:
                     chain.append((token.kind, token.where))
                     nodes.append(token.node)
                 parts.append((tuple(chain), part.start, part.size, part.extent))
-            terms.append((term.factor, term.layout, tuple(parts)))
+            terms.append((term.factor, term.layout, tuple(parts), term.places))
         return View(self.number((lineage.shape, tuple(terms))), tuple(nodes), tuple(tokens))
 
     def attributes(self, attrs: Mapping[str, Attr]) -> tuple[int, int]:

@@ -11,21 +11,14 @@ it claims is checked by the solvers at each operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import product
 from math import prod
+from string import ascii_letters
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.lineage.layout import (
-    Misaligned,
-    align,
-    constant_atom,
-    merge,
-    narrow,
-    regroup,
-)
+from shardproof.engine.lineage.layout import Misaligned, regroup
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -33,315 +26,40 @@ from shardproof.engine.lineage.lineage import (
     Dim,
     Layout,
     Lineage,
-    NodeTable,
-    Part,
     Term,
-    Token,
 )
-from shardproof.engine.lineage.sums import collect, largest, merge_parts
+from shardproof.engine.lineage.places import (
+    MOST_REGIONS,
+    cut,
+    has_places,
+    joined,
+    moved,
+    permuted,
+    placed,
+)
 from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.partition.inference.canonical import Draft, canonical
-from shardproof.partition.inference.laws import Factor, left, rewritten
-from shardproof.partition.inference.masks import masked_once, unscaled
-from shardproof.partition.inference.match import Matcher
+from shardproof.partition.inference.families import along_axes
+from shardproof.partition.inference.floats import Way, dropped, ways
+from shardproof.partition.inference.laws import rewritten
+from shardproof.partition.inference.products import Products
+from shardproof.partition.inference.sums import tried
 from shardproof.partition.inference.views import (
     adjoin_terms,
     causal_view,
-    constant_layout,
     constant_view,
-    join,
-    lineage_axes,
     local_view,
     result_layout,
 )
 
-#: Sums of more partial terms than this are taken as they are.
-MOST_TERMS = 32
-#: Products of such terms that are kept apart.  Partial sums that somebody completes are one or two;
-#: behind a fault there are as many as ranks, and every operator multiplies them.
-MOST_PRODUCTS = 4
 
-
-class LineageReading:
+class LineageReading(Products):
     """A `engine.ops.primitives.Reading` over lineages; all nodes go to ``table``."""
 
-    def __init__(
-        self,
-        table: NodeTable,
-        reference_size: int | None = None,
-        mesh: Mapping[str, int] | None = None,
-    ) -> None:
-        """``reference_size``: nodes below are the single-device program's (None: all are);
-        ``mesh``: how far every coordinate reaches."""
-        self.table = table
-        self.mesh = mesh or {}
-        self.partial: list[tuple[str, Term]] = []
-        self.counts = self.rewrote = False
-        self.matcher = None if reference_size is None else Matcher(table, reference_size)
-
-    def shape(self, x: Lineage) -> tuple[int, ...]:
-        return x.shape
-
-    # -- sums -----------------------------------------------------------------------------------
-
-    def combine(
-        self, xs: Sequence[Lineage], factors: Sequence[Fraction], constant: Fraction
-    ) -> Lineage:
-        shape = xs[0].shape
-        if any(x.shape != shape for x in xs):
-            raise ShapeMismatch(f"sum of shapes {[list(x.shape) for x in xs]}")
-        terms = [
-            term._replace(factor=term.factor * factor)
-            for x, factor in zip(xs, factors, strict=True)
-            for term in x.terms
-        ]
-        if constant:
-            terms.append(Term(constant, self.table.one, constant_layout(shape)))
-        return self.fold(Lineage(shape, tuple(terms)))
-
-    def known(self, x: Lineage) -> Lineage:
-        """The value over a node of the single-device program, where it has one by another route."""
-        return x if self.matcher is None else self.matcher.known(x)
-
-    def fold(self, x: Lineage) -> Lineage:
-        """Collect equal terms, join partial ones; a complete sum of several becomes a node."""
-        terms = collect(unscaled(self.table, x.terms))
-        if len(terms) > 1 and any(term.parts for term in terms):
-            terms = collect(merge_parts(self.table, terms, self.mesh))
-        if len(terms) < 2:
-            return self.known(Lineage(x.shape, tuple(terms)))
-        if any(term.parts for term in terms):
-            if len(terms) > MOST_TERMS:
-                return self.piece(Lineage(x.shape, tuple(terms)))
-            return Lineage(x.shape, tuple(terms))
-        terms = masked_once(self.table, terms)
-        if len(terms) == 1:
-            return self.known(Lineage(x.shape, tuple(terms)))
-        try:
-            return self.known(self._sum_node(x.shape, terms))
-        except Misaligned:
-            apart = [self.piece(Lineage(x.shape, (t._replace(factor=Fraction(1)),))) for t in terms]
-            taken = [
-                p.terms[0]._replace(factor=t.factor) for p, t in zip(apart, terms, strict=True)
-            ]
-            return self.known(self._sum_node(x.shape, taken))
-
-    def _sum_node(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
-        outputs: set[int] = set()
-        extents: dict[int, int] = {}
-        intervals: dict[int, Atom] = {}
-        dims: list[list[int | Atom]] = []
-        atoms: list[list[tuple[Atom, int]]] = [[] for _ in terms]
-        for i in range(len(shape)):
-            dim: list[int | Atom] = []
-            for position in align([t.layout.dims[i] for t in terms]):
-                joined = join(position)
-                if joined.axis == BROADCAST:
-                    dim.append(joined)
-                    continue
-                label = len(extents)
-                extents[label] = joined.extent
-                intervals[label] = joined
-                outputs.add(label)
-                dim.append(label)
-                for k, atom in enumerate(position):
-                    if atom is not None and atom.axis != BROADCAST:
-                        atoms[k].append((atom._replace(extent=joined.extent), label))
-            dims.append(dim)
-        drafts: list[Draft] = [
-            (t.node if t.node != self.table.one else -1, tuple(a), t.layout.fixed, (t.factor,))
-            for t, a in zip(terms, atoms, strict=True)
-        ]
-        form = canonical(drafts, frozenset(outputs), extents)
-        factors = [terms[i].factor for i in form.order]
-        lead = self._lead(terms)
-        operands = tuple(
-            o._replace(node=self.table.one) if o.node == -1 else o for o in form.operands
-        )
-        payload = (tuple(f / lead for f in factors), operands, form.outputs)
-        node = self._definition("combine", payload, form.outputs, form.extents, terms)
-        layout = result_layout(dims, form.labels, form.outputs, intervals)
-        return Lineage(shape, (Term(lead, node, layout),))
-
-    def _lead(self, terms: Sequence[Term]) -> Fraction:
-        """The factor that is taken out of a sum: of what is a sum already and was there first (the
-        residual stream), so that factors do not pile up layer by layer.  A masked sum keeps its
-        sign: minus infinity has no negative."""
-        sums = [t for t in terms if self.table[t.node].kind == "combine"] or [
-            t for t in terms if t.node != self.table.one
-        ]
-        first = min(t.node for t in sums)
-        lead = largest([t.factor for t in sums if t.node == first])
-        return abs(lead) if any(self.table.is_masked(t.node) for t in terms) else lead
-
-    def _definition(
-        self,
-        kind: str,
-        payload: tuple[object, ...],
-        outputs: Sequence[int],
-        extents: Mapping[int, int],
-        terms: Sequence[Term],
-    ) -> int:
-        coordinates: set[str] = set()
-        for term in terms:
-            coordinates |= self.table[term.node].coordinates
-            for atom in term.layout.fixed:
-                coordinates.update(atom.start.axes)
-        return self.table.node(
-            kind, payload, tuple(extents[x] for x in outputs), frozenset(coordinates)
-        )
-
-    # -- products -------------------------------------------------------------------------------
-
-    def einsum(self, spec: str, *xs: Lineage, sizes: Mapping[str, int] | None = None) -> Lineage:
-        left, output = spec.split("->")
-        operands = left.split(",")
-        extents = dict(sizes or {})
-        for names, x in zip(operands, xs, strict=True):
-            if len(names) != len(x.shape):
-                raise ShapeMismatch(f"operand {names} of shape {list(x.shape)}")
-            for name, size in zip(names, x.shape, strict=True):
-                if extents.setdefault(name, size) != size:
-                    raise ShapeMismatch(f"axis of size {size} against {extents[name]} in {spec}")
-        shape = tuple(extents[name] for name in output)
-        if any(not x.terms for x in xs):
-            return Lineage(shape, ())
-        if prod(len(x.terms) for x in xs) > MOST_PRODUCTS:
-            xs = tuple(self.piece(x) if len(x.terms) > 1 else x for x in xs)
-        terms: list[Term] = []
-        for chosen in product(*(x.terms for x in xs)):
-            try:
-                terms.append(self._product(operands, output, chosen, extents))
-            except Misaligned:
-                taken = [
-                    self.piece(Lineage(x.shape, (t,))).terms[0]
-                    for x, t in zip(xs, chosen, strict=True)
-                ]
-                terms.append(self._product(operands, output, taken, extents))
-        if len(terms) == 1:
-            return self.known(Lineage(shape, (terms[0],)))
-        return self.fold(Lineage(shape, tuple(terms)))
-
-    def _product(
-        self,
-        names: Sequence[str],
-        output: str,
-        terms: Sequence[Term],
-        sizes: Mapping[str, int],
-    ) -> Term:
-        factor = Fraction(1)
-        for term in terms:
-            factor *= term.factor
-        extents: dict[int, int] = {}
-        intervals: dict[int, Atom] = {}
-        atoms: list[list[tuple[Atom, int]]] = [[] for _ in terms]
-        dims: dict[str, list[int | Atom]] = {}
-        for name in dict.fromkeys("".join(names) + output):
-            holders = [(k, x.index(name)) for k, x in enumerate(names) if name in x]
-            dim: list[int | Atom] = []
-            if not holders:
-                dim.append(constant_atom(sizes[name]))
-            for position in align([terms[k].layout.dims[i] for k, i in holders]):
-                joined = join(position)
-                if joined.axis == BROADCAST:
-                    if name not in output:
-                        factor *= joined.size
-                        self.counts = True
-                    dim.append(joined)
-                    continue
-                label = len(extents)
-                extents[label] = joined.extent
-                intervals[label] = joined
-                dim.append(label)
-                for (k, _), atom in zip(holders, position, strict=True):
-                    if atom is not None and atom.axis != BROADCAST:
-                        atoms[k].append((atom._replace(extent=joined.extent), label))
-            dims[name] = dim
-        outputs = frozenset(x for name in output for x in dims[name] if not isinstance(x, Atom))
-        return self._product_term(
-            factor, terms, atoms, [dims[n] for n in output], outputs, extents, intervals
-        )
-
-    def _product_term(
-        self,
-        factor: Fraction,
-        terms: Sequence[Term],
-        atoms: Sequence[Sequence[tuple[Atom, int]]],
-        dims: Sequence[Sequence[int | Atom]],
-        outputs: frozenset[int],
-        extents: Mapping[int, int],
-        intervals: Mapping[int, Atom],
-    ) -> Term:
-        real = [k for k, t in enumerate(terms) if t.node != self.table.one]
-        if not real:
-            return Term(
-                factor,
-                self.table.one,
-                Layout(tuple(merge([a for a in dim if isinstance(a, Atom)]) for dim in dims)),
-            )
-        if len(real) == 1 and len(outputs) == len(extents):
-            only = terms[real[0]]
-            held = {label: atom for atom, label in atoms[real[0]]}
-            moved = tuple(
-                merge([a if isinstance(a, Atom) else held[a] for a in dim]) for dim in dims
-            )
-            return Term(factor, only.node, Layout(moved, only.layout.fixed), only.parts)
-        read = [Factor(terms[k], tuple(atoms[k])) for k in real]
-        if rest := left(self.table, factor, read, dims, outputs, extents, intervals):
-            self.rewrote, self.counts = True, self.counts or rest.factor != factor
-            return self._product_term(*rest, intervals)
-        chosen = [terms[k] for k in real]
-        drafts: list[Draft] = [
-            (t.node, tuple(atoms[k]), t.layout.fixed, ()) for k, t in zip(real, chosen, strict=True)
-        ]
-        form = canonical(drafts, outputs, dict(extents))
-        payload = (form.operands, form.outputs)
-        node = self._definition("einsum", payload, form.outputs, form.extents, chosen)
-        parts = self._inherited(node, [chosen[i] for i in form.order])
-        parts += self._partial_sums(node, form.labels, outputs, intervals)
-        layout = result_layout(dims, form.labels, form.outputs, intervals)
-        return Term(factor, node, layout, tuple(sorted(parts, key=lambda p: p.token)))
-
-    def _inherited(self, node: int, terms: Sequence[Term]) -> list[Part]:
-        """Partial operands of a product make the product partial, each on its own."""
-        return [
-            part._replace(token=self.table.token(Token("via", node, position, part.token)))
-            for position, term in enumerate(terms)
-            for part in term.parts
-        ]
-
-    def _partial_sums(
-        self,
-        node: int,
-        labels: Mapping[int, tuple[int, int, int]],
-        outputs: frozenset[int],
-        intervals: Mapping[int, Atom],
-    ) -> list[Part]:
-        summed: dict[int, list[Atom]] = {}
-        for old, (number, stride, extent) in labels.items():
-            if old not in outputs:
-                atom = intervals[old]
-                summed.setdefault(number, []).append(Atom(0, stride, extent, atom.start, atom.size))
-        parts = []
-        for number, atoms in summed.items():
-            joined = merge(sorted(atoms, key=lambda a: -a.stride))
-            if len(joined) != 1 or joined[0].extent == ABSOLUTE:
-                raise Misaligned
-            atom = joined[0]
-            if not atom.full:
-                token = self.table.token(Token("sum", node, number))
-                parts.append(Part(token, atom.start, atom.size, atom.extent))
-        return parts
-
-    # -- other primitives -----------------------------------------------------------------------
-
-    def _single(self, x: Lineage) -> Term:
-        """The one complete term of ``x``; taken as it is if there is no such term."""
-        if len(x.terms) == 1 and not x.terms[0].parts:
-            return x.terms[0]
-        return self.piece(x).terms[0]
-
     def unary(self, function: str, x: Lineage) -> Lineage:
+        several = self._each(x, lambda here: self.unary(function, here))
+        if several is not None:
+            return several
         term = self._single(x)
         if known := rewritten(self.table, function, term):
             self.rewrote = True
@@ -360,26 +78,30 @@ class LineageReading:
         if shape == x.shape:
             return x
         try:
-            terms = tuple(t._replace(layout=regroup(t.layout, shape)) for t in x.terms)
+            terms = tuple(joined([moved(t, x.shape, shape) for t in x.terms]))
         except Misaligned:
             taken = self.piece(x).terms[0]
             terms = (taken._replace(layout=regroup(taken.layout, shape)),)
         return Lineage(shape, terms)
 
     def slice(self, x: Lineage, dim: int, start: Affine, size: int) -> Lineage:
+        start = start.settled(self.mesh)
         shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
         if size > x.shape[dim] or (not start.terms and not 0 <= start.const <= x.shape[dim] - size):
             raise ShapeMismatch(f"slice [{start}, +{size}) of a dimension of {x.shape[dim]}")
 
-        def cut(term: Term) -> Term:
-            dims = list(term.layout.dims)
-            dims[dim] = narrow(dims[dim], start, size)
-            return term._replace(layout=term.layout._replace(dims=tuple(dims)))
+        def taken(given: Lineage, start: Affine) -> Lineage:
+            terms = [cut(t, x.shape, dim, start, size) for t in given.terms]
+            return Lineage(shape, tuple(joined([t for t in terms if t is not None])))
 
         try:
-            return Lineage(shape, tuple(cut(t) for t in x.terms))
+            return taken(x, start)
         except Misaligned:
-            return Lineage(shape, tuple(cut(t) for t in self.piece(x).terms))
+            pass
+        try:
+            return along_axes(lambda at: taken(x, at), start, self.mesh)
+        except Misaligned:
+            return taken(self.piece(x), start)
 
     def concat(self, xs: Sequence[Lineage], dim: int) -> Lineage:
         shape = list(xs[0].shape)
@@ -390,16 +112,58 @@ class LineageReading:
         try:
             return Lineage(tuple(shape), tuple(adjoin_terms(xs, dim)))
         except Misaligned:
+            pass
+        try:
+            return Lineage(tuple(shape), tuple(self._side_by_side(xs, dim, shape[dim])))
+        except Misaligned:
             taken = tuple(self.piece(x).terms[0] for x in xs)
             node = self.local_node("stack", (dim, taken), tuple(shape), taken)
             return local_view(node, tuple(shape))
 
+    def _side_by_side(self, xs: Sequence[Lineage], dim: int, whole: int) -> list[Term]:
+        terms: list[Term] = []
+        start = 0
+        for x in xs:
+            size = x.shape[dim]
+            terms += [placed(t, dim, start, size, whole) for t in x.terms if size]
+            start += size
+        if len(terms) > MOST_REGIONS:
+            raise Misaligned
+        return joined(terms)
+
     def amax(self, x: Lineage, dim: int) -> Lineage:
+        if has_places(x):
+            order = [i for i in range(len(x.shape)) if i != dim]
+            rows = permuted(x, [*order, dim])
+            several = self._each(rows, lambda here: self.amax(here, len(order)), 1)
+            if several is not None:
+                return several
         term = self._single(x)
         try:
-            return self._amax(x.shape, term, dim)
+            return self._placed_amax(x.shape, term, dim)
         except Misaligned:
             return self._amax(x.shape, self.piece(x).terms[0], dim)
+
+    def _placed_amax(self, shape: tuple[int, ...], term: Term, dim: int) -> Lineage:
+        """`_amax`, with positions of one of many where the single-device program has them."""
+
+        def another(way: Way) -> Term:
+            dims = way.terms[0].layout.dims
+            behind = list(zip(way.labels[0], dims[len(shape) :], strict=True))
+            over = tuple(a for letter, d in behind if letter not in way.kept for a in d)
+            more = [d for letter, d in behind if letter in way.kept]
+            own = (*dims[:dim], (*over, *dims[dim]), *dims[dim + 1 : len(shape)], *more)
+            moved = way.terms[0]._replace(layout=way.terms[0].layout._replace(dims=own))
+            made = self._amax((*shape, *(1,) * len(more)), moved, dim).terms[0]
+            return dropped(made, len(shape) - 1)
+
+        def others() -> Iterator[Term | None]:
+            found = ways([term], self.mesh, ascii_letters, sums=True, sides=self.as_part)
+            return (tried(another, way) for way in found)
+
+        first = tried(lambda t: self._amax(shape, t, dim).terms[0], term)
+        taken = self._taken([term], first, others)
+        return Lineage(shape[:dim] + shape[dim + 1 :], (taken,))
 
     def _amax(self, shape: tuple[int, ...], term: Term, dim: int) -> Lineage:
         reduced = shape[:dim] + shape[dim + 1 :]
@@ -439,19 +203,28 @@ class LineageReading:
         return Lineage(reduced, (term._replace(layout=term.layout._replace(dims=dims)),))
 
     def onehot(self, ids: Lineage, start: Affine, size: int) -> Lineage:
+        several = self._each(ids, lambda here: self.onehot(here, start, size))
+        if several is not None:
+            return several
         term = self._single(ids)
         operand = self.table[term.node]
         node = self.table.node(
             "onehot", (term.factor, term.node), (*operand.extents, ABSOLUTE), operand.coordinates
         )
-        classes = Atom(len(operand.extents), 1, ABSOLUTE, start, size)
+        classes = Atom(len(operand.extents), 1, ABSOLUTE, start.settled(self.mesh), size)
         layout = Layout((*term.layout.dims, (classes,)), term.layout.fixed)
         return Lineage((*ids.shape, size), (Term(Fraction(1), node, layout),))
 
     def causal(self, queries: int, keys: int) -> Lineage:
         return causal_view(self.table, queries, keys)
 
+    def order(self, queries: int, keys: int) -> Lineage:
+        return causal_view(self.table, queries, keys, "order")
+
     def select(self, scores: Lineage, selection: Selection) -> Lineage:
+        several = self._each(scores, lambda here: self.select(here, selection), 1)
+        if several is not None:
+            return several
         term = self._single(scores)
         row = term.layout.dims[-1]
         if len(row) != 1 or not row[0].full or row[0].axis == BROADCAST:
@@ -484,24 +257,3 @@ class LineageReading:
 
     def constant(self, name: str) -> Lineage:
         return constant_view(self.table, name)
-
-    # -- tensors taken as they are --------------------------------------------------------------
-
-    def piece(self, x: Lineage) -> Lineage:
-        """The tensor as a node of its own (a value that only the parallel program has)."""
-        if not x.terms:
-            return Lineage(x.shape, (Term(Fraction(0), self.table.one, constant_layout(x.shape)),))
-        ranked = tuple(sorted(x.terms, key=repr))
-        self.counts |= any(a.axis == BROADCAST for t in ranked for d in t.layout.dims for a in d)
-        node = self.local_node("piece", (ranked,), x.shape, ranked)
-        return local_view(node, x.shape)
-
-    def local_node(
-        self,
-        kind: str,
-        payload: tuple[object, ...],
-        shape: tuple[int, ...],
-        terms: Sequence[Term],
-    ) -> int:
-        axes = lineage_axes(Lineage(shape, tuple(terms)), self.table)
-        return self.table.node(kind, payload, tuple(n for n in shape if n != 1), axes)

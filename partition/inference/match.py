@@ -10,7 +10,7 @@ solvers decide, with the cut moved back over the definitions that were multiplie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import permutations, product
@@ -27,8 +27,11 @@ from shardproof.engine.lineage.lineage import (
     Lineage,
     NodeTable,
     Operand,
+    Part,
     Term,
+    Token,
 )
+from shardproof.engine.lineage.positions import normal
 from shardproof.partition.inference.canonical import Draft, canonical
 
 #: Products that an expansion may have, and factors of a product.
@@ -46,12 +49,21 @@ class _TooLarge(Exception):
     """The expansion is not worth having, or reaches a value that only the parallel side has."""
 
 
+#: Where a reduced label is: the operands that lead to its definition, and its number there.
+Path = tuple[int, ...]
+Inside = tuple[Path, int]
+#: A label of a form, and the stride and the extent that something has in it.
+Digit = tuple[int, int, int]
+
+
 class _Leaf(NamedTuple):
-    """How a product reads a node: atoms (axis, stride, extent, label), and fixed positions."""
+    """How a product reads a node: atoms (axis, stride, extent, label), and fixed positions;
+    ``path``: the operands that lead to it."""
 
     node: int
     atoms: tuple[tuple[int, int, int, int], ...]
     fixed: tuple[tuple[int, int, int, Affine], ...]
+    path: Path = ()
 
 
 class _Product(NamedTuple):
@@ -68,11 +80,21 @@ class _Form(NamedTuple):
 
 
 class Alias(NamedTuple):
-    """A value is ``factor`` times ``node``; its axis i is axis ``axes[i]`` of the node."""
+    """A value is ``factor`` times ``node``; its axis i is axis ``axes[i]`` of the node; ``sums``:
+    where a label that it reduces is reduced there, and at which stride (of single products)."""
 
     node: int
     factor: Fraction
     axes: tuple[int, ...]
+    sums: Mapping[Inside, tuple[Inside, int]]
+
+
+class _Sum(NamedTuple):
+    """A node multiplied out: factors of distinct products; ``reduced``: where the labels that a
+    single product reduces are in its form."""
+
+    forms: dict[_Form, Fraction]
+    reduced: dict[Inside, Digit]
 
 
 @dataclass(slots=True)
@@ -84,6 +106,7 @@ class _Expansion:
     reference_size: int
     stop: frozenset[int]
     extents: dict[int, int] = field(default_factory=dict)
+    reduced: dict[Inside, int] = field(default_factory=dict)
     work: int = 0
 
     def whole(self, number: int, depth: int) -> tuple[list[_Product], list[int]]:
@@ -115,7 +138,11 @@ class _Expansion:
         reads = operands(self.table, leaf.node)
         outputs: Sequence[int] = node.payload[-1]  # type: ignore[assignment]
         inner: dict[int, int] = {}
-        below = [self._substituted(o, leaf, outputs, inner) for o in reads]
+        below = [
+            self._substituted(o, leaf, outputs, inner)._replace(path=(*leaf.path, place))
+            for place, o in enumerate(reads)
+        ]
+        self.reduced |= {(leaf.path, label): own for label, own in inner.items()}
         if node.kind == "combine":
             factors: Sequence[Fraction] = node.payload[0]  # type: ignore[assignment]
             terms = [
@@ -183,10 +210,41 @@ class Matcher:
         if len(x.terms) != 1:
             return x
         (term,) = x.terms
-        if term.node < self.reference_size or term.parts:
+        if term.node < self.reference_size or term.places:
             return x
         alias = self.alias(term.node)
-        return x if alias is None else Lineage(x.shape, (_renamed(term, alias),))
+        if alias is None:
+            return x
+        parts = [self._part(part, alias) for part in term.parts]
+        if any(part is None for part in parts):
+            return x
+        found = normal([part for part in parts if part is not None])
+        return Lineage(x.shape, (_renamed(term, alias)._replace(parts=found),))
+
+    def _part(self, part: Part, alias: Alias) -> Part | None:
+        """A part of a value as one of the node that it is; None where its range is none there."""
+        path: list[int] = []
+        token = self.table.tokens[part.token]
+        while token.kind == "via":
+            path.append(token.where)
+            token = self.table.tokens[token.inner]
+        found = alias.sums.get((tuple(path), token.where))
+        if token.kind != "sum" or found is None:
+            return None
+        (there, label), stride = found
+        number = self._token(alias.node, there, label)
+        if number is None:
+            return None
+        return Part(number, part.start * stride, part.size * stride, part.extent * stride)
+
+    def _token(self, node: int, path: Path, label: int) -> int | None:
+        """The token of a label that is reduced behind operands of a node, if it is linear there."""
+        if self.table[node].kind != "einsum":
+            return None
+        if not path:
+            return self.table.token(Token("sum", node, label))
+        inner = self._token(operands(self.table, node)[path[0]].node, path[1:], label)
+        return None if inner is None else self.table.token(Token("via", node, path[0], inner))
 
     def alias(self, number: int) -> Alias | None:
         """The reference node that a node of the parallel side is, if there is one."""
@@ -205,7 +263,7 @@ class Matcher:
                 mine = self._sum(number, frozenset(), depth)
             except _TooLarge:
                 return None
-            leaves = frozenset(o.node for form in mine for o in form.operands)
+            leaves = frozenset(o.node for form in mine.forms for o in form.operands)
             for candidate in self._candidates(leaves, node.extents):
                 if self._work > MOST_WORK:
                     return None
@@ -217,18 +275,22 @@ class Matcher:
                     return alias
         return None
 
-    def _sum(self, number: int, stop: frozenset[int], depth: int) -> dict[_Form, Fraction]:
-        """A node multiplied out: factors of distinct products."""
+    def _sum(self, number: int, stop: frozenset[int], depth: int) -> _Sum:
+        """A node multiplied out."""
         expansion = _Expansion(self.table, self.reference_size, stop)
         try:
             products, labels = expansion.whole(number, depth)
         finally:
             self._work += expansion.work
         found: dict[_Form, Fraction] = {}
+        reduced: dict[Inside, Digit] = {}
         for factor, leaves in products:
-            form = _form(leaves, labels, expansion.extents)
+            form, places = _form(leaves, labels, expansion.extents)
             found[form] = found.get(form, Fraction(0)) + factor
-        return {form: factor for form, factor in found.items() if factor}
+            if len(products) == 1:
+                held = expansion.reduced.items()
+                reduced = {inside: places[label] for inside, label in held if label in places}
+        return _Sum({form: factor for form, factor in found.items() if factor}, reduced)
 
     def _candidates(self, leaves: frozenset[int], extents: tuple[int, ...]) -> Iterator[int]:
         """Reference nodes of these extents above the leaf that is read least."""
@@ -250,13 +312,14 @@ class Matcher:
 
     def _same(
         self,
-        mine: dict[_Form, Fraction],
+        value: _Sum,
         extents: tuple[int, ...],
         candidate: int,
         leaves: frozenset[int],
     ) -> Alias | None:
         """How a candidate is the value, if its expansion is the same."""
-        other = self._sum(candidate, leaves, HIGHEST)
+        there = self._sum(candidate, leaves, HIGHEST)
+        mine, other = value.forms, there.forms
         if len(other) != len(mine) or _outlines(mine) != _outlines(other):
             return None
         theirs = self.table[candidate].extents
@@ -270,17 +333,34 @@ class Matcher:
                 continue
             ratios = {mine[form] / moved[form] for form in mine}
             if len(ratios) == 1:
-                return Alias(candidate, ratios.pop(), axes)
+                sums = _reduced_alike(value.reduced, there.reduced)
+                return Alias(candidate, ratios.pop(), axes, sums)
         return None
+
+
+def _reduced_alike(
+    mine: Mapping[Inside, Digit], other: Mapping[Inside, Digit]
+) -> dict[Inside, tuple[Inside, int]]:
+    """Which reduced label of the other value a label is, or a digit of, at which stride."""
+    result = {}
+    for inside, (number, stride, extent) in mine.items():
+        for there, (same, step, reach) in other.items():
+            fits = stride % step == 0 and stride * extent <= step * reach
+            if same == number and stride >= step and fits:
+                result[inside] = there, stride // step
+    return result
 
 
 def _outlines(forms: dict[_Form, Fraction]) -> list[str]:
     return sorted(repr((f.operands, f.outputs)) for f in forms)
 
 
-def _form(leaves: Sequence[_Leaf], labels: Sequence[int], extents: dict[int, int]) -> _Form:
+def _form(
+    leaves: Sequence[_Leaf], labels: Sequence[int], extents: dict[int, int]
+) -> tuple[_Form, Mapping[int, Digit]]:
+    """A product in canonical form, and where its labels are in it."""
     if not leaves:
-        return _Form((), (), tuple(None for _ in labels))
+        return _Form((), (), tuple(None for _ in labels)), {}
     drafts: list[Draft] = [
         (
             leaf.node,
@@ -296,7 +376,8 @@ def _form(leaves: Sequence[_Leaf], labels: Sequence[int], extents: dict[int, int
         frozenset(used.intersection(labels)),
         {label: n for label, n in extents.items() if label in used},
     )
-    return _Form(form.operands, form.outputs, tuple(form.labels.get(label) for label in labels))
+    places = tuple(form.labels.get(label) for label in labels)
+    return _Form(form.operands, form.outputs, places), form.labels
 
 
 def _renamed(term: Term, alias: Alias) -> Term:

@@ -33,7 +33,7 @@ Renaming: TypeAlias = Callable[[int], int]
 #: Rows that are read by what they are and where, not by their inputs.
 GIVEN = COPIES | {"shard", "load", "seed"}
 #: Definitions that are made of nodes alone (others are of local tensors).
-MADE = frozenset({*PAYLOAD, "causal", "constant"})
+MADE = frozenset({*PAYLOAD, "causal", "order", "constant"})
 
 
 class _Made(NamedTuple):
@@ -248,7 +248,7 @@ def _lineage(x: Lineage, node: Renaming, token: Renaming) -> Lineage:
 
 def _term(x: Term, node: Renaming, token: Renaming) -> Term:
     parts = tuple(p._replace(token=token(p.token)) for p in x.parts) if x.parts else ()
-    return Term(x.factor, node(x.node), x.layout, parts)
+    return Term(x.factor, node(x.node), x.layout, parts, x.places)
 
 
 def _token(x: Token, node: Renaming, token: Renaming) -> Token:

@@ -90,11 +90,11 @@ class Tracer:
         self.programs = programs
         self.table = table
         self.known = known
-        mesh = {MICROBATCH: plan.microbatches}
+        self.mesh = {MICROBATCH: plan.microbatches}
         for program in programs:
             for axis, extent in program.extents.items():
-                mesh[axis] = max(extent, mesh.get(axis, 1))
-        self.reading = LineageReading(table, reference_size, mesh)
+                self.mesh[axis] = max(extent, self.mesh.get(axis, 1))
+        self.reading = LineageReading(table, reference_size, self.mesh)
         self.repeats = Repeats(self.reading, forms or Forms(table), reference_size)
         self.extents = [tuple(program.extents.items()) for program in programs]
 
@@ -249,14 +249,15 @@ class Tracer:
                 f"rank {program.base}",
             )
         node = self.input_node(shard.name, full)
-        return box_view(node, full, shard.shape, shard.offset)
+        offset = tuple(start.settled(program.extents) for start in shard.offset)
+        return box_view(node, full, shard.shape, offset)
 
     def input_node(self, name: str, full: tuple[int, ...]) -> int:
         return self.table.node("input", (name,), tuple(n for n in full if n != 1))
 
     def slice_number(self, row: Row) -> tuple[Affine, int]:
         """Which slice of the batch a load reads, and of how many."""
-        extents = self.programs[row.programs[0]].extents
+        extents = {**self.programs[row.programs[0]].extents, MICROBATCH: self.plan.microbatches}
         replica: Affine = affine(0)
         count = 1
         for axis in self.plan.replica_axes:
@@ -266,7 +267,8 @@ class Tracer:
                 replica = replica + affine(0, {axis: 1})
             count *= extent
         microbatch = affine(0, {MICROBATCH: 1}) if row.microbatch < 0 else affine(row.microbatch)
-        return replica * self.plan.microbatches + microbatch, count * self.plan.microbatches
+        number = replica * self.plan.microbatches + microbatch
+        return number.settled(extents), count * self.plan.microbatches
 
     def batch(self, name: str, shape: tuple[int, ...], row: Row) -> Lineage:
         full = self.known.batch.get(name)

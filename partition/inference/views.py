@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from shardproof.engine.algebra.affine import ZERO
+from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.lineage.layout import Misaligned, adjoin, constant_atom, merge
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
@@ -46,9 +46,10 @@ def local_view(node: int, shape: tuple[int, ...]) -> Lineage:
     return box_view(node, shape, shape, (ZERO,) * len(shape))
 
 
-def causal_view(table: NodeTable, queries: int, keys: int) -> Lineage:
-    """The first positions of the mask, which is as large as it has to be."""
-    node = table.node("causal", (), (ABSOLUTE, ABSOLUTE))
+def causal_view(table: NodeTable, queries: int, keys: int, kind: str = "causal") -> Lineage:
+    """The first positions of the mask (of ``kind`` "order": as numbers), which is as large as it
+    has to be."""
+    node = table.node(kind, (), (ABSOLUTE, ABSOLUTE))
     dims = tuple(
         (Atom(axis, 1, ABSOLUTE, ZERO, size),) for axis, size in enumerate((queries, keys))
     )
@@ -96,6 +97,8 @@ def adjoin_terms(xs: Sequence[Lineage], dim: int) -> list[Term]:
                 term.factor == head.factor
                 and term.node == head.node
                 and term.parts == head.parts
+                and not term.places
+                and not head.places
                 and term.layout.fixed == head.layout.fixed
             )
             others = [
@@ -134,3 +137,30 @@ def result_layout(
                 )
         result.append(merge(atoms))
     return Layout(tuple(result))
+
+
+def lies_in(view: Term, box: Term, mesh: Mapping[str, int]) -> bool:
+    """Whether all that a view reads of a node is what another view of it reads too, at every
+    coordinate."""
+    own = [*(a for dim in view.layout.dims for a in dim), *view.layout.fixed]
+    for atom in (*(a for dim in box.layout.dims for a in dim), *box.layout.fixed):
+        if atom.axis == BROADCAST or atom.full:
+            continue
+        low, size = atom.start * atom.stride, atom.size * atom.stride
+        period = atom.stride * atom.extent
+        if not any(
+            a.axis == atom.axis
+            and a.stride * a.extent == period
+            and _within(a.start * a.stride - low, size - a.size * a.stride, mesh)
+            for a in own
+        ):
+            return False
+    return True
+
+
+def _within(value: Affine, most: int, mesh: Mapping[str, int]) -> bool:
+    try:
+        low, high = value.span(mesh)
+    except KeyError:
+        return False
+    return low >= 0 and high <= most

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Final, NamedTuple
 
 from shardproof.engine.claims.symmetry import is_moved
@@ -28,6 +29,7 @@ from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
 from shardproof.partition.inference.repeat import Repeat
 from shardproof.partition.inference.trace import Trace, Tracer, reference
+from shardproof.partition.inference.views import lies_in
 from shardproof.partition.templates.keys import key
 from shardproof.partition.templates.memo import Memo
 from shardproof.partition.templates.signatures import Signatures
@@ -150,7 +152,8 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     first = Tracer(alone, [plan.single], nodes, known, forms=forms).run(derived.unrolled)
     _whole([f for f in first.findings if f.kind != UNSUPPORTED])
     size = len(nodes)
-    second = Tracer(plan, plan.programs, nodes, known, size, forms).run(parallel)
+    tracer = Tracer(plan, plan.programs, nodes, known, size, forms)
+    second = tracer.run(parallel)
     result = Partition(
         plan,
         nodes,
@@ -170,7 +173,7 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
-    result.findings += _less_defined(nodes, first, second)
+    result.findings += _less_defined(first, second, tracer.mesh)
     if not parallel.faults and not parallel.unsupported:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
@@ -333,19 +336,17 @@ def _live(result: Partition, name: str) -> set[int]:
     return live
 
 
-def _less_defined(nodes: NodeTable, single: Trace, parallel: Trace) -> list[Finding]:
+def _less_defined(single: Trace, parallel: Trace, mesh: Mapping[str, int]) -> list[Finding]:
     """Functions that are undefined somewhere, of entries that the single-device program does not
     take them of: the parallel program might be undefined where the other one is not."""
     whole = {(f, t.factor, t.node) for f, t in single.partial if _is_whole(t)}
-    boxes = {(f, t.factor, t.node, t.layout) for f, t in single.partial}
+    boxes: dict[tuple[str, Fraction, int], list[Term]] = {}
+    for f, t in single.partial:
+        boxes.setdefault((f, t.factor, t.node), []).append(t)
     found = {}
     for function, term in parallel.partial:
-        if (function, term.factor, term.node) in whole or (
-            function,
-            term.factor,
-            term.node,
-            term.layout,
-        ) in boxes:
+        key = (function, term.factor, term.node)
+        if key in whole or any(lies_in(term, box, mesh) for box in boxes.get(key, ())):
             continue
         found[function, term.node] = Finding(
             "definedness",

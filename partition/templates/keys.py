@@ -124,6 +124,7 @@ def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
                         (number.token(p.token), moved(p.start, p.extent), p.size, p.extent)
                         for p in t.parts
                     ),
+                    t.places,
                 )
                 for t in lineage.terms
             ),

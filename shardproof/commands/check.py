@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shardproof.commands.options import PATH
+
+if TYPE_CHECKING:
+    from shardproof.checker import CheckResult
 
 
 @click.command(short_help="Check a finished run anew.")
@@ -82,14 +85,26 @@ def check(
         }
         click.echo(json.dumps(document, indent=2))
         return 0 if found.ok else 1
-    for line in (*problems, *(f"note: {note}" for note in found.notes)):
+    # Of a run that holds, that is what it says itself: one line is enough.
+    said = [] if found.ok else problems
+    for line in (*said, *(f"note: {note}" for note in found.notes)):
         click.echo(plain(line))
     for name in found.compared:
         click.echo(plain(f"compared with {name}"))
     if proofs:
         click.echo(_of_proofs(found.counts))
-    click.echo("the run holds" if found.ok else "the run does not hold")
+    click.echo(plain(_in_a_line(found)))
     return 0 if found.ok else 1
+
+
+def _in_a_line(found: CheckResult) -> str:
+    """What a check comes to."""
+    if not found.ok:
+        return "the run does not hold"
+    if found.verdict == "proved":
+        return "the run holds: proved, and every template was proved again"
+    first = f" ({found.problems[0].message}; all with --json)" if found.problems else ""
+    return f"the run holds: {found.verdict}, and this check finds no proof either{first}"
 
 
 def _of_proofs(counts: dict[str, int]) -> str:

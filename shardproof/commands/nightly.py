@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from shardproof.commands.options import PATH, jobs_here, of_many
+from shardproof.commands.options import PATH, by_name, jobs_here, of_many
 
 
 @click.command(short_help="Verify suites of plans, compared with the night before.")
-@click.argument("suites", type=PATH, nargs=-1, required=True, metavar="SUITE.yaml...")
+@click.argument("suites", type=by_name("nightly"), nargs=-1, required=True, metavar="SUITE.yaml...")
 @click.option(
     "-o",
     "--out",

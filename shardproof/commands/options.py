@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from shardproof.engine import errors
 from shardproof.run import options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,6 +27,9 @@ class _Path(click.Path):
         return super().convert(value, param, ctx)
 
 
+#: What comes with us, in a checkout and installed.
+CONFIGS: Final = Path(errors.__file__).resolve().parents[1] / "configs"
+
 PATH: Final = _Path(path_type=Path)
 FOLDER_THERE: Final = _Path(path_type=Path, file_okay=False, exists=True)
 FILE_THERE: Final = _Path(path_type=Path, dir_okay=False, exists=True)
@@ -37,6 +41,26 @@ _TYPES: Final[Mapping[tuple[type, ...], Any]] = {
     (int,): int,
     (int, float): float,
 }
+
+
+def by_name(kind: str) -> PathOrName:
+    """The type of a file of settings: its path, or the name of one that comes with us, as in
+    ``shardproof sweep growth``."""
+    return PathOrName(kind)
+
+
+class PathOrName(_Path):
+    """A path, or where there is no such file a name in a folder of ours."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(path_type=Path)
+        self.folder = CONFIGS / kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        ours = self.folder / f"{found}.yaml"
+        is_name = found.name == str(found) and not found.suffix
+        return ours if is_name and not found.exists() and ours.is_file() else found
 
 
 def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:

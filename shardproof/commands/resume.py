@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from shardproof.commands.ci import of_ci, wanted
 from shardproof.commands.options import PATH
 from shardproof.run.options import EXECUTORS
 
@@ -21,8 +22,15 @@ from shardproof.run.options import EXECUTORS
 )
 @click.option("--address", metavar="ADDR", help="The Ray cluster to join.")
 @click.option("--workers", type=int, metavar="N", help="How many solve.")
+@of_ci
 def resume(
-    run_dir: Path, as_json: bool, executor: str | None, address: str | None, workers: int | None
+    run_dir: Path,
+    as_json: bool,
+    executor: str | None,
+    address: str | None,
+    workers: int | None,
+    junit: Path | None,
+    sarif: Path | None,
 ) -> int:
     """Go on with a run that was killed, and end as it would have: same verdict, same certificate.
 
@@ -33,8 +41,11 @@ def resume(
     from shardproof.resume import resume as go_on
     from shardproof.run.progress import on_stderr
 
+    ci = wanted(run_dir, junit, sarif)
     with on_stderr() as progress:
         result = go_on(run_dir, progress, executor=executor, address=address, workers=workers)
+    for line in ci.write(result):
+        click.echo(line, err=True)
     if as_json:
         click.echo(result.to_json())
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardproof.commands.options import PATH, jobs_here, of_many
+from shardproof.commands.options import PATH, by_name, jobs_here, of_many
 
 if TYPE_CHECKING:
     from shardproof.campaigns.sweep.spec import Sweep
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Verify many plans, as a table and plots.")
-@click.argument("files", type=PATH, nargs=-1, required=True, metavar="SWEEP.yaml...")
+@click.argument("files", type=by_name("sweeps"), nargs=-1, required=True, metavar="SWEEP.yaml...")
 @click.option(
     "-o",
     "--out",

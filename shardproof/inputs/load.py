@@ -22,9 +22,12 @@ from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.rundir import is_run
 
 
-def load_plan(single: Path, parallel: Path | None, assumptions: Assumptions) -> Plan:
+def load_plan(single: Path | Plan, parallel: Path | None, assumptions: Assumptions) -> Plan:
     """The plan with both sides; raises `InvalidInput`, naming the file and the place in it."""
-    if parallel is None:
+    if isinstance(single, Plan):
+        where = printable(single.name, 400)
+        plan = _in_memory(single, assumptions)
+    elif parallel is None:
         where = printable(str(single), 400)
         plan = _stored(single, assumptions)
     else:
@@ -38,13 +41,33 @@ def load_plan(single: Path, parallel: Path | None, assumptions: Assumptions) -> 
     return plan
 
 
+def _in_memory(plan: Plan, assumptions: Assumptions) -> Plan:
+    """A plan that somebody has made, held to what a stored one is held to."""
+    where = printable(plan.name, 400)
+    _refuse_orders(assumptions, where)
+    try:
+        return _combined(store.copied(plan), assumptions)
+    except InvalidInput as error:
+        raise error.within(where) from None
+
+
+def _refuse_orders(assumptions: Assumptions, where: str) -> None:
+    """A plan of our own records no order of groups."""
+    if assumptions.as_recorded:
+        raise InvalidInput(
+            "groups 'as recorded' is about nnScaler plans, this is a stored plan", where
+        )
+
+
 def load_side(path: Path) -> Plan:
     """One file by itself, as the parallel side of a plan without a single-device one."""
     return replace(of(path).read_side(path), name=plan_name(path))
 
 
-def plan_name(path: Path) -> str:
-    """The name of the plan in ``path``: its file name without what says its format."""
+def plan_name(path: Path | Plan) -> str:
+    """The name of a plan, or of that in ``path``: its file name without what says its format."""
+    if isinstance(path, Plan):
+        return path.name
     name = path.resolve().name
     known = sorted({s for f in frontends() for s in f.suffixes}, key=len, reverse=True)
     return next((name[: -len(s)] for s in known if name.endswith(s)), name)
@@ -65,10 +88,7 @@ def _stored(folder: Path, assumptions: Assumptions) -> Plan:
         raise InvalidInput(f"expected a plan folder, found {what}", str(folder))
     if assumptions.relations:
         raise InvalidInput("relations are about graphs, this is a stored plan", str(folder))
-    if assumptions.as_recorded:
-        raise InvalidInput(
-            "groups 'as recorded' is about nnScaler plans, this is a stored plan", str(folder)
-        )
+    _refuse_orders(assumptions, str(folder))
     return _combined(store.load(folder), assumptions)
 
 
@@ -110,10 +130,10 @@ def _expected(plan: Plan, assumptions: Assumptions) -> None:
             )
 
 
-def digests(single: Path, parallel: Path | None, relations: str = "") -> dict[str, str]:
-    """SHA-256 of the input files, by role (a stored plan has its own digest); of a folder, that of
-    its files, each with its name."""
-    if parallel is None:
+def digests(single: Path | Plan, parallel: Path | None, relations: str = "") -> dict[str, str]:
+    """SHA-256 of the input files, by role (a plan of our own has its own digest); of a folder, that
+    of its files, each with its name."""
+    if parallel is None or isinstance(single, Plan):
         return {}
     found = {"single": _digest(single), "parallel": _digest(parallel)}
     if relations:

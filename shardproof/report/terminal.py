@@ -13,8 +13,9 @@ from rich.text import Text
 
 from shardproof.engine.plan.assumption import unstated
 from shardproof.report.findings import fitted, grid, lines, short, told_of
+from shardproof.report.tries import about_order, to_try
 from shardproof.report.words import many, numbers, plain
-from shardproof.run.result import Conclusion, Result, Verdict
+from shardproof.run.result import SAYS, Conclusion, Result, Verdict
 
 #: Where the width of the reader's screen is not known.
 WIDTH: Final = 100
@@ -22,18 +23,14 @@ WIDTH: Final = 100
 LINES: Final = 40
 #: Lines that findings are left with at least, if they need them.
 ROOM: Final = 27
+#: Seconds outside of all phases that are shown.
+LEAST_REST: Final = 0.05
 #: So many conclusions that do not hold are shown one by one.
 FEW: Final = 3
 #: Conclusions that are about parameters, by kind; those of another kind are about what it says.
 COVERAGE: Final = "coverage"
 OF_PARAMETERS: Final = (COVERAGE, "gradient", "single-device gradient")
 
-_SAYS: Final[dict[Verdict, str]] = {
-    "proved": "the parallel plan computes what the single-device plan computes, for every input",
-    "refuted": "the parallel plan does not compute what the single-device plan computes",
-    "inconclusive": "neither proved nor refuted",
-    "invalid input": "nothing was verified",
-}
 _STYLES: Final[dict[Verdict, str]] = {
     "proved": "bold green",
     "refuted": "bold red",
@@ -60,7 +57,7 @@ def _console(stream: TextIO, width: int | None) -> Console:
 def write(result: Result, to: Console) -> None:
     """The report, on one screen."""
     verdict = result.verdict
-    head: list[RenderableType] = [Text(f"{verdict}: {_SAYS[verdict]}", style=_STYLES[verdict])]
+    head: list[RenderableType] = [Text(f"{verdict}: {SAYS[verdict]}", style=_STYLES[verdict])]
     if verdict == "proved" and result.assumption_details:
         count = many(len(unstated(result.assumption_details)), "assumption")
         head.append(Text(f"  proved, under {count} that you did not state"))
@@ -105,6 +102,7 @@ def _summary(result: Result, assumptions: int) -> list[tuple[str, str]]:
         "whole": _kept_whole(result),
         "distinct": _distinct(result),
         "took": _took(result),
+        "try": _try(result),
     }
     return [
         (name if first else "", line)
@@ -194,5 +192,19 @@ def _took(result: Result) -> Iterator[str]:
     seconds = result.seconds
     phases = [("load", seconds.load), ("partition", seconds.partition), ("solve", seconds.solve)]
     phases.append(("compose", seconds.compose))
+    rest = seconds.total - sum(value for _, value in phases)
+    if rest >= LEAST_REST:
+        phases.append(("other", rest))
     each = ", ".join(f"{name} {value:.1f}" for name, value in phases)
     yield f"{seconds.total:.1f} s ({each}), {result.peak_rss_mib:.0f} MiB at most"
+
+
+def _try(result: Result) -> Iterator[str]:
+    """What to do next: about no verdict, or to see more of a refutation."""
+    order = about_order(result.verdict, (finding.kind for finding in result.findings))
+    if order:
+        yield order
+    elif result.verdict == "inconclusive" and (what := to_try(result.reason)):
+        yield what
+    if result.verdict in ("refuted", "inconclusive") and result.run_dir:
+        yield "shardproof report RUN_DIR: all of it as a page"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, ca
 
 if TYPE_CHECKING:
     from shardproof.cluster.settings import Settings
+    from shardproof.engine.plan.ir import Plan
     from shardproof.run.progress import Progress
     from shardproof.run.result import Result
 
@@ -265,7 +266,7 @@ class Verify(Protocol[P]):
 
     def __call__(
         self,
-        single: AnyPath,
+        single: AnyPath | Plan,
         parallel: AnyPath | None = None,
         progress: Progress | None = None,
         *args: P.args,

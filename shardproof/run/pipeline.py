@@ -16,6 +16,7 @@ from shardproof.diagnosis.explain.counterexample import simulated
 from shardproof.diagnosis.search import diagnosed
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
+from shardproof.engine.ops.listing import foreign
 from shardproof.engine.plan import constants as rounding
 from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.assumptions import stated_orders
@@ -76,7 +77,7 @@ def run(
     start = time.perf_counter()
     plan = on_one_mesh(plan)
     progress.phase("partition")
-    told = (*assumptions.describe(plan), *stated_orders(plan))
+    told = (*assumptions.describe(plan), *stated_orders(plan), *foreign(plan))
     try:
         result = without_rounding(partition(plan, options.shapes, memo))
     except Unsupported as error:

@@ -46,7 +46,10 @@ def read_again(run_dir: Path, files: Sequence[Path]) -> Source:
     question = _question(run_dir)
     paths = list(files) or [Path(p) for p in (question.files if question is not None else ())]
     if not paths:
-        return Source({}, None, "the input was not read again: the run does not say where it is")
+        why = "the run does not say where it is"
+        if question is not None:
+            why = "the plan was given in memory (shardproof.save stores one)"
+        return Source({}, None, f"the input was not read again: {why}")
     missing = [path for path in paths if not _is_there(path)]
     if missing and not files:
         named = str(missing[0])

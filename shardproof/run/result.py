@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from html import escape
 from math import isfinite
+from shlex import quote
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from shardproof.engine.findings import Difference, Finding
@@ -22,6 +24,23 @@ EXIT_CODES: Final[Mapping[Verdict, int]] = {
     "inconclusive": 2,
     "invalid input": 3,
 }
+
+#: A verdict in a sentence, and its colour on a light and on a dark ground.
+SAYS: Final[Mapping[Verdict, str]] = {
+    "proved": "the parallel plan computes what the single-device plan computes, for every input",
+    "refuted": "the parallel plan does not compute what the single-device plan computes",
+    "inconclusive": "neither proved nor refuted",
+    "invalid input": "nothing was verified",
+}
+_COLOURS: Final[Mapping[Verdict, str]] = {
+    "proved": "#2e7d32",
+    "refuted": "#c62828",
+    "inconclusive": "#b26a00",
+    "invalid input": "#c62828",
+}
+
+#: Findings that are told of in full where there is little room.
+MOST_TOLD: Final = 5
 
 #: The fields of a finding, in the order of the document.
 _FINDING: Final = (
@@ -111,6 +130,40 @@ class Result:
     def exit_code(self) -> int:
         """What the command line exits with."""
         return EXIT_CODES[self.verdict]
+
+    def __repr__(self) -> str:
+        where = f", {self.run_dir}" if self.run_dir else ""
+        return f"<Result: {self.verdict}, {self.counts.ranks} ranks{where}>"
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {text}" for name, text in self.told())
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for a notebook."""
+        (verdict, reason), *rest = self.told()
+        cells = "".join(
+            f"<tr><th style='text-align:left;vertical-align:top'>{escape(name)}</th>"
+            f"<td style='text-align:left'>{escape(text)}</td></tr>"
+            for name, text in rest
+        )
+        colour = _COLOURS[self.verdict]
+        head = f"<b style='color:{colour}'>{escape(verdict)}</b>: {escape(reason)}"
+        return f"<div>{head}<table>{cells}</table></div>"
+
+    def told(self) -> list[tuple[str, str]]:
+        """The result in a few lines, each with a name; the first is the verdict."""
+        held = sum(c.holds for c in self.conclusions)
+        rows: list[tuple[str, str]] = [(self.verdict, self.reason or SAYS[self.verdict])]
+        for finding in self.findings[:MOST_TOLD]:
+            rows.append((finding.kind, finding.message))
+            rows += [(n, t) for n, t in (("cause", finding.cause), ("repair", finding.repair)) if t]
+        if len(self.findings) > MOST_TOLD:
+            rows.append(("more", f"{len(self.findings) - MOST_TOLD} more in `findings`"))
+        if self.conclusions:
+            rows.append(("conclusions", f"{held} of {len(self.conclusions)} hold"))
+        if self.run_dir:
+            rows += [("run", self.run_dir), ("page", f"shardproof report {quote(self.run_dir)}")]
+        return rows
 
     def to_dict(self) -> dict[str, Any]:
         """The document as plain data, keys in their order."""

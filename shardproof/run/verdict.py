@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from shardproof.diagnosis.locate.culprits import culprits, explain
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption, beyond_strict
 from shardproof.engine.plan.expectations import LOSS
@@ -138,7 +139,7 @@ def why(
         return result.unsupported[0].message
     failed = [c for c in result.conclusions if not c.holds]
     if failed:
-        found = failed[0].message
+        found = failed[0].message + _where_it_left(result)
         if simulation is not None and simulation.undefined:
             return f"{UNDEFINED}, and this is not concluded: {found}"
         if simulation is not None and simulation.failure:
@@ -150,6 +151,20 @@ def why(
     if any(f.kind == "definedness" for f in result.findings):
         return next(f.message for f in result.findings if f.kind == "definedness")
     return "there is nothing to conclude"
+
+
+def _where_it_left(result: Partition) -> str:
+    """Which operator first gives what is no value of the single device, in words ("" if none is
+    found), and what to do."""
+    found = culprits(result)
+    if not found:
+        return ""
+    first = explain(result, found[0])
+    beside = f"; on the single device: {first.reference}" if first.reference else ""
+    return (
+        f". The first operator that leaves the single device's values: {first.message}{beside}. "
+        "If both sides compute the same there, write it alike on both; if not, this is the fault"
+    )
 
 
 def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:

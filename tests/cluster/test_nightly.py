@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -177,8 +178,14 @@ def test_one_night_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert loud["exit_code"] == 1
     kinds = [(c["kind"], c["plan"]) for c in loud["suites"][0]["changes"]]
     assert kinds[:2] == [("verdict changed", "breaks")] * 2
-    page = Path(loud["suites"][0]["report"]).read_text()
+    place = Path(loud["suites"][0]["report"])
+    page = place.read_text()
     assert "seed 1: was proved, is refuted" in page
+    links = re.findall(r'href="([^"]+)"', page)
+    assert len(links) == len(loud["suites"][0]["points"]) == 4
+    verdicts = [p["verdict"] for p in loud["suites"][0]["points"]]
+    for link, verdict in zip(links, verdicts, strict=True):
+        assert f"<title>{verdict}: " in (place.parent / link).read_text()
     assert json.loads((Path(loud["suites"][0]["report"]).parent / "report.json").read_text())
 
 

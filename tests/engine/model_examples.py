@@ -100,6 +100,16 @@ example(
 example("apply_mask", _plain_mask, lambda a, x, mask: x + mask)
 example("apply_mask", _causal_mask, lambda a, x, mask: x + mask, conforms=False)
 example(
+    "tril",
+    lambda d: ([d.real(*d.sizes(3))], {}),
+    lambda a, x: x.tril(),
+)
+example(
+    "fill_after",
+    lambda d: ([d.real(*d.sizes(3))], {"value": Fraction(-10000)}),
+    lambda a, x: x.masked_fill(torch.ones(x.shape[-2:]).triu(1).bool(), -10000.0),
+)
+example(
     "softmax",
     lambda d: ([d.masked(*d.sizes(2))], {"dim": -1}),
     lambda a, x: x.softmax(-1),

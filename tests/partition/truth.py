@@ -83,12 +83,30 @@ class Values:
         if node.kind == "causal":
             places = np.arange(REACH)
             return np.where(places[None, :] > places[:, None], -np.inf, 0.0)
+        if node.kind == "order":
+            places = np.arange(REACH)
+            return np.where(places[None, :] > places[:, None], 0.0, 1.0)
         if node.kind == "unary":
             return _function(payload[0], float(payload[1]) * self.node(payload[2], (), at))
+        if node.kind == "block":
+            return self._block(payload, self.node(payload[0], (), at))
         if node.kind == "onehot":
             ids = float(payload[0]) * self.node(payload[1], (), at)
             return np.asarray(ids[..., None] == np.arange(REACH), dtype=float)
         raise Unknown
+
+    @staticmethod
+    def _block(payload: tuple[Any, ...], array: Floats) -> Floats:
+        """What blocks leave: by a mask along each axis."""
+        for axis, start, size, extent in payload[1]:
+            place = np.arange(array.shape[axis])
+            kept = (place % extent if extent else place) - start
+            # Counted in positions of the whole axis: the innermost block goes last.
+            array = np.where(_along((kept >= 0) & (kept < size), axis, array.ndim), array, np.nan)
+        for axis in {block[0] for block in payload[1]}:
+            other = tuple(i for i in range(array.ndim) if i != axis)
+            array = np.compress(~np.isnan(array).all(axis=other), array, axis=axis)
+        return array
 
     def _input(self, name: str) -> NDArray[Any]:
         if name == "loss gradient":
@@ -145,7 +163,18 @@ class Values:
         return np.asarray(array[tuple(index)] if index else array)
 
     def view(self, term: Term, shape: Sequence[int], at: Place) -> Floats:
-        """One term of a lineage, as a tensor."""
+        """One term of a lineage, as a tensor: zero outside of its places."""
+        inside = [np.ones(n, dtype=bool) for n in shape]
+        for dim, start, size, extent in term.places:
+            place = np.arange(shape[dim]) % extent - start
+            inside[dim] &= (place >= 0) & (place < size)
+        if all(kept.all() for kept in inside):
+            return self._view(term, shape, at)
+        whole = np.zeros(shape)
+        whole[np.ix_(*inside)] = self._view(term, [int(kept.sum()) for kept in inside], at)
+        return whole
+
+    def _view(self, term: Term, shape: Sequence[int], at: Place) -> Floats:
         array = self.node(term.node, term.parts, at)
         index = [np.zeros([1] * len(shape), dtype=int) for _ in self.nodes[term.node].extents]
         for atom in term.layout.fixed:

@@ -18,7 +18,9 @@ from click.testing import Result as Outcome
 import shardproof
 from shardproof import api, cli
 from shardproof.checker import CheckResult
+from shardproof.checker.result import Problem
 from shardproof.cluster.settings import ExecutorName, Settings
+from shardproof.commands import ci
 from shardproof.engine.plan_files import store
 from shardproof.frontends.zoo import MODELS
 from shardproof.inputs.assume import Assumptions
@@ -153,7 +155,8 @@ def test_the_command_line_and_python_have_the_same_options() -> None:
     shown = {
         p.name: given[p.name] for p in command.params if isinstance(p, click.Option) and p.name
     }
-    del shown["as_json"]
+    for name in ("as_json", *ci.NAMES):
+        del shown[name]
     python = inspect.signature(shardproof.verify).parameters
     keywords = {n: p.default for n, p in python.items() if p.kind is p.KEYWORD_ONLY}
     del keywords["progress"]
@@ -264,9 +267,21 @@ def test_a_wrong_file_of_assumptions(run: Run, plan_dir: Path, tmp_path: Path) -
 def test_a_wrong_use_is_no_verdict(run: Run, args: list[str], message: str) -> None:
     for more in ([], ["--json"]):
         outcome = run("verify", *args, *more)
-        assert (outcome.exit_code, outcome.stdout) == (3, "")
+        assert outcome.exit_code == 3
         assert outcome.stderr.startswith("Usage: ")
         assert f"\n\nError: {message}" in outcome.stderr
+        if not more:
+            assert outcome.stdout == ""
+            continue
+        document = only_document(outcome)
+        assert document["verdict"] == "invalid input"
+        assert document["reason"].startswith(f"usage: {message}")
+
+
+def test_an_unknown_command_has_a_document_too(run: Run) -> None:
+    outcome = run("prove", "--json")
+    assert outcome.exit_code == 3
+    assert only_document(outcome)["reason"] == "usage: No such command 'prove'."
 
 
 @pytest.mark.parametrize("limit", ["384MiB", "128TiB", 1 << 30])
@@ -363,7 +378,9 @@ def test_an_interrupt_is_no_verdict(
     stub_pipeline(monkeypatch, KeyboardInterrupt())
     outcome = run("verify", plan_dir, "--json")
     assert (outcome.exit_code, outcome.stdout) == (130, "")
-    assert outcome.stderr.strip() == "shardproof: interrupted"
+    (kept,) = (plan_dir.parent / "shardproof-runs").iterdir()
+    said = f"shardproof: interrupted; go on with: shardproof resume {kept}"
+    assert outcome.stderr.strip() == said
 
 
 def test_nobody_reads(run: Run, plan_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,6 +458,32 @@ def test_inspect(run: Run, plan_dir: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("verdict", "says"),
+    [
+        ("proved", "the run holds: proved, and every template was proved again"),
+        (
+            "refuted",
+            "the run holds: refuted, and this check finds no proof either "
+            "(rank 0: the loss is not; all with --json)",
+        ),
+    ],
+)
+def test_a_run_that_holds_is_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str, says: str
+) -> None:
+    problems = tuple(Problem("unproved", f"rank {n}: the loss is not") for n in range(9))
+    found = CheckResult(True, verdict, problems if verdict == "refuted" else (), {}, {}, ("n",))
+    monkeypatch.setattr("shardproof.checker.check", lambda run_dir, **options: found)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").touch()
+    outcome = run("check", "run")
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    lines = outcome.stdout.splitlines()
+    assert lines[-1] == says
+    assert all(line.startswith("note: ") for line in lines[:-1])
+
+
 @pytest.mark.parametrize(("problems", "code"), [((), 0), (("stage 3: not proved",), 1)])
 def test_check(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problems: tuple[str, ...], code: int
@@ -451,7 +494,9 @@ def test_check(
     (tmp_path / "run" / "result.json").touch()
     outcome = run("check", "run")
     assert (outcome.exit_code, outcome.stderr) == (code, "")
-    says = "the run does not hold" if problems else "the run holds"
+    says = "the run does not hold"
+    if not problems:
+        says = "the run holds: proved, and every template was proved again"
     note = "the input was not read again: the run does not say where it is"
     assert outcome.stdout.splitlines() == [*problems, f"note: {note}", says]
     outcome = run("check", "run", "--json")

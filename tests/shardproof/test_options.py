@@ -15,6 +15,7 @@ import shardproof
 from shardproof import cli
 from shardproof.cluster.machine import most_workers
 from shardproof.cluster.settings import Settings
+from shardproof.commands import ci
 from shardproof.commands.options import jobs_here
 from shardproof.inputs.assume import Assumptions
 from shardproof.run import options
@@ -48,7 +49,7 @@ def from_command_line(*args: str) -> Options:
     # A command keeps the help option that its first context gives it.
     parent = click.Context(cli.main, **cli.main.context_settings)
     given = dict(command.make_context("verify", ["plan", *args], parent=parent).params)
-    for name in ("single", "parallel", "as_json"):
+    for name in ("single", "parallel", "as_json", *ci.NAMES):
         del given[name]
     return Options(**given)
 
@@ -109,7 +110,7 @@ def test_one_more_option_is_one_more_field() -> None:
     """What `commands.options` makes of a field, and of nothing else."""
     command = cli.main.commands["verify"]
     made = [p.name for p in command.params if isinstance(p, click.Option)]
-    assert [name for name in made if name != "as_json"] == list(options.names())
+    assert [n for n in made if n not in ("as_json", *ci.NAMES)] == list(options.names())
 
 
 def test_runs_at_once_are_bounded_by_the_machine(capsys: pytest.CaptureFixture[str]) -> None:

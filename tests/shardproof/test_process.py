@@ -103,7 +103,8 @@ def test_an_interrupt_while_it_works(tmp_path: Path, number: signal.Signals) -> 
     child.send_signal(number)
     out, err = child.communicate(timeout=20)
     assert (child.returncode, out) == (130, "")
-    assert err.strip() == "shardproof: interrupted"
+    (run,) = (tmp_path / "shardproof-runs").iterdir()
+    assert err.strip() == f"shardproof: interrupted; go on with: shardproof resume {run}"
 
 
 def loading(shared_plans: Path, folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:

@@ -34,15 +34,16 @@ class Packed(NamedTuple):
     environment: dict[str, str]
 
 
-def here(tasks: Sequence[Task], jobs: int, work: Path) -> Iterator[tuple[int, Run]]:
-    """The runs of tasks, by number, as they come, ``jobs`` at a time on this machine."""
+def here(tasks: Sequence[Task], jobs: int, work: Path, reports: Path) -> Iterator[tuple[int, Run]]:
+    """The runs of tasks, by number, as they come, ``jobs`` at a time on this machine; the page of
+    each is in ``reports``."""
     if jobs == 1:
         for number, task in enumerate(tasks):
-            yield number, measure(*task, work)
+            yield number, measure(*task, work, reports)
         return
     with ThreadPoolExecutor(jobs) as pool:
         begun = {
-            pool.submit(measure, *task, work / str(number)): number
+            pool.submit(measure, *task, work / str(number), reports): number
             for number, task in enumerate(tasks)
         }
         try:

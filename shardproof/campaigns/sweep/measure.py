@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from shardproof.campaigns.sweep.spec import Point, Scalar
 from shardproof.engine.storage.sources import python_path
+from shardproof.engine.system import portable
 
 #: The verdict on a point whose process gave no result.
 INTERNAL: Final = "internal error"
@@ -76,13 +76,23 @@ class Ended(NamedTuple):
     resident_mib: float
 
 
-def measure(key: str, point: Point, options: Mapping[str, Scalar], work: Path) -> Run:
+def measure(
+    key: str,
+    point: Point,
+    options: Mapping[str, Scalar],
+    work: Path,
+    reports: Path | None = None,
+) -> Run:
     """Make the plan of a point in ``work`` (removed afterwards) and verify it; ``options`` of
-    ``verify`` are those of the sweep."""
+    ``verify`` are those of the sweep.  ``reports``: the folder for the page of the run, made once
+    for each key, after the run and outside of what is measured."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        return _measured(key, point, point.options(options), work)
+        found = _measured(key, point, point.options(options), work)
+        if reports is not None and found.verdict != INTERNAL:
+            _keep_report(work / "run", reports / report_name(key))
+        return found
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -121,6 +131,18 @@ def _measured(key: str, point: Point, options: Mapping[str, Scalar], work: Path)
         **document["counts"],
         **document["seconds"],
     )
+
+
+def report_name(key: str) -> str:
+    """The file of the page of a run."""
+    return f"{key}.html"
+
+
+def _keep_report(run_dir: Path, page: Path) -> None:
+    """Write the page of a run that there is; a run of which none can be made has none."""
+    if run_dir.is_dir() and not page.exists():
+        page.parent.mkdir(exist_ok=True)
+        ended(["-m", "shardproof", "report", str(run_dir), "-o", str(page)])
 
 
 def arguments(options: Mapping[str, Scalar]) -> list[str]:
@@ -170,13 +192,9 @@ def ended(args: Sequence[str], given: bytes = b"") -> Ended:
             stdout.read(),
             stderr.read().decode(errors="replace"),
             seconds,
-            _cpu(used),
-            used.ru_maxrss / 1024,
+            portable.processor_seconds(used),
+            portable.most_resident(used) / (1 << 20),
         )
-
-
-def _cpu(used: resource.struct_rusage) -> float:
-    return used.ru_utime + used.ru_stime
 
 
 def _last(text: str) -> str:

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from shardproof.campaigns.sweep.plots import PLOTS, draw, panels
-from shardproof.campaigns.sweep.run import Swept
+from shardproof.campaigns.sweep.measure import report_name
+from shardproof.campaigns.sweep.plots import PLOTS, can_draw, draw, panels
+from shardproof.campaigns.sweep.run import REPORTS, Swept
 from shardproof.campaigns.sweep.spec import Sweep
 from shardproof.campaigns.sweep.table import Row
+from shardproof.engine.system.extras import install_line
 
 PAGE: Final = "index.html"
 
@@ -35,10 +37,13 @@ _COLUMNS: Final[Mapping[str, str]] = {
 }
 
 _TEMPLATE: Final = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>Sweep: {{ title }}</title>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Sweep: {{ title }}</title>
 <style>
 body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em; }
-table { border-collapse: collapse; font-size: 12px; margin: 1em 0; }
+table { border-collapse: collapse; font-size: 12px; margin: 1em 0;
+  display: block; max-width: 100%; overflow-x: auto; }
 th, td { padding: 2px 8px; border-bottom: 1px solid #ddd; text-align: right; }
 th:first-child, td:first-child { text-align: left; }
 .proved, .yes { color: #17692c; } .refuted, .invalid, .internal, .no { color: #b00020; }
@@ -61,8 +66,11 @@ medians of the runs of a point; every run is a process of its own.</p>
 {% endfor %}</table>{% endif %}
 {% for plot in section.plots %}{{ plot | safe }}
 {% endfor %}
-<table><tr>{% for name in section.headings %}<th>{{ name }}</th>{% endfor %}</tr>
-{% for row in section.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% if not draws %}<p>No plots: matplotlib is not installed (<code>{{ draws_with }}</code>).</p>
+{% endif %}
+<table><tr>{% for name in section.headings %}<th>{{ name }}</th>{% endfor %}<th></th></tr>
+{% for row in section.rows %}<tr>{% for cell in row.cells %}<td>{{ cell }}</td>{% endfor %}
+<td>{% if row.report %}<a href="{{ row.report }}">report</a>{% endif %}</td></tr>
 {% endfor %}</table>
 {% for reason in section.reasons %}<p>{{ reason }}</p>
 {% endfor %}{% endfor %}
@@ -86,6 +94,8 @@ def write(swept: Swept) -> Path:
             verdict=swept.verdict,
             machine=f"{os.cpu_count()} CPUs, Python {platform.python_version()}",
             sections=sections,
+            draws=can_draw(),
+            draws_with=install_line("plots"),
         ),
         encoding="utf-8",
     )
@@ -106,9 +116,18 @@ def _section(swept: Swept, sweep: Sweep, rows: Sequence[Row], number: int) -> di
         "growth": swept.growth[number],
         "plots": [drawn[name][drawn[name].index("<svg") :] for name in PLOTS if name in drawn],
         "headings": [_COLUMNS.get(name, name) for name in shown],
-        "rows": [[_cell(row.get(name)) for name in shown] for row in rows],
+        "rows": [
+            {"cells": [_cell(row.get(name)) for name in shown], "report": _report(swept, row)}
+            for row in rows
+        ],
         "reasons": list(dict.fromkeys(row["reason"] for row in rows if row["reason"])),
     }
+
+
+def _report(swept: Swept, row: Row) -> str:
+    """Where the page of a point's run is, from this one; of runs on a cluster there is none."""
+    name = f"{REPORTS}/{report_name(str(row['key']))}"
+    return name if (swept.folder / name).is_file() else ""
 
 
 def _cell(value: Any) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardproof.campaigns.sweep.spec import Sweep
 from shardproof.campaigns.sweep.table import Row
+from shardproof.engine.system.extras import has
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -81,8 +82,16 @@ def panels(sweep: Sweep, keys: Sequence[str], rows: Sequence[Row]) -> list[Panel
     return found
 
 
+def can_draw() -> bool:
+    """Whether there is something to draw with."""
+    return has("matplotlib")
+
+
 def draw(given: Sequence[Panel], folder: Path, stem: str) -> dict[str, str]:
-    """Write every plot as PNG and SVG, ``folder/stem-plot.*``; the SVG texts, by plot."""
+    """Write every plot as PNG and SVG, ``folder/stem-plot.*``; the SVG texts, by plot, none where
+    matplotlib is not installed."""
+    if not can_draw():
+        return {}
     import matplotlib as mpl
 
     found = {}

@@ -7,7 +7,6 @@ Runs are made one by one, so that their times are their own, unless more are wan
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,16 @@ from shardproof.campaigns.sweep.measure import INTERNAL, VERDICTS, Run
 from shardproof.campaigns.sweep.spec import Point, Sweep
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.storage.files import unwritable
+from shardproof.engine.system import portable
 
 if TYPE_CHECKING:
     from shardproof.cluster.settings import Settings
 
 #: The folder of the pool that the runs of a sweep share.
 POOL = "pool"
+
+#: The folder of the pages of runs.
+REPORTS = "reports"
 
 #: Told (what, done of, total) after each run.
 Tell = Callable[[str, int, int], None]
@@ -126,7 +129,7 @@ def _made(
     """The wanted runs by number, as they come."""
     tasks = [many.Task(key, point, sweep.options) for sweep, point, key in wanted]
     if cluster is None or jobs == 1 or not tasks:
-        yield from many.here(tasks, jobs, folder / "work")
+        yield from many.here(tasks, jobs, folder / "work", folder / REPORTS)
         return
     from shardproof.cluster.on_ray.shared_pool import hub
 
@@ -177,10 +180,8 @@ def _alone(folder: Path) -> Iterator[None]:
     """One sweep at a time in a folder; the kernel lets go of the lock when the process ends."""
     held = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidInput("another sweep is at work in this folder", str(folder)) from None
+        if not portable.lock(held):
+            raise InvalidInput("another sweep is at work in this folder", str(folder))
         yield
     finally:
         os.close(held)

@@ -17,7 +17,9 @@ from shardproof.engine.storage import files
 from shardproof.inputs import rundir
 from shardproof.report.html import lineages, mesh, schedule, values
 from shardproof.report.html.advice import advice
+from shardproof.report.tries import about_order, to_try
 from shardproof.report.words import numbers
+from shardproof.run.request import NAME as REQUEST
 
 Data = dict[str, Any]
 
@@ -67,6 +69,8 @@ def collect(folder: Path) -> Data:
         "conclusions": conclusions(result["conclusions"]),
         **findings(result["findings"], result["verdict"]),
         "first": None,
+        "to_try": to_try(result["reason"], _timeout(folder)),
+        "order": about_order(result["verdict"], (one["kind"] for one in result["findings"])),
         "plan": None,
         "certificate": None,
         "verdicts": ledger(folder),
@@ -77,6 +81,16 @@ def collect(folder: Path) -> Data:
         _add_plan(data, read_run(folder), result)
     data["dedup"] = dedup(data)
     return data
+
+
+def _timeout(folder: Path) -> float | None:
+    """The time limit of a query in a run, where that is on record."""
+    try:
+        asked = json.loads(files.contents(folder / REQUEST))
+        found = asked["settings"]["timeout"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return float(found) if isinstance(found, int | float) else None
 
 
 def _result(folder: Path) -> Data:
@@ -116,11 +130,16 @@ def conclusions(found: Sequence[Mapping[str, Any]]) -> Data:
     return {
         "kinds": [
             {"kind": kind, "says": MEANS.get(kind, ""), "held": n[True], "all": n.total()}
-            for kind, n in sorted(kinds.items())
+            for kind, n in sorted(kinds.items(), key=lambda one: _rank_of_kind(one[0]))
         ],
         "failed": [{**one, "ranks": numbers(one["ranks"])} for one in failed[:MOST_FAILED]],
         "more": max(0, len(failed) - MOST_FAILED),
     }
+
+
+def _rank_of_kind(kind: str) -> tuple[bool, bool, bool, str]:
+    """The order of kinds: the loss, what ranks end with, the single device's own, coverage."""
+    return kind.endswith("coverage"), kind.startswith("single-device"), kind != "loss", kind
 
 
 def findings(found: Sequence[Mapping[str, Any]], verdict: str) -> Data:

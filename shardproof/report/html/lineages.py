@@ -40,6 +40,8 @@ def describe(lineage: Lineage | None, batch: frozenset[str], known: int) -> tupl
     term = lineage.terms[0]
     if any(t.node >= known for t in lineage.terms):
         return "other", "no single-device value"
+    if any(t.places for t in lineage.terms):
+        return "sharded", f"values side by side ({len(lineage.terms)})"
     partial = _partial(term, batch)
     if partial:
         return "partial", partial

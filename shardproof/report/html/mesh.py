@@ -67,9 +67,10 @@ def _stage(
     boxes = [box for program in programs for box in _boxes(plan, program, failing)]
     bad = [box for box in boxes if box["failing"]]
     rest = [box for box in boxes if not box["failing"]]
+    others = rest if len(rest) <= FEW_BOXES else [_together(rest)]
     return {
         "holds": spans(held),
-        "boxes": [*bad[:MOST_BOXES], *(rest if len(rest) <= FEW_BOXES else [_together(rest)])],
+        "boxes": sorted([*bad[:MOST_BOXES], *others], key=lambda box: int(box["first"])),
         "more": max(0, len(bad) - MOST_BOXES),
         "failing": bool(bad),
     }
@@ -82,7 +83,7 @@ def _together(boxes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     even = ranks == list(range(ranks[0], ranks[-1] + 1, step))
     by = f" by {step}" if step > 1 else ""
     shown = f"{ranks[0]}–{ranks[-1]}{by}" if even else f"{ranks[0]} … {ranks[-1]}"
-    return {"rank": f"{shown} ({len(ranks)} ranks)", "at": "", "failing": False}
+    return {"rank": f"{shown} ({len(ranks)} ranks)", "first": ranks[0], "at": "", "failing": False}
 
 
 def _boxes(plan: Plan, program: Program, failing: Collection[int]) -> Iterator[dict[str, Any]]:
@@ -92,7 +93,7 @@ def _boxes(plan: Plan, program: Program, failing: Collection[int]) -> Iterator[d
         rank = program.base + sum(stride * p for (_, _, stride), p in zip(own, place, strict=True))
         at = ", ".join(f"{name} {p}" for (name, _, _), p in zip(own, place, strict=True))
         bad = rank in failing or program.base in failing
-        yield {"rank": rank, "at": at or program.name, "failing": bad}
+        yield {"rank": rank, "first": rank, "at": at or program.name, "failing": bad}
 
 
 def spans(names: Sequence[str]) -> str:

@@ -44,7 +44,8 @@ TEMPLATE: Final = """<!DOCTYPE html>
   the proof: <a href="#findings">below</a>.</p>{% endif %}
   <p class="soft">To have it checked again: <code>shardproof check RUN_DIR</code></p></div>
 {% else %}
-<div class="card"><h3>What is wrong</h3>
+<div class="card"><h3>{{ "Why there is no verdict" if d.verdict == "inconclusive"
+  else "What is wrong" }}</h3>
   {% if d.reason %}<p class="big">{{ d.reason }}</p>{% endif %}
   {% if f %}<p class="{{ 'big' if not d.reason }}">{{ f.message }}</p>{{ said(f) }}{% endif %}
   {% if d.findings|length > 1 %}<p><a href="#findings">{{ many(d.findings|length - 1
@@ -57,9 +58,12 @@ TEMPLATE: Final = """<!DOCTYPE html>
   {% if f and f.advice.text %}<p class="big">{{ ticks(f.advice.text) }}</p>
   <p class="soft">{{ "Verified: with this change every conclusion holds." if f.advice.verified else
   "Likely, from what was found; not tried." }}</p>
-  {% elif d.verdict == "inconclusive" %}<p class="big">Remove the reason if you can: this is no
-  statement about the plan, good or bad.</p>
-  {% else %}<p>Correct the input as the message says, and run again.</p>{% endif %}</div>
+  {% elif d.verdict == "inconclusive" %}
+  {% if d.to_try and not d.order %}<p class="big">Try {{ ticks(d.to_try) }}.</p>{% endif %}
+  <p class="{{ 'soft' if d.to_try else 'big' }}">This is no statement about the plan, good or
+  bad.</p>
+  {% else %}<p>Correct the input as the message says, and run again.</p>{% endif %}
+  {% if d.order %}<p><b>Order of groups:</b> {{ ticks(d.order) }}.</p>{% endif %}</div>
 {% endif %}
 </section>
 

@@ -347,6 +347,8 @@ UNCLAIMED: dict[str, dict[str, str]] = {
     "slice": {"k": "#"},
     "concat": {"k": "#"},
     "create_mask": {"s": "#"},
+    "tril": {"q": "#", "k": "#"},
+    "fill_after": {"q": "#", "k": "#"},
     "cross_entropy_grad": {"v": "#"},
     "softmax": {"k": "!"},
     "rms_norm": {"k": "!"},

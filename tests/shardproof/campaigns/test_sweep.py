@@ -48,7 +48,9 @@ class Measured:
         self.verdicts = verdicts or {}
         self.stop = stop
 
-    def __call__(self, key: str, point: Point, options: Mapping[str, Scalar], work: Path) -> Run:
+    def __call__(
+        self, key: str, point: Point, options: Mapping[str, Scalar], work: Path, reports: Path
+    ) -> Run:
         if len(self.asked) == self.stop:
             raise KeyboardInterrupt
         self.asked.append(str(point))
@@ -224,6 +226,12 @@ def test_points_of_the_zoo_and_from_files_for_real(tmp_path: Path) -> None:
     assert (zoo[0]["make"] > 0, from_files[0]["make"]) == (True, 0)
     assert len(errors.splitlines()) == 3
     assert not (tmp_path / "out" / "work").exists()
+    # Each run that there was has its page; the plan that could not be made has none.
+    written = (tmp_path / "out" / "index.html").read_text()
+    links = re.findall(r'href="(reports/[^"]+)"', written)
+    assert links == [f"reports/{row['key']}.html" for row in (zoo[0], from_files[0])]
+    for link in links:
+        assert "<title>proved: " in (tmp_path / "out" / link).read_text()
 
 
 def test_a_killed_sweep_continues_for_real(tmp_path: Path) -> None:

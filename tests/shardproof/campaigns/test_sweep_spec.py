@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardproof.campaigns.sweep import compare, spec
+from shardproof.commands.options import CONFIGS as OURS
+from shardproof.commands.options import by_name
 from shardproof.engine.errors import InvalidInput
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "sweeps"
@@ -159,6 +161,20 @@ def test_a_wrong_file_is_refused_by_key(
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="cannot be read"):
         spec.read(tmp_path / "none.yaml")
+
+
+def test_what_comes_with_the_project_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweeps, nights = by_name("sweeps"), by_name("nightly")
+    assert sweeps.convert("growth", None, None) == OURS / "sweeps" / "growth.yaml"
+    assert nights.convert("small", None, None).is_file()
+    for other in ("none", "growth.yaml", "x/growth"):
+        assert sweeps.convert(other, None, None) == Path(other)
+    # What is here comes first.
+    (tmp_path / "growth").touch()
+    assert sweeps.convert("growth", None, None) == Path("growth")
 
 
 def test_the_sweeps_that_come_with_the_project_can_be_read() -> None:

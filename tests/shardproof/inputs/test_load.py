@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+import shardproof
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.load import load_plan, plan_name
-from tests.shardproof.faces import tiny
+from tests.shardproof.faces import proved, stub_pipeline, tiny
 
 LLAMA = "llama3_default_{}_gbs512_ly{}_h32_hi4096_sq128.pkl"
 ONE = "dp1_pp1_tp1_nm1"
@@ -214,3 +215,47 @@ def test_a_bad_file_in_one_thread_is_nothing_to_the_other(
             refused = [threads.submit(refusal, bad, good[1]) for _ in range(4)]
             assert loaded.result().ranks == 8
             assert all("bad.pkl" in one.result() for one in refused)
+
+
+# -- a plan in memory -----------------------------------------------------------------------------
+
+
+def test_a_plan_in_memory_is_the_plan_that_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = stub_pipeline(monkeypatch, proved())
+    shardproof.save(tiny(), tmp_path / "plan")
+    assert shardproof.load(tmp_path / "plan") == tiny()
+    shardproof.verify(tiny(), out=tmp_path / "memory")
+    shardproof.verify(tmp_path / "plan", out=tmp_path / "stored")
+    (memory, _), (stored, _) = stub.calls
+    assert memory == stored
+    plans = [store.load(tmp_path / run / "plan") for run in ("memory", "stored")]
+    assert plans == [tiny(), tiny()]
+
+
+def test_a_plan_in_memory_is_held_to_what_a_stored_one_is(tmp_path: Path) -> None:
+    one = tiny()
+    body = one.programs[0].bodies[0]
+    op = replace(body.ops[1], inputs=(10**6,))
+    broken = replace(body, ops=(body.ops[0], op, *body.ops[2:]))
+    program = replace(one.programs[0], bodies=(broken, *one.programs[0].bodies[1:]))
+    wrong = replace(one, programs=(program,))
+    result = shardproof.verify(wrong, out=tmp_path / "run")
+    assert (result.verdict, result.run_dir) == ("invalid input", "")
+    assert result.reason.startswith(f"'{one.name}', parallel program stage 0, body 0")
+    with pytest.raises(InvalidInput, match="1000000"):
+        shardproof.save(wrong, tmp_path / "plan")
+    assert not (tmp_path / "plan").exists()
+
+
+def test_a_plan_in_memory_is_given_alone(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="given alone"):
+        shardproof.verify(tiny(), tmp_path / "other.pkl")
+
+
+def test_a_plan_in_memory_has_no_recorded_groups(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[nnscaler]\ngroups = "as recorded"\n')
+    result = shardproof.verify(tiny(), assume=tmp_path / "a.toml")
+    assert result.verdict == "invalid input"
+    assert "is about nnScaler plans" in result.reason

@@ -88,3 +88,29 @@ def test_a_result_is_frozen() -> None:
         proved().verdict = "refuted"  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError):
         Conclusion("loss", "loss").holds = False  # type: ignore[misc]
+
+
+def test_a_result_is_told_in_a_few_lines() -> None:
+    result = refuted()
+    assert repr(result) == "<Result: refuted, 8 ranks, /tmp/run>"
+    lines = str(result).splitlines()
+    assert lines[0] == (
+        "refuted: the parallel plan does not compute what the single-device plan computes"
+    )
+    assert "mismatch: rank 0" not in lines
+    assert lines[1].startswith("value: rank 0 adds the products")
+    assert lines[-4:] == [
+        "more: 3 more in `findings`",
+        "conclusions: 1 of 6 hold",
+        "run: /tmp/run",
+        "page: shardproof report /tmp/run",
+    ]
+    assert str(proved()).splitlines()[1] == "conclusions: 4 of 4 hold"
+
+
+def test_in_a_notebook_names_are_text() -> None:
+    result = Result("inconclusive", reason="no declaration of <script>alert(1)</script> & more")
+    html = result._repr_html_()
+    assert "<script>" not in html
+    assert "no declaration of &lt;script&gt;" in html
+    assert html.startswith("<div><b style='color:#b26a00'>inconclusive</b>")

@@ -1,0 +1,96 @@
+"""Blocks of axes: which positions of an axis a definition is about, where that is not all of them.
+
+A block of an axis is the positions x for which x mod ``extent`` is in [start, start + size);
+``extent`` divides the axis.  A node of kind "block" is another node without the positions outside;
+its axes count what is left.  ``q`` and ``k`` of a fused projection of 3,072 columns are the blocks
+[0, 2,048) and [2,560, 3,072) of its last axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from shardproof.engine.lineage.lineage import ABSOLUTE
+
+
+class Block(NamedTuple):
+    """Several blocks of one axis hold together: each takes whole periods of those of smaller
+    ``extent``.  `ABSOLUTE`: the axis has no end, and the block is positions of it."""
+
+    axis: int
+    start: int
+    size: int
+    extent: int
+
+
+class Digit(NamedTuple):
+    """Positions of a block's axis and of the axis that it is of: ``size`` of them, at strides
+    ``inner`` and ``outer``, that begin ``start`` further on in the latter, which has ``extent``
+    there (`ABSOLUTE`: no end)."""
+
+    inner: int
+    outer: int
+    size: int
+    start: int
+    extent: int
+
+
+def of_axis(blocks: Iterable[Block], axis: int) -> list[Block]:
+    """The blocks of one axis, innermost first."""
+    return sorted((b for b in blocks if b.axis == axis), key=lambda b: b.extent or 1 << 62)
+
+
+def digits(blocks: Iterable[Block], axis: int, full: int, *, equal: bool = False) -> list[Digit]:
+    """The digits, innermost first, of an axis of ``full`` positions of which ``blocks`` are left;
+    raises `ValueError` for blocks that are not inside one another and, unless ``equal``, for one
+    of several equal blocks, which is a position of a digit."""
+    found: list[Digit] = []
+    inner = outer = 1
+    for block in of_axis(blocks, axis):
+        start, rest = divmod(block.start, outer)
+        size, more = divmod(block.size, outer)
+        extent, cut = divmod(block.extent, outer)
+        if rest or more or cut or size < 1 or start < 0 or (extent and start + size > extent):
+            raise ValueError(f"{block} of an axis in blocks of {outer}")
+        if not equal and extent and extent % size == 0 and start % size == 0:
+            raise ValueError(f"{block}, which is a fixed position of a digit")
+        if not extent and full != ABSOLUTE:
+            raise ValueError(f"{block} of an axis of {full}")
+        found.append(Digit(inner, outer, size, start, extent))
+        inner, outer = inner * size, outer * extent
+    if full and (not outer or full % outer):
+        raise ValueError(f"blocks of {outer} in an axis of {full}")
+    if full and full > outer:
+        found.append(Digit(inner, outer, full // outer, 0, full // outer))
+    if not full and outer:
+        raise ValueError("blocks that repeat along an axis without an end")
+    return found
+
+
+def extents(blocks: Sequence[Block], full: Sequence[int]) -> tuple[int, ...]:
+    """The extents of a node of which ``blocks`` are left; raises `ValueError` as `digits` does."""
+    result = []
+    for axis, extent in enumerate(full):
+        if not any(b.axis == axis for b in blocks):
+            result.append(extent)
+            continue
+        size = 1
+        for digit in digits(blocks, axis, extent):
+            size *= digit.size
+        result.append(size)
+    return tuple(result)
+
+
+def place(blocks: Iterable[Block], axis: int, full: int, index: int) -> int:
+    """Where position ``index`` of a block's axis is on the axis that it is of."""
+    found = 0
+    for digit in digits(blocks, axis, full):
+        index, here = divmod(index, digit.size)
+        found += (here + digit.start) * digit.outer
+    return found
+
+
+def is_shift(blocks: Iterable[Block], axis: int, full: int) -> bool:
+    """Whether what is left of an axis is one interval of it."""
+    return all(b.extent == full for b in blocks if b.axis == axis)

@@ -1,0 +1,179 @@
+"""Tensors of different values side by side, as terms: region by region, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import accumulate, pairwise, product
+from math import prod
+
+import numpy as np
+
+from shardproof.engine.algebra.terms import Term
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.interpreters.base import Array
+from shardproof.engine.interpreters.dims import (
+    Dim,
+    Weighted,
+    adjoin,
+    count,
+    narrow,
+    normal,
+    regroup,
+)
+from shardproof.engine.lineage.layout import Misaligned
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.lineage import Term as View
+from shardproof.engine.lineage.places import (
+    MOST_REGIONS,
+    clipped,
+    cuts,
+    of_dim,
+    split,
+    split_at,
+)
+from shardproof.engine.small_model.grid import Grid
+
+Interval = tuple[int, int]
+
+
+def side_by_side(
+    lineage: Lineage,
+    like: Sequence[Dim] | None,
+    grid: Grid,
+    tensor: Callable[[Lineage], Weighted],
+    zero: Term,
+) -> Weighted:
+    """The local tensor of a lineage whose terms have places.
+
+    ``like``: how what is zero is represented, if that can be; ``tensor``: of a lineage without
+    places.  Raises `Unsupported` where these are no regions, or where what lies in a region is
+    represented in two ways.
+    """
+    try:
+        sizes = [_sizes(grid, lineage, dim) for dim in range(len(lineage.shape))]
+        terms = list(lineage.terms)
+        for dim in reversed(range(len(sizes))):
+            terms = [split(term, dim, sizes[dim]) for term in terms]
+        whole = [n for parts in sizes for n in parts]
+        beside = _beside(grid, lineage, sizes)
+        bounds = [
+            list(pairwise(sorted({*cuts(terms, dim, n), *beside[dim]})))
+            for dim, n in enumerate(whole)
+        ]
+        if prod(map(len, bounds)) > MOST_REGIONS:
+            raise Unsupported(f"a tensor of more than {MOST_REGIONS} regions")
+        found = {
+            place: _region(tensor, terms, [b[i] for b, i in zip(bounds, place, strict=True)], whole)
+            for place in product(*(range(len(b)) for b in bounds))
+        }
+    except Misaligned:
+        raise Unsupported("parts of a tensor that do not lie side by side") from None
+    given = _split_like(like, sizes)
+    parts = [(d, part) for d, own in enumerate(sizes) for part in range(len(own))]
+
+    def zeros(dim: int, start: int, stop: int) -> Dim:
+        """How positions at which nothing lies are represented."""
+        held = given[dim]
+        with suppress(Unsupported):
+            if held is not None:
+                return narrow(held, start, stop - start)[0]
+        d, part = parts[dim]
+        size = lineage.shape[d]
+        return normal(grid.represented(size, sizes[d], part, start, stop))
+
+    dims = [
+        [_represented(found, dim, i) or zeros(dim, *bound) for i, bound in enumerate(b)]
+        for dim, b in enumerate(bounds)
+    ]
+    data = _assembled(zero, found, dims)
+    joined = [adjoin(parts) for parts in dims]
+    grouped: list[Dim] = []
+    for split_into in sizes:
+        own, joined = joined[: len(split_into)], joined[len(split_into) :]
+        grouped.append(tuple(factor for dim in own for factor in dim))
+    return Weighted(data.reshape([count(dim) for dim in grouped]), tuple(grouped))
+
+
+def _region(
+    tensor: Callable[[Lineage], Weighted],
+    terms: Sequence[View],
+    region: Sequence[Interval],
+    whole: Sequence[int],
+) -> Weighted | None:
+    """What lies in a region: (start, stop) along every dimension; None: nothing."""
+    kept: list[View] = []
+    for term in terms:
+        found: View | None = term
+        for dim, (start, stop) in enumerate(region):
+            if found is not None and stop - start < whole[dim]:
+                found = clipped(found, dim, start, stop - start, whole[dim])
+        if found is not None:
+            kept.append(found)
+    if not kept:
+        return None
+    return tensor(Lineage(tuple(stop - start for start, stop in region), tuple(kept)))
+
+
+def _represented(found: dict[tuple[int, ...], Weighted | None], dim: int, part: int) -> Dim | None:
+    """How the positions of one part of a dimension are represented, alike in all its regions; None
+    where nothing lies there."""
+    held = {x.dims[dim] for place, x in found.items() if place[dim] == part and x is not None}
+    if len(held) > 1:
+        raise Unsupported(f"a part of a tensor represented as {sorted(held)}")
+    return held.pop() if held else None
+
+
+def _split_like(like: Sequence[Dim] | None, sizes: Sequence[Sequence[int]]) -> list[Dim | None]:
+    result: list[Dim | None] = []
+    for dim, parts in enumerate(sizes):
+        try:
+            result += [None] * len(parts) if like is None else regroup([like[dim]], parts)
+        except Unsupported:
+            result += [None] * len(parts)
+    return result
+
+
+def _sizes(grid: Grid, lineage: Lineage, dim: int) -> tuple[int, ...]:
+    """Into what a dimension is split, so that places of it, and of all dimensions of its size, are
+    intervals."""
+    size = lineage.shape[dim]
+    others = grid.placed.get(size, ())
+    periods = {p.extent for t in lineage.terms for p in of_dim(t, dim)}
+    if not periods:
+        return (size,)
+    try:
+        return split_at(periods | {p.extent for t in others for p in t.places}, size)
+    except Misaligned:
+        return split_at(periods, size)
+
+
+def _beside(grid: Grid, lineage: Lineage, sizes: Sequence[tuple[int, ...]]) -> list[set[int]]:
+    """Where other tensors have places along dimensions of the sizes of those that have."""
+    placed = {place.dim for term in lineage.terms for place in term.places}
+    result: list[set[int]] = []
+    for dim, (size, own) in enumerate(zip(lineage.shape, sizes, strict=True)):
+        found: list[set[int]] = [set() for _ in own]
+        for term in grid.placed.get(size, ()) if dim in placed else ():
+            try:
+                spread = split(term, 0, own)
+            except Misaligned:
+                continue
+            for part, n in enumerate(own):
+                found[part].update(cuts([spread], part, n))
+        result += found
+    return result
+
+
+def _assembled(
+    zero: Term,
+    found: dict[tuple[int, ...], Weighted | None],
+    dims: Sequence[Sequence[Dim]],
+) -> Array:
+    data = np.full([sum(map(count, parts)) for parts in dims], zero, dtype=object)
+    starts = [[0, *accumulate(map(count, parts))] for parts in dims]
+    for place, x in found.items():
+        if x is not None:
+            box = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, place, strict=True))
+            data[box] = x.data
+    return data

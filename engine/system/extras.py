@@ -1,0 +1,24 @@
+"""Packages that one can do without: whether they are here, and the line that installs them."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+from shardproof.engine.errors import InvalidInput
+
+
+def has(package: str) -> bool:
+    """Whether a package can be imported; it is not imported for it."""
+    return package in sys.modules or find_spec(package) is not None
+
+
+def install_line(extra: str) -> str:
+    """What to type for an extra of ours."""
+    return f"pip install 'shardproof[{extra}]'"
+
+
+def require(package: str, extra: str, what: str) -> None:
+    """Raise `InvalidInput` with the line to type unless a package is here; ``what`` needs it."""
+    if not has(package):
+        raise InvalidInput(f"{what} needs {package}, which is not installed: {install_line(extra)}")

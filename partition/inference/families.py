@@ -1,0 +1,79 @@
+"""One lineage for the members of a family that were read one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.lineage.layout import Misaligned
+from shardproof.engine.lineage.lineage import Atom, Lineage, Part, Term
+
+#: Members that are read one by one.
+MOST_MEMBERS = 64
+
+
+def along_axes(
+    make: Callable[[Affine], Lineage], start: Affine, mesh: Mapping[str, int]
+) -> Lineage:
+    """What is made at a position, of which every member is a view and all together are one whose
+    intervals move with the coordinates; raises `Misaligned` where they are none."""
+    if not start.terms:
+        return make(start)
+    axis = start.terms[-1][0]
+    extent = mesh.get(axis, 0)
+    if not 1 < extent <= MOST_MEMBERS:
+        raise Misaligned
+    members = [along_axes(make, start.fix(axis, i), mesh) for i in range(extent)]
+    return fitted(members, axis)
+
+
+def fitted(members: Sequence[Lineage], axis: str) -> Lineage:
+    """The lineage of which ``members`` are those along an axis."""
+    first = members[0]
+    if any(len(m.terms) != len(first.terms) for m in members):
+        raise Misaligned
+    terms = [_term([m.terms[i] for m in members], axis) for i in range(len(first.terms))]
+    return Lineage(first.shape, tuple(terms))
+
+
+def _term(members: Sequence[Term], axis: str) -> Term:
+    first = members[0]
+    if any(
+        (m.factor, m.node, m.places) != (first.factor, first.node, first.places) for m in members
+    ):
+        raise Misaligned
+    layouts = [m.layout for m in members]
+    if len({tuple(map(len, x.dims)) for x in layouts}) > 1:
+        raise Misaligned
+    dims = tuple(
+        tuple(_atom(column, axis) for column in zip(*dim, strict=True))
+        for dim in zip(*(x.dims for x in layouts), strict=True)
+    )
+    if len({len(x.fixed) for x in layouts}) > 1 or len({len(m.parts) for m in members}) > 1:
+        raise Misaligned
+    fixed = tuple(_atom(column, axis) for column in zip(*(x.fixed for x in layouts), strict=True))
+    parts = tuple(_part(column, axis) for column in zip(*(m.parts for m in members), strict=True))
+    layout = first.layout._replace(dims=dims, fixed=fixed)
+    return first._replace(layout=layout, parts=parts)
+
+
+def _atom(members: Sequence[Atom], axis: str) -> Atom:
+    first = members[0]
+    if any(m[:3] != first[:3] or m.size != first.size for m in members):
+        raise Misaligned
+    return first._replace(start=_start([m.start for m in members], axis))
+
+
+def _part(members: Sequence[Part], axis: str) -> Part:
+    first = members[0]
+    if any((m.token, m.size, m.extent) != (first.token, first.size, first.extent) for m in members):
+        raise Misaligned
+    return first._replace(start=_start([m.start for m in members], axis))
+
+
+def _start(members: Sequence[Affine], axis: str) -> Affine:
+    """The position that moves by as much from member to member."""
+    step = members[1] - members[0]
+    if step.terms or any(m - members[0] != step * i for i, m in enumerate(members)):
+        raise Misaligned
+    return members[0] + affine(0, {axis: step.const})

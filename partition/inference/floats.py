@@ -1,0 +1,260 @@
+"""Where positions of one of many go: what a product or a sum makes of them.
+
+One head of eight: a product of two tensors that are of this head keeps it, the output projection
+sums over it, a fused gate has two halves of which each is one.  Which it is cannot be told from the
+tensors, whose dimensions do not say (`engine.lineage.floating`).  The first guess follows the
+dimensions. Where it gives a value that the single-device program does not have, the other ways are
+tried, and the one that gives a value that it has is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, combinations, product
+from typing import Any, NamedTuple, TypeAlias
+
+from shardproof.engine.lineage.floating import floating, within
+from shardproof.engine.lineage.layout import Misaligned
+from shardproof.engine.lineage.lineage import (
+    BROADCAST,
+    Atom,
+    Layout,
+    NodeTable,
+    Operand,
+    Part,
+    Term,
+    Token,
+)
+
+#: Ways that are tried for one operator, and exposures that are combined.
+MOST_WAYS, MOST_EXPOSED = 96, 4
+
+
+#: A view as part of a sum of the single-device program (None: it is none).
+Sides: TypeAlias = Callable[[Term], Term | None]
+
+
+class Way(NamedTuple):
+    """``terms``: views with dimensions behind their own, of size 1, named by ``labels`` term by
+    term; ``kept``: those labels that the result keeps."""
+
+    terms: tuple[Term, ...]
+    labels: tuple[str, ...]
+    kept: str
+
+
+def ways(
+    terms: Sequence[Term], mesh: Mapping[str, int], letters: str, *, sums: bool, sides: Sides
+) -> Iterator[Way]:
+    """Other ways to read views together; ``sums``: positions may be summed over.  ``letters``: for
+    new labels; ``sides``: what a view is, as part of a sum."""
+    yield from _ways(terms, mesh, letters, sums=sums)
+    parts = [sides(t) or t for t in terms] if sums else list(terms)
+    if parts != list(terms):
+        yield Way(tuple(parts), ("",) * len(parts), "")
+        yield from _ways(parts, mesh, letters, sums=sums)
+
+
+def _ways(
+    terms: Sequence[Term], mesh: Mapping[str, int], letters: str, *, sums: bool
+) -> Iterator[Way]:
+    found = [floating(t.layout) for t in terms]
+    if not any(single for _, single in found):
+        return
+    dims = [list(d) for d, _ in found]
+    single = [list(s) for _, s in found]
+    count = 0
+    for chosen in _exposures(dims, single, mesh):
+        inner, outer = _exposed(dims, single, chosen)
+        groups = _groups(outer)
+        if len(groups) > len(letters):
+            continue
+        roles = ("kept", "summed", "fixed") if sums else ("kept", "fixed")
+        for picked in product(roles, repeat=len(groups)):
+            count += 1
+            if count > MOST_WAYS:
+                return
+            yield _way(terms, inner, groups, picked, letters)
+
+
+#: (term, dimension, or -1 for a position, place in it, the positions that it is held against).
+Exposure = tuple[int, int, int, tuple[Atom, ...]]
+
+
+def _exposures(
+    dims: Sequence[Sequence[Sequence[Atom]]],
+    single: Sequence[Sequence[Atom]],
+    mesh: Mapping[str, int],
+) -> Iterator[tuple[Exposure, ...]]:
+    """Atoms that lie in blocks that are other views' positions: all of them, some, and none."""
+    found: list[Exposure] = []
+    for k, own in enumerate(dims):
+        others = [a for i, s in enumerate(single) if i != k for a in s]
+        places = [(d, j, a) for d, dim in enumerate(own) for j, a in enumerate(dim)]
+        places += [(-1, j, a) for j, a in enumerate(single[k])]
+        for d, j, atom in places:
+            blocks = _chain(atom, others, mesh)
+            if blocks:
+                found.append((k, d, j, blocks))
+    if len(found) > MOST_EXPOSED:
+        yield from (tuple(found), ())
+        return
+    sizes = range(len(found), -1, -1)
+    yield from chain.from_iterable(combinations(found, n) for n in sizes)
+
+
+def _chain(atom: Atom, others: Sequence[Atom], mesh: Mapping[str, int]) -> tuple[Atom, ...]:
+    """Positions of other views that an atom lies in, one inside the other."""
+    left = sorted(others, key=lambda o: o.extent)
+    found: list[Atom] = []
+    while True:
+        outer = next((o for o in left if _lies_in(atom, o, mesh)), None)
+        if outer is None:
+            return tuple(found)
+        parts = within(atom, outer)
+        assert parts is not None
+        left.remove(outer)
+        found.append(outer)
+        atom = parts[1]
+
+
+def _lies_in(atom: Atom, outer: Atom, mesh: Mapping[str, int]) -> bool:
+    if atom.axis == BROADCAST or (atom.size == 1 and atom.extent == outer.extent):
+        return False
+    parts = within(atom, outer)
+    if parts is None:
+        return False
+    try:
+        low, high = parts[2].span(mesh)
+    except KeyError:
+        return False
+    return low >= 0 and high + atom.size <= parts[1].extent
+
+
+def _exposed(
+    dims: Sequence[Sequence[Sequence[Atom]]],
+    single: Sequence[Sequence[Atom]],
+    chosen: Sequence[Exposure],
+) -> tuple[list[list[tuple[Atom, ...]]], list[list[Atom]]]:
+    inner = [[list(d) for d in own] for own in dims]
+    outer = [list(s) for s in single]
+    gone: list[tuple[int, Atom]] = []
+    for k, d, j, blocks in chosen:
+        atom = whole = dims[k][d][j] if d >= 0 else single[k][j]
+        for held in blocks:
+            parts = within(atom, held)
+            assert parts is not None
+            outer[k].append(parts[0])
+            atom = parts[1]
+        if d >= 0:
+            inner[k][d][j] = atom
+        else:
+            gone.append((k, whole))
+            if atom.extent > 1:
+                outer[k].append(atom)
+    for k, atom in gone:
+        outer[k].remove(atom)
+    for k, own in enumerate(inner):
+        for dim in own:
+            outer[k] += [a for a in dim if a.size == 1 and a.extent > 1]
+    return [[tuple(a for a in d if a.size != 1) for d in own] for own in inner], outer
+
+
+def _groups(single: Sequence[Sequence[Atom]]) -> list[list[tuple[int, Atom]]]:
+    """Positions that are the same of as many, at most one of every view."""
+    groups: dict[tuple[object, ...], list[tuple[int, Atom]]] = {}
+    for k, atoms in enumerate(single):
+        seen: dict[tuple[object, ...], int] = {}
+        for atom in sorted(atoms, key=lambda a: (a.axis, -a.stride)):
+            key = (atom.extent, atom.start)
+            again = seen[key] = seen.get(key, -1) + 1
+            groups.setdefault((*key, again), []).append((k, atom))
+    return list(groups.values())
+
+
+def _way(
+    terms: Sequence[Term],
+    dims: Sequence[Sequence[tuple[Atom, ...]]],
+    groups: Sequence[Sequence[tuple[int, Atom]]],
+    roles: Sequence[str],
+    letters: str,
+) -> Way:
+    behind: list[list[tuple[Atom, ...]]] = [[] for _ in terms]
+    fixed: list[list[Atom]] = [[] for _ in terms]
+    labels = [""] * len(terms)
+    kept = ""
+    for group, role, letter in zip(groups, roles, letters, strict=False):
+        for k, atom in group:
+            if role == "fixed":
+                fixed[k].append(atom)
+            else:
+                behind[k].append((atom,))
+                labels[k] += letter
+        kept += letter if role == "kept" else ""
+    moved = tuple(
+        t._replace(layout=Layout((*own, *more), tuple(held)))
+        for t, own, more, held in zip(terms, dims, behind, fixed, strict=True)
+    )
+    return Way(moved, tuple(labels), kept)
+
+
+def dropped(term: Term, rank: int) -> Term:
+    """A view without its dimensions from ``rank`` on, which are of size 1."""
+    layout = term.layout
+    behind = tuple(a for dim in layout.dims[rank:] for a in dim if a.axis != BROADCAST)
+    return term._replace(layout=Layout(layout.dims[:rank], (*layout.fixed, *behind)))
+
+
+class Reductions:
+    """Sums of one node over one of its labels that the single-device program has: a view of one
+    position of many is part of such a sum."""
+
+    def __init__(self, table: NodeTable, size: int) -> None:
+        self.table = table
+        self.of: dict[int, list[int]] = {}
+        for number in range(size):
+            node = table[number]
+            if node.kind == "einsum" and len(node.payload[0]) == 1:  # type: ignore[arg-type]
+                self.of.setdefault(node.payload[0][0].node, []).append(number)  # type: ignore[index]
+
+    def part(self, term: Term) -> Term | None:
+        """A view as part of a sum; None where it is none."""
+        for number in self.of.get(term.node, ()):
+            found = self._part(term, number)
+            if found is not None:
+                return found
+        return None
+
+    def _part(self, term: Term, number: int) -> Term | None:
+        payload: tuple[Any, ...] = self.table[number].payload
+        read: Operand = payload[0][0]
+        outputs: Sequence[int] = payload[1]
+        summed = [(a, s, e, x) for a, s, e, x in read.atoms if x not in outputs]
+        if len(summed) != 1 or read.fixed or term.parts:
+            return None
+        axis, stride, extent, label = summed[0]
+        dims, single = floating(term.layout)
+        own = [a for a in single if (a.axis, a.stride, a.extent) == (axis, stride, extent)]
+        if len(own) != 1:
+            return None
+        place = {(a, s): (outputs.index(x), e) for a, s, e, x in read.atoms if x in outputs}
+
+        def moved(atom: Atom) -> Atom:
+            if atom.axis == BROADCAST:
+                return atom
+            for (a, s), (there, e) in place.items():
+                inside = atom.stride % s == 0 and atom.stride * atom.extent <= s * e
+                if a == atom.axis and atom.stride >= s and inside:
+                    return atom._replace(axis=there, stride=atom.stride // s)
+            raise Misaligned
+
+        try:
+            layout = Layout(
+                tuple(tuple(moved(a) for a in dim) for dim in dims),
+                tuple(moved(a) for a in single if a != own[0]),
+            )
+        except Misaligned:
+            return None
+        token = self.table.token(Token("sum", number, label))
+        part = Part(token, own[0].start, 1, extent)
+        return Term(term.factor, number, layout, (part,))

@@ -1,0 +1,165 @@
+"""Operators on tensors whose parts are different values: region by region.
+
+Places (`engine.lineage.lineage.Place`) divide a tensor into regions in each of which every term is
+all there or not at all.  An elementwise operator is applied in each region to what is there; a
+product to each pair of regions that meet; results are put side by side again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise, product
+from math import prod
+from string import ascii_letters
+from typing import NamedTuple
+
+from shardproof.engine.lineage.layout import Misaligned
+from shardproof.engine.lineage.lineage import Lineage, Term
+from shardproof.engine.lineage.places import (
+    MOST_REGIONS,
+    clipped,
+    cuts,
+    joined,
+    placed,
+    radix,
+    split,
+    unsplit,
+)
+
+Shape = tuple[int, ...]
+
+
+class _Spread(NamedTuple):
+    """Terms of tensors of one shape, its dimensions split; ``sizes``: into what, ``bounds``: where
+    regions begin and end along each part."""
+
+    terms: tuple[tuple[Term, ...], ...]
+    sizes: tuple[Shape, ...]
+    bounds: tuple[tuple[int, ...], ...]
+
+
+def _split(term: Term, sizes: Sequence[Shape]) -> Term:
+    for dim in reversed(range(len(sizes))):
+        term = split(term, dim, sizes[dim])
+    return term
+
+
+def _unsplit(term: Term, sizes: Sequence[Shape]) -> Term:
+    for dim, parts in enumerate(sizes):
+        term = unsplit(term, dim, parts)
+    return term
+
+
+def _clip(term: Term, region: Sequence[tuple[int, int]], shape: Shape) -> Term | None:
+    """What a term is in a region: (start, stop) along every dimension."""
+    found: Term | None = term
+    for dim, (start, stop) in enumerate(region):
+        if found is not None and stop - start < shape[dim]:
+            found = clipped(found, dim, start, stop - start, shape[dim])
+    return found
+
+
+def _put(x: Lineage, region: Sequence[tuple[int, int]], shape: Shape) -> list[Term]:
+    """The terms of a region as terms of the tensor; ``region`` is of its first dimensions."""
+    result = []
+    for term in x.terms:
+        for dim, (start, stop) in enumerate(region):
+            term = placed(term, dim, start, stop - start, shape[dim])
+        result.append(term)
+    return result
+
+
+def _regions(bounds: Sequence[Sequence[int]]) -> list[tuple[tuple[int, int], ...]]:
+    if prod(len(b) - 1 for b in bounds) > MOST_REGIONS:
+        raise Misaligned
+    return list(product(*(list(pairwise(b)) for b in bounds)))
+
+
+def _spread(xs: Sequence[Lineage]) -> _Spread:
+    every = [t for x in xs for t in x.terms]
+    shape = xs[0].shape
+    sizes = tuple(radix(every, dim, size) for dim, size in enumerate(shape))
+    terms = tuple(tuple(_split(t, sizes) for t in x.terms) for x in xs)
+    whole = [n for parts in sizes for n in parts]
+    flat = [t for x in terms for t in x]
+    return _Spread(terms, sizes, tuple(tuple(cuts(flat, d, n)) for d, n in enumerate(whole)))
+
+
+def each(
+    xs: Sequence[Lineage], make: Callable[[Sequence[Lineage]], Lineage], inner: int = 0
+) -> Lineage:
+    """An operator on tensors of one shape, applied region by region; the result has their
+    dimensions but for the last ``inner`` ones, which are not divided, and perhaps others behind.
+    Raises `Misaligned` where there are no regions."""
+    outer = len(xs[0].shape) - inner
+    if any(p.dim >= outer for x in xs for t in x.terms for p in t.places):
+        raise Misaligned
+    spread = _spread(xs)
+    virtual = tuple(n for parts in spread.sizes for n in parts)
+    terms: list[Term] = []
+    behind: Shape = ()
+    for region in _regions(spread.bounds):
+        size = tuple(stop - start for start, stop in region)
+        here = [
+            Lineage(size, tuple(c for t in own if (c := _clip(t, region, virtual)) is not None))
+            for own in spread.terms
+        ]
+        found = make(here)
+        kept = len(virtual) - inner
+        behind = found.shape[kept:]
+        terms += _put(found, region[:kept], virtual)
+    back = [_unsplit(t, spread.sizes[:outer]) for t in joined(terms)]
+    return Lineage((*xs[0].shape[:outer], *behind), tuple(joined(back)))
+
+
+def multiplied(
+    names: Sequence[str],
+    output: str,
+    xs: Sequence[Lineage],
+    sizes: Mapping[str, int],
+    make: Callable[[str, Sequence[Lineage], Mapping[str, int]], Lineage],
+) -> Lineage:
+    """A sum of products (`engine.ops.primitives.Reading.einsum`), region by region of all its
+    labels; the terms of the result may overlap.  Raises `Misaligned` where there are no regions."""
+    parts: dict[str, Shape] = {}
+    for name, size in sizes.items():
+        held = [
+            t._replace(
+                places=tuple(p._replace(dim=0) for p in t.places if p.dim == own.index(name))
+            )
+            for own, x in zip(names, xs, strict=True)
+            if name in own
+            for t in x.terms
+        ]
+        parts[name] = radix(held, 0, size)
+    letters = iter(ascii_letters)
+    try:
+        spelled = {n: "".join(next(letters) for _ in found) for n, found in parts.items()}
+    except StopIteration:
+        raise Misaligned from None
+    whole = {a: n for name, own in spelled.items() for a, n in zip(own, parts[name], strict=True)}
+    left = ["".join(spelled[n] for n in own) for own in names]
+    right = "".join(spelled[n] for n in output)
+    spread = [
+        [_split(t, [parts[n] for n in own]) for t in x.terms]
+        for own, x in zip(names, xs, strict=True)
+    ]
+    bounds = {a: {0, n} for a, n in whole.items()}
+    for own, terms in zip(left, spread, strict=True):
+        for dim, a in enumerate(own):
+            bounds[a].update(cuts(terms, dim, whole[a]))
+    found: list[Term] = []
+    for region in _regions([sorted(b) for b in bounds.values()]):
+        at = dict(zip(bounds, region, strict=True))
+        here = []
+        for own, terms in zip(left, spread, strict=True):
+            box, shape = [at[a] for a in own], tuple(whole[a] for a in own)
+            lengths = tuple(stop - start for start, stop in box)
+            kept = tuple(c for t in terms if (c := _clip(t, box, shape)) is not None)
+            here.append(Lineage(lengths, kept))
+        if all(x.terms for x in here):
+            each_size = {a: stop - start for a, (start, stop) in at.items()}
+            made = make(",".join(left) + "->" + right, here, each_size)
+            found += _put(made, [at[a] for a in right], tuple(whole[a] for a in right))
+    result = tuple(sizes[n] for n in output)
+    return Lineage(result, tuple(_unsplit(t, [parts[n] for n in output]) for t in found))

@@ -1,0 +1,47 @@
+"""What one can do about a run that came to no verdict, by its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+#: By what a reason says, in any case; the first that is in it counts.
+_TRIES: Final = (
+    ("not among the conclusions", "the single-device plan does not train that parameter, or the "
+     "plan does not reach it: correct --assume, or the plan"),
+    ("--strict", "state the assumption (--assume), or leave --strict out"),
+    ("memory", "a larger --memory-limit or --memory-budget, a machine with more, or a cluster"),
+    ("timeout", "a larger --timeout{now}, then --solver both"),
+    ("resource limit", "a larger --timeout{now}, then --solver both"),
+    ("crashed", "again; the texts that solvers died of are in RUN_DIR/poisoned"),
+    ("declaration", "write it by operators that are declared (`shardproof operators`), or declare "
+     "it in engine/ops"),
+    ("local mismatch", "--shapes +1; if it stays, the two sides differ on the way and not in what "
+     "was concluded"),
+)  # fmt: skip
+
+
+def to_try(reason: str, timeout: float | None = None) -> str:
+    """What to try, in a line; ``timeout``: of the run, in seconds, where it is known."""
+    text = reason.lower()
+    now = "" if timeout is None else f" (now {timeout:g} s)"
+    return next((what.replace("{now}", now) for sign, what in _TRIES if sign in text), "")
+
+
+#: The kind of finding that tells that a plan records another order of groups than ranks have.
+CHUNK_POSITION: Final = "chunk position"
+
+#: What such findings mean, and how to go on.
+ORDER: Final = (
+    "the runtime orders the members of a process group by rank; this plan's index maps record "
+    "another order. If it runs as it is, ranks work on other chunks than were planned, and nothing "
+    "crashes: a real hazard. If your runtime does keep the recorded order, say so: "
+    "`--nnscaler-groups as-recorded` (or, in the file of --assume, `[nnscaler]` with "
+    '`groups = "as recorded"`)'
+)
+
+
+def about_order(verdict: str, kinds: Iterable[str]) -> str:
+    """What to know of the order of groups, where findings of a plan that is not proved are about
+    it; ``kinds``: of the findings."""
+    return ORDER if verdict != "proved" and CHUNK_POSITION in kinds else ""
