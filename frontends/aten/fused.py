@@ -1,4 +1,4 @@
-"""Operators that are no ATen ones and that graphs name: vLLM's fused ones, and HLO's under a converter.
+"""Operators of graphs that are no ATen ones: vLLM's fused ones, and HLO's under a converter.
 
 Operators that write their operands (`_C.*`) give what was written, in order.
 """
@@ -31,7 +31,9 @@ def _rms(lo: Lowering, x: Lowered, weight: Lowered, eps: float, dim: int) -> Any
 
 
 @lowers("_C.rms_norm.default")
-def _rms_norm(lo: Lowering, result: Lowered, input: Lowered, weight: Lowered, epsilon: float) -> Any:
+def _rms_norm(
+    lo: Lowering, result: Lowered, input: Lowered, weight: Lowered, epsilon: float
+) -> Any:
     return _rms(lo, input, weight, epsilon, len(input.shape) - 1)
 
 
@@ -188,4 +190,3 @@ def _gather(
         raise Unsupported("a gather of other boxes than whole rows")
     flat = lo.reshape(lo.real(x), (x.shape[0], prod(x.shape[1:])))
     return lo.reshape(lo.real(rows_of(lo, flat, ids)), (*ids.shape, *x.shape[1:]))
-

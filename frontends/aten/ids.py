@@ -1,7 +1,7 @@
 """Integers that are computed of ids: exact functions of the id, and rows that they choose.
 
-A vocabulary that is divided over ranks is looked up by ``where(lo <= id < hi, id - lo, 0)``, and the
-rows of other ids are zeroed.  `Ids` carries the first as an exact function of the id, `Lookup` the
+A vocabulary that is divided over ranks is looked up by ``where(lo <= id < hi, id - lo, 0)``, and
+the rows of other ids are zeroed.  `Ids` carries the first as an exact function of the id, `Lookup` the
 rows until it is known which ids count; both end as one `embedding` or `pick` that begins at ``lo``,
 or are refused.  Nothing is assumed of an id but its domain.
 """

@@ -1,4 +1,4 @@
-"""Views and copies of ATen, for graphs that name them (a recorder of steps resolves them itself)."""
+"""Views and copies of ATen, for graphs that name them (a recorder of steps resolves them)."""
 
 from __future__ import annotations
 
@@ -203,5 +203,3 @@ def _max(lo: Lowering, x: Lowered, dim: int, keepdim: bool = False) -> Any:
     at = dimensions(x.shape, dim)
     value = lo.emit("amax", lo.real(x), dim=at, keepdim=keepdim)
     return value, Undefined(value.shape, "int64", "the place of a maximum")
-
-

@@ -176,7 +176,11 @@ def _entries(x: Lowered, indices: Sequence[Lowered | None]) -> Lowered | None:
     if len(indices) != 2 or len(x.shape) != 2 or indices[1] is None:
         return None
     every, chosen = indices
-    if isinstance(every, Positions) and (every.const, every.steps, every.shape) == (0, (1,), x.shape[:1]):
+    if isinstance(every, Positions) and (every.const, every.steps, every.shape) == (
+        0,
+        (1,),
+        x.shape[:1],
+    ):
         return chosen if chosen.shape == every.shape else None
     return None
 

@@ -147,7 +147,9 @@ def _logged(lo: Lowering, x: Lowered, name: str) -> Any:
 
 
 @lowers("tg.inplace_log_tensor.default")
-def _logged_in_place(lo: Lowering, s: str, _t_base_index: int, _all_bases: Sequence[Lowered]) -> Any:
+def _logged_in_place(
+    lo: Lowering, s: str, _t_base_index: int, _all_bases: Sequence[Lowered]
+) -> Any:
     return _all_bases[0]
 
 

@@ -177,7 +177,9 @@ class _Rank:
             self.lo.standins[name] = f"of shape {list(shape)} is the same on both sides"
         zero = tuple(affine(0) for _ in shape)
         return self.lo.hold(
-            Shard(name, shape, shape, zero, node.dtype or "float32", trainable=False, kind="constant")
+            Shard(
+                name, shape, shape, zero, node.dtype or "float32", trainable=False, kind="constant"
+            )
         )
 
     def part(self, whole: Any, index: object) -> Any:
@@ -224,10 +226,10 @@ class _Rank:
         inputs = []
         for name in (*operands(node.args), *operands(node.kwargs)):
             x = self.known.get(name)
-            inputs += [y.number for y in (x if isinstance(x, tuple) else (x,)) if isinstance(y, Real)]
-        made = [
-            self.lo.value(shape, dtype, node.target) for shape, dtype in self.expected(node)
-        ]
+            inputs += [
+                y.number for y in (x if isinstance(x, tuple) else (x,)) if isinstance(y, Real)
+            ]
+        made = [self.lo.value(shape, dtype, node.target) for shape, dtype in self.expected(node)]
         self.lo.append(node.target, inputs, [m.number for m in made], {})
         return made[0] if node.shape is not None else tuple(made)
 
@@ -287,4 +289,3 @@ def _needed(ops: Sequence[Op], results: Sequence[int]) -> list[Op]:
             kept.append(op)
             wanted.update(op.inputs)
     return kept[::-1]
-

@@ -18,7 +18,9 @@ from shardproof.frontends.fx.relations import InputRelation, Place
 
 Shape = tuple[int, ...]
 #: Names that exporters make of a number: a position, which says nothing of what the tensor is.
-NUMBERED: Final = re.compile(r"^(?:primals|tangents|arg|args|p|l|_param_constant)_?\d+(?:[._]\d+)*$")
+NUMBERED: Final = re.compile(
+    r"^(?:primals|tangents|arg|args|p|l|_param_constant)_?\d+(?:[._]\d+)*$"
+)
 
 
 class Box(NamedTuple):

@@ -163,5 +163,3 @@ def _group(found: Sequence[Attr], own: Group, mesh: Mesh, base: int) -> Group:
     if group is None:
         raise InvalidInput("a group of ranks that lies along no axes of any mesh")
     return group
-
-

@@ -129,7 +129,9 @@ def _inputs(
     for node in ranks[0].inputs:
         own = known[pairs[node.name]]
         if place.kind_of(own.dtype) != place.kind_of(node.dtype):
-            raise InvalidInput(f"{node.dtype} on the parallel side, {own.dtype} on the single", own.name)
+            raise InvalidInput(
+                f"{node.dtype} on the parallel side, {own.dtype} on the single", own.name
+            )
         relation = said.inputs.get(node.name)
         if relation is not None and relation.pieces is not None:
             found[node.name] = place.pieces(
@@ -145,7 +147,10 @@ def _inputs(
             box = place.stated(relation, own.name, _shape(own), _shape(node), len(ranks))
             assumed.append(
                 Assumption(
-                    "stated", node.name, "--relations", f"input {node.name} {place.words(box, _shape(node))}"
+                    "stated",
+                    node.name,
+                    "--relations",
+                    f"input {node.name} {place.words(box, _shape(node))}",
                 )
             )
         else:
@@ -219,7 +224,9 @@ def _shard(node: Node, shape: Shape, box: Box, rank: int, domain: tuple[int, int
     )
 
 
-def _single(both: _Pairing, assumed: list[Assumption]) -> tuple[RankBody, dict[str, tuple[int, int]]]:
+def _single(
+    both: _Pairing, assumed: list[Assumption]
+) -> tuple[RankBody, dict[str, tuple[int, int]]]:
     """The single side as a body, with domains of ids as its lookups need them."""
     domains: dict[str, tuple[int, int]] = dict(both.said.domains)
     groups = _groups([both.single], {})
@@ -282,9 +289,7 @@ def _rank(
     def mask(number: int, shape: Shape) -> Shard:
         return _mask(number, masks.box(number, shape), shape, rank)
 
-    setting = Setting(
-        held, mask, _groups(both.ranks, both.said.groups, rank), both.said.constants
-    )
+    setting = Setting(held, mask, _groups(both.ranks, both.said.groups, rank), both.said.constants)
     return lower(graph, setting, _asked(both, rank))
 
 
@@ -372,7 +377,8 @@ class _Masks:
         for rank, count in enumerate(counts):
             if count != len(self.full):
                 raise InvalidInput(
-                    f"{count} random operators, the single side has {len(self.full)}", f"rank {rank}"
+                    f"{count} random operators, the single side has {len(self.full)}",
+                    f"rank {rank}",
                 )
 
     def assumed(self) -> list[Assumption]:
@@ -403,7 +409,9 @@ def _constants(bodies: Sequence[RankBody]) -> list[Assumption]:
 def _notes(bodies: Sequence[RankBody]) -> list[str]:
     return list(
         dict.fromkeys(
-            f"{name} is not understood ({why})" for body in bodies for name, why in body.gaps.items()
+            f"{name} is not understood ({why})"
+            for body in bodies
+            for name, why in body.gaps.items()
         )
     )
 
@@ -456,7 +464,11 @@ def _rows(
                 placed(tuple(start[d] for start in box.starts), mesh, base)
                 for d in range(len(box.full))
             )
-            name = output.name if output.parallel == output.name else f"{output.name} = {output.parallel}"
+            name = (
+                output.name
+                if output.parallel == output.name
+                else f"{output.name} = {output.parallel}"
+            )
             rows.append(Expectation("output", name, single, held, offset))
     if not rows:
         raise InvalidInput("no output is a tensor")
@@ -476,5 +488,3 @@ def alone(path: str) -> bytes:
     bodies = [_rank(both, number, {}, _Masks((), len(ranks))) for number in range(len(ranks))]
     made = programs(bodies, mesh_of(bodies, []), "ranks")
     return store.to_bytes(Plan("plan", Program("none", (), ()), made, microbatches=1))
-
-

@@ -112,7 +112,8 @@ def ranks(path: Path) -> list[Path]:
         found[rank] = file
     if not found or sorted(found) != list(range(len(found))) or len(found) > MOST_RANKS:
         raise InvalidInput(
-            f"expected files of ranks 0 to n (such as r0.json.gz), found ranks {sorted(found)}", name
+            f"expected files of ranks 0 to n (such as r0.json.gz), found ranks {sorted(found)}",
+            name,
         )
     return [found[rank] for rank in sorted(found)]
 
@@ -157,7 +158,9 @@ def _check(graph: Graph) -> None:
     for node in graph.nodes:
         where = f"node {printable(node.name, 80)}"
         if node.op not in OPS:
-            raise InvalidInput(f"a node of kind {printable(node.op, 80)}, expected {sorted(OPS)}", where)
+            raise InvalidInput(
+                f"a node of kind {printable(node.op, 80)}, expected {sorted(OPS)}", where
+            )
         if node.name in known:
             raise InvalidInput("is given twice", where)
         for name in (*operands(node.args), *operands(node.kwargs)):

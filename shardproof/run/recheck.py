@@ -77,7 +77,9 @@ def _read(run_dir: Path, paths: Sequence[Path], question: asked.Asked | None) ->
         assumptions = replace(assumptions, relations=str(paths[2].resolve()))
     plan = load_plan(single, parallel, assumptions)
     named = tuple(str(path.resolve()) for path in paths)
-    return Source(digests(single, parallel, assumptions.relations), _as_in(run_dir, plan), files=named)
+    return Source(
+        digests(single, parallel, assumptions.relations), _as_in(run_dir, plan), files=named
+    )
 
 
 def _as_in(run_dir: Path, plan: Plan) -> Plan:

@@ -25,7 +25,10 @@ def _(d: Draw) -> Call:
 @call("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 def _(d: Draw) -> Call:
     a, b, c = d.sizes(3)
-    return (d.real(a, b, c), ((a * b, c), (a, b * c), (-1, c), (a, -1), (a * b * c,))[d.below(5)]), {}
+    return (
+        d.real(a, b, c),
+        ((a * b, c), (a, b * c), (-1, c), (a, -1), (a * b * c,))[d.below(5)],
+    ), {}
 
 
 @call("aten.copy.default")
@@ -145,7 +148,11 @@ def _(d: Draw) -> Call:
     a, b, c = d.sizes(3)
     number = d.number()
     value = torch.tensor(number, dtype=torch.float64)
-    return (d.real(a, b, c), [d.real(a, b) > 0], Both(Const(fraction(number), (), "float64"), value)), {}
+    return (
+        d.real(a, b, c),
+        [d.real(a, b) > 0],
+        Both(Const(fraction(number), (), "float64"), value),
+    ), {}
 
 
 @call(
@@ -237,3 +244,150 @@ def _(d: Draw) -> Call:
     a, b = d.sizes(2)
     c = 2 + d.below(3)
     return (d.real(a, b, c), d.real(c), d.real(c), [c], 0.1), {}
+
+
+# -- fused operators of an inference engine, and HLO's under a converter ------------------------
+
+
+def _rms(x: Any, weight: Any, eps: float, dim: int = -1) -> Any:
+    scale = (x.pow(2).mean(dim, keepdim=True) + eps).rsqrt()
+    shape = [1] * x.dim()
+    shape[dim] = -1
+    return x * scale * weight.view(shape)
+
+
+def _rotary(positions: Any, query: Any, key: Any, size: int, cache: Any, neox: bool) -> Any:
+    cos, sin = cache[positions].chunk(2, -1)
+
+    def turned(x: Any) -> Any:
+        heads = x.view(len(positions), -1, size)
+        a, b = heads.chunk(2, -1)
+        c, s = cos[:, None], sin[:, None]
+        return torch.cat((a * c - b * s, b * c + a * s), -1).view(x.shape)
+
+    return turned(query), turned(key)
+
+
+def _dot(x: Any, y: Any, summed: Any, others: Any, batch: Any, rows: Any) -> Any:
+    """By moving dimensions and one product of matrices."""
+    free = [d for d in range(x.dim()) if d not in (*batch, *summed)]
+    last = [d for d in range(y.dim()) if d not in (*rows, *others)]
+    lead = [x.shape[d] for d in batch]
+    a = x.permute(*batch, *free, *summed).reshape(*lead, -1, _count(x, summed))
+    b = y.permute(*rows, *others, *last).reshape(*lead, _count(x, summed), -1)
+    return (a @ b).reshape(*lead, *(x.shape[d] for d in free), *(y.shape[d] for d in last))
+
+
+def _count(x: Any, dims: Any) -> int:
+    count = 1
+    for d in dims:
+        count *= x.shape[d]
+    return count
+
+
+def _spread(x: Any, dims: Any, shape: Any) -> Any:
+    if not isinstance(x, torch.Tensor):
+        return torch.full(shape, x, dtype=torch.float64)
+    wide = [1] * len(shape)
+    for i, d in enumerate(dims):
+        wide[d] = x.shape[i]
+    return x.view(wide).expand(shape)
+
+
+REFERENCES.update(
+    {
+        "_C.rms_norm.default": lambda result, input, weight, epsilon: _rms(input, weight, epsilon),
+        "_C.fused_add_rms_norm.default": lambda input, residual, weight, epsilon: (
+            _rms(input + residual, weight, epsilon),
+            input + residual,
+        ),
+        "_C.silu_and_mul.default": lambda out, input: (
+            torch.nn.functional.silu(input.chunk(2, -1)[0]) * input.chunk(2, -1)[1]
+        ),
+        "_C.rotary_embedding.default": _rotary,
+        "hlo.dot": _dot,
+        "hlo.broadcast": _spread,
+        "hlo.select": torch.where,
+        "hlo.reduce_max": lambda x, dim: x.amax(dim),
+        "hlo.logistic": torch.sigmoid,
+        "hlo.AwsNeuronRmsNorm": lambda x, weight, eps: _rms(x, weight, eps, 0),
+        "hlo.gather": lambda x, ids, *_: x[ids],
+    }
+)
+
+
+@call("_C.rms_norm.default")
+def _(d: Draw) -> Call:
+    a, b = d.sizes(2)
+    return (d.real(a, b), d.real(a, b), d.real(b), 0.1), {}
+
+
+@call("_C.fused_add_rms_norm.default")
+def _(d: Draw) -> Call:
+    a, b = d.sizes(2)
+    return (d.real(a, b), d.real(a, b), d.real(b), 0.1), {}
+
+
+@call("_C.silu_and_mul.default")
+def _(d: Draw) -> Call:
+    a, b = d.sizes(2)
+    return (d.real(a, b), d.real(a, 2 * b)), {}
+
+
+@call("_C.rotary_embedding.default")
+def _(d: Draw) -> Call:
+    tokens, heads, half = d.sizes(3)
+    q, k = d.real(tokens, heads * 2 * half), d.real(tokens, 2 * half)
+    return (d.ids(5, tokens), q, k, 2 * half, d.real(5, 2 * half), True), {}
+
+
+@call("hlo.dot")
+def _(d: Draw) -> Call:
+    a, b, c, e = d.sizes(4)
+    return (
+        ((d.real(a, b), d.real(c, b), [1], [1], [], []), {}),
+        ((d.real(a, b, c), d.real(e, b, c), [2], [2], [1], [1]), {}),
+        ((d.real(b, a, c), d.real(c, b, e), [2], [0], [0], [1]), {}),
+    )[d.below(3)]  # fmt: skip
+
+
+@call("hlo.broadcast")
+def _(d: Draw) -> Call:
+    a, b, c = d.sizes(3)
+    if d.below(2):
+        return (d.number(), [], [a, b]), {}
+    return (d.real(a, c), [0, 2], [a, b, c]), {}
+
+
+@call("hlo.select")
+def _(d: Draw) -> Call:
+    shape = d.sizes(2)
+    return (d.real(*shape) > 0, d.real(*shape), d.real(*shape)), {}
+
+
+@call("hlo.reduce_max")
+def _(d: Draw) -> Call:
+    return (d.real(*d.sizes(3)), d.below(3)), {}
+
+
+@call("hlo.logistic", "aten.sin.default", "aten.cos.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.sizes(2)),), {}
+
+
+@call("aten.sin.out", "aten.cos.out")
+def _(d: Draw) -> Call:
+    shape = d.sizes(2)
+    return (d.real(*shape),), {"out": d.real(*shape)}
+
+
+@call("hlo.AwsNeuronRmsNorm")
+def _(d: Draw) -> Call:
+    a, b, c = d.sizes(3)
+    return (d.real(a, b, c), d.real(a), 0.1), {}
+
+
+@call("hlo.gather")
+def _(d: Draw) -> Call:
+    a, b, c = d.sizes(3)
+    return (d.real(a, b, c), d.ids(a, 1), [1, 2], [0], [0], 1, [1, b, c]), {}

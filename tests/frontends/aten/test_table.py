@@ -29,7 +29,9 @@ MORE = calls_of_graphs
 OTHERS = {
     name
     for name in TABLE
-    if name.startswith(("move.", "comm.", "_c10d_functional.", "vllm.", "aten.empty", "aten.new_empty"))
+    if name.startswith(
+        ("move.", "comm.", "_c10d_functional.", "vllm.", "aten.empty", "aten.new_empty")
+    )
 }
 DRAWS = 12
 

@@ -46,7 +46,9 @@ class Writer:
     def given(self, name: str, shape: Any, dtype: str = "float32") -> dict[str, str]:
         return self.node(name, "placeholder", name, [], shape, dtype)
 
-    def call(self, name: str, target: str, args: list[Any], shape: Any, *more: str, **kw: Any) -> Any:
+    def call(
+        self, name: str, target: str, args: list[Any], shape: Any, *more: str, **kw: Any
+    ) -> Any:
         return self.node(name, "call_function", target, args, shape, *more, **kw)
 
     def output(self, *values: dict[str, str]) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def test_the_graph_of_another_rank_is_refused(tmp_path: Path) -> None:
 # -- relations ---------------------------------------------------------------------------------
 
 REFUSED = {
-    'inputs.x = {shard = 0, replicated = true}': "expected one placement",
+    "inputs.x = {shard = 0, replicated = true}": "expected one placement",
     "inputs.x = {}": "expected one placement",
     "inputs.x = {shard = 0}\ninputs.x = {shard = 1}": "is no TOML",
     "[inputs.x]\nshard = 0\n[inputs.x]\nreplicated = true": "is no TOML",

@@ -44,7 +44,9 @@ def test_a_right_graph_is_proved_without_relations(tmp_path: Path, ranks: int) -
     assert result.verdict == "proved", result.reason
     assert {c.name for c in result.conclusions if c.kind == "output"} == {"loss", "kept"}
     said = result.assumptions
-    assert "input down is divided along dimension 1 in the order of ranks (inferred by shape)" in said
+    assert (
+        "input down is divided along dimension 1 in the order of ranks (inferred by shape)" in said
+    )
     assert "ids ids choose rows that exist: they are from 0 to 7" in said
     assert any("random operator 0 drops the same elements" in text for text in said)
     assert shardproof.check(tmp_path / "run").ok
