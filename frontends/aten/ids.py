@@ -1,9 +1,9 @@
 """Integers that are computed of ids: exact functions of the id, and rows that they choose.
 
 A vocabulary that is divided over ranks is looked up by ``where(lo <= id < hi, id - lo, 0)``, and
-the rows of other ids are zeroed.  `Ids` carries the first as an exact function of the id, `Lookup` the
-rows until it is known which ids count; both end as one `embedding` or `pick` that begins at ``lo``,
-or are refused.  Nothing is assumed of an id but its domain.
+the rows of other ids are zeroed.  `Ids` carries the first as an exact function of the id, `Lookup`
+the rows until it is known which ids count; both end as one `embedding` or `pick` that begins at
+``lo``, or are refused.  Nothing is assumed of an id but its domain.
 """
 
 from __future__ import annotations
@@ -305,8 +305,12 @@ def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> A
     """``table`` [n, v], less a number at one entry of each row."""
     found = ids(chosen)
     held = lo.real(table)
-    same = found is not None and found.at() == less.lookup.ids.at()
-    if not same or held != less.lookup.table or found.function != less.lookup.ids.function:
+    if (
+        found is None
+        or found.at() != less.lookup.ids.at()
+        or held != less.lookup.table
+        or found.function != less.lookup.ids.function
+    ):
         raise Unsupported("entries that are written over those of other ids")
     count = less.number.function
     if any(p.slope or p.offset not in (0, 1) for p in count):

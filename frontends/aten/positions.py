@@ -84,7 +84,9 @@ class Positions:
         size = self.shape[moving[0]]
         name = f"positions 0 to {size - 1}"
         if name not in lo.tables:
-            lo.tables[name] = lo.hold(replace(whole_input(name, (size,)), kind="constant"))
+            lo.tables[name] = lo.hold(
+                replace(whole_input(name, (size,), trainable=False), kind="constant")
+            )
             lo.standins.setdefault(name, "are read as any numbers that both sides share")
         wide = tuple(size if d == moving[0] else 1 for d in range(len(self.shape)))
         return lo.real(lo.expand(lo.reshape(lo.tables[name], wide), self.shape))
@@ -175,7 +177,7 @@ def _entries(x: Lowered, indices: Sequence[Lowered | None]) -> Lowered | None:
     """The ids of ``x[arange(n), ids]``; None: the index is another."""
     if len(indices) != 2 or len(x.shape) != 2 or indices[1] is None:
         return None
-    every, chosen = indices
+    every, chosen = indices[0], indices[1]
     if isinstance(every, Positions) and (every.const, every.steps, every.shape) == (
         0,
         (1,),

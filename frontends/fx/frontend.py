@@ -1,4 +1,4 @@
-"""Graphs of PyTorch in JSON as a frontend: a file, or a folder with one file per rank, for each side."""
+"""Graphs of PyTorch in JSON as a frontend: for each side a file, or a folder of ranks' files."""
 
 from __future__ import annotations
 

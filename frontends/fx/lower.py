@@ -1,4 +1,4 @@
-"""One rank's graph onto declared operators, by the ATen table; what has no rule stands under its name."""
+"""One rank's graph onto declared operators; what has no rule stands under its own name."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ class RankBody:
 
 @dataclass(slots=True)
 class Setting:
-    """What a rank's graph is lowered with: ``held``: the named inputs that an input node is, side
-    by side;    ``mask``: that of random operator number k, of a shape; ``groups``: ranks by name of group;
+    """What a rank's graph is lowered with.
+
+    ``held``: the named inputs that an input node is, side by side; ``mask``: that of random
+    operator number k, of a shape; ``groups``: ranks by name of group;
     ``constants``: stated values of constants that the file names without one; ``narrows``: whether
     `Wide` is raised for ids that are not known to choose rows that exist, or the operator is not
     understood."""
@@ -274,7 +276,7 @@ def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody
         tuple(lo.bound),
         tuple(results),
         tuple(rank.masks),
-        {name: why for name, why in rank.gaps.items()},
+        dict(rank.gaps),
         tuple(rank.constants),
         dict(lo.standins or {}),
     )

@@ -1,4 +1,4 @@
-"""Which part of which single-device tensor every rank holds: as stated, or inferred by name and shape.
+"""Which part of which single-device tensor every rank holds: as stated, or inferred.
 
 Inferred is only: all of it on every rank, where the shapes are equal; a contiguous shard along the
 one dimension that is smaller, in the order of the ranks.  Ranks, heads and tensors of equal shape

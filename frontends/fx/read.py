@@ -1,4 +1,4 @@
-"""From two graphs, a file for each rank, to a plan: what the bounded child does.  Open this first."""
+"""From two graphs, a file for each rank, to a plan: what the bounded child does."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
 from shardproof.frontends.fx import place, records, relations
+from shardproof.frontends.fx.cuts import interleaved
 from shardproof.frontends.fx.lower import RankBody, Setting, Wide, lower
 from shardproof.frontends.fx.place import Box, Part, Shape
 from shardproof.frontends.fx.programs import bases, mesh_of, programs
@@ -154,10 +155,25 @@ def _inputs(
                 )
             )
         else:
-            box, text = place.inferred("input", own.name, _shape(own), _shape(node), len(ranks))
-            assumed += text
+            box, inferred = place.inferred("input", own.name, _shape(own), _shape(node), len(ranks))
+            _refuse_several(single, ranks[0], own, node)
+            assumed += inferred
         found[node.name] = [Part(box, _shape(node))]
     return found
+
+
+def _refuse_several(single: Graph, ranks: Graph, own: Node, node: Node) -> None:
+    """Raise `InvalidInput` where a contiguous shard is not the only placement that fits."""
+    for dim, (full, part) in enumerate(zip(_shape(own), _shape(node), strict=True)):
+        cut = interleaved(single, ranks, full, part)
+        if cut is not None:
+            starts = [sum(cut[:i]) for i in range(len(cut))]
+            pieces = [list(p) for p in zip(starts, cut, strict=True)]
+            raise InvalidInput(
+                f"two placements fit, state one in a relations file (--relations): shard = {dim}, "
+                f"or dim = {dim}, pieces = {pieces}",
+                f'inputs."{node.name}"',
+            )
 
 
 def _outputs(
@@ -199,7 +215,7 @@ def _leading(single: Graph, ranks: Graph) -> list[tuple[str | None, str | None]]
     """Outputs before the first one whose name is another, or that only hands an input on: what
     follows is what an exporter keeps for the derivative."""
     inputs = {node.name for node in (*single.inputs, *ranks.inputs)}
-    found = []
+    found: list[tuple[str | None, str | None]] = []
     for x, y in zip(single.outputs, ranks.outputs, strict=False):
         a, b = operand(x), operand(y)
         if a != b or a is None or a in inputs:

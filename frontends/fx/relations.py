@@ -1,4 +1,4 @@
-"""What the user says about two graphs: where inputs lie, what outputs are compared, who is in a group.
+"""What the user says about two graphs: where inputs lie, which outputs are compared, groups.
 
 A relations file is TOML, read strictly; `docs/graphs.md` describes it::
 
@@ -97,7 +97,7 @@ def _check(found: Relations) -> None:
     for name, place in found.inputs.items():
         if place.said() != 1:
             raise InvalidInput(
-                "expected one placement (replicated = true, shard = DIMENSION, starts or pieces = [...]), "
+                "expected one placement (replicated = true, shard = DIMENSION, starts or pieces), "
                 f"found {place.said()}",
                 f"inputs.{name}",
             )

@@ -146,6 +146,6 @@ def _digest(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     every = hashlib.sha256()
-    for file in sorted(p for p in path.iterdir() if p.is_file()):
-        every.update(f"{_digest(file)} {file.name}\n".encode())
+    for inner in sorted(p for p in path.iterdir() if p.is_file()):
+        every.update(f"{_digest(inner)} {inner.name}\n".encode())
     return every.hexdigest()

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.reference_runtime.compare import worst
 from shardproof.frontends.frontend import of
 from shardproof.frontends.fx import place, records, relations
 from shardproof.frontends.fx.read import joined, side
 from shardproof.frontends.fx.relations import InputRelation, Relations
-from tests.frontends.fx.graphs import argument, model, named, ref, target, write
+from tests.frontends.fx.graphs import Writer, argument, model, named, ref, target, write
 
 
 def file(tmp_path: Path, data: bytes, name: str = "r0.json") -> Path:
@@ -171,7 +172,7 @@ def test_a_group_is_all_ranks_unless_the_file_says_otherwise() -> None:
     }
     assert axes == {("axis1",)}
     for wrong in ([[0, 1]], [[0, 1], [1, 2, 3]], [[0, 1, 2, 3, 4]]):
-        with pytest.raises(InvalidInput, match="groups.7"):
+        with pytest.raises(InvalidInput, match=r"groups\.7"):
             joined(single, ranks, Relations(groups={"7": wrong}))
 
 
@@ -213,3 +214,35 @@ def test_ranks_that_differ_are_programs_of_their_own() -> None:
     target("gelu", "aten.silu.default")(given[1])
     plan = joined(single, [msgspec.convert(g, records.Graph) for g in given], Relations())
     assert [program.base for program in plan.programs] == [0, 1]
+
+
+def fused(rank: int = 0, ranks: int = 1) -> dict[str, Any]:
+    """Gate and up in one weight, cut apart behind the product."""
+    w = Writer(rank)
+    wide = 8 // ranks
+    x, weight = w.given("x", (3, 4)), w.given("weight", (4, wide))
+    y = w.call("mm", "aten.mm.default", [x, weight], (3, wide))
+    half = wide // 2
+    a = w.call("gate", "aten.slice.Tensor", [y, 1, 0, half], (3, half))
+    b = w.call("up", "aten.slice.Tensor", [y, 1, half, wide], (3, half))
+    return w.output(w.call("mul", "aten.mul.Tensor", [a, b], (3, half)))
+
+
+def test_where_two_placements_fit_one_must_be_stated() -> None:
+    import msgspec
+
+    single = msgspec.convert(fused(), records.Graph)
+    ranks = [msgspec.convert(fused(rank, 2), records.Graph) for rank in range(2)]
+    with pytest.raises(InvalidInput, match=r"two placements fit.*pieces = \[\[0, 4\], \[4, 4\]\]"):
+        joined(single, ranks, Relations())
+    said = InputRelation(pieces=[(0, 4), (4, 4)], dim=1)
+    plan = joined(single, ranks, Relations(inputs={"weight": said}))
+    places = [
+        [s.offset[1].at({"axis0": rank}) for s in plan.programs[0].shards if s.name == "weight"]
+        for rank in range(2)
+    ]
+    assert places == [[0, 4], [2, 6]]
+    off, where = worst(plan, 3)
+    assert off < 1e-9, where
+    wrong = joined(single, ranks, Relations(inputs={"weight": InputRelation(shard=1)}))
+    assert worst(wrong, 3)[0] > 1e-3
