@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from tests.engine.obligations import Holds
+    from tests.engine.asking import Holds
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_PLANS = ROOT.parent / "shared" / "plans"
@@ -46,7 +46,7 @@ def shared_plans() -> Path:
 def holds() -> Iterator[Holds]:
     """Whether the obligation that the prover states of a claim, with all its members, is proved."""
     from shardproof.solvers import Portfolio
-    from tests.engine.obligations import asked
+    from tests.engine.asking import asked
 
     with Portfolio() as portfolio:
         yield asked(portfolio)

@@ -162,7 +162,7 @@ def _broadcast_to(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """Repeated to ``size``, which may have more leading dimensions (-1 keeps one)."""
     shape, size = r.shape(inputs[0]), integers(attrs, "size")
     lead = len(size) - len(shape)
-    if lead < 0 or any(n == -1 for n in size[:lead]):
+    if lead < 0 or any(n < 0 for n in size[:lead]) or any(n < -1 for n in size):
         raise ShapeMismatch(f"{list(shape)} broadcast to {list(size)}")
     kept = tuple(n if m == -1 else m for n, m in zip(shape, size[lead:], strict=True))
     return [expand_as(r, inputs[0], (*size[:lead], *kept))]
@@ -191,12 +191,19 @@ def _rearrange(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     for size, count in zip(shape, groups, strict=True):
         split += view_shape((size,), parts[len(split) : len(split) + count])
     left, _, right = equation.partition("->")
-    if len(left) != len(split) or sum(merge) != len(right):
+    if len(left) != len(split) or sum(merge) != len(right) or min(merge, default=0) < 0:
         raise ShapeMismatch(f"rearrangement {equation} of {len(split)} parts into {sum(merge)}")
     new = [name for name in right if name not in left]
-    sizes = dict(zip(new, integers(attrs, "sizes"), strict=True))
+    extents = integers(attrs, "sizes")
+    if len(new) != len(extents) or min(extents, default=0) < 0:
+        raise ShapeMismatch(f"rearrangement {equation} with new sizes {list(extents)}")
+    if len(set(left)) < len(left) or len(set(right)) < len(right):
+        raise ShapeMismatch(f"rearrangement {equation} names a part twice")
+    sizes = dict(zip(new, extents, strict=True))
     y = r.einsum(equation, r.reshape(x, tuple(split)), sizes=sizes)
     if attrs.get("divisor") is not None:
+        if number(attrs, "divisor") == 0:
+            raise ShapeMismatch("division by the constant zero")
         y = scale(r, 1 / number(attrs, "divisor"), y)
     inner, after = list(r.shape(y)), []
     for count in merge:
@@ -246,6 +253,8 @@ def _index(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
         if (start, size) != (0, shape[dim]):
             x = r.slice(x, dim, Affine(start), size)
     inner = r.shape(x)
+    if any(not -1 <= dim < len(inner) for dim in kept):
+        raise ShapeMismatch(f"dimensions {list(kept)} of {len(inner)}")
     if any(n != 1 for dim, n in enumerate(inner) if dim not in kept):
         raise ShapeMismatch(f"dimensions of {list(inner)} dropped that have more than one position")
     return [r.reshape(x, tuple(1 if dim == -1 else inner[dim] for dim in kept))]
@@ -254,6 +263,8 @@ def _index(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 @operator("full", " -> a", "", "size:integers value:number")
 def _full(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """A tensor of one number."""
+    if min(integers(attrs, "size"), default=0) < 0:
+        raise ShapeMismatch(f"a tensor of size {list(integers(attrs, 'size'))}")
     table = r.constant("complex_product")
     single = r.combine([r.einsum("abc->", table)], [Fraction(0)], number(attrs, "value"))
     return [expand_as(r, single, integers(attrs, "size"))]

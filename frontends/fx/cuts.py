@@ -59,7 +59,7 @@ def interleaved(single: Graph, ranks: Graph, full: int, part: int) -> Cut | None
         return None
     own = cuts(ranks).get(part, set())
     for cut in sorted(cuts(single).get(full, set())):
-        if all(n % (full // part) == 0 for n in cut):
-            if tuple(n // (full // part) for n in cut) in own:
-                return cut
+        shares = tuple(n // (full // part) for n in cut)
+        if shares in own and sum(shares) == part:
+            return cut
     return None

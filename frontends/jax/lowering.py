@@ -109,7 +109,11 @@ def _partitioned(ranks: Any) -> tuple[str, Any]:
     """What one device runs, as the partitioner wrote it."""
     with tempfile.TemporaryDirectory() as folder:
         compiled = ranks.compile(
-            compiler_options={"xla_dump_to": folder, "xla_dump_hlo_pass_re": PASS}
+            compiler_options={
+                "xla_dump_to": folder,
+                "xla_dump_hlo_pass_re": PASS,
+                "xla_dump_large_constants": True,
+            }
         )
         found = sorted(glob.glob(str(Path(folder) / _AFTER)))
         if not found:

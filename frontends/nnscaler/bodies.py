@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr, Body, Op, Source, Value
@@ -17,6 +17,7 @@ from shardproof.engine.plan.recorded import Claimed
 from shardproof.engine.plan_files.calling import wrong_call
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.assumed import ASYNCHRONOUS, BEFORE_ADAPTER
 from shardproof.frontends.nnscaler.operators import Declared, declared, differentiable, taken
 from shardproof.frontends.nnscaler.primitives import (
     Step,
@@ -27,14 +28,6 @@ from shardproof.frontends.nnscaler.primitives import (
 )
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
-#: The runtime waits for a communication where its result is read.
-ASYNCHRONOUS: Final = Assumption(
-    "framework",
-    "async_op",
-    "",
-    "what an asynchronous communication gives is complete where it is read, as nnScaler's runtime "
-    "waits for it there",
-)
 _LOCATION = re.compile(r'File "([^"]{1,300})", line (\d{1,9})')
 
 
@@ -206,8 +199,9 @@ class BodyWriter:
                 return False
         return True
 
-    def arrive(self, tensors: Sequence[Tensor]) -> None:
-        """The gradients that a backward body is given, each of what its forward body gave."""
+    def arrive(self, tensors: Sequence[Tensor], adapters: Sequence[cells.Adapter]) -> None:
+        """The gradients that a backward body is given, each of what its forward body gave;
+        ``adapters``: those of the backward segment."""
         assert self.of is not None
         known = self.of.differentiated()
         for tensor in tensors:
@@ -217,9 +211,26 @@ class BodyWriter:
                     f"{tensor.name}",
                     f"tensor {tensor.id}",
                 )
-            self.owners[tensor.id] = known[tensor.id]
+            owner = self.named_by_plan(tensor.id, known[tensor.id], adapters)
+            self.owners[tensor.id] = owner
             given = [self.environment[tensor.id]]
-            self.arrived[tensor.id, known[tensor.id]] = (given, Source(self.name))
+            self.arrived[tensor.id, owner] = (given, Source(self.name))
+
+    def named_by_plan(self, gradient: int, value: int, adapters: Sequence[cells.Adapter]) -> int:
+        """Of which forward value a gradient arrives.  An adapter inside the segment may give its
+        result the name of what it read, and that is what the segment gives; where the plan calls
+        the gradients of the two differently, the one that arrives is of the value it is named for.
+        """
+        assert self.of is not None
+        for node in adapters:
+            mirror = -1 if node.mirror_id is None else node.mirror_id
+            made, held = self.of.makes.get(mirror, ()), self.of.reads.get(mirror, ())
+            if value in made and gradient not in {x.id for x in node.inputs}:
+                names = {x.id: v for x, v in zip(node.outputs, held, strict=False)}
+                if gradient in names:
+                    self.device.assumed.add(BEFORE_ADAPTER)
+                    return names[gradient]
+        return value
 
     def gradient(self, tensor: Tensor, owner: int) -> int:
         """The gradient of forward value ``owner`` (of whatever value has the name, if none of this

@@ -186,7 +186,8 @@ class _DeviceWriter:
         inputs = [writer.write(x) for x in ins]
         try:
             if of is not None:
-                writer.arrive(ins)
+                adapters = [node for node in cell.nodes if isinstance(node, cells.Adapter)]
+                writer.arrive(ins, adapters)
         except UnreadablePlan as error:
             raise error.within(f"device {self.number}, segment {cell.id}") from None
         for node in cell.nodes:

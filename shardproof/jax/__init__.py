@@ -23,15 +23,12 @@ Nothing is computed, no accelerator is needed.  See docs/jax.md.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Plan
-from shardproof.engine.plan_files import store
 from shardproof.frontends.jax.capture import Captured, capture
 from shardproof.frontends.jax.step import Step
 from shardproof.run.options import Options
@@ -72,10 +69,7 @@ def verify(
         plan = plan_of(capture(asked, capture_timeout), getattr(step, "__name__", "step"))
     except InvalidInput as error:
         return Result("invalid input", reason=str(error))
-    with tempfile.TemporaryDirectory(prefix="shardproof-jax-") as folder:
-        where = Path(folder) / plan.name
-        store.save(plan, where)
-        return api.run(where, None, Options(**options), progress)
+    return api.run(plan, None, Options(**options), progress)
 
 
 def plan_of(found: Captured, name: str) -> Plan:

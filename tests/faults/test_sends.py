@@ -13,6 +13,7 @@ import pytest
 
 from shardproof.checker import check
 from shardproof.engine.algebra.affine import ZERO
+from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Value
 from shardproof.engine.schedule.liveness import deadlock, statement
 from shardproof.engine.schedule.messages import match
@@ -54,7 +55,7 @@ def test_the_assumption_cannot_be_left_out(tmp_path: Path) -> None:
         said = json.loads((run / "certificate.json").read_bytes())["assumptions"]
         other = [line for line in said if not line.startswith(BUFFERED)]
         if other == said:
-            other += statement(exchange("sr"))
+            other += texts(statement(exchange("sr")))
         edit_certificate(run, assumptions=other)
         found = check(run)
         assert not found.ok

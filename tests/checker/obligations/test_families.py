@@ -26,7 +26,7 @@ from shardproof.engine.obligations.obligation import Claim, build
 from shardproof.engine.records.run import TemplateRecord
 from shardproof.partition.stages.partition import WIDEST
 from shardproof.solvers import Query
-from tests.engine.obligations import Holds
+from tests.engine.asking import Holds
 
 EXTENTS = {"dp": 4, "mb": 2}
 

@@ -25,7 +25,7 @@ from shardproof.engine.lineage.lineage import (
 )
 from shardproof.engine.obligations.obligation import MOST_MEMBERS, Claim, build, points
 from shardproof.engine.small_model.grid import concrete
-from tests.engine.obligations import Holds
+from tests.engine.asking import Holds
 
 MEMBERS = 32
 LAST = MEMBERS - 1

@@ -84,8 +84,9 @@ def test_too_many_and_too_few_operands_are_refused(name: str) -> None:
         assert f"found {len(declared.operands) + 1}" in wrong(
             name, len(declared.operands) + 1, attrs
         )
-    with pytest.raises(Unsupported, match="its declaration does not fit"):
-        apply_forward(ShapeReading(), name, [(2, 2)] * (least - 1), attrs)
+    if least:
+        with pytest.raises(Unsupported, match="its declaration does not fit"):
+            apply_forward(ShapeReading(), name, [(2, 2)] * (least - 1), attrs)
 
 
 @pytest.mark.parametrize("name", sorted(OPERATORS))

@@ -365,7 +365,6 @@ UNCLAIMED: dict[str, dict[str, str]] = {
     "rearrange": {"c": "!"},
     "split": {"k": "#"},
     "index": {"k": "#"},
-    "onehot": {"v": "!"},
 }
 #: Operators without a derivative, of which forward claims alone are proved.
 FORWARD_ONLY = {"create_mask", "choose_experts", "onehot"}

@@ -1,0 +1,25 @@
+"""What the reader takes a plan to mean where its records leave it open; printed with a verdict."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardproof.engine.plan.assumption import Assumption
+
+#: The runtime waits for a communication where its result is read.
+ASYNCHRONOUS: Final = Assumption(
+    "framework",
+    "async_op",
+    "",
+    "what an asynchronous communication gives is complete where it is read, as nnScaler's runtime "
+    "waits for it there",
+)
+#: An adapter's result may have the name of what it read, and be what the segment gives.
+BEFORE_ADAPTER: Final = Assumption(
+    "framework",
+    "gradients",
+    "",
+    "a gradient that arrives for a value whose name an adapter gives again is the gradient of the "
+    "value that the plan names it for: what the adapter read, where the gradient of its result has "
+    "another name",
+)
