@@ -15,6 +15,7 @@ from shardproof.engine.plan_files import store
 from shardproof.frontends.fx import place, records, relations
 from shardproof.frontends.fx.cuts import interleaved
 from shardproof.frontends.fx.lower import RankBody, Setting, Wide, lower
+from shardproof.frontends.fx.masks import Masks, mask
 from shardproof.frontends.fx.place import Box, Part, Shape
 from shardproof.frontends.fx.programs import bases, mesh_of, programs
 from shardproof.frontends.fx.programs import place as placed
@@ -86,7 +87,7 @@ def joined(single: Graph, ranks: Sequence[Graph], said: Relations) -> Plan:
     outputs = _outputs(single, ranks[0], said, assumed)
     both = _Pairing(single, ranks, said, inputs, outputs)
     alone, domains = _single(both, assumed)
-    masks = _Masks(alone.masks, len(ranks))
+    masks = Masks(alone.masks, len(ranks))
     bodies = [_rank(both, number, domains, masks) for number in range(len(ranks))]
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed()
@@ -260,7 +261,7 @@ def _single(
                             _domain(node, domains.get(node.name)),
                         )
                     ],
-                    lambda number, shape: _mask(number, place.everywhere("", shape, 1), shape, 0),
+                    lambda number, shape: mask(number, place.everywhere("", shape, 1), shape, 0),
                     groups,
                     both.said.constants,
                     narrows=True,
@@ -292,7 +293,7 @@ def _domain(node: Node, known: tuple[int, int] | None) -> tuple[int, int] | None
 
 
 def _rank(
-    both: _Pairing, rank: int, domains: Mapping[str, tuple[int, int]], masks: _Masks
+    both: _Pairing, rank: int, domains: Mapping[str, tuple[int, int]], masks: Masks
 ) -> RankBody:
     graph = both.ranks[rank]
 
@@ -302,10 +303,10 @@ def _rank(
             for part in both.inputs[node.name]
         ]
 
-    def mask(number: int, shape: Shape) -> Shard:
-        return _mask(number, masks.box(number, shape), shape, rank)
+    def drawn(number: int, shape: Shape) -> Shard:
+        return mask(number, masks.box(number, shape), shape, rank)
 
-    setting = Setting(held, mask, _groups(both.ranks, both.said.groups, rank), both.said.constants)
+    setting = Setting(held, drawn, _groups(both.ranks, both.said.groups, rank), both.said.constants)
     return lower(graph, setting, _asked(both, rank))
 
 
@@ -354,60 +355,6 @@ class _AllRanks(dict[str, tuple[int, ...]]):
 
     def __contains__(self, name: object) -> bool:
         return True
-
-
-# -- masks of random operators -----------------------------------------------------------------
-
-
-def _mask(number: int, box: Box, shape: Shape, rank: int) -> Shard:
-    return Shard(
-        f"mask of random operator {number}",
-        box.full,
-        shape,
-        tuple(affine(n) for n in box.starts[rank]),
-        trainable=False,
-        kind="batch",
-    )
-
-
-class _Masks:
-    """Where masks lie: the k-th random operator of each rank draws its part of that of the single
-    side's k-th."""
-
-    def __init__(self, full: Sequence[Shape], ranks: int) -> None:
-        self.full = full
-        self.ranks = ranks
-        self.boxes: dict[int, tuple[Box, Shape]] = {}
-
-    def box(self, number: int, part: Shape) -> Box:
-        if number >= len(self.full):
-            return place.everywhere("", part, self.ranks)
-        try:
-            box, _ = place.inferred("mask", "", self.full[number], part, self.ranks)
-        except InvalidInput as error:
-            raise InvalidInput(error.message, f"random operator {number}") from None
-        self.boxes[number] = box, part
-        return box
-
-    def check(self, counts: Sequence[int]) -> None:
-        for rank, count in enumerate(counts):
-            if count != len(self.full):
-                raise InvalidInput(
-                    f"{count} random operators, the single side has {len(self.full)}",
-                    f"rank {rank}",
-                )
-
-    def assumed(self) -> list[Assumption]:
-        return [
-            Assumption(
-                "inferred",
-                "random operators",
-                "",
-                f"random operator {number} drops the same elements on both sides: its mask "
-                f"{place.words(box, part)}",
-            )
-            for number, (box, part) in sorted(self.boxes.items())
-        ]
 
 
 def _constants(bodies: Sequence[RankBody]) -> list[Assumption]:
@@ -501,6 +448,6 @@ def alone(path: str) -> bytes:
         for node in ranks[0].inputs
     }
     both = _Pairing(ranks[0], ranks, Relations(), boxes, outputs)
-    bodies = [_rank(both, number, {}, _Masks((), len(ranks))) for number in range(len(ranks))]
+    bodies = [_rank(both, number, {}, Masks((), len(ranks))) for number in range(len(ranks))]
     made = programs(bodies, mesh_of(bodies, []), "ranks")
     return store.to_bytes(Plan("plan", Program("none", (), ()), made, microbatches=1))
