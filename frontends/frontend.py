@@ -51,6 +51,7 @@ class Frontend(Protocol):
 FRONTENDS: Final = (
     "shardproof.frontends.nnscaler.frontend:FRONTEND",
     "shardproof.frontends.hlo.frontend:FRONTEND",
+    "shardproof.frontends.fx.frontend:FRONTEND",
 )
 
 

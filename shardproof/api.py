@@ -169,6 +169,9 @@ def _run(
     if chosen is not None:
         rundir.refuse_used(chosen)
     assumptions = assume.Assumptions() if stated is None else assume.read(stated)
+    related = path(options.relations)
+    if related is not None:
+        assumptions = replace(assumptions, relations=str(related.resolve()))
     assumptions = assumptions.with_groups(options.nnscaler_groups)
     plan = load_plan(single, parallel, assumptions)
     out = rundir.create(chosen, plan.name, datetime.now())
@@ -184,8 +187,8 @@ def _run(
         # A pool is there for as long as what began it: whoever goes on later uses none.
         settings=replace(settings, pool="", address=options.address),
         assumptions=assumptions,
-        inputs=digests(single, parallel),
-        files=tuple(str(p.resolve()) for p in named),
+        inputs=digests(single, parallel, assumptions.relations),
+        files=tuple(str(p.resolve()) for p in (*named, *([related] if related else []))),
         options=options.given(),
     )
     asked.write(out, question)
@@ -231,7 +234,7 @@ def _as_recorded(question: Asked) -> Plan | None:
         return None
     single, parallel = map(Path, question.files)
     try:
-        if dict(digests(single, parallel)) != dict(question.inputs):
+        if dict(digests(single, parallel, question.assumptions.relations)) != dict(question.inputs):
             return None
         return load_plan(single, parallel, replace(question.assumptions, groups="as recorded"))
     except (InvalidInput, OSError):

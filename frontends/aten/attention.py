@@ -7,6 +7,7 @@ from math import inf, sqrt
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten import ids
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -46,6 +47,16 @@ def causal(lo: Lowering, scores: Real) -> Real:
     return lo.reshape(lo.emit("apply_mask", four, mask), scores.shape)  # type: ignore[no-any-return]
 
 
+def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
+    """``value`` where a mask of the input is true: a number, not minus infinity."""
+    if not isinstance(value, (int, float)):
+        raise Unsupported("masked_fill with a tensor")
+    found = ids.written(x, mask, value)
+    if found is not None:
+        return found
+    return ids.chosen(lo, lo.real(mask), fraction(value), x)
+
+
 @lowers("aten.masked_fill.Scalar")
 def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     if isinstance(mask, Const):
@@ -55,7 +66,7 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
     if isinstance(mask, Real):
         return chosen(lo, mask, value, x)
     if not isinstance(mask, Compared):
-        raise Unsupported("masked_fill by a mask that depends on the input")
+        return _filled(lo, x, mask, value)
     if not isinstance(value, (int, float)) or value != -inf:
         raise Unsupported(f"masked_fill with {value}")
     if not is_causal(mask, x.shape):

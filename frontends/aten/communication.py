@@ -69,7 +69,54 @@ def _broadcast(lo: Lowering, x: Lowered | None, ranks: Sequence[int], root: int)
     inputs = [] if x is None else [lo.real(x).number]
     attrs: dict[str, Attr] = {"group": Group(tuple(ranks)), "root": root}
     lo.append("broadcast", inputs, [output.number], attrs)
-    return output
+    return output if x is None else lo.holding(output, lo.real(x))
+
+
+# -- as functional collectives name them -------------------------------------------------------
+
+
+def _named(lo: Lowering, tag: str, count: int | None = None) -> Sequence[int]:
+    """The ranks of a named group."""
+    if tag not in lo.groups:
+        raise Unsupported(f"a group named {tag!r}, of which nothing says who is in it")
+    ranks = lo.groups[tag]
+    if count is not None and len(ranks) != count:
+        raise Unsupported(f"group {tag!r} of {len(ranks)} ranks where {count} are told")
+    return ranks
+
+
+@lowers("_c10d_functional.wait_tensor.default")
+def _wait(lo: Lowering, x: Lowered) -> Any:
+    return x
+
+
+@lowers("_c10d_functional.all_reduce.default")
+def _reduce_by_name(lo: Lowering, x: Lowered, op: str, tag: str) -> Any:
+    return _all_reduce(lo, x, _named(lo, tag), op)
+
+
+@lowers("vllm.all_reduce.default")
+def _reduce_in_vllm(lo: Lowering, x: Lowered, tag: str) -> Any:
+    return _all_reduce(lo, x, _named(lo, tag), "sum")
+
+
+@lowers("_c10d_functional.all_gather_into_tensor.default")
+def _gather_by_name(lo: Lowering, x: Lowered, count: int, tag: str) -> Any:
+    return _all_gather(lo, x, _named(lo, tag, count), 0)
+
+
+@lowers("_c10d_functional.reduce_scatter_tensor.default")
+def _scatter_by_name(lo: Lowering, x: Lowered, op: str, count: int, tag: str) -> Any:
+    return _reduce_scatter(lo, x, _named(lo, tag, count), op, 0)
+
+
+@lowers("_c10d_functional.broadcast.default")
+def _broadcast_by_name(lo: Lowering, x: Lowered, root: int, tag: str) -> Any:
+    """``root`` is a rank of the whole program."""
+    ranks = _named(lo, tag)
+    if root not in ranks:
+        raise Unsupported(f"a broadcast from rank {root}, which is not in group {tag!r}")
+    return _broadcast(lo, x, ranks, root)
 
 
 @lowers("comm.send")

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.ids import added_rows, rows_of
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, lowers
 
@@ -51,7 +52,9 @@ def _embedding(
     by_frequency: bool = False,
     sparse: bool = False,
 ) -> Any:
-    return lo.emits("embedding", [lo.real(ids), lo.real(table)], {}, table.dtype)[0]
+    if not lo.narrows and isinstance(ids, Real):
+        return lo.emits("embedding", [ids, lo.real(table)], {}, table.dtype)[0]
+    return rows_of(lo, table, ids)
 
 
 @lowers("aten.embedding_dense_backward.default")
@@ -60,6 +63,8 @@ def _embedding_backward(
 ) -> Any:
     if by_frequency:
         raise Unsupported("a gradient of an embedding that is scaled by frequency")
+    if lo.narrows and padding < 0:
+        return added_rows(lo, gradient, ids, rows)
     held = lo.real(ids)
     if padding >= 0 and not _outside(held, padding):
         raise Unsupported(f"an embedding with padding_idx {padding}, which ids may have")

@@ -125,6 +125,16 @@ class Lowering:
         self.contents: dict[str, Any] = {}
         self.shared: frozenset[str] | None = None
         self._constants: dict[Fraction, Real] = {}
+        #: The named input that a value is, moved.
+        self.origins: dict[int, int] = {}
+        #: Whether a lookup needs ids of which it is known that all of them choose rows.
+        self.narrows = False
+        #: Ranks of groups by the name that the program gives them.
+        self.groups: Mapping[str, tuple[int, ...]] = {}
+        #: What is taken for something else, by what it is: only graphs that list it may.
+        self.standins: dict[str, str] | None = None
+        #: A named input for the mask of the next random operator, by its shape; None: no masks.
+        self.mask: Callable[[Shape], Shard] | None = None
 
     # -- values -----------------------------------------------------------------------------
 
@@ -137,6 +147,7 @@ class Lowering:
         self.shards.append(shard)
         value = self.value(shard.shape, shard.dtype, shard.name)
         self.bound.append((value.number, len(self.shards) - 1))
+        self.origins[value.number] = len(self.shards) - 1
         return replace(value, domain=shard.domain)
 
     def real(self, x: Operand) -> Real:
@@ -212,15 +223,21 @@ class Lowering:
     def _moved(self, name: str, x: Lowered, **attrs: Attr) -> Real:
         """Append an operator whose entries are those of ``x``, elsewhere."""
         held = self.real(x)
-        return replace(self.emit(name, held, **attrs), domain=held.domain)
+        return self.holding(self.emit(name, held, **attrs), held)
+
+    def holding(self, moved: Real, x: Real) -> Real:
+        """``moved``, whose entries are entries of ``x``."""
+        if x.number in self.origins:
+            self.origins[moved.number] = self.origins[x.number]
+        return replace(moved, domain=x.domain)
 
     def reshape(self, x: Lowered, shape: Shape) -> Any:
         if x.shape == shape:
             return x
         if prod(x.shape) != prod(shape):
             raise ShapeMismatch(f"view of {list(x.shape)} as {list(shape)}")
-        if isinstance(x, Const):
-            return Const(x.value, shape, x.dtype)
+        if isinstance(x, (Const, Undefined)):
+            return replace(x, shape=shape)
         if is_symbolic(x):
             return x.reshape(shape)
         return self._moved("view", x, size=shape)

@@ -102,18 +102,6 @@ for _name in ("eq", "ne"):
     _equality(_name)
 
 
-@lowers("aten.logical_and.default", "aten.bitwise_and.Tensor", "aten.__and__.Tensor")
-def _and(lo: Lowering, x: Lowered, y: Lowered) -> Any:
-    found = lo.mul(numbers(lo, x, "float32"), numbers(lo, y, "float32"))
-    return flags(lo.real(found))
-
-
-@lowers("aten.logical_or.default", "aten.bitwise_or.Tensor", "aten.__or__.Tensor")
-def _or(lo: Lowering, x: Lowered, y: Lowered) -> Any:
-    neither = lo.mul(inverse(lo, numbers(lo, x, "float32")), inverse(lo, numbers(lo, y, "float32")))
-    return flags(lo.real(inverse(lo, neither)))
-
-
 def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     """x where the mask is 1, y where it is 0."""
     shape, dtype = lo.expected[0]
@@ -137,7 +125,7 @@ def _elementwise(name: str) -> None:
         return lo.unary(name, x)
 
 
-for _name in ("relu", "abs", "sin", "cos", "erf"):
+for _name in ("relu", "abs", "erf"):
     _elementwise(_name)
 
 

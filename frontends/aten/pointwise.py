@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten import ids
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -125,11 +126,16 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
         if not integral or (dtype == "bool" and x.value not in (0, 1)):
             raise Unsupported(f"a cast of {x.value} to {dtype}")
         return Const(x.value, x.shape, dtype)
+    if isinstance(x, ids.Ids):
+        return ids.cast(x, dtype)
     if "float" not in dtype or "float" not in x.dtype:
         if dtype == x.dtype:
             return x
         if isinstance(x, Real) and x.dtype == "bool" and "float" in dtype:
             return numbers(lo, x, dtype)
+        if lo.standins is not None and dtype.startswith("int") and "float" in x.dtype:
+            lo.standins.setdefault("a cast to integers", "is of whole numbers, and changes nothing")
+            return x
         raise Unsupported(f"a cast from {x.dtype} to {dtype}")
     held = lo.real(x)
     if held.dtype == dtype:
@@ -189,28 +195,40 @@ def _wide(lo: Lowering) -> None:
         raise Unsupported(f"arithmetic of {lo.expected[0][1]}")
 
 
+def _whole(lo: Lowering, x: Operand, y: Operand, factor: Fraction) -> Any:
+    """x + factor * y of positions, or of ids; None: it is something else."""
+    return added(x, y, factor) or ids.computed(lo, "add", x, y, factor)
+
+
 @lowers("aten.add.Tensor", "aten.add.Scalar")
 def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
-    return added(x, y, fraction(alpha)) or lo.add(operand(lo, x), operand(lo, y), fraction(alpha))
+    factor = fraction(alpha)
+    found = _whole(lo, x, y, factor)
+    return found or lo.add(operand(lo, x), operand(lo, y), factor)
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
 def _sub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
-    return added(x, y, -fraction(alpha)) or lo.add(operand(lo, x), operand(lo, y), -fraction(alpha))
+    factor = -fraction(alpha)
+    found = _whole(lo, x, y, factor)
+    return found or lo.add(operand(lo, x), operand(lo, y), factor)
 
 
 @lowers("aten.rsub.Tensor", "aten.rsub.Scalar")
 def _rsub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
-    return added(y, x, -fraction(alpha)) or lo.add(operand(lo, y), operand(lo, x), -fraction(alpha))
+    factor = -fraction(alpha)
+    found = _whole(lo, y, x, factor)
+    return found or lo.add(operand(lo, y), operand(lo, x), factor)
 
 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar")
 def _mul(lo: Lowering, x: Lowered, y: Operand) -> Any:
     _wide(lo)
-    return lo.mul(operand(lo, x), operand(lo, y))
+    found = ids.computed(lo, "multiply", x, y, Fraction(1))
+    return found or lo.mul(operand(lo, x), operand(lo, y))
 
 
 @lowers("aten.div.Tensor", "aten.div.Scalar")
@@ -258,7 +276,7 @@ def _function(name: str) -> None:
         return lo.unary(name, x)
 
 
-for _name in ("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu"):
+for _name in ("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "sin", "cos"):
     _function(_name)
 
 

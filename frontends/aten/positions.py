@@ -6,11 +6,13 @@ They stay symbolic: an affine function of the indices, and masks that say where 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.ir import whole as whole_input
+from shardproof.frontends.aten import ids
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -76,7 +78,19 @@ class Positions:
         return Positions(self.const + start * self.steps[dim], self.steps, shape, self.dtype)
 
     def real(self, lo: Lowering) -> Real:
-        raise Unsupported("positions as numbers")
+        """As numbers: a named input, of which a proof holds whatever it is."""
+        moving = [d for d, step in enumerate(self.steps) if step]
+        if lo.standins is None or len(moving) != 1 or self.const or self.steps[moving[0]] != 1:
+            raise Unsupported("positions as numbers")
+        size = self.shape[moving[0]]
+        name = f"positions 0 to {size - 1}"
+        if name not in lo.tables:
+            lo.tables[name] = lo.hold(
+                replace(whole_input(name, (size,), trainable=False), kind="constant")
+            )
+            lo.standins.setdefault(name, "are read as any numbers that both sides share")
+        wide = tuple(size if d == moving[0] else 1 for d in range(len(self.shape)))
+        return lo.real(lo.expand(lo.reshape(lo.tables[name], wide), self.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +174,56 @@ def plus(x: Positions, y: Positions, factor: int = 1) -> Positions:
     return Positions(a.const + factor * b.const, steps, shape, x.dtype)
 
 
+def _entries(x: Lowered, indices: Sequence[Lowered | None]) -> Lowered | None:
+    """The ids of ``x[arange(n), ids]``; None: the index is another."""
+    if len(indices) != 2 or len(x.shape) != 2 or indices[1] is None:
+        return None
+    every, chosen = indices[0], indices[1]
+    if isinstance(every, Positions) and (every.const, every.steps, every.shape) == (
+        0,
+        (1,),
+        x.shape[:1],
+    ):
+        return chosen if chosen.shape == every.shape else None
+    return None
+
+
+@lowers("aten.index.Tensor")
+def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
+    """Rows by ids; or an entry of each row, by all positions and ids."""
+    if len(indices) == 1 and indices[0] is not None:
+        return ids.rows_of(lo, x, indices[0])
+    chosen = _entries(x, indices)
+    if chosen is None:
+        raise Unsupported("an index by other than ids of rows")
+    return ids.entries_of(lo, x, chosen)
+
+
+@lowers("aten.index_put.default")
+def _index_put(
+    lo: Lowering,
+    x: Lowered,
+    indices: Sequence[Lowered | None],
+    values: Lowered,
+    accumulate: bool = False,
+) -> Any:
+    """A number where a mask is true; or an entry of each row, less what ids decide."""
+    if len(indices) == 2 and isinstance(values, ids.Less) and not accumulate:
+        chosen = _entries(x, indices)
+        if chosen is not None:
+            return ids.written_back(lo, x, chosen, values)
+    if len(indices) != 1 or accumulate or not isinstance(values, Const) or values.shape != ():
+        raise Unsupported("index_put of anything but one number where a mask is true")
+    (mask,) = indices
+    if mask is None or mask.dtype != "bool" or x.shape[: len(mask.shape)] != mask.shape:
+        raise Unsupported("index_put by anything but a mask")
+    found = ids.written(x, mask, values)
+    if found is not None:
+        return found
+    kept = lo.reshape(lo.real(mask), (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))
+    return ids.chosen(lo, kept, values.value, x)
+
+
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 def _arange(lo: Lowering, *numbers: float, **_: Any) -> Any:
     start, step = (numbers[0] if len(numbers) > 1 else 0), (numbers[2] if len(numbers) > 2 else 1)
@@ -171,14 +235,28 @@ def _arange(lo: Lowering, *numbers: float, **_: Any) -> Any:
     return Positions(int(start), (int(step),), shape, dtype)
 
 
+def _by_numbers(lo: Lowering, x: Lowered, y: Operand, less: bool, strict: bool) -> Any:
+    """A comparison of numbers of the input with positions: 1 where it holds, 0 elsewhere."""
+    gap = lo.sub(lo.real(y), lo.real(x)) if less else lo.sub(lo.real(x), lo.real(y))
+    if strict:
+        return flags(lo.real(lo.unary("step", gap)))
+    over = lo.unary("step", lo.scale(gap, Fraction(-1)))
+    return flags(lo.real(inverse(lo, over)))
+
+
 def _compares(name: str, less: bool, strict: bool) -> None:
     """x < y is y - x - 1 >= 0, and so on."""
 
     @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
     def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
+        of_ids = ids.compared(lo, name.upper(), x, y)
+        if of_ids is not None:
+            return of_ids
         a, b = whole(x), whole(y)
-        if a is None or b is None or not (isinstance(x, Positions) or isinstance(y, Positions)):
+        if not (isinstance(x, Positions) or isinstance(y, Positions)):
             return compared(lo, name, x, y)
+        if a is None or b is None:
+            return _by_numbers(lo, x, y, less, strict)
         gap = plus(b, a, -1) if less else plus(a, b, -1)
         return Compared(plus(gap, Positions(-1 if strict else 0, (), (), "int64")))
 
@@ -221,6 +299,8 @@ _triangle("triu", False)
 def _not(lo: Lowering, x: Lowered) -> Any:
     if isinstance(x, Compared):
         return x.inverse()
+    if isinstance(x, ids.Ids) and x.dtype == "bool":
+        return ids.inverse(x)
     if isinstance(x, Const) and x.dtype == "bool":
         return Const(Fraction(1) - x.value, x.shape, x.dtype)
     if isinstance(x, Real) and x.dtype == "bool":

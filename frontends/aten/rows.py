@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import prod
 from typing import Any
 
+from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.losses import Unmoved
-from shardproof.frontends.aten.lowering import Lowered, Lowering, dimensions, fraction, lowers
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    dimensions,
+    fraction,
+    lowers,
+)
 
 ONE = Fraction(1)
 
@@ -108,6 +117,61 @@ def _layer_norm_backward(
     if mask[2]:
         found[2] = lo.sum(gradient, rest)
     return tuple(found)
+
+
+@lowers("apex.fused_layer_norm_affine_fwd.default")
+def _apex_layer_norm(
+    lo: Lowering, x: Lowered, weight: Lowered, bias: Lowered, shape: Sequence[int], eps: float
+) -> Any:
+    """Statistics are flat: one for every row."""
+    y, mean, scale = _layer_norm(lo, x, shape, weight, bias, eps)
+    rows = (prod(mean.shape),)
+    return y, lo.reshape(mean, rows), lo.reshape(scale, rows)
+
+
+@lowers("apex.fused_layer_norm_affine_bwd.default")
+def _apex_layer_norm_backward(
+    lo: Lowering,
+    gradient: Lowered,
+    mean: Lowered,
+    scale: Lowered,
+    x: Lowered,
+    shape: Sequence[int],
+    weight: Lowered,
+    bias: Lowered,
+    eps: float,
+) -> Any:
+    """Statistics are flat, as the forward operator gives them."""
+    rows = (*x.shape[: len(x.shape) - len(shape)], *(1 for _ in shape))
+    mean, scale = lo.reshape(mean, rows), lo.reshape(scale, rows)
+    return _layer_norm_backward(lo, gradient, x, shape, mean, scale, weight, bias, (True,) * 3)
+
+
+@lowers("tg.log_tensor.default")
+def _logged(lo: Lowering, x: Lowered, name: str) -> Any:
+    """An exporter's mark, which changes nothing."""
+    return x
+
+
+@lowers("tg.inplace_log_tensor.default")
+def _logged_in_place(
+    lo: Lowering, s: str, _t_base_index: int, _all_bases: Sequence[Lowered]
+) -> Any:
+    return _all_bases[0]
+
+
+@lowers("aten.native_dropout.default")
+def _dropout(lo: Lowering, x: Lowered, p: float, train: bool | None = True) -> Any:
+    """What is kept is divided by 1 - p; the mask is an input that both sides share."""
+    rate = fraction(p)
+    if not train or rate == 0:
+        return x, Const(ONE, x.shape, "bool")
+    if not 0 < rate < 1:
+        raise Unsupported(f"dropout of {p}")
+    if lo.mask is None:
+        raise Unsupported("a random operator")
+    mask = lo.hold(lo.mask(x.shape))
+    return lo.mul(lo.scale(x, 1 / (1 - rate)), mask), mask
 
 
 @lowers("aten._fused_rms_norm.default")

@@ -9,8 +9,9 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
+from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node
-from shardproof.frontends.hlo import indices, piecewise
+from shardproof.frontends.hlo import indices
 from shardproof.frontends.hlo.items import Ids, Item, Tensor, exact
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.state import Lowering, Rule, integral

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.builder import piecewise
+from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo import piecewise
-from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, chosen_rows, per_rank
+from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, per_rank
 from shardproof.frontends.hlo.known import Known
-from shardproof.frontends.hlo.piecewise import Function
 from shardproof.frontends.hlo.state import Lowering
 
 _LETTERS = "abcdefghijklmnopqrstuwxyz"

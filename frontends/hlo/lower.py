@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Source
+from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Graph, Node
 from shardproof.frontends.graphs.recorder import Held, everywhere
-from shardproof.frontends.hlo import collectives, elementwise, indices, known, movement, piecewise
+from shardproof.frontends.hlo import collectives, elementwise, indices, known, movement
 from shardproof.frontends.hlo.items import Ids, Item, Narrow, Tensor
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.opcodes import NO_RULE

@@ -11,6 +11,7 @@ from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler.read import reading
+from shardproof.frontends.untrusted.head import unpacked
 from shardproof.frontends.untrusted.inert import printable
 
 #: The user's word that process groups are ordered as the plan's index maps say.
@@ -26,8 +27,8 @@ class NnScaler:
     options = frozenset({GROUPS})
 
     def accepts(self, path: Path, head: bytes) -> bool:
-        """A pickle of protocol 2 or later, or what is compressed by gzip."""
-        return head[:1] == b"\x80" or head[:2] == b"\x1f\x8b"
+        """A pickle of protocol 2 or later, as it is or compressed by gzip."""
+        return unpacked(head)[:1] == b"\x80"
 
     def read_pair(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Plan:
         """Both plans, read at the same time; the single one reads its batch at once."""

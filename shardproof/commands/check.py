@@ -55,8 +55,8 @@ def check(
     """
     if (ethos is not None or cpc is not None) and not proofs:
         raise click.UsageError("--ethos and --cpc are of use with --proofs only")
-    if len(inputs) > 2:
-        raise click.UsageError(f"--inputs takes one or two files, not {len(inputs)}")
+    if len(inputs) > 3:
+        raise click.UsageError(f"--inputs takes one to three files, not {len(inputs)}")
     from shardproof import api
     from shardproof.report.words import plain
 

@@ -35,11 +35,13 @@ class Assumptions:
     ``groups``: how members of nnScaler's process groups are ordered.  ``loss``: how the losses of
     microbatches and replicas combine, "sum" or "mean"; None: as the single-device plan reduces
     its loss over the batch.  ``expected``: parameters whose gradients must be concluded.
+    ``relations``: the file that says where inputs and outputs of graphs lie (empty: none).
     """
 
     groups: Groups = "by rank"
     loss: str | None = None
     expected: tuple[str, ...] = ()
+    relations: str = ""
 
     def with_groups(self, flag: str | None) -> Assumptions:
         """As ``--nnscaler-groups`` says, which comes before a file's word."""

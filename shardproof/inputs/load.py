@@ -86,6 +86,8 @@ def _stored(folder: Path, assumptions: Assumptions) -> Plan:
     if not (folder / f"programs{store.SUFFIX}").exists():
         what = "the directory of a run" if is_run(folder) else "another one"
         raise InvalidInput(f"expected a plan folder, found {what}", str(folder))
+    if assumptions.relations:
+        raise InvalidInput("relations are about graphs, this is a stored plan", str(folder))
     _refuse_orders(assumptions, str(folder))
     return _combined(store.load(folder), assumptions)
 
@@ -100,7 +102,9 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
                 "a plan folder holds both sides and is given alone",
                 str(path),
             )
-    stated = {"groups": assumptions.groups} if assumptions.as_recorded else {}
+    stated: dict[str, str] = {"groups": assumptions.groups} if assumptions.as_recorded else {}
+    if assumptions.relations:
+        stated["relations"] = assumptions.relations
     for key in sorted(set(stated) - frontend.options):
         raise InvalidInput(f"{key} {stated[key]!r} says nothing of {frontend.name}", str(parallel))
     plan = frontend.read_pair(single, parallel, stated)
@@ -126,12 +130,22 @@ def _expected(plan: Plan, assumptions: Assumptions) -> None:
             )
 
 
-def digests(single: Path | Plan, parallel: Path | None) -> dict[str, str]:
-    """SHA-256 of the input files, by role (a plan of our own has its own digest)."""
+def digests(single: Path | Plan, parallel: Path | None, relations: str = "") -> dict[str, str]:
+    """SHA-256 of the input files, by role (a plan of our own has its own digest); of a folder, that
+    of its files, each with its name."""
     if parallel is None or isinstance(single, Plan):
         return {}
-    found = {}
-    for role, path in (("single", single), ("parallel", parallel)):
-        with path.open("rb") as file:
-            found[role] = hashlib.file_digest(file, "sha256").hexdigest()
+    found = {"single": _digest(single), "parallel": _digest(parallel)}
+    if relations:
+        found["relations"] = _digest(Path(relations))
     return found
+
+
+def _digest(path: Path) -> str:
+    if not path.is_dir():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    every = hashlib.sha256()
+    for inner in sorted(p for p in path.iterdir() if p.is_file()):
+        every.update(f"{_digest(inner)} {inner.name}\n".encode())
+    return every.hexdigest()

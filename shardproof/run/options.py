@@ -147,6 +147,14 @@ class Options:
             metavar="FILE",
         ),
     )
+    relations: AnyPath | None = field(
+        default=None,
+        metadata=_text(
+            "Which parts of which tensors the inputs and outputs of graphs are (docs/graphs.md).",
+            Path,
+            metavar="FILE",
+        ),
+    )
     nnscaler_groups: str | None = field(
         default=None,
         metadata=_text(

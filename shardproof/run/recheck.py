@@ -7,7 +7,7 @@ the input files again where they still are, with the assumptions that the run na
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -73,9 +73,13 @@ def _is_there(path: Path) -> bool:
 def _read(run_dir: Path, paths: Sequence[Path], question: asked.Asked | None) -> Source:
     single, parallel = paths[0], (paths[1] if len(paths) > 1 else None)
     assumptions = question.assumptions if question is not None else Assumptions()
+    if len(paths) > 2:
+        assumptions = replace(assumptions, relations=str(paths[2].resolve()))
     plan = load_plan(single, parallel, assumptions)
     named = tuple(str(path.resolve()) for path in paths)
-    return Source(digests(single, parallel), _as_in(run_dir, plan), files=named)
+    return Source(
+        digests(single, parallel, assumptions.relations), _as_in(run_dir, plan), files=named
+    )
 
 
 def _as_in(run_dir: Path, plan: Plan) -> Plan:

@@ -37,6 +37,7 @@ CHOSEN: dict[str, tuple[list[str], Any]] = {
     "cache": (["--no-cache"], False),
     "seed": (["--seed", "7"], 7),
     "assume": (["--assume", "/a.toml"], "/a.toml"),
+    "relations": (["--relations", "/r.toml"], "/r.toml"),
     "nnscaler_groups": (["--nnscaler-groups", "as-recorded"], "as-recorded"),
     "shapes": (["--shapes", "+2"], 2),
     "proofs": (["--proofs"], True),

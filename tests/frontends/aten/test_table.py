@@ -16,12 +16,23 @@ from shardproof.engine.interpreters.dims import exact
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten import TABLE, Const, Lowering, Real, rule_of
+from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.lowering import Undefined
 from shardproof.frontends.aten.positions import Compared, Positions
+from tests.frontends.aten import calls_of_graphs
 from tests.frontends.aten.calls import CALLS, REFERENCES, Both, Draw
 
+#: Importing them registers their calls.
+MORE = calls_of_graphs
+
 #: Rows that only move data, or that ranks join in: tested with recorded steps.
-OTHERS = {name for name in TABLE if name.startswith(("move.", "comm."))}
+OTHERS = {
+    name
+    for name in TABLE
+    if name.startswith(
+        ("move.", "comm.", "_c10d_functional.", "vllm.", "aten.empty", "aten.new_empty")
+    )
+}
 DRAWS = 12
 
 
@@ -107,13 +118,15 @@ def test_flags_that_are_an_input_are_not_known_to_be_0_and_1(name: str) -> None:
         rule(lo, *operands.get(name, [flags]))
 
 
-def test_whole_numbers_that_depend_on_the_input_are_not_compared() -> None:
+def test_whole_numbers_compare_as_functions_of_ids_and_not_with_values() -> None:
     lo = Lowering()
     ids = lo.hold(Shard("ids", (2,), (2,), (affine(0),), "int64"))
+    values = lo.hold(Shard("values", (2,), (2,), (affine(0),), "float32"))
     rule = rule_of("aten.ge.Scalar")
     assert rule is not None
+    assert isinstance(rule(lo, ids, 1), Ids)
     with pytest.raises(Unsupported, match="ge of whole numbers"):
-        rule(lo, ids, 1)
+        rule(lo, ids, values)
 
 
 def test_unwritten_memory_is_no_value() -> None:
@@ -129,6 +142,8 @@ def flat(x: Any) -> list[Any]:
 
 
 def plain(x: Any) -> Any:
+    if isinstance(x, list):
+        return [plain(i) for i in x]
     return x.tensor if isinstance(x, Both) else x
 
 
@@ -136,6 +151,22 @@ def entries(of: Positions) -> np.ndarray[Any, Any]:
     index = np.indices(of.shape)
     return of.const + sum(
         (step * index[dim] for dim, step in enumerate(of.steps)), np.zeros(of.shape, dtype=int)
+    )
+
+
+def _domain(x: torch.Tensor) -> tuple[int, int] | None:
+    if x.dtype == torch.bool:
+        return 0, 2
+    if x.dtype != torch.int64 or not x.numel():
+        return None
+    return int(x.min()), int(x.max()) + 1
+
+
+def of_ids(found: Ids, given: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """What a function of ids is, where these are an input as it came."""
+    assert not found.moves
+    return np.vectorize(lambda i: next(p.at(i) for p in found.function if p.low <= i < p.high))(
+        given[found.origin.number]
     )
 
 
@@ -157,7 +188,7 @@ def lowered(name: str, args: Any, kwargs: Any, expected: Any) -> list[Any]:
                     tuple(x.shape),
                     zero,
                     str(x.dtype).removeprefix("torch."),
-                    domain=(0, 2) if x.dtype == torch.bool else None,
+                    domain=_domain(x),
                 )
             )
         if isinstance(x, torch.dtype):
@@ -176,6 +207,8 @@ def lowered(name: str, args: Any, kwargs: Any, expected: Any) -> list[Any]:
     if not given:
         operand(torch.zeros(2, dtype=torch.float64))
     found = rule(lo, *inputs, **{k: operand(v) for k, v in kwargs.items() if k != "out"})
+    if isinstance(found, Ids):
+        return [of_ids(found, given)]
     if isinstance(found, (Positions, Compared)):
         return [entries(found.of) >= 0 if isinstance(found, Compared) else entries(found)]
     results = [x if x is None or isinstance(x, Undefined) else lo.real(x) for x in flat(found)]

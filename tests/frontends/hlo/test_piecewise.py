@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from shardproof.frontends.hlo import piecewise
-from shardproof.frontends.hlo.piecewise import Function
+from shardproof.frontends.builder import piecewise
+from shardproof.frontends.builder.piecewise import Function
 
 LOW, HIGH = -7, 19
 RULES = {

@@ -162,3 +162,41 @@ def select(p: Function, f: Function, g: Function) -> Function:
         rule = next(x for x in (f if chosen.offset else g) if x.low <= low < x.high)
         pieces.append(Piece(low, high, rule.slope, rule.offset))
     return simplified(pieces)
+
+
+# -- rows that are chosen -------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """Ids from ``id`` on choose rows from ``row`` on, ``size`` of them."""
+
+    id: int
+    row: int
+    size: int
+
+
+def chosen_rows(f: Function, live: Function, rows: int) -> list[Rows] | None:
+    """Which ids choose which rows; None: some choose rows that are none, or one row by many ids."""
+    found: list[Rows] = []
+    cuts = sorted({p.low for p in (*f, *live)} | {f[-1].high})
+    for low, high in itertools.pairwise(cuts):
+        if not next(p for p in live if p.low <= low < p.high).offset:
+            continue
+        rule = next(p for p in f if p.low <= low < p.high)
+        if rule.slope != 1 and high - low > 1:
+            return None
+        if not (rule.at(low) >= 0 and rule.at(high - 1) < rows):
+            return None
+        joined = found and found[-1].id + found[-1].size == low
+        if joined and found[-1].row + found[-1].size == rule.at(low):
+            found[-1] = Rows(found[-1].id, found[-1].row, found[-1].size + high - low)
+        else:
+            found.append(Rows(low, rule.at(low), high - low))
+    return [_widened(found[0], f, rows)] if len(found) == 1 else found
+
+
+def _widened(own: Rows, f: Function, rows: int) -> Rows:
+    """As many rows as can be: an id outside of its domain chooses nothing."""
+    before = own.row if own.id == f[0].low else 0
+    after = rows - own.row - own.size if own.id + own.size == f[-1].high else 0
+    return Rows(own.id - before, own.row - before, own.size + before + after)

@@ -1,0 +1,234 @@
+"""Verify the pairs of graphs of ../shared/entangle, and wrong mutants of one of them.
+
+.venv/bin/python benchmarks/graphs/run.py --csv benchmarks/graphs/results.csv [--only gpt_tp2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "entangle" / "graphs"
+COLUMNS = ("case", "expected", "verdict", "as_expected", "operator", "layer", "s", "check")
+Graph = dict[str, Any]
+
+
+class Case(NamedTuple):
+    """Both sides (files or folders of `DATA`), the relations (empty: none) and what is true."""
+
+    name: str
+    single: str
+    parallel: str
+    expected: str
+    relations: str = ""
+    change: Callable[[Graph], None] | None = None
+
+
+#: The second step's inputs are the other halves.
+STEPS = """
+inputs.arg2_1 = {starts = [[0]]}
+inputs.arg3_1 = {starts = [[0]]}
+inputs.arg5_1 = {of = "arg2_1", starts = [[4]]}
+inputs.arg6_1 = {of = "arg3_1", starts = [[4]]}
+"""
+
+
+#: q, k and v are interleaved in one weight; so are gate and up.
+FUSED = {
+    "aws_llama": 'inputs."p9.10" = {dim = 1, pieces = [[0, 2048], [2048, 512], [2560, 512]]}',
+    "qwen2": """
+inputs.arg3_1 = {pieces = [[0, 1536], [1536, 256], [1792, 256]]}
+inputs.arg4_1 = {pieces = [[0, 1536], [1536, 256], [1792, 256]]}
+inputs.arg9_1 = {pieces = [[0, 8960], [8960, 8960]]}
+""",
+}
+
+
+def argument(name: str, place: int, value: Any) -> Callable[[Graph], None]:
+    def change(graph: Graph) -> None:
+        _named(graph, name)["args"][place] = value
+
+    return change
+
+
+def keyword(name: str, key: str, value: Any) -> Callable[[Graph], None]:
+    def change(graph: Graph) -> None:
+        _named(graph, name)["kwargs"][key] = value
+
+    return change
+
+
+def _named(graph: Graph, name: str) -> Graph:
+    (node,) = (n for n in graph["nodes"] if n["name"] == name)
+    return node  # type: ignore[no-any-return]
+
+
+def _halved(graph: Graph) -> None:
+    """The fixed twin of the accumulated gradients: each step counts by half."""
+    for source, reader, place in (("mean", "add_1", 1), ("mean_1", "add_3", 1)):
+        at = next(i for i, n in enumerate(graph["nodes"]) if n["name"] == source)
+        half = {**graph["nodes"][at], "name": f"{source}_half", "target": "aten.mul.Scalar"}
+        graph["nodes"].insert(at + 1, {**half, "args": [{"n": source}, 0.5], "kwargs": {}})
+        _named(graph, reader)["args"][place] = {"n": f"{source}_half"}
+
+
+#: Wrong changes of both ranks of gpt, TP 2, one layer.
+MUTANTS: dict[str, Callable[[Graph], None]] = {
+    "lower bound of the labels' mask": argument("lt_1", 1, 7),
+    "upper bound of the labels' mask": argument("ge_1", 1, 49000),
+    "lower bound of the ids' mask": argument("lt", 1, 7),
+    "attention scale": keyword("baddbmm", "alpha", 0.25),
+    "baddbmm reads unwritten memory": keyword("baddbmm", "beta", 1.0),
+    "mask value": argument("masked_fill", 2, 0.0),
+    "attention mask removed": argument("view_9", 0, {"n": "view_8"}),
+    "dropout": argument("native_dropout", 1, 0.2),
+    "attention dropout": argument("native_dropout_1", 1, 0.2),
+    "bias of q, k, v dropped": argument("view_4", 0, {"n": "view_3"}),
+    "bias of the projection dropped": argument("native_dropout_2", 0, {"n": "copy_1"}),
+    "bias of the MLP dropped": argument("gelu", 0, {"n": "view_19"}),
+    "residual dropped": argument("fused_layer_norm_affine_fwd_1", 0, {"n": "getitem_10"}),
+    "epsilon": argument("fused_layer_norm_affine_fwd", 4, 0.001),
+    "weight of another norm": argument("fused_layer_norm_affine_fwd", 1, {"n": "primals_8"}),
+    "k read for q": argument("view_5", 0, {"n": "getitem_6"}),
+    "v read for k": argument("view_7", 0, {"n": "getitem_7"}),
+    "softmax over queries": argument("_softmax", 1, -2),
+    "no gather before q, k, v": argument("copy_1", 1, {"n": "empty_1"}),
+    "loss not masked": argument("sum_2", 0, {"n": "view_34"}),
+    "maximum not reduced": argument("unsqueeze_1", 0, {"n": "getitem_20"}),
+    "sum of exponentials not reduced": argument("log", 0, {"n": "sum_1"}),
+    "logit of the label not reduced": argument("view_31", 0, {"n": "view_30"}),
+}
+#: Changes that change no result: the maximum cancels.
+HARMLESS = {"maximum not reduced"}
+
+
+def cases() -> Iterator[Case]:
+    for layers in (1, 2, 4, 8):
+        for ranks in (2, 4, 6, 8):
+            yield Case(
+                f"gpt_tp{ranks}_layer{layers}",
+                f"gpt/paral1_layer{layers}",
+                f"gpt/paral{ranks}_layer{layers}",
+                "proved",
+            )
+    for layers in (1, 2, 4, 8):
+        for ranks in (2, 4, 8):
+            pair = f"aws_llama/tp1_layer{layers}", f"aws_llama/tp{ranks}_layer{layers}"
+            relations = FUSED["aws_llama"] if layers == 1 else ""
+            yield Case(f"aws_llama_tp{ranks}_layer{layers}", *pair, "proved", relations)
+    broken = "aws_llama/tp1_layer1", "aws_llama/tp2_layer1.broken"
+    yield Case("aws_llama_tp2_broken", *broken, "refuted", FUSED["aws_llama"])
+    for ranks in (2, 4):
+        pair = "qwen2/paral1_layer1", f"qwen2/paral{ranks}_layer1"
+        relations = FUSED["qwen2"] if ranks == 2 else ""
+        yield Case(f"qwen2_tp{ranks}", *pair, "proved", relations)
+    steps = "bug_grad_accumulation/1step", "bug_grad_accumulation/2step.bug"
+    yield Case("bug6", *steps, "refuted", STEPS)
+    yield Case("bug6_fixed", *steps, "proved", STEPS, _halved)
+    for number, name in (
+        (7, "bug_missing_allreduce_under_wrong_config"),
+        (8, "bug_missing_switchmlp_allreduce"),
+        (9, "bug_missing_layernorm_allreduce"),
+    ):
+        yield Case(f"bug{number}", f"{name}/tp1", f"{name}/tp2.bug", "refuted")
+    for what, change in MUTANTS.items():
+        expected = "proved" if what in HARMLESS else "refuted"
+        pair = "gpt/paral1_layer1", "gpt/paral2_layer1"
+        yield Case(f"gpt_tp2_layer1: {what}", *pair, expected, "", change)
+
+
+def files(folder: Path, target: Path, change: Callable[[Graph], None] | None) -> Path:
+    """A folder with one file per rank: of a case that has several graphs, those of both passes."""
+    target.mkdir()
+    for file in sorted(folder.glob("*.g0.r*.json.gz")):
+        if file.name.startswith("bw.") and any(folder.glob("both.*")):
+            continue
+        graph = json.loads(gzip.decompress(file.read_bytes()))
+        if change is not None:
+            change(graph)
+        (target / file.name).write_bytes(gzip.compress(json.dumps(graph).encode()))
+    return target
+
+
+def verify(case: Case, scratch: Path) -> dict[str, Any]:
+    single = files(DATA / case.single, scratch / "single", None)
+    parallel = files(DATA / case.parallel, scratch / "parallel", case.change)
+    command = [sys.executable, "-m", "shardproof", "verify", str(single), str(parallel)]
+    command += ["--json", "--no-cache", "--out", str(scratch / "run")]
+    if case.relations:
+        (scratch / "relations.toml").write_text(case.relations)
+        command += ["--relations", str(scratch / "relations.toml")]
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    except subprocess.TimeoutExpired:
+        return _row(case, "none in 300 s", {}, 300.0, "")
+    seconds = time.perf_counter() - start
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        return _row(case, f"exit {done.returncode}", {}, seconds, "")
+    checked = ""
+    if found["verdict"] == "proved":
+        second = [sys.executable, "-m", "shardproof", "check", str(scratch / "run")]
+        good = subprocess.run(second, capture_output=True, check=False).returncode == 0
+        checked = "holds" if good else "does not hold"
+    first = (found.get("findings") or [{}])[0]
+    return _row(case, found["verdict"], first, seconds, checked)
+
+
+def _row(
+    case: Case, verdict: str, first: dict[str, Any], seconds: float, checked: str
+) -> dict[str, Any]:
+    return {
+        "case": case.name,
+        "expected": case.expected,
+        "verdict": verdict,
+        "as_expected": "yes" if verdict == case.expected else "no",
+        "operator": first.get("operator", ""),
+        "layer": first.get("layer", ""),
+        "s": f"{seconds:.1f}",
+        "check": checked,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--only", default="", help="cases whose name begins with this")
+    given = parser.parse_args()
+    if not DATA.is_dir():
+        print(f"no graphs at {DATA}", file=sys.stderr)
+        return 3
+    rows = []
+    for case in cases():
+        if not case.name.startswith(given.only):
+            continue
+        scratch = Path(tempfile.mkdtemp())
+        try:
+            rows.append(verify(case, scratch))
+        finally:
+            shutil.rmtree(scratch)
+        print(rows[-1], flush=True)
+    if given.csv is not None and rows:
+        with given.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+    wrong = [row for row in rows if {row["verdict"], row["expected"]} == {"proved", "refuted"}]
+    print(f"{sum(row['as_expected'] == 'yes' for row in rows)} of {len(rows)} as expected")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

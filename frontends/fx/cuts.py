@@ -1,0 +1,65 @@
+"""Where a graph cuts an axis into parts that it uses apart: fused projections (q, k, v; gate, up).
+
+A weight whose parts are interleaved has the shape of a contiguous shard and is none.  Where the
+single side cuts an axis of the full extent, and the ranks cut theirs in the same proportions, both
+placements fit, and only the user can say which one it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from shardproof.frontends.fx.records import Graph, Node, operand
+
+Cut = tuple[int, ...]
+#: Operators that cut their operand in two halves, and the operand.
+HALVES: Final[Mapping[str, str]] = {"_C.silu_and_mul.default": "input"}
+
+
+def cuts(graph: Graph) -> dict[int, set[Cut]]:
+    """By extent: sizes of the parts in which some tensor's axis of that extent is cut."""
+    shapes = {node.name: node.shape for node in graph.nodes}
+    found: dict[int, set[Cut]] = {}
+    slices: dict[tuple[str, int], set[tuple[int, int]]] = {}
+
+    def add(parts: Sequence[int]) -> None:
+        if len(parts) > 1:
+            found.setdefault(sum(parts), set()).add(tuple(parts))
+
+    for node in graph.nodes:
+        if node.target.startswith("aten.split_with_sizes.") and isinstance(node.args[1], list):
+            add(node.args[1])
+        elif node.target == "aten.slice.Tensor" and len(node.args) >= 4:
+            _slice(node, slices)
+        for x in (node.kwargs.get(key) for op, key in HALVES.items() if op in node.args):
+            shape = shapes.get(operand(x) or "")
+            if shape:
+                add([shape[-1] // 2] * 2)
+    for (name, dim), parts in slices.items():
+        shape = shapes.get(name)
+        if shape and -len(shape) <= dim < len(shape):
+            ends = sorted((low, min(high, shape[dim])) for low, high in parts)
+            joined = [low for low, _ in ends] == [0, *(high for _, high in ends[:-1])]
+            if joined and ends[-1][1] == shape[dim]:
+                add([high - low for low, high in ends])
+    return found
+
+
+def _slice(node: Node, slices: dict[tuple[str, int], set[tuple[int, int]]]) -> None:
+    name, (dim, low, high) = operand(node.args[0]), node.args[1:4]
+    if name is not None and all(isinstance(n, int) for n in (dim, low, high)):
+        slices.setdefault((name, dim), set()).add((low, high))
+
+
+def interleaved(single: Graph, ranks: Graph, full: int, part: int) -> Cut | None:
+    """The parts of an axis of the single side that the ranks cut in the same proportions, where
+    they hold ``part`` of ``full`` positions; None: there are none, or all of it is held."""
+    if full == part or full % part:
+        return None
+    own = cuts(ranks).get(part, set())
+    for cut in sorted(cuts(single).get(full, set())):
+        shares = tuple(n // (full // part) for n in cut)
+        if shares in own and sum(shares) == part:
+            return cut
+    return None

@@ -1,0 +1,293 @@
+"""One rank's graph onto declared operators; what has no rule stands under its own name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Final
+
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from shardproof.engine.plan.ir import Op, Shard, Source
+from shardproof.engine.plan.ir import Value as BodyValue
+from shardproof.frontends.aten import Const, Lowered, Lowering, Real, Undefined, rule_of
+from shardproof.frontends.aten.ids import Narrow
+from shardproof.frontends.aten.lowering import Shape
+from shardproof.frontends.builder.shapes import Inference
+from shardproof.frontends.fx.records import (
+    CONSTANT,
+    OUTPUT,
+    PLACEHOLDER,
+    Graph,
+    Node,
+    operand,
+    operands,
+)
+
+EMPTY: Final = "aten.empty.memory_format"
+GETITEM: Final = "<built-in function getitem>"
+#: Operators that write their operands, made functional: what they give is None, or the operator's
+#: own result, and then what was written.
+FUNCTIONAL: Final = frozenset({"auto_functionalized", "auto_functionalized_v2"})
+#: What a rule raises for arguments that are not those of its operator.
+_MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
+
+
+class Wide(Exception):
+    """Ids of a named input must lie in [0, rows) for a lookup to read rows that exist."""
+
+    def __init__(self, name: str, rows: int) -> None:
+        super().__init__(f"ids {name} choose among {rows} rows")
+        self.name = name
+        self.rows = rows
+
+
+@dataclass(frozen=True, slots=True)
+class RankBody:
+    """A rank's graph as a body: ``outputs``: the value of each output that was asked for (-1: it is
+    no tensor); ``masks``: shapes of the masks of random operators, in order; ``gaps``: operators
+    without a rule, by name, with why; ``constants``: names of constants without a value that were
+    taken for 0; ``standins``: what is taken for something else, and how."""
+
+    values: tuple[BodyValue, ...]
+    ops: tuple[Op, ...]
+    shards: tuple[Shard, ...]
+    bound: tuple[tuple[int, int], ...]
+    outputs: tuple[int, ...]
+    masks: tuple[Shape, ...]
+    gaps: Mapping[str, str]
+    constants: tuple[str, ...]
+    standins: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Setting:
+    """What a rank's graph is lowered with.
+
+    ``held``: the named inputs that an input node is, side by side; ``mask``: that of random
+    operator number k, of a shape; ``groups``: ranks by name of group;
+    ``constants``: stated values of constants that the file names without one; ``narrows``: whether
+    `Wide` is raised for ids that are not known to choose rows that exist, or the operator is not
+    understood."""
+
+    held: Callable[[Node], Sequence[Shard]]
+    mask: Callable[[int, Shape], Shard]
+    groups: Mapping[str, tuple[int, ...]]
+    constants: Mapping[str, int | float]
+    narrows: bool = False
+    inference: Inference = field(default_factory=Inference)
+
+
+class _Rank:
+    """Lowers the nodes of one graph, in order."""
+
+    def __init__(self, graph: Graph, setting: Setting) -> None:
+        self.graph = graph
+        self.setting = setting
+        self.lo = Lowering(setting.inference)
+        self.lo.narrows = True
+        self.lo.groups = setting.groups
+        self.lo.mask = self.mask
+        self.lo.standins = {}
+        self.known: dict[str, Any] = {}
+        self.parts: dict[str, dict[int, Node]] = {}
+        self.readers: dict[str, list[Node]] = {}
+        self.masks: list[Shape] = []
+        self.gaps: dict[str, str] = {}
+        self.tensors = 0
+        self.constants: dict[str, None] = {}
+        for node in graph.nodes:
+            for name in (*operands(node.args), *operands(node.kwargs)):
+                self.readers.setdefault(name, []).append(node)
+            if node.target == GETITEM and len(node.args) == 2 and isinstance(node.args[1], int):
+                whole = operand(node.args[0])
+                if whole is not None:
+                    self.parts.setdefault(whole, {}).setdefault(node.args[1], node)
+
+    def mask(self, shape: Shape) -> Shard:
+        shard = self.setting.mask(len(self.masks), shape)
+        self.masks.append(shape)
+        return shard
+
+    def run(self) -> None:
+        for node in self.graph.nodes:
+            self.lo.source = Source(cell=node.target, module=node.name, location=node.src or "")
+            if node.op == PLACEHOLDER:
+                self.known[node.name] = self.held(node)
+            elif node.op == CONSTANT:
+                self.known[node.name] = self.constant(node)
+            elif node.op != OUTPUT:
+                try:
+                    self.known[node.name] = self.lowered(node)
+                except Narrow as error:
+                    if self.setting.narrows:
+                        raise
+                    self.known[node.name] = self.gap(node, str(error))
+                except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
+                    self.known[node.name] = self.gap(node, str(error) or type(error).__name__)
+
+    def held(self, node: Node) -> Lowered:
+        parts = [self.lo.hold(shard) for shard in self.setting.held(node)]
+        if len(parts) == 1:
+            return parts[0]
+        whole = tuple(node.shape or ())
+        (dim,) = (d for d, n in enumerate(whole) if parts[0].shape[d] != n)
+        return self.lo.concat(parts, dim)  # type: ignore[no-any-return]
+
+    def constant(self, node: Node) -> Lowered:
+        """A scalar whose value the export lost: as stated, or 0, which is said."""
+        like = next((n for n in self.readers.get(node.name, ()) if n.shape is not None), None)
+        shape = tuple(like.shape or ()) if like is not None else ()
+        dtype = (like.dtype if like is not None else None) or "float32"
+        if node.target not in self.setting.constants:
+            if shape:
+                return Undefined(shape, dtype, f"{node.target}, whose value the file does not have")
+            self.constants.setdefault(node.target)
+        number = self.setting.constants.get(node.target, 0)
+        return Const(Fraction(repr(number)), shape, dtype)
+
+    # -- operators ------------------------------------------------------------------------------
+
+    def lowered(self, node: Node) -> Any:
+        if node.target == GETITEM:
+            whole, index = node.args
+            return self.part(self.argument(whole), index)
+        if node.target == EMPTY and node.name.startswith("constant"):
+            return self.lost(node)
+        name, args = node.target, node.args
+        functional = name in FUNCTIONAL
+        if functional:
+            name, args = str(args[0]), args[1:]
+        rule = rule_of(name)
+        if rule is None:
+            raise Unsupported("has no rule")
+        self.lo.expected = self.expected(node)
+        given = [self.argument(a) for a in args]
+        result = rule(self.lo, *given, **{k: self.argument(v) for k, v in node.kwargs.items()})
+        if functional:
+            result = (None, *(result if isinstance(result, tuple) else (result,)))
+        self.fits(node, result)
+        return result
+
+    def lost(self, node: Node) -> Lowered:
+        """A constant tensor that the exporter wrote as memory: an input that both sides share."""
+        name = f"constant tensor {self.tensors}"
+        self.tensors += 1
+        shape = tuple(node.shape or ())
+        if self.lo.standins is not None:
+            self.lo.standins[name] = f"of shape {list(shape)} is the same on both sides"
+        zero = tuple(affine(0) for _ in shape)
+        return self.lo.hold(
+            Shard(
+                name, shape, shape, zero, node.dtype or "float32", trainable=False, kind="constant"
+            )
+        )
+
+    def part(self, whole: Any, index: object) -> Any:
+        if not isinstance(whole, tuple) or not isinstance(index, int):
+            raise Unsupported("a part of what has none")
+        found = whole[index]
+        if found is None:
+            raise Unsupported("a part that is no tensor")
+        return found
+
+    def expected(self, node: Node) -> list[tuple[Shape, str]]:
+        """Shape and element type of each result: of an operator with several, as its parts say."""
+        if node.shape is not None:
+            return [(tuple(node.shape), node.dtype or "")]
+        parts = self.parts.get(node.name, {})
+        found: list[tuple[Shape, str]] = [((), "")] * (max(parts, default=-1) + 1)
+        for index, part in parts.items():
+            if index >= 0:
+                found[index] = (tuple(part.shape or ()), part.dtype or "")
+        return found
+
+    def fits(self, node: Node, result: Any) -> None:
+        several = isinstance(result, tuple)
+        parts = {i: p.shape for i, p in self.parts.get(node.name, {}).items()}
+        wanted = parts if several else {0: node.shape}
+        for index, x in enumerate(result if several else (result,)):
+            shape = wanted.get(index)
+            if x is not None and shape is not None and x.shape != tuple(shape):
+                raise Unsupported(f"is lowered to {list(x.shape)}, the file says {shape}")
+
+    def argument(self, arg: Any) -> Any:
+        name = operand(arg)
+        if name is not None:
+            if self.known.get(name) is None:
+                raise Unsupported("an operand without a value")
+            return self.known[name]
+        if isinstance(arg, (list, tuple)):
+            return [self.argument(a) for a in arg]
+        return arg
+
+    def gap(self, node: Node, reason: str) -> Any:
+        """An operator that is not understood stands in the body under its own name."""
+        self.gaps.setdefault(node.target, f"{node.name}: {reason}")
+        inputs = []
+        for name in (*operands(node.args), *operands(node.kwargs)):
+            x = self.known.get(name)
+            inputs += [
+                y.number for y in (x if isinstance(x, tuple) else (x,)) if isinstance(y, Real)
+            ]
+        made = [self.lo.value(shape, dtype, node.target) for shape, dtype in self.expected(node)]
+        self.lo.append(node.target, inputs, [m.number for m in made], {})
+        return made[0] if node.shape is not None else tuple(made)
+
+    def wide(self, error: Narrow) -> Exception:
+        number = self.lo.origins.get(error.origin)
+        if number is None:
+            return InvalidInput(f"not supported: {error}", self.lo.source.cell)
+        return Wide(self.lo.shards[number].name, error.rows)
+
+    def result(self, x: object) -> int:
+        """The number of the value of an output (-1: it is none)."""
+        name = operand(x)
+        known = self.known.get(name or "")
+        if name is None or known is None or isinstance(known, tuple):
+            return -1
+        self.lo.source = Source(cell=f"output {name}")
+        try:
+            return self.lo.real(known).number
+        except (Unsupported, ShapeMismatch) as error:
+            if isinstance(error, Narrow) and self.setting.narrows:
+                raise
+            self.gaps.setdefault("an output", f"{name}: {error}")
+            made = self.lo.value(tuple(known.shape), known.dtype, name)
+            self.lo.append("output without a meaning", [], [made.number], {})
+            return made.number
+
+
+def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody:
+    """The graph as a body with the operators that ``outputs`` depend on;
+    raises `Wide` where the domain of an input is too wide."""
+    rank = _Rank(graph, setting)
+    try:
+        rank.run()
+        results = [rank.result(x) for x in outputs]
+    except Narrow as error:
+        raise rank.wide(error) from None
+    lo = rank.lo
+    return RankBody(
+        tuple(lo.values),
+        tuple(_needed(lo.ops, results)),
+        tuple(lo.shards),
+        tuple(lo.bound),
+        tuple(results),
+        tuple(rank.masks),
+        dict(rank.gaps),
+        tuple(rank.constants),
+        dict(lo.standins or {}),
+    )
+
+
+def _needed(ops: Sequence[Op], results: Sequence[int]) -> list[Op]:
+    """The operators that results depend on, in order; other ranks do not wait for the rest."""
+    wanted = set(results)
+    kept = []
+    for op in reversed(ops):
+        if wanted.intersection(op.outputs):
+            kept.append(op)
+            wanted.update(op.inputs)
+    return kept[::-1]

@@ -1,0 +1,177 @@
+"""Which part of which single-device tensor every rank holds: as stated, or inferred.
+
+Inferred is only: all of it on every rank, where the shapes are equal; a contiguous shard along the
+one dimension that is smaller, in the order of the ranks.  Ranks, heads and tensors of equal shape
+are never permuted.  What is inferred is an assumption of kind ``inferred``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.frontends.fx.records import Node
+from shardproof.frontends.fx.relations import InputRelation, Place
+
+Shape = tuple[int, ...]
+#: Names that exporters make of a number: a position, which says nothing of what the tensor is.
+NUMBERED: Final = re.compile(
+    r"^(?:primals|tangents|arg|args|p|l|_param_constant)_?\d+(?:[._]\d+)*$"
+)
+
+
+class Box(NamedTuple):
+    """A rank's part: of which tensor, its full shape, and where the part of every rank begins."""
+
+    name: str
+    full: Shape
+    starts: tuple[Shape, ...]
+
+
+def pieces(relation: InputRelation, name: str, full: Shape, part: Shape, ranks: int) -> list[Part]:
+    """The shares that a rank has of parts of a tensor, as boxes with their shapes."""
+    dim, found = relation.dim, []
+    for start, size in relation.pieces or ():
+        if dim >= len(full) or not size or size % ranks or start + size > full[dim]:
+            raise InvalidInput(
+                f"a piece of {size} from {start} of {list(full)} along dimension {dim}, over "
+                f"{ranks} ranks",
+                name,
+            )
+        share = size // ranks
+        starts = tuple(
+            tuple(start + rank * share if d == dim else 0 for d in range(len(full)))
+            for rank in range(ranks)
+        )
+        shape = tuple(share if d == dim else n for d, n in enumerate(full))
+        found.append(Part(Box(name, full, starts), shape))
+    total = sum(p.shape[dim] for p in found)
+    if part != tuple(total if d == dim else n for d, n in enumerate(full)):
+        raise InvalidInput(f"pieces of {total} positions in {list(part)}", name)
+    return found
+
+
+class Part(NamedTuple):
+    box: Box
+    shape: Shape
+
+
+class Placed(NamedTuple):
+    box: Box
+    assumed: tuple[Assumption, ...]
+
+
+def everywhere(name: str, shape: Shape, ranks: int) -> Box:
+    return Box(name, shape, ((0,) * len(shape),) * ranks)
+
+
+def along(name: str, full: Shape, part: Shape, dim: int, ranks: int) -> Box:
+    """Contiguous parts along a dimension, in the order of ranks."""
+    if dim >= len(full) or len(part) != len(full):
+        raise InvalidInput(f"has no dimension {dim} of {list(full)}", name)
+    expected = tuple(n // ranks if d == dim else n for d, n in enumerate(full))
+    if full[dim] % ranks or part != expected:
+        raise InvalidInput(
+            f"a shard of {list(full)} along dimension {dim} over {ranks} ranks, "
+            f"found a part of {list(part)}",
+            name,
+        )
+    starts = (
+        tuple(rank * part[dim] if d == dim else 0 for d in range(len(full)))
+        for rank in range(ranks)
+    )
+    return Box(name, full, tuple(starts))
+
+
+def stated(place: Place, name: str, full: Shape, part: Shape, ranks: int) -> Box:
+    """The box that the relations file says; raises `InvalidInput` where the shapes are others."""
+    if place.shard is not None:
+        return along(name, full, part, place.shard, ranks)
+    if place.starts is None:
+        if part != full:
+            raise InvalidInput(f"is all of {list(full)}, found {list(part)}", name)
+        return everywhere(name, full, ranks)
+    starts = tuple(tuple(start) for start in place.starts)
+    if len(starts) != ranks or any(
+        len(start) != len(full)
+        or len(part) != len(full)
+        or any(s + n > f for s, n, f in zip(start, part, full, strict=True))
+        for start in starts
+    ):
+        raise InvalidInput(
+            f"expected where a part of {list(part)} begins in {list(full)} on each of "
+            f"{ranks} ranks, found {[list(s) for s in starts]}",
+            name,
+        )
+    return Box(name, full, starts)
+
+
+def inferred(what: str, name: str, full: Shape, part: Shape, ranks: int) -> Placed:
+    """The one placement that the shapes allow; raises `InvalidInput` where there is none."""
+
+    def said(text: str) -> tuple[Assumption, ...]:
+        return (Assumption("inferred", name, "", f"{what} {name} is {text} (inferred by shape)"),)
+
+    if part == full:
+        if ranks == 1:
+            return Placed(everywhere(name, full, 1), ())
+        return Placed(everywhere(name, full, ranks), said("the same on every rank"))
+    other = [d for d in range(len(full)) if len(part) == len(full) and part[d] != full[d]]
+    if len(other) != 1 or part[other[0]] * ranks != full[other[0]]:
+        raise InvalidInput(
+            f"nothing says which part of {list(full)} the ranks' {list(part)} are: "
+            "state it in a relations file (--relations)",
+            name,
+        )
+    box = along(name, full, part, other[0], ranks)
+    return Placed(box, said(f"divided along dimension {other[0]} in the order of ranks"))
+
+
+def paired(
+    single: Sequence[Node], parallel: Sequence[Node], relations: Mapping[str, InputRelation]
+) -> tuple[dict[str, str], tuple[Assumption, ...]]:
+    """The single side's input that each of the parallel side's is, by name."""
+    known = {node.name for node in single}
+    unknown = sorted(relations.keys() - {node.name for node in parallel})
+    if unknown:
+        raise InvalidInput("the parallel side has no such input", f"inputs.{unknown[0]}")
+    found: dict[str, str] = {}
+    numbered: list[str] = []
+    for node in parallel:
+        said = relations.get(node.name)
+        own = node.name if said is None or said.of is None else said.of
+        if own not in known:
+            raise InvalidInput(
+                "the single side has no such input: say which one it is ([inputs] of = ...)", own
+            )
+        if (said is None or said.of is None) and NUMBERED.match(own):
+            numbered.append(own)
+        found[node.name] = own
+    text = (
+        f"{len(numbered)} inputs are paired by names that are only numbers ({numbered[0]} to "
+        f"{numbered[-1]}): by position"
+        if numbered
+        else ""
+    )
+    return found, ((Assumption("inferred", "inputs", "", text),) if numbered else ())
+
+
+def words(box: Box, part: Shape) -> str:
+    """A placement in words that follow a name."""
+    if box.full == part:
+        return "is the same on every rank" if len(box.starts) > 1 else "is all of it"
+    moving = [d for d in range(len(box.full)) if len({s[d] for s in box.starts}) > 1]
+    if len(moving) == 1:
+        starts = [s[moving[0]] for s in box.starts]
+        if starts == sorted(starts):
+            return f"is divided along dimension {moving[0]} in the order of ranks"
+    return f"is {list(part)} of {list(box.full)} from {[list(s) for s in box.starts]} on"
+
+
+def kind_of(dtype: str | None) -> str:
+    """Whether a tensor is of numbers, of integers or of truth values."""
+    name = dtype or "float32"
+    return "bool" if name == "bool" else "integer" if name.startswith(("int", "uint")) else "real"

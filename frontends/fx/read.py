@@ -1,0 +1,453 @@
+"""From two graphs, a file for each rank, to a plan: what the bounded child does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
+from shardproof.engine.plan_files import store
+from shardproof.frontends.fx import place, records, relations
+from shardproof.frontends.fx.cuts import interleaved
+from shardproof.frontends.fx.lower import RankBody, Setting, Wide, lower
+from shardproof.frontends.fx.masks import Masks, mask
+from shardproof.frontends.fx.place import Box, Part, Shape
+from shardproof.frontends.fx.programs import bases, mesh_of, programs
+from shardproof.frontends.fx.programs import place as placed
+from shardproof.frontends.fx.records import Graph, Node, operand
+from shardproof.frontends.fx.relations import OutputRelation, Relations
+from shardproof.frontends.graphs.mesh import Mesh
+from shardproof.frontends.untrusted.inert import printable
+
+
+def pair(single: str, parallel: str, stated: str) -> bytes:
+    """The plan of two sides, as bytes; ``stated``: a relations file (empty: none).  Made to be
+    called in a bounded child."""
+    said = relations.read(Path(stated)) if stated else Relations()
+    alone, ranks = side(Path(single)), side(Path(parallel))
+    if len(alone) != 1:
+        raise InvalidInput(
+            f"expected one graph of a single device, found {len(alone)}", printable(single, 400)
+        )
+    try:
+        return store.to_bytes(joined(alone[0], ranks, said))
+    except InvalidInput as error:
+        raise error.within(printable(parallel, 400)) from None
+
+
+def side(path: Path) -> list[Graph]:
+    """The graphs of a side in order of ranks."""
+    found = [records.read(file) for file in records.ranks(path)]
+    for number, graph in enumerate(found):
+        if len(found) > 1 and graph.rank != number:
+            raise InvalidInput(
+                f"expected the graph of rank {number}, found that of rank {graph.rank}",
+                printable(str(path), 400),
+            )
+    return found
+
+
+class Output(NamedTuple):
+    """An output that is compared: what the single side's node and the ranks' are, and how."""
+
+    name: str
+    single: str
+    parallel: str
+    said: OutputRelation | None
+
+
+# -- the plan ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairing:
+    """Both sides, and what is known of how they belong together."""
+
+    single: Graph
+    ranks: Sequence[Graph]
+    said: Relations
+    inputs: Mapping[str, Sequence[Part]]
+    outputs: Sequence[Output]
+
+    @property
+    def count(self) -> int:
+        return len(self.ranks)
+
+
+def joined(single: Graph, ranks: Sequence[Graph], said: Relations) -> Plan:
+    """The plan of a single-device graph and those of the ranks."""
+    _same_interface(ranks)
+    assumed: list[Assumption] = []
+    inputs = _inputs(single, ranks, said, assumed)
+    outputs = _outputs(single, ranks[0], said, assumed)
+    both = _Pairing(single, ranks, said, inputs, outputs)
+    alone, domains = _single(both, assumed)
+    masks = Masks(alone.masks, len(ranks))
+    bodies = [_rank(both, number, domains, masks) for number in range(len(ranks))]
+    masks.check([len(body.masks) for body in bodies])
+    assumed += masks.assumed()
+    assumed += _constants([alone, *bodies])
+    boxes = _results(both, alone, bodies[0], assumed)
+    mesh = mesh_of(bodies, [box for box in boxes if box is not None])
+    return Plan(
+        "plan",
+        programs([alone], Mesh((), ()), "single")[0],
+        programs(bodies, mesh, "ranks"),
+        microbatches=1,
+        notes=tuple(_notes([alone, *bodies])),
+        assumed=tuple(dict.fromkeys(assumed)),
+        expectations=tuple(_rows(both, alone, bodies, boxes, mesh)),
+    )
+
+
+def _same_interface(ranks: Sequence[Graph]) -> None:
+    first = [(n.name, n.shape, n.dtype) for n in ranks[0].inputs]
+    ends = [operand(x) for x in ranks[0].outputs]
+    for number, graph in enumerate(ranks):
+        if [(n.name, n.shape, n.dtype) for n in graph.inputs] != first:
+            raise InvalidInput("its inputs are others than those of rank 0", f"rank {number}")
+        if len(graph.outputs) != len(ends):
+            raise InvalidInput("its outputs are others than those of rank 0", f"rank {number}")
+
+
+def _shape(node: Node) -> Shape:
+    return tuple(node.shape or ())
+
+
+def _inputs(
+    single: Graph, ranks: Sequence[Graph], said: Relations, assumed: list[Assumption]
+) -> dict[str, list[Part]]:
+    """Where the ranks' parts of every input lie, by the parallel side's name: one, or several that
+    lie side by side."""
+    known = {node.name: node for node in single.inputs}
+    pairs, more = place.paired(single.inputs, ranks[0].inputs, said.inputs)
+    assumed += more
+    found = {}
+    for node in ranks[0].inputs:
+        own = known[pairs[node.name]]
+        if place.kind_of(own.dtype) != place.kind_of(node.dtype):
+            raise InvalidInput(
+                f"{node.dtype} on the parallel side, {own.dtype} on the single", own.name
+            )
+        relation = said.inputs.get(node.name)
+        if relation is not None and relation.pieces is not None:
+            found[node.name] = place.pieces(
+                relation, own.name, _shape(own), _shape(node), len(ranks)
+            )
+            text = (
+                f"input {node.name} has shares of {len(found[node.name])} pieces of dimension "
+                f"{relation.dim}, each divided in the order of ranks"
+            )
+            assumed.append(Assumption("stated", node.name, "--relations", text))
+            continue
+        if relation is not None:
+            box = place.stated(relation, own.name, _shape(own), _shape(node), len(ranks))
+            assumed.append(
+                Assumption(
+                    "stated",
+                    node.name,
+                    "--relations",
+                    f"input {node.name} {place.words(box, _shape(node))}",
+                )
+            )
+        else:
+            box, inferred = place.inferred("input", own.name, _shape(own), _shape(node), len(ranks))
+            _refuse_several(single, ranks[0], own, node)
+            assumed += inferred
+        found[node.name] = [Part(box, _shape(node))]
+    return found
+
+
+def _refuse_several(single: Graph, ranks: Graph, own: Node, node: Node) -> None:
+    """Raise `InvalidInput` where a contiguous shard is not the only placement that fits."""
+    for dim, (full, part) in enumerate(zip(_shape(own), _shape(node), strict=True)):
+        cut = interleaved(single, ranks, full, part)
+        if cut is not None:
+            starts = [sum(cut[:i]) for i in range(len(cut))]
+            pieces = [list(p) for p in zip(starts, cut, strict=True)]
+            raise InvalidInput(
+                f"two placements fit, state one in a relations file (--relations): shard = {dim}, "
+                f"or dim = {dim}, pieces = {pieces}",
+                f'inputs."{node.name}"',
+            )
+
+
+def _outputs(
+    single: Graph, ranks: Graph, said: Relations, assumed: list[Assumption]
+) -> list[Output]:
+    """The outputs that are compared: those that the relations name, or all, by position."""
+    if said.outputs:
+        for relation in said.outputs:
+            for graph, name in ((single, relation.single), (ranks, relation.parallel)):
+                if name not in {node.name for node in graph.nodes}:
+                    raise InvalidInput("no node has this name", f"outputs, {name}")
+        return [Output(o.single, o.single, o.parallel, o) for o in said.outputs]
+    own, others = single.outputs, ranks.outputs
+    if len(own) == len(others):
+        names = [(operand(a), operand(b)) for a, b in zip(own, others, strict=True)]
+    else:
+        names = _leading(single, ranks)
+        assumed.append(
+            Assumption(
+                "inferred",
+                "outputs",
+                "",
+                f"of {len(own)} outputs of the single side and {len(others)} of the parallel one "
+                f"the first {len(names)} are compared, by position; the others are none of the "
+                "same name",
+            )
+        )
+    found = dict.fromkeys((a, b) for a, b in names if a is not None and b is not None)
+    if not found:
+        raise InvalidInput("no outputs to compare: name them in a relations file ([[outputs]])")
+    if all(a == b for a, b in found) is False:
+        assumed.append(
+            Assumption("inferred", "outputs", "", "outputs are paired by position (inferred)")
+        )
+    return [Output(a, a, b, None) for a, b in found]
+
+
+def _leading(single: Graph, ranks: Graph) -> list[tuple[str | None, str | None]]:
+    """Outputs before the first one whose name is another, or that only hands an input on: what
+    follows is what an exporter keeps for the derivative."""
+    inputs = {node.name for node in (*single.inputs, *ranks.inputs)}
+    found: list[tuple[str | None, str | None]] = []
+    for x, y in zip(single.outputs, ranks.outputs, strict=False):
+        a, b = operand(x), operand(y)
+        if a != b or a is None or a in inputs:
+            break
+        found.append((a, b))
+    return found
+
+
+# -- sides -------------------------------------------------------------------------------------
+
+
+def _shard(node: Node, shape: Shape, box: Box, rank: int, domain: tuple[int, int] | None) -> Shard:
+    return Shard(
+        box.name,
+        box.full,
+        shape,
+        tuple(affine(n) for n in box.starts[rank]),
+        node.dtype or "float32",
+        trainable=False,
+        kind="batch",
+        domain=domain,
+    )
+
+
+def _single(
+    both: _Pairing, assumed: list[Assumption]
+) -> tuple[RankBody, dict[str, tuple[int, int]]]:
+    """The single side as a body, with domains of ids as its lookups need them."""
+    domains: dict[str, tuple[int, int]] = dict(both.said.domains)
+    groups = _groups([both.single], {})
+    for _ in range(len(both.single.inputs) + 1):
+        try:
+            body = lower(
+                both.single,
+                Setting(
+                    lambda node: [
+                        _shard(
+                            node,
+                            _shape(node),
+                            place.everywhere(node.name, _shape(node), 1),
+                            0,
+                            _domain(node, domains.get(node.name)),
+                        )
+                    ],
+                    lambda number, shape: mask(number, place.everywhere("", shape, 1), shape, 0),
+                    groups,
+                    both.said.constants,
+                    narrows=True,
+                ),
+                [{"n": output.single} for output in both.outputs],
+            )
+        except Wide as error:
+            if error.name in domains:
+                low, high = domains[error.name]
+                raise InvalidInput(
+                    f"ids from {low} to {high - 1} choose among {error.rows} rows", error.name
+                ) from None
+            domains[error.name] = (0, error.rows)
+            assumed.append(
+                Assumption(
+                    "inferred",
+                    error.name,
+                    "",
+                    f"ids {error.name} choose rows that exist: they are from 0 to {error.rows - 1}",
+                )
+            )
+        else:
+            return body, domains
+    raise InvalidInput("domains of ids that do not settle")
+
+
+def _domain(node: Node, known: tuple[int, int] | None) -> tuple[int, int] | None:
+    return (0, 2) if node.dtype == "bool" else known
+
+
+def _rank(
+    both: _Pairing, rank: int, domains: Mapping[str, tuple[int, int]], masks: Masks
+) -> RankBody:
+    graph = both.ranks[rank]
+
+    def held(node: Node) -> list[Shard]:
+        return [
+            _shard(node, part.shape, part.box, rank, _domain(node, domains.get(part.box.name)))
+            for part in both.inputs[node.name]
+        ]
+
+    def drawn(number: int, shape: Shape) -> Shard:
+        return mask(number, masks.box(number, shape), shape, rank)
+
+    setting = Setting(held, drawn, _groups(both.ranks, both.said.groups, rank), both.said.constants)
+    return lower(graph, setting, _asked(both, rank))
+
+
+def _asked(both: _Pairing, rank: int) -> list[object]:
+    """The outputs of a rank that are compared: of the same name as rank 0's, or at its place."""
+    first = [operand(x) for x in both.ranks[0].outputs]
+    own = both.ranks[rank].outputs
+    names = {node.name for node in both.ranks[rank].nodes}
+    found: list[object] = []
+    for output in both.outputs:
+        if output.parallel in first:
+            found.append(own[first.index(output.parallel)])
+        elif output.parallel in names:
+            found.append({"n": output.parallel})
+        else:
+            raise InvalidInput(f"has no node {output.parallel}", f"rank {rank}")
+    return found
+
+
+def _groups(
+    graphs: Sequence[Graph], said: Mapping[str, list[list[int]]], rank: int = 0
+) -> dict[str, tuple[int, ...]]:
+    """Ranks of every group by its name: as stated, or all ranks."""
+    every = tuple(range(len(graphs)))
+    found: dict[str, tuple[int, ...]] = _AllRanks(every)
+    for name, groups in said.items():
+        own = [tuple(g) for g in groups if rank in g]
+        members = [r for g in groups for r in g]
+        if len(own) != 1 or sorted(members) != list(every):
+            raise InvalidInput(
+                f"expected groups in which each of {len(every)} ranks is once", f"groups.{name}"
+            )
+        found[name] = own[0]
+    return found
+
+
+class _AllRanks(dict[str, tuple[int, ...]]):
+    """Names of groups of which nothing is said are of all ranks."""
+
+    def __init__(self, every: tuple[int, ...]) -> None:
+        super().__init__()
+        self.every = every
+
+    def __missing__(self, name: str) -> tuple[int, ...]:
+        return self.every
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def _constants(bodies: Sequence[RankBody]) -> list[Assumption]:
+    """What the graphs do not say, or the reader takes for something else."""
+    names = dict.fromkeys(name for body in bodies for name in body.constants)
+    others = {what: how for body in bodies for what, how in body.standins.items()}
+    return [Assumption("stand-in", what, "", f"{what} {how}") for what, how in others.items()] + [
+        Assumption(
+            "not captured", name, "", f"constant {name}, whose value the file does not have, is 0"
+        )
+        for name in names
+    ]
+
+
+def _notes(bodies: Sequence[RankBody]) -> list[str]:
+    return list(
+        dict.fromkeys(
+            f"{name} is not understood ({why})"
+            for body in bodies
+            for name, why in body.gaps.items()
+        )
+    )
+
+
+# -- expectations ------------------------------------------------------------------------------
+
+
+def _results(
+    both: _Pairing, alone: RankBody, first: RankBody, assumed: list[Assumption]
+) -> list[Box | None]:
+    """Where the ranks' parts of every compared output lie; None: it is no tensor."""
+    found: list[Box | None] = []
+    for number, output in enumerate(both.outputs):
+        own, other = alone.outputs[number], first.outputs[number]
+        if own < 0 or other < 0:
+            found.append(None)
+            continue
+        full, part = alone.values[own].shape, first.values[other].shape
+        if output.said is not None and (output.said.said() or output.said.sum):
+            found.append(place.stated(output.said, output.name, full, part, both.count))
+            continue
+        box, text = place.inferred("output", output.name, full, part, both.count)
+        assumed += text
+        found.append(box)
+    return found
+
+
+def _rows(
+    both: _Pairing,
+    alone: RankBody,
+    bodies: Sequence[RankBody],
+    boxes: Sequence[Box | None],
+    mesh: Mesh,
+) -> list[Expectation]:
+    """One row for every output and program."""
+    rows = []
+    for number, (output, box) in enumerate(zip(both.outputs, boxes, strict=True)):
+        if box is None:
+            continue
+        single = (Addend(0, 0, alone.outputs[number]),)
+        summed = output.said is not None and output.said.sum
+        for index, base in enumerate(bases(mesh)):
+            over = (
+                tuple((name, "partial") for name, extent, _ in mesh.axes() if extent > 1)
+                if summed and mesh.extents
+                else ()
+            )
+            held = (Addend(index, 0, bodies[base].outputs[number], over=over),)
+            offset = tuple(
+                placed(tuple(start[d] for start in box.starts), mesh, base)
+                for d in range(len(box.full))
+            )
+            name = (
+                output.name
+                if output.parallel == output.name
+                else f"{output.name} = {output.parallel}"
+            )
+            rows.append(Expectation("output", name, single, held, offset))
+    if not rows:
+        raise InvalidInput("no output is a tensor")
+    return rows
+
+
+def alone(path: str) -> bytes:
+    """One side as the parallel side of a plan without a single one, as bytes."""
+    ranks = side(Path(path))
+    _same_interface(ranks)
+    outputs = [Output(n, n, n, None) for n in map(operand, ranks[0].outputs) if n is not None]
+    boxes = {
+        node.name: [Part(place.everywhere(node.name, _shape(node), len(ranks)), _shape(node))]
+        for node in ranks[0].inputs
+    }
+    both = _Pairing(ranks[0], ranks, Relations(), boxes, outputs)
+    bodies = [_rank(both, number, {}, Masks((), len(ranks))) for number in range(len(ranks))]
+    made = programs(bodies, mesh_of(bodies, []), "ranks")
+    return store.to_bytes(Plan("plan", Program("none", (), ()), made, microbatches=1))

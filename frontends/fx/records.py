@@ -1,0 +1,183 @@
+"""The graphs as the files hold them: nodes in order, strictly typed; nothing is interpreted here.
+
+A file is one rank's graph, JSON or JSON compressed by gzip::
+
+    {"rank": 0, "direction": "fw", "gid": 0, "nodes": [
+      {"name": "x", "op": "placeholder", "target": "x", "args": [], "kwargs": {},
+       "shape": [2, 4], "dtype": "float32", "src": null},
+      {"name": "y", "op": "call_function", "target": "aten.exp.default", "args": [{"n": "x"}], ...},
+      {"name": "output", "op": "output", "target": "output", "args": [[{"n": "y"}]], ...}]}
+
+Invariants of what `read` returns: names are given once and before they are read; shapes are
+sizes; there is one output node, the last one.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.untrusted.inert import printable
+
+#: Files that are larger, unpacked, are refused; as are graphs of more nodes.
+MOST_BYTES: Final = 256 << 20
+MOST_NODES: Final = 1 << 18
+MOST_ELEMENTS: Final = 1 << 50
+MOST_RANKS: Final = 1 << 12
+_GZIP: Final = b"\x1f\x8b"
+#: The number of a rank in a file name: fw.g0.r3.json.gz, rank3.json, r3.json.
+_RANK: Final = re.compile(r"(?:^|[._-])(?:r|rank)[._-]?(\d+)\.json(?:\.gz)?$")
+
+PLACEHOLDER, CALL, CONSTANT, OUTPUT = "placeholder", "call_function", "get_attr", "output"
+OPS: Final = frozenset({PLACEHOLDER, CALL, CONSTANT, OUTPUT})
+
+
+class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One node; operands are ``{"n": name}`` anywhere in ``args`` and ``kwargs``."""
+
+    name: str
+    op: str
+    target: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    shape: list[int] | None = None
+    dtype: str | None = None
+    src: str | None = None
+
+
+class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One rank's graph."""
+
+    rank: int
+    nodes: list[Node]
+    direction: str | None = None
+    gid: int | None = None
+
+    @property
+    def inputs(self) -> list[Node]:
+        return [node for node in self.nodes if node.op == PLACEHOLDER]
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What the output node names, in order: each an operand, or something that is none."""
+        given = self.nodes[-1].args[0] if self.nodes[-1].args else []
+        return list(given) if isinstance(given, list) else [given]
+
+
+def operand(x: object) -> str | None:
+    """The node that an argument names."""
+    if isinstance(x, dict) and len(x) == 1 and isinstance(x.get("n"), str):
+        return str(x["n"])
+    return None
+
+
+def operands(x: object) -> Iterator[str]:
+    """All nodes that an argument names, in order."""
+    name = operand(x)
+    if name is not None:
+        yield name
+    elif isinstance(x, (list, tuple)):
+        for item in x:
+            yield from operands(item)
+    elif isinstance(x, dict):
+        for item in x.values():
+            yield from operands(item)
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def ranks(path: Path) -> list[Path]:
+    """The files of the ranks in order: a file alone, or those of a folder, numbered from 0."""
+    name = printable(str(path), 400)
+    if not path.is_dir():
+        return [path]
+    found: dict[int, Path] = {}
+    for file in sorted(path.iterdir()):
+        number = _RANK.search(file.name)
+        if number is None:
+            continue
+        rank = int(number[1])
+        if rank in found:
+            raise InvalidInput(
+                f"expected one graph of rank {rank}, found {found[rank].name} and {file.name}", name
+            )
+        found[rank] = file
+    if not found or sorted(found) != list(range(len(found))) or len(found) > MOST_RANKS:
+        raise InvalidInput(
+            f"expected files of ranks 0 to n (such as r0.json.gz), found ranks {sorted(found)}",
+            name,
+        )
+    return [found[rank] for rank in sorted(found)]
+
+
+def read(path: Path) -> Graph:
+    """The graph in a file; raises `UnreadablePlan` naming the file and the node."""
+    name = printable(str(path), 400)
+    try:
+        graph = msgspec.json.decode(_unpacked(path), type=Graph)
+        _check(graph)
+    except OSError as error:
+        raise UnreadablePlan(f"expected a readable file, found: {error.strerror}", name) from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise UnreadablePlan(f"expected a graph in JSON, found: {error}", name) from None
+    except InvalidInput as error:
+        raise UnreadablePlan(str(error), name) from None
+    return graph
+
+
+def _unpacked(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if data[:2] == _GZIP:
+        try:
+            unpacker = zlib.decompressobj(wbits=31)
+            data = unpacker.decompress(data, MOST_BYTES + 1)
+        except zlib.error as error:
+            raise InvalidInput(f"is no gzip: {error}") from None
+        if len(data) <= MOST_BYTES and not unpacker.eof:
+            raise InvalidInput("is gzip that ends early")
+    if len(data) > MOST_BYTES:
+        raise InvalidInput(f"is larger than {MOST_BYTES >> 20} MiB")
+    return data
+
+
+def _check(graph: Graph) -> None:
+    if not 0 <= graph.rank < MOST_RANKS:
+        raise InvalidInput(f"rank {graph.rank}")
+    if not graph.nodes or len(graph.nodes) > MOST_NODES:
+        raise InvalidInput(f"{len(graph.nodes)} nodes, expected 1 to {MOST_NODES}")
+    known: set[str] = set()
+    for node in graph.nodes:
+        where = f"node {printable(node.name, 80)}"
+        if node.op not in OPS:
+            raise InvalidInput(
+                f"a node of kind {printable(node.op, 80)}, expected {sorted(OPS)}", where
+            )
+        if node.name in known:
+            raise InvalidInput("is given twice", where)
+        for name in (*operands(node.args), *operands(node.kwargs)):
+            if name not in known:
+                raise InvalidInput(f"reads {printable(name, 80)}, which is not given before", where)
+        _sizes(node, where)
+        known.add(node.name)
+    ends = [i for i, node in enumerate(graph.nodes) if node.op == OUTPUT]
+    if ends != [len(graph.nodes) - 1]:
+        raise InvalidInput("expected one output node, the last one")
+
+
+def _sizes(node: Node, where: str) -> None:
+    count = 1
+    for size in node.shape or ():
+        count *= size
+        if not 0 <= size <= MOST_ELEMENTS or count > MOST_ELEMENTS:
+            raise InvalidInput(f"a shape of {printable(str(node.shape), 80)}", where)
+    if node.op == PLACEHOLDER and (node.shape is None or node.dtype is None):
+        raise InvalidInput("an input without shape or element type", where)

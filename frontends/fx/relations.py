@@ -1,0 +1,112 @@
+"""What the user says about two graphs: where inputs lie, which outputs are compared, groups.
+
+A relations file is TOML, read strictly; `docs/graphs.md` describes it::
+
+    [inputs."p9.10"]          # of the parallel side
+    of = "p9.10"              # the single side's input; without it, the one of this name
+    shard = 1                 # or: replicated = true; or: starts = [[0, 0], [0, 1536]]
+    # or, of a fused weight (q, k, v): dim = 1, pieces = [[0, 2048], [2048, 512], [2560, 512]]
+
+    [[outputs]]
+    single = "add_1"
+    parallel = "add_3"        # and, if it is not all of it: shard = 0, starts = ..., sum = true
+
+    [groups]
+    "12" = [[0, 1]]
+
+    [domains]
+    tokens = [0, 98304]
+
+    [constants]
+    _tensor_constant0 = 0
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.storage import files
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
+
+
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the ranks' boxes of a tensor lie: one of the three (an output: or none, all of it)."""
+
+    replicated: bool = False
+    shard: Count | None = None
+    starts: list[list[Count]] | None = None
+
+    def said(self) -> int:
+        return int(self.replicated) + (self.shard is not None) + (self.starts is not None)
+
+
+class InputRelation(Place, frozen=True, forbid_unknown_fields=True):
+    """``pieces``: (start, size) of parts of the single side's tensor along dimension ``dim``, each
+    divided along it in the order of ranks; a rank has its share of each, side by side."""
+
+    of: str | None = None
+    pieces: list[tuple[Count, Count]] | None = None
+    dim: Count = 0
+
+    def said(self) -> int:
+        return super().said() + (self.pieces is not None)
+
+
+class OutputRelation(Place, frozen=True, forbid_unknown_fields=True):
+    """``sum``: the single device's value is the sum over all ranks, and somebody must still take
+    it; the user expects that."""
+
+    single: str = ""
+    parallel: str = ""
+    sum: bool = False
+
+
+class Relations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    inputs: dict[str, InputRelation] = {}
+    outputs: list[OutputRelation] = []
+    groups: dict[str, list[list[Count]]] = {}
+    domains: dict[str, tuple[int, int]] = {}
+    constants: dict[str, int | float] = {}
+
+
+def read(path: Path) -> Relations:
+    """The relations in a file; raises `InvalidInput` naming the file and the key."""
+    try:
+        text = files.contents(path, files.SETTINGS_BYTES).decode()
+        found = msgspec.convert(tomllib.loads(text), Relations, strict=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror}", str(path)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"is no TOML: {error}", str(path)) from error
+    except msgspec.ValidationError as error:
+        raise InvalidInput(str(error), str(path)) from error
+    try:
+        _check(found)
+    except InvalidInput as error:
+        raise error.within(str(path)) from None
+    return found
+
+
+def _check(found: Relations) -> None:
+    for name, place in found.inputs.items():
+        if place.said() != 1:
+            raise InvalidInput(
+                "expected one placement (replicated = true, shard = DIMENSION, starts or pieces), "
+                f"found {place.said()}",
+                f"inputs.{name}",
+            )
+    for number, output in enumerate(found.outputs):
+        where = f"outputs {number}"
+        if not output.single or not output.parallel:
+            raise InvalidInput("expected names of a single and a parallel output", where)
+        if output.said() > 1 or (output.sum and output.said()):
+            raise InvalidInput("expected at most one placement", where)
+    for name, (low, high) in found.domains.items():
+        if low >= high:
+            raise InvalidInput(f"an empty domain {[low, high]}", f"domains.{name}")

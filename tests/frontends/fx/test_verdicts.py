@@ -1,0 +1,113 @@
+"""Graphs of ranks: right ones are proved, wrong ones are not, what is not understood is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import shardproof
+from tests.frontends.fx.graphs import (
+    HALVES,
+    Change,
+    argument,
+    model,
+    ref,
+    steps,
+    target,
+    write,
+)
+
+
+def verdict(
+    tmp_path: Path, ranks: int, *changes: Change, which: Sequence[int] | None = None, more: str = ""
+) -> shardproof.Result:
+    single = write(tmp_path / "single", [model()])
+    graphs = [model(rank, ranks) for rank in range(ranks)]
+    for change in changes:
+        for rank in range(ranks) if which is None else which:
+            change(graphs[rank])
+    parallel = write(tmp_path / "parallel", graphs)
+    relations = None
+    if more:
+        relations = tmp_path / "relations.toml"
+        relations.write_text(more)
+    return shardproof.verify(
+        single, parallel, relations=relations, out=tmp_path / "run", cache=False
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_right_graph_is_proved_without_relations(tmp_path: Path, ranks: int) -> None:
+    result = verdict(tmp_path, ranks)
+    assert result.verdict == "proved", result.reason
+    assert {c.name for c in result.conclusions if c.kind == "output"} == {"loss", "kept"}
+    said = result.assumptions
+    assert (
+        "input down is divided along dimension 1 in the order of ranks (inferred by shape)" in said
+    )
+    assert "ids ids choose rows that exist: they are from 0 to 7" in said
+    assert any("random operator 0 drops the same elements" in text for text in said)
+    assert shardproof.check(tmp_path / "run").ok
+
+
+WRONG: dict[str, Change] = {
+    "lower bound of the mask": argument("lt", 1, 1),
+    "upper bound of the mask": argument("ge", 1, 7),
+    "what is subtracted from ids": argument("sub", 1, 1),
+    "scale": argument("scaled", 1, 0.25),
+    "dropped bias": argument("add", 1, ref("mm")),
+    "dropout": argument("dropout", 1, 0.5),
+    "activation": target("gelu", "aten.silu.default"),
+    "no all-reduce": argument("y_wait", 0, ref("mm_1")),
+    "no mask": argument("x_sum", 0, ref("rows")),
+    "second output": argument("output", 0, [ref("loss"), ref("gelu")]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_graph_is_not_proved(tmp_path: Path, what: str) -> None:
+    result = verdict(tmp_path, 2, WRONG[what])
+    assert result.verdict in ("refuted", "inconclusive"), result.reason
+    if what in ("scale", "dropped bias", "no all-reduce", "activation", "second output", "dropout"):
+        assert result.verdict == "refuted", result.reason
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_that_is_wrong_is_found(tmp_path: Path, rank: int) -> None:
+    assert verdict(tmp_path, 2, WRONG["scale"], which=[rank]).verdict == "refuted"
+
+
+def test_a_partial_output_is_proved_only_where_it_is_expected(tmp_path: Path) -> None:
+    row = '[[outputs]]\nsingle = "mm_1"\nparallel = "mm_1"\n'
+    (tmp_path / "said").mkdir()
+    (tmp_path / "unsaid").mkdir()
+    assert verdict(tmp_path / "unsaid", 2, more=row).verdict == "refuted"
+    assert verdict(tmp_path / "said", 2, more=row + "sum = true\n").verdict == "proved"
+
+
+def test_an_operator_without_a_rule_is_inconclusive_by_name(tmp_path: Path) -> None:
+    result = verdict(tmp_path, 2, target("gelu", "my.own.default"))
+    assert result.verdict == "inconclusive"
+    assert "my.own.default" in result.reason
+
+
+@pytest.mark.parametrize(("mean", "expected"), [(0.5, "proved"), (1.0, "refuted")])
+def test_steps_that_are_added_up(tmp_path: Path, mean: float, expected: str) -> None:
+    """The mean of two steps is half of their sum; two inputs are halves of one."""
+    relations = tmp_path / "relations.toml"
+    relations.write_text(HALVES)
+    single = write(tmp_path / "single", [steps(1)])
+    parallel = write(tmp_path / "parallel", [steps(2, mean)])
+    result = shardproof.verify(single, parallel, relations=relations, out=tmp_path / "run")
+    assert result.verdict == expected, result.reason
+    assert shardproof.check(tmp_path / "run").ok
+
+
+def test_inputs_without_a_counterpart_are_refused_by_name(tmp_path: Path) -> None:
+    single = write(tmp_path / "single", [steps(1)])
+    parallel = write(tmp_path / "parallel", [steps(2)])
+    result = shardproof.verify(single, parallel, out=tmp_path / "run")
+    assert result.verdict == "invalid input"
+    assert "arg1_1: the single side has no such input" in result.reason
