@@ -273,4 +273,6 @@ def _full(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 @operator("onehot", "b s -> b s v!", "ids", "start:position size:integer", data=(0,))
 def _onehot(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """1 where an id is ``start`` plus the position along a new last dimension, else 0."""
+    if integer(attrs, "size") < 0:
+        raise ShapeMismatch(f"a one-hot of {attrs['size']} classes")
     return [r.onehot(inputs[0], position(attrs, "start"), integer(attrs, "size"))]

@@ -93,6 +93,11 @@ def decide(
         return Decision("proved", "", notes)
     if result.faults:
         return Decision("refuted", "", (*listed(diagnosis or result.faults), *notes))
+    stand_in = next((a for a in result.plan.assumed if a.kind == "stand-in"), None)
+    if simulation is not None and simulation.differs and stand_in is not None:
+        # The values are those of what stands there; the program's own may not differ.
+        reason = f"the sides differ where {stand_in.text}; what it stands for may make them equal"
+        return Decision("inconclusive", reason, (*listed(diagnosis), *notes))
     if simulation is not None and simulation.differs:
         other = tuple(f for f in notes if f.kind != "definedness")
         first = listed(diagnosis) or confirmed(result, simulation)
