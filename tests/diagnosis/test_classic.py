@@ -21,7 +21,7 @@ SAMPLE = (
 )
 
 #: Where the first divergent operator is not the one that an engineer would name.
-MISPLACED = {"vocabulary-replicated", "ulysses-back"}
+MISPLACED = {"vocabulary-replicated", "ulysses-back", "context-keys"}
 
 #: What is refuted, but without the cause's name.
 UNNAMED = {
