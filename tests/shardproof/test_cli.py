@@ -20,7 +20,7 @@ from shardproof import api, cli
 from shardproof.checker import CheckResult
 from shardproof.checker.result import Problem
 from shardproof.cluster.settings import ExecutorName, Settings
-from shardproof.commands import ci
+from shardproof.commands import capture, ci
 from shardproof.engine.plan_files import store
 from shardproof.frontends.zoo import MODELS
 from shardproof.inputs.assume import Assumptions
@@ -155,7 +155,7 @@ def test_the_command_line_and_python_have_the_same_options() -> None:
     shown = {
         p.name: given[p.name] for p in command.params if isinstance(p, click.Option) and p.name
     }
-    for name in ("as_json", *ci.NAMES):
+    for name in ("as_json", *ci.NAMES, *capture.NAMES):
         del shown[name]
     python = inspect.signature(shardproof.verify).parameters
     keywords = {n: p.default for n, p in python.items() if p.kind is p.KEYWORD_ONLY}
