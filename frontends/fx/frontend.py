@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
-from shardproof.frontends.fx.records import ranks
+from shardproof.frontends.fx.records import RANK
 from shardproof.frontends.untrusted.child import run_bounded
 from shardproof.frontends.untrusted.head import unpacked
 
@@ -27,7 +27,7 @@ class Fx:
 
     def accepts(self, path: Path, head: bytes) -> bool:
         if path.is_dir():
-            return any(ranks_of(path))
+            return has_ranks(path)
         return bool(_BEGINS.match(unpacked(head)))
 
     def read_pair(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Plan:
@@ -39,9 +39,9 @@ class Fx:
         return store.from_bytes(run_bounded("shardproof.frontends.fx.read:alone", [str(path)]))
 
 
-def ranks_of(folder: Path) -> list[Path]:
-    """Files of ranks in a folder; none: it holds something else."""
-    return ranks(folder) if any(folder.glob("*.json")) or any(folder.glob("*.json.gz")) else []
+def has_ranks(folder: Path) -> bool:
+    """Whether a folder has files of ranks, by their names."""
+    return any(RANK.search(file.name) for file in folder.iterdir())
 
 
 FRONTEND = Fx()

@@ -33,7 +33,7 @@ MOST_ELEMENTS: Final = 1 << 50
 MOST_RANKS: Final = 1 << 12
 _GZIP: Final = b"\x1f\x8b"
 #: The number of a rank in a file name: fw.g0.r3.json.gz, rank3.json, r3.json.
-_RANK: Final = re.compile(r"(?:^|[._-])(?:r|rank)[._-]?(\d+)\.json(?:\.gz)?$")
+RANK: Final = re.compile(r"(?:^|[._-])(?:r|rank)[._-]?(\d+)\.json(?:\.gz)?$")
 
 PLACEHOLDER, CALL, CONSTANT, OUTPUT = "placeholder", "call_function", "get_attr", "output"
 OPS: Final = frozenset({PLACEHOLDER, CALL, CONSTANT, OUTPUT})
@@ -101,7 +101,7 @@ def ranks(path: Path) -> list[Path]:
         return [path]
     found: dict[int, Path] = {}
     for file in sorted(path.iterdir()):
-        number = _RANK.search(file.name)
+        number = RANK.search(file.name)
         if number is None:
             continue
         rank = int(number[1])
