@@ -6,6 +6,7 @@ unless the domain of the labels, which the user states, does not have them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -153,12 +154,12 @@ def _joined_loss(lo: Lowering, logs: Lowered, target: Joined, reduction: int, ig
     return (total if reduction == SUM else lo.div(total, count)), count
 
 
-class Unmoved:
+class Unmoved(ABC):
     """A gradient of log-probabilities: its only reader is the derivative of log-softmax."""
 
+    @abstractmethod
     def through_log_softmax(self, lo: Lowering, y: Lowered) -> Any:
         """The gradient of what the log-softmax ``y`` was taken of: (softmax - onehot) * each."""
-        raise NotImplementedError
 
     def reshape(self, shape: tuple[int, ...]) -> Any:
         raise Unsupported("a view of the gradient of log-probabilities")
