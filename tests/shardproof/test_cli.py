@@ -523,7 +523,7 @@ def test_version_and_help(run: Run) -> None:
     assert run("--version").stdout == f"shardproof {metadata.version('shardproof')}\n"
     for args in (["--help"], ["verify", "-h"], ["plan", "-h"], ["inspect", "-h"], ["check", "-h"]):
         outcome = run(*args)
-        assert outcome.exit_code == 0
+        assert outcome.exit_code == 0, outcome.output
         assert outcome.stdout.startswith("Usage: ")
     assert run("prove").exit_code == 3
     assert run().exit_code == 3
