@@ -3,8 +3,8 @@
 Signatures and parameters are those of nnScaler's function registry (``graph/parser/mapping.py``,
 ``graph/function/function.py`` and ``runtime/function/function.py`` of its main branch) and of
 PyTorch 2.  `frontends.nnscaler.calls` says how a row is written.  What draws random numbers
-(``rand``, ``randn``, dropout), has no particular content (``empty``) or writes into its operand
-(``fill_``, ``setitem``) is in no row.
+(``rand``, ``randn``; dropout is understood), has no particular content (``empty``) or writes into
+its operand (``fill_``, ``setitem``) is in no row.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from shardproof.frontends.nnscaler import draws
 from shardproof.frontends.nnscaler import lowerings as low
 from shardproof.frontends.nnscaler.calls import Function, Rewrite, function, rewritten
 
@@ -135,9 +136,9 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
         low.cast, "tensor dtype device non_blocking copy memory_format other dtype_or_device"
     ),
     f"{_RUNTIME}.to": rewritten(low.cast, "tensor dtype_or_device dtype"),
-    # Dropout that does nothing, and constants.
-    f"{_FUNCTIONAL}.dropout": rewritten(low.dropout, "input p training inplace"),
-    f"{_RUNTIME}.nndropout": rewritten(low.dropout, "input p inplace"),
+    # Dropout, and constants.
+    f"{_FUNCTIONAL}.dropout": rewritten(draws.dropout, "input p training inplace"),
+    f"{_RUNTIME}.nndropout": rewritten(draws.dropout, "input p inplace"),
     f"{_RUNTIME}.zeros": low.constant_of(0),
     f"{_RUNTIME}.ones": low.constant_of(1),
     f"{_RUNTIME}.full": low.constant_of(None),
@@ -151,6 +152,10 @@ BY_NAME: Final[Mapping[str, Function]] = {
     "create_mask": function("create_mask", "tokens: h:"),
     "apply_mask": function("apply_mask", "x: mask:"),
     "apply_rotary_emb": function("apply_rotary_emb", "xq: xk: freqs_cis:"),
+    "self_attention": rewritten(
+        draws.self_attention, "query qkv_proj qkv_bias out_proj h scale dropout_p mask"
+    ),
+    "feedforward": rewritten(draws.feedforward, "x proj1 proj1_bias proj2 dropout is_training"),
     "gate_fw": function(
         "gate_fw", "x: weight: bias:? n_groups topk_groups topk route_scale score_func"
     ),

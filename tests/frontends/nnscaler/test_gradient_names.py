@@ -16,11 +16,10 @@ from torch import Tensor
 
 from shardproof.engine.plan.ir import Plan
 from shardproof.frontends.nnscaler.assumed import BEFORE_ADAPTER
-from shardproof.frontends.nnscaler.convert import REPLICA, convert
 from tests.faults.plans import verify
 from tests.frontends.lockstep import World
 from tests.frontends.plan_generator import Plans, plans
-from tests.frontends.plan_judge import judged
+from tests.frontends.plan_judge import judged, paired
 from tests.frontends.plan_records import viewed
 
 RANKS = (0, 1)
@@ -84,14 +83,7 @@ def test_generated_code_starts_from_what_has_the_name(twice: bool, times: int) -
 
 def read(made: Plans, folder: Path, *, as_recorded: bool) -> Plan:
     one, many = viewed(made.single, folder, "single"), viewed(made.parallel, folder, "parallel")
-    single, parallel = (
-        convert(one, single=True),
-        convert(many, single=False, as_recorded=as_recorded),
-    )
-    return Plan(
-        "generated", single.programs[0], parallel.programs, parallel.microbatches, (REPLICA,),
-        single.loss, recorded=parallel.recorded, assumed=parallel.assumed,
-    )  # fmt: skip
+    return paired(one, many, as_recorded=as_recorded)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
