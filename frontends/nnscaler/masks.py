@@ -114,7 +114,8 @@ def aligned(single: Program, programs: Sequence[Program]) -> tuple[Program, tupl
     batch = next(_batches([single]), ())
     local = next(_batches(programs), ())
     front = local if len(local) == len(batch) else batch
-    masks = [held[name] for name in sorted(held)]
+    # What no rank draws is loaded too, and read by nothing.
+    masks = [held.get(name, known[name]) for name in order]
     return (
         _together(single, [known[name] for name in order]),
         tuple(_placed(program, front, masks) for program in programs),

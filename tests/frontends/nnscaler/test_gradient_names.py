@@ -24,7 +24,7 @@ from tests.frontends.plan_records import viewed
 
 RANKS = (0, 1)
 #: Generated plans that have such a segment.
-SEEDS = (369, 445)
+SEEDS = (643, 681)
 
 
 class IdentityAllreduce(torch.autograd.Function):
@@ -105,11 +105,11 @@ def test_it_is_proved_on_the_word_that_records_count(seed: int, tmp_path: Path) 
 
 
 def test_a_wrong_twin_is_refuted_on_that_word_too(tmp_path: Path) -> None:
-    made = plans(369)
-    prims = [p for each in made.communications for p in each]
+    made = plans(681)
+    prims = [p for each in made.communications for p in each if p.name == "AllReducePrim"]
+    assert prims
     for prim in prims:
-        if prim.name == "IdentityAllreducePrim":
-            prim.name, prim.state["kwargs"] = "IdentityPrim", {}
+        prim.name, prim.state["kwargs"] = "IdentityPrim", {}
     assert verify(read(made, tmp_path, as_recorded=True)).verdict == "refuted"
 
 
