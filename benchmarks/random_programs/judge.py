@@ -67,6 +67,13 @@ def _cross_entropy(logits: Array, ids: Array) -> Array:
     return np.log(np.exp(logits).sum(axis=-1)) - picked
 
 
+def _amax(x: Array, dim: int, keepdim: bool) -> Array:
+    """The entry with the largest real part."""
+    at = np.expand_dims(x.real.argmax(axis=dim), dim)
+    found = np.take_along_axis(x, at, axis=dim)
+    return found if keepdim else found.squeeze(dim)
+
+
 def _binary(
     how: Callable[[Any, Any], Array], xs: Sequence[Array], attrs: Mapping[str, Any]
 ) -> Array:
@@ -114,6 +121,12 @@ FORWARD: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], Array]] = {
     "layernorm": lambda xs, a: _layer(xs[0], xs[1], xs[2], _number(a["eps"])),
     "embedding": lambda xs, a: _embedding(xs[0], xs[1], a.get("start", 0)),
     "cross_entropy": lambda xs, a: _cross_entropy(xs[0], xs[1]),
+    "amax": lambda xs, a: _amax(xs[0], a["dim"], bool(a.get("keepdim", False))),
+    "reciprocal": lambda xs, a: _number(a["numerator"]) / xs[0],
+    "stack": lambda xs, a: np.stack(xs, axis=a["dim"]),
+    "einsum": lambda xs, a: np.einsum(a["equation"], *xs),
+    "full": lambda xs, a: np.full(a["size"], _number(a["value"])),
+    "broadcast_to": lambda xs, a: np.broadcast_to(xs[0], a["size"]),
 }
 
 
@@ -286,7 +299,8 @@ def _exchanged(op: Op, parts: list[Array], position: int) -> Array:
     count = len(parts)
     match op.name:
         case "all_reduce":
-            return np.sum(parts, axis=0)
+            how = np.max if attrs.get("op") == "max" else np.sum
+            return how(parts, axis=0)
         case "all_gather":
             return np.concatenate(parts, axis=attrs["dim"])
         case "reduce_scatter":

@@ -409,12 +409,10 @@ def _split(w: Writer, x: Both, y: Both) -> Both | None:
     if shape[-1] % 4 or len(shape) > 3:
         return None
     outer = w.random.choice([2, 4])
-    last = len(shape) - 1
     result = (*shape[:-1], outer, shape[-1] // outer)
-    for axis, how in w.place(x).items():
-        if how == last and outer % w.axes[axis]:
-            return None
     place = w.place(x)
+    if not w.fits(result, place):
+        return None
     return w.op("view", [x], result, place, {"size": result}, {"size": w.local(result, place)})
 
 

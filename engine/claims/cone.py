@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.lineage import Lineage, NodeTable, Operand
+from shardproof.engine.ops.laws import exponent_of
 
 #: Definitions that a claim may span before it is too large to state.
 MOST_NODES = 200
@@ -100,7 +101,7 @@ def _cone(
     for _ in range(widened):
         inner = {o for n in opaque for o in operand_nodes(nodes, n)}
         leaves = {n for n in opaque if not operand_nodes(nodes, n)}
-        opaque = _unblocked(nodes, inner | leaves)
+        opaque = _unpowered(nodes, _unblocked(nodes, inner | leaves))
     masked = {n for n in opaque if nodes.is_masked(n)}
     for number in sorted(masked):
         opaque |= {o for o in operand_nodes(nodes, number) if not nodes.is_masked(o)}
@@ -120,19 +121,48 @@ def _unblocked(nodes: NodeTable, numbers: set[int]) -> set[int]:
     return found
 
 
+def _unpowered(nodes: NodeTable, numbers: set[int]) -> set[int]:
+    """Nodes, where one is a power or a product with powers in it, those that it is of: laws join
+    powers of one base."""
+    found = set(numbers)
+    while powers := {n for n in found if _has_power(nodes, n)}:
+        found = (found - powers) | {o for n in powers for o in operand_nodes(nodes, n)}
+    return found
+
+
+def _has_power(nodes: NodeTable, number: int) -> bool:
+    node = nodes[number]
+    if node.kind == "unary":
+        return exponent_of(str(node.payload[0])) is not None
+    if node.kind != "einsum":
+        return False
+    reads = operands(nodes, number)
+    labels = {label for o in reads for *_, label in o.atoms}
+    whole = labels <= set(node.payload[1])  # type: ignore[call-overload]
+    return whole and any(_has_power(nodes, o.node) for o in reads)
+
+
 def compares(nodes: NodeTable, here: Cone) -> bool:
     """Whether a claim reads what compares positions."""
     return any(nodes[number].kind in COMPARES for number in here.opaque | here.defined)
 
 
-def decays(nodes: NodeTable, here: Cone) -> bool:
-    """Whether a claim reads an exponential with a negative factor, which another may be the inverse
-    of."""
-    read = (nodes[number] for number in here.opaque | here.defined)
-    return any(
-        node.kind == "unary" and node.payload[0] == "exp" and node.payload[1] < 0  # type: ignore[operator]
-        for node in read
-    )
+#: Operators that take a power of an operand: what they give may be known by a law.
+_POWERS: Final = frozenset({"div", "log", "pow", "reciprocal", "rsqrt", "sqrt"})
+
+
+def lawful(nodes: NodeTable, here: Cone, operator: str) -> bool:
+    """Whether a claim may need the laws of `engine.ops.laws`: it reads a power, or an exponential
+    with a negative factor, which another may be the inverse of."""
+    if operator in _POWERS:
+        return True
+    for number in here.opaque | here.defined:
+        node = nodes[number]
+        if node.kind == "unary":
+            function, factor = node.payload[:2]
+            if exponent_of(str(function)) is not None or (function == "exp" and factor < 0):  # type: ignore[operator]
+                return True
+    return False
 
 
 def _defined(

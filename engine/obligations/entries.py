@@ -8,7 +8,7 @@ are, definitions for the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
 from math import prod
@@ -28,8 +28,8 @@ from shardproof.engine.lineage.lineage import Term as View
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import largest
 from shardproof.engine.obligations.regions import side_by_side
-from shardproof.engine.ops.laws import applied, without_opposites
-from shardproof.engine.ops.primitives import Selection
+from shardproof.engine.ops.laws import applied, flat, without_opposites
+from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.engine.small_model.grid import Grid
 
 Entry = Any  # a Term, or MASKED
@@ -43,17 +43,22 @@ class SmallReading(TermReading):
 
     ``masks``: positions are compared by a mask. Then one that stands for others is counted as the
     mask has it: what is summed has to differ from position to position, so that nothing is a count.
-    ``laws``: exponentials are read with the laws of `engine.ops.laws`.
+    ``laws``: functions are read with the laws of `engine.ops.laws`.
+    ``taken``: applications of functions that are undefined somewhere, before laws of products.
     """
 
     grid: Grid
     masks: bool = False
     laws: bool = False
+    taken: set[Term] = field(default_factory=set, compare=False)
 
     def _applied(self, function: str, entry: Term) -> Term:
-        if self.laws:
-            return applied(self.table, function, entry)
-        return super()._applied(function, entry)
+        if not self.laws:
+            return super()._applied(function, entry)
+        found = applied(self.table, function, entry)
+        parts = (part for part in flat(found) if part.kind == "app" and is_partial(str(part.name)))
+        self.taken.update(parts)
+        return found
 
     def _product(self, factors: Sequence[Any]) -> Any:
         found = super()._product(factors)

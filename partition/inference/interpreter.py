@@ -41,7 +41,7 @@ from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.families import along_axes
 from shardproof.partition.inference.floats import Way, dropped, ways
-from shardproof.partition.inference.laws import rewritten
+from shardproof.partition.inference.laws import Factor, factors_of, rewritten
 from shardproof.partition.inference.products import Products
 from shardproof.partition.inference.sums import tried
 from shardproof.partition.inference.views import (
@@ -61,16 +61,55 @@ class LineageReading(Products):
         if several is not None:
             return several
         term = self._single(x)
-        if known := rewritten(self.table, function, term):
+        made = self._reciprocals(term) if function == "inv" else None
+        return Lineage(x.shape, (made or self._function(function, term),))
+
+    def _reciprocals(self, term: Term) -> Term | None:
+        """1 / (a b) as 1 / a times 1 / b; None if the term is no product."""
+        flat = [atom for dim in term.layout.dims for atom in dim]
+        numbers = iter(range(len(flat)))
+        dims: list[list[int | Atom]] = [
+            [a if a.axis == BROADCAST else n for a, n in zip(dim, numbers, strict=False)]
+            for dim in term.layout.dims
+        ]
+        held = {n: a for n, a in enumerate(flat) if a.axis != BROADCAST}
+        whole = Factor(term, tuple((atom, n) for n, atom in held.items()))
+        found = factors_of(self.table, whole)
+        if len(found) < 2 or not term.factor:
+            return None
+        factor = 1 / term.factor
+        inverse: list[Term] = []
+        for one in found:
+            own = Layout(tuple((atom,) for atom, _ in one.atoms), one.term.layout.fixed)
+            made = self._function("inv", one.term._replace(layout=own))
+            factor *= made.factor
+            inverse.append(made)
+        self.rewrote = True
+        extents = {n: atom.extent for n, atom in held.items()}
+        atoms = [one.atoms for one in found]
+        return self._product_term(factor, inverse, atoms, dims, frozenset(held), extents, held)
+
+    def _function(self, function: str, term: Term) -> Term:
+        known = rewritten(self.table, function, term)
+        if known is not None:
             self.rewrote = True
-            return Lineage(x.shape, (known,))
+            self._note_powers(known)
+            return known
         if is_partial(function):
             self.partial.append((function, term))
         operand = self.table[term.node]
         node = self.table.node(
             "unary", (function, term.factor, term.node), operand.extents, operand.coordinates
         )
-        return Lineage(x.shape, (Term(Fraction(1), node, term.layout),))
+        return Term(Fraction(1), node, term.layout)
+
+    def _note_powers(self, known: Term) -> None:
+        """A power of a power is defined where the inner one is and the power that both are."""
+        node = self.table[known.node]
+        if node.kind == "unary" and is_partial(str(node.payload[0])):
+            factor, operand = node.payload[1:]
+            base = known._replace(factor=factor, node=operand)  # type: ignore[arg-type]
+            self.partial.append((str(node.payload[0]), base))
 
     def reshape(self, x: Lineage, shape: tuple[int, ...]) -> Lineage:
         if prod(shape) != prod(x.shape):
