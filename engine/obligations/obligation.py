@@ -31,12 +31,13 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import MASKED, Weighted
 from shardproof.engine.interpreters.dims import narrow
 from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.lineage.members import concrete
 from shardproof.engine.lineage.sums import Over
 from shardproof.engine.obligations.entries import Meaning, SmallReading
 from shardproof.engine.plan.collectives import TABLE, Effect, cuts, refused
 from shardproof.engine.small_model.bounds import Needs, enough
 from shardproof.engine.small_model.digits import Relation
-from shardproof.engine.small_model.grid import Grid, concrete
+from shardproof.engine.small_model.grid import Grid
 from shardproof.engine.small_model.related import applied, related
 
 __all__ = ["Claim", "Obligation", "boundaries", "build", "every", "mentioned", "points"]
