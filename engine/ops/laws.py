@@ -52,7 +52,7 @@ def power_of_power(
     exponent = inner * outer
     if exponent.denominator == 1 and exponent > 1:
         return None  # That is a product, and no function.
-    return factor**outer, exponent
+    return factor ** int(outer) if whole else factor, exponent
 
 
 def settled(exponents: Sequence[Fraction]) -> list[Fraction] | None:
