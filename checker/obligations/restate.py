@@ -184,8 +184,7 @@ class Rebuilder:
         if defined.operand(claim):
             return
         claimed = _partial(b for _, b in obligation.goals)
-        taken = obligation.taken | _partial(a for a, _ in obligation.goals)
-        for term in sorted(taken - claimed, key=lambda t: t.uid):
+        for term in sorted(obligation.taken - claimed, key=lambda t: t.uid):
             same = tuple(
                 dict.fromkeys(
                     _equal(term.args[0], other.args[0])

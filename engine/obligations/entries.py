@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -53,9 +54,8 @@ class SmallReading(TermReading):
     taken: set[Term] = field(default_factory=set, compare=False)
 
     def _applied(self, function: str, entry: Term) -> Term:
-        if not self.laws:
-            return super()._applied(function, entry)
-        found = applied(self.table, function, entry)
+        rule = partial(applied, self.table) if self.laws else super()._applied
+        found = rule(function, entry)
         parts = (part for part in flat(found) if part.kind == "app" and is_partial(str(part.name)))
         self.taken.update(parts)
         return found
