@@ -101,7 +101,7 @@ class _Moves:
                 self.block(payload[0], payload[1], vector)
             case "einsum":
                 self.operands(number, payload[0], payload[1], vector)
-            case "combine":
+            case "combine" | "most":
                 self.operands(number, payload[1], payload[2], vector)
             case "amax":
                 self.operands(number, (payload[1],), payload[2], vector)

@@ -110,7 +110,7 @@ class DefinitionChecker:
         match node.kind, node.payload:
             case "einsum", (tuple(operands), tuple(outputs)):
                 return self.multilinear(number, operands, outputs)
-            case "combine", (tuple(factors), tuple(operands), tuple(outputs)):
+            case (("combine" | "most"), (tuple(factors), tuple(operands), tuple(outputs))):
                 if len(factors) != len(operands):
                     raise IllFormed(f"{len(factors)} factors of {len(operands)} operands")
                 return self.multilinear(number, operands, outputs, reduces=False)

@@ -31,7 +31,7 @@ def operands(nodes: NodeTable, number: int) -> tuple[Operand, ...]:
     node = nodes[number]
     if node.kind == "einsum":
         return node.payload[0]  # type: ignore[return-value]
-    if node.kind == "combine":
+    if node.kind in ("combine", "most"):
         return node.payload[1]  # type: ignore[return-value]
     if node.kind in ("amax", "select"):
         return (node.payload[1],)  # type: ignore[return-value]

@@ -135,6 +135,7 @@ class Node(NamedTuple):
     - "order": (): the same axes; 1, or 0 where the key comes after the query;
     - "einsum": (operands, output labels): axis i is output label i, other labels are summed;
     - "combine": (factors, operands, output labels): a sum of broadcast operands;
+    - "most": (factors, operands, output labels): the maximum of broadcast operands;
     - "unary": (function, factor, node): same axes as the node;
     - "amax": (sign, operand, output labels);
     - "block": (node, blocks): the node without what is outside of `engine.lineage.blocks.Block`s of
@@ -167,6 +168,7 @@ class Node(NamedTuple):
 PAYLOAD: dict[str, tuple[str, ...]] = {
     "einsum": ("operands",),
     "combine": ("value", "operands"),
+    "most": ("value", "operands"),
     "unary": ("value", "value", "node"),
     "amax": ("value", "operand"),
     "onehot": ("value", "node"),

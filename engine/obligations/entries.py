@@ -287,6 +287,15 @@ class Meaning:
         entries[0, :] = row
         return self.reading._amax(entries, 1)[0]
 
+    def _most(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+        factors, reads, outputs = self.nodes[number].payload
+        labels = dict(zip(outputs, index, strict=True))  # type: ignore[call-overload]
+        row = np.empty((1, len(reads)), dtype=object)  # type: ignore[arg-type]
+        for i, (factor, operand) in enumerate(zip(factors, reads, strict=True)):  # type: ignore[call-overload]
+            entry = self._operand(operand, labels)
+            row[0, i] = entry if entry is MASKED else self.terms.mul(factor, entry)
+        return self.reading._amax(row, 1)[0]
+
     def _onehot(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         factor, operand = self.nodes[number].payload
         ids = self.terms.mul(factor, self.entry(operand, index[:-1]))  # type: ignore[arg-type]

@@ -141,6 +141,7 @@ DEFINITIONS: Mapping[str, Codec] = {
         "order": (),
         "einsum": (several(OPERAND), _LABELS),
         "combine": (several(FRACTION), several(OPERAND), _LABELS),
+        "most": (several(FRACTION), several(OPERAND), _LABELS),
         "unary": (TEXT, FRACTION, INTEGER),
         "amax": (INTEGER, OPERAND, _LABELS),
         "onehot": (FRACTION, INTEGER),

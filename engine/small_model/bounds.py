@@ -217,16 +217,18 @@ class Definitions:
 
     def _note(self, number: int) -> None:
         node = self.nodes[number]
-        if node.kind not in ("unary", "onehot", "amax", "select"):
+        if node.kind not in ("unary", "onehot", "amax", "most", "select"):
             return
         axes = Counter(c for i, n in enumerate(node.extents) for c in self._axis((number, i), n))
         if node.kind in ("amax", "select"):
             axes += self._reduced(number)
         name = str(node.payload[0]) if node.kind == "unary" else node.kind
-        (operand,) = operand_nodes(self.nodes, number)
         for read in operands(self.nodes, number):
             axes += self._fixed(read)
-        self.levels.add(name, Level(axes, self.summed(operand)))
+        # The maximum of several is one set of entries with the maximum along an axis.
+        name = "amax" if name == "most" else name
+        for operand in operand_nodes(self.nodes, number):
+            self.levels.add(name, Level(axes, self.summed(operand)))
 
 
 class Counted(NamedTuple):

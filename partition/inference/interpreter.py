@@ -36,7 +36,9 @@ from shardproof.engine.lineage.places import (
     moved,
     permuted,
     placed,
+    side_by_side,
 )
+from shardproof.engine.lineage.sums import merge_parts
 from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.families import along_axes
@@ -175,6 +177,7 @@ class LineageReading(Products):
             order = [i for i in range(len(x.shape)) if i != dim]
             rows = permuted(x, [*order, dim])
             several = self._each(rows, lambda here: self.amax(here, len(order)), 1)
+            several = several or self._largest(x, dim)
             if several is not None:
                 return several
         term = self._single(x)
@@ -182,6 +185,22 @@ class LineageReading(Products):
             return self._placed_amax(x.shape, term, dim)
         except Misaligned:
             return self._amax(x.shape, self.piece(x).terms[0], dim)
+
+    def _largest(self, x: Lineage, dim: int) -> Lineage | None:
+        """The maximum along a dimension in which several values lie side by side: that of their
+        maxima (None: something else is there too)."""
+        try:
+            found = [self.amax(part, dim) for part in side_by_side(x, dim)]
+            if any(has_places(one) for one in found):
+                return None
+            terms = merge_parts(self.table, [one.terms[0] for one in found], self.mesh, add=False)
+            if len(terms) == 1 and all(len(one.terms) == 1 for one in found):
+                return Lineage(found[0].shape, tuple(terms))
+            if any(len(one.terms) != 1 or one.terms[0].parts for one in found):
+                return None
+            return self._sum_node(found[0].shape, terms, "most")
+        except Misaligned:
+            return None
 
     def _placed_amax(self, shape: tuple[int, ...], term: Term, dim: int) -> Lineage:
         """`_amax`, with positions of one of many where the single-device program has them."""

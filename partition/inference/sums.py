@@ -182,7 +182,9 @@ class Sums(Values):
         first = tried(lambda t: self._sum_node(shape, t).terms[0], terms)
         return Lineage(shape, (self._taken(terms, first, others),))
 
-    def _sum_node(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
+    def _sum_node(
+        self, shape: tuple[int, ...], terms: Sequence[Term], kind: str = "combine"
+    ) -> Lineage:
         outputs: set[int] = set()
         extents: dict[int, int] = {}
         intervals: dict[int, Atom] = {}
@@ -208,11 +210,12 @@ class Sums(Values):
         form = canonical(drafts, frozenset(outputs), extents)
         factors = [terms[i].factor for i in form.order]
         lead = self._lead(terms)
+        lead = abs(lead) if kind == "most" else lead
         operands = tuple(
             o._replace(node=self.table.one) if o.node == -1 else o for o in form.operands
         )
         payload = (tuple(f / lead for f in factors), operands, form.outputs)
-        node = self._definition("combine", payload, form.outputs, form.extents, terms)
+        node = self._definition(kind, payload, form.outputs, form.extents, terms)
         layout = result_layout(dims, form.labels, form.outputs, intervals)
         return Lineage(shape, (Term(lead, node, layout),))
 
