@@ -44,6 +44,7 @@ from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.families import along_axes
 from shardproof.partition.inference.floats import Way, dropped, ways
 from shardproof.partition.inference.laws import Factor, factors_of, rewritten
+from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.products import Products
 from shardproof.partition.inference.sums import tried
 from shardproof.partition.inference.views import (
@@ -190,17 +191,23 @@ class LineageReading(Products):
         """The maximum along a dimension in which several values lie side by side: that of their
         maxima (None: something else is there too)."""
         try:
-            found = [self.amax(part, dim) for part in side_by_side(x, dim)]
-            if any(has_places(one) for one in found):
-                return None
-            terms = merge_parts(self.table, [one.terms[0] for one in found], self.mesh, add=False)
-            if len(terms) == 1 and all(len(one.terms) == 1 for one in found):
-                return Lineage(found[0].shape, tuple(terms))
-            if any(len(one.terms) != 1 or one.terms[0].parts for one in found):
-                return None
-            return self._sum_node(found[0].shape, terms, "most")
+            return self._most([self.amax(part, dim) for part in side_by_side(x, dim)])
         except Misaligned:
             return None
+
+    def _most(self, xs: Sequence[Lineage]) -> Lineage:
+        """The elementwise maximum of tensors of one shape, as parts of one maximum or as a node;
+        raises `Misaligned` where it is neither."""
+        if has_places(*xs):
+            return each(xs, self._most)
+        if any(len(x.terms) != 1 for x in xs):
+            raise Misaligned
+        terms = merge_parts(self.table, [x.terms[0] for x in xs], self.mesh, add=False)
+        if len(terms) == 1:
+            return Lineage(xs[0].shape, tuple(terms))
+        if any(term.parts for term in terms):
+            raise Misaligned
+        return self._sum_node(xs[0].shape, terms, "most")
 
     def _placed_amax(self, shape: tuple[int, ...], term: Term, dim: int) -> Lineage:
         """`_amax`, with positions of one of many where the single-device program has them."""
