@@ -217,7 +217,8 @@ class Machine:
             full = self.inputs.get(shard.name, shard.full_shape)
             values[value] = full[self.shard(shard, self.ranks[r])]
         for value, _, number in body.reduced:
-            values[value] = self.gradients[r][number]
+            zeros = np.zeros(self.program.shards[number].shape)
+            values[value] = self.gradients[r].get(number, zeros)
         return values
 
     def _mirrored(self, number: int, body: Body, values: Sequence[dict[int, Array]]) -> None:

@@ -290,10 +290,12 @@ class Meaning:
     def _most(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
         factors, reads, outputs = self.nodes[number].payload
         labels = dict(zip(outputs, index, strict=True))  # type: ignore[call-overload]
-        row = np.empty((1, len(reads)), dtype=object)  # type: ignore[arg-type]
-        for i, (factor, operand) in enumerate(zip(factors, reads, strict=True)):  # type: ignore[call-overload]
+        entries: list[Entry] = []
+        for factor, operand in zip(factors, reads, strict=True):  # type: ignore[call-overload]
             entry = self._operand(operand, labels)
-            row[0, i] = entry if entry is MASKED else self.terms.mul(factor, entry)
+            entries.append(entry if entry is MASKED else self.terms.mul(factor, entry))
+        row = np.empty((1, len(entries)), dtype=object)
+        row[0, :] = entries
         return self.reading._amax(row, 1)[0]
 
     def _onehot(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:

@@ -1,10 +1,10 @@
-"""A plan with the ranks along its mesh axes written out, each as a program of its own.
+"""A plan with the ranks along mesh axes written out, each as a program of its own.
 
 A family of ranks is read as one: what all of them hold has one lineage, whose intervals move with
 the coordinates.  Where some ranks hold one value and some another (the gradients of q, k and v of a
 fused projection, each on its own ranks), there is none.  Written out, every rank has a lineage of
-its own.  For example a program with ``tp = 2`` at rank 0 becomes two programs without that axis,
-of ranks 0 and 1, and a group along ``tp`` the group of ranks (0, 1).
+its own.  For example a program with ``tp = 2`` at rank 0 becomes two programs without that axis, of
+ranks 0 and 1, and a group along ``tp`` the group of ranks (0, 1).
 
 It is the same plan: ranks, order of issue, groups in order of rank and positions are what they were
 at each coordinate.  Axes along which the batch is divided stay: which slice a rank loads is told by
@@ -13,164 +13,134 @@ its coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
-from typing import Any, Final
+from math import prod
+from typing import Final
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.plan.collectives import TABLE
-from shardproof.engine.plan.ir import Addend, Body, Expectation, Group, Op, Plan, Program, Shard
+from shardproof.engine.plan.ir import Attr, Expectation, Group, Op, Plan, Program
 
-#: Programs of a plan that is written out, and operators of them.
+#: Programs of a plan that is written out, and operators that they issue.
 MOST_PROGRAMS: Final = 16
 MOST_OPERATORS: Final = 20_000
 
-Here = Mapping[str, int]
+
+def separable(plan: Plan) -> list[str]:
+    """Axes along which every program can be taken apart: the batch is not divided along them."""
+    axes = {axis for program in plan.programs for axis, extent, _ in program.axes if extent > 1}
+    shared = [a for a in sorted(axes) if all(a in p.extents for p in plan.programs)]
+    return [axis for axis in shared if axis not in plan.replica_axes]
 
 
-class _Kept(Exception):
-    """What is said along an axis has no other form than along it."""
-
-
-def apart(plan: Plan) -> Plan | None:
-    """The plan with the ranks along all axes but those of replicas written out; None where there
-    are no such axes, or it would be large, or something in it is said along an axis as a whole."""
-    axes = {
-        axis
-        for program in plan.programs
-        for axis, extent, _ in program.axes
-        if extent > 1 and axis not in plan.replica_axes
-    }
-    places = [_coordinates(program, axes) for program in plan.programs]
-    operators = sum(
-        len(held) * len(program.bodies[call.body].ops)
-        for program, held in zip(plan.programs, places, strict=True)
-        for call in program.calls
+def written_out(plan: Plan) -> Plan | None:
+    """The plan with the ranks along all separable axes written out; None where there are no such
+    axes, it would be large, or it says of a group what it says of no ranks."""
+    axes = separable(plan)
+    calls = [
+        (prod(p.extents[a] for a in axes), sum(len(p.bodies[c.body].ops) for c in p.calls))
+        for p in plan.programs
+    ]
+    large = (
+        sum(n for n, _ in calls) > MOST_PROGRAMS or sum(n * m for n, m in calls) > MOST_OPERATORS
     )
-    if not axes or sum(map(len, places)) > MOST_PROGRAMS or operators > MOST_OPERATORS:
-        return None
-    if plan.rounded or len({_strides(program, axes) for program in plan.programs}) > 1:
-        return None
-    try:
-        programs = tuple(
-            _program(program, here, axes)
-            for program, held in zip(plan.programs, places, strict=True)
-            for here in held
-        )
-        starts = [sum(map(len, places[:p])) for p in range(len(places))]
-        rows = tuple(e for row in plan.expectations for e in _rows(row, places, starts, axes))
-    except _Kept:
-        return None
-    return replace(plan, programs=programs, expectations=rows)
-
-
-def _strides(program: Program, axes: set[str]) -> tuple[tuple[str, int, int], ...]:
-    return tuple(sorted(axis for axis in program.axes if axis[0] in axes))
-
-
-def _coordinates(program: Program, axes: set[str]) -> list[dict[str, int]]:
-    """All coordinates of a program along axes, in order of rank."""
-    own = sorted((a for a in program.axes if a[0] in axes), key=lambda a: -a[2])
-    names = [name for name, _, _ in own]
-    return [dict(zip(names, here, strict=True)) for here in product(*(range(n) for _, n, _ in own))]
-
-
-def _program(program: Program, here: Here, axes: set[str]) -> Program:
-    """The ranks of a program at some coordinates."""
-    strides = {name: stride for name, _, stride in program.axes}
-    shift = sum(strides[axis] * position for axis, position in here.items())
-    writer = _Writer(program, here, shift)
-    told = ", ".join(f"{axis} {position}" for axis, position in here.items())
-    return replace(
-        program,
-        name=f"{program.name} at {told}" if told else program.name,
-        bodies=tuple(writer.body(body) for body in program.bodies),
-        shards=tuple(writer.shard(shard) for shard in program.shards),
-        base=program.base + shift,
-        axes=tuple(axis for axis in program.axes if axis[0] not in axes),
+    partial = any(
+        how == "partial" and axis in axes
+        for row in plan.expectations
+        for addend in row.held
+        for axis, how in addend.over
     )
+    if not axes or large or partial or plan.rounded or not all(map(_joins, plan.programs)):
+        return None
+    if len({tuple(a for a in p.axes if a[0] in axes) for p in plan.programs}) > 1:
+        return None
+    for axis in axes:
+        plan = apart(plan, axis)
+    return plan
 
 
-class _Writer:
-    """Writes what a program says at some coordinates; ``shift``: how far its ranks are from the
-    first one's."""
+def _joins(program: Program) -> bool:
+    """Whether groups may be of explicit ranks, beside the axes that stay: not where members say
+    their positions, and along several axes only where the table has a rule for both together."""
+    for op in (op for body in program.bodies for op in body.ops):
+        group, declared = op.attrs.get("group"), TABLE.get(op.name)
+        if declared is None or not isinstance(group, Group) or not group.axes:
+            continue
+        spanned = [axis for axis in group.axes if program.extents.get(axis, 1) > 1]
+        if "position" in op.attrs or (len(spanned) > 1 and not declared.joint):
+            return False
+    return True
 
-    def __init__(self, program: Program, here: Here, shift: int) -> None:
-        self.program, self.here, self.shift = program, here, shift
-        self.steps = {name: (extent, stride) for name, extent, stride in program.axes}
 
-    def body(self, body: Body) -> Body:
-        return replace(body, ops=tuple(self.op(op) for op in body.ops), claims=())
+def apart(plan: Plan, axis: str) -> Plan:
+    """The same plan with a program of its own for every rank along an axis."""
+    programs: list[Program] = []
+    first: list[int] = []
+    for program in plan.programs:
+        extent, stride = next((n, s) for a, n, s in program.axes if a == axis)
+        first.append(len(programs))
+        programs += [_member(program, axis, i, extent, stride) for i in range(extent)]
+    rows = tuple(own for row in plan.expectations for own in _rows(plan, row, axis, first))
+    return replace(plan, programs=tuple(programs), expectations=rows)
 
-    def shard(self, shard: Shard) -> Shard:
-        return replace(shard, offset=tuple(_at(start, self.here) for start in shard.offset))
 
-    def op(self, op: Op) -> Op:
+def _rows(plan: Plan, row: Expectation, axis: str, first: Sequence[int]) -> Iterator[Expectation]:
+    """A row of the table, for every rank along an axis: what is added up along it is an addend of
+    each of them.  ``first``: by program the first one that it becomes."""
+    combined = [dict(addend.over).get(axis) for addend in row.held]
+    extents = [plan.programs[addend.program].extents[axis] for addend in row.held]
+    apart = [n for n, how in zip(extents, combined, strict=True) if how is None]
+    for position in range(min(apart, default=1)):
+        held = []
+        for addend, how, extent in zip(row.held, combined, extents, strict=True):
+            places = [position] if how is None else range(extent)
+            weight = addend.weight / (extent if how == "mean" else 1)
+            over = tuple(pair for pair in addend.over if pair[0] != axis)
+            held += [
+                replace(addend, program=first[addend.program] + i, weight=weight, over=over)
+                for i in places
+            ]
+        offset = tuple(start.fix(axis, position) for start in row.offset)
+        yield replace(row, held=tuple(held), offset=offset)
+
+
+def _member(program: Program, axis: str, position: int, extent: int, stride: int) -> Program:
+    """One rank along an axis."""
+
+    def fixed(value: Attr) -> Attr:
+        if isinstance(value, Affine):
+            return value.fix(axis, position)
+        if isinstance(value, Group):
+            if axis not in value.axes:
+                return Group(tuple(r + stride * position for r in value.ranks), value.axes)
+            bases = value.ranks or (program.base,)
+            ranks = tuple(rank + stride * i for rank in bases for i in range(extent))
+            return Group(ranks, tuple(a for a in value.axes if a != axis))
+        if isinstance(value, tuple):
+            return tuple(fixed(part) for part in value)
+        return value
+
+    def placed(op: Op) -> Op:
         if not op.attrs:
             return op
         declared = TABLE.get(op.name)
-        ranks = (
-            set()
-            if declared is None
-            else {k for k, a in declared.attrs.items() if a.kind == "rank"}
-        )
-        attrs: dict[str, Any] = {}
-        for key, value in op.attrs.items():
-            if key in ranks and isinstance(value, int):
-                attrs[key] = value + self.shift
-            elif isinstance(value, Group):
-                attrs[key] = self.group(value)
-                if value.axes != attrs[key].axes and "position" in op.attrs:
-                    raise _Kept
-            else:
-                attrs[key] = _attribute(value, self.here)
-        if declared is not None and not declared.joint:
-            spanned = attrs.get("group")
-            if isinstance(spanned, Group) and len(spanned.ranks) > 1 and spanned.axes:
-                raise _Kept
-        return replace(op, attrs=attrs)
+        changed = {key: fixed(value) for key, value in op.attrs.items()}
+        for key, value in changed.items():
+            if declared and key in declared.attrs and declared.attrs[key].kind == "rank":
+                changed[key] = value + stride * position if isinstance(value, int) else value
+        return replace(op, attrs=changed)
 
-    def group(self, group: Group) -> Group:
-        """A group with its members along the axes that are written out as explicit ranks."""
-        out = [axis for axis in group.axes if axis in self.here]
-        first = group.ranks or ((self.program.base,) if out else ())
-        rest = sum(self.steps[a][1] * n for a, n in self.here.items() if a not in out)
-        along = [
-            range(0, extent * stride, stride) for extent, stride in (self.steps[a] for a in out)
-        ]
-        ranks = {rank + rest + sum(step) for rank in first for step in product(*along)}
-        kept = tuple(axis for axis in group.axes if axis not in out and self.steps[axis][0] > 1)
-        return Group(tuple(sorted(ranks)), kept)
-
-
-def _attribute(value: Any, here: Here) -> Any:
-    if isinstance(value, Affine):
-        found = _at(value, here)
-        return found if found.terms or found == value else found.const
-    if isinstance(value, tuple):
-        return tuple(_attribute(part, here) for part in value)
-    return value
-
-
-def _at(value: Affine, here: Here) -> Affine:
-    for axis, position in here.items():
-        value = value.fix(axis, position)
-    return value
-
-
-def _rows(
-    row: Expectation, places: list[list[dict[str, int]]], starts: list[int], axes: set[str]
-) -> list[Expectation]:
-    """A row of the table, at every coordinate; raises `_Kept` where it adds up along an axis."""
-    own = [places[a.program] for a in row.held]
-    if any(axis in axes for a in row.held for axis, _ in a.over) or any(p != own[0] for p in own):
-        raise _Kept
-    result = []
-    for number, here in enumerate(own[0] if own else [{}]):
-        held: tuple[Addend, ...] = tuple(
-            replace(a, program=starts[a.program] + number) for a in row.held
-        )
-        offset = tuple(_at(start, here) for start in row.offset)
-        result.append(replace(row, held=held, offset=offset))
-    return result
+    return replace(
+        program,
+        name=f"{program.name} {axis} {position}",
+        base=program.base + stride * position,
+        axes=tuple(a for a in program.axes if a[0] != axis),
+        bodies=tuple(
+            replace(body, ops=tuple(placed(op) for op in body.ops)) for body in program.bodies
+        ),
+        shards=tuple(
+            replace(s, offset=tuple(o.fix(axis, position) for o in s.offset))
+            for s in program.shards
+        ),
+    )

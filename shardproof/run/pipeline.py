@@ -19,7 +19,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.ops.listing import foreign
 from shardproof.engine.plan import constants as rounding
-from shardproof.engine.plan.apart import apart
+from shardproof.engine.plan.apart import written_out
 from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.assumptions import stated_orders
 from shardproof.engine.plan.ir import Plan
@@ -95,7 +95,7 @@ def run(
             run_dir=str(out),
         )
     cache, partitioned, solved = attempt.cache, attempt.partitioned, attempt.solved
-    if attempt.decision.verdict == "inconclusive" and (other := apart(plan)) is not None:
+    if attempt.decision.verdict == "inconclusive" and (other := written_out(plan)) is not None:
         # Ranks of a family may hold different values: then each is read by itself.
         again = work.on(other, None, exhaustive=False)
         if again.decision.verdict == "proved":
