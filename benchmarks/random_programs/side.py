@@ -1,7 +1,8 @@
 """One side of a program that is written by hand, and the list of such programs.
 
-`Side` has the operators of a body, collectives that are left out along an axis of one position, and
-parameters whose gradients are all-reduced over replicas; `case` lists a function that writes a side.
+`Side` has the operators of a body, collectives that are left out along an axis of one position,
+and parameters whose gradients are all-reduced over replicas; `case` lists a function that writes
+one.
 """
 
 from __future__ import annotations
