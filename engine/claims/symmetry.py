@@ -18,7 +18,18 @@ from typing import Any
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.claims.cone import Cone, cone, operand_nodes, operands
 from shardproof.engine.lineage.blocks import Block, is_shift
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Operand, Part, Term
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    Combine,
+    Einsum,
+    Onehot,
+    Operand,
+    Restrict,
+    Select,
+    Unary,
+)
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Part, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import of_dim
 from shardproof.engine.plan.ir import Attr
 
@@ -73,25 +84,26 @@ class _Moves:
                 raise Uneven
             return
         self.vectors[number] = vector
-        node = self.nodes[number]
         if number not in self.here.defined:
             return
-        payload: tuple[Any, ...] = node.payload
-        if node.kind == "unary":
-            self.node(payload[2], vector)
-        elif node.kind == "onehot":
-            if vector[-1] != self.zero:
-                raise Uneven  # a class is read by its number
-            self.node(payload[1], vector[:-1])
-        elif node.kind == "block":
-            self.block(payload[0], payload[1], vector)
-        elif reads := operands(self.nodes, number):
-            if node.kind == "select" and vector[-1] != self.zero:
-                raise Uneven  # each of the chosen is a function of its own
-            outputs = payload[-1]
-            self.operands(number, reads, outputs, vector[: len(outputs)])
-        elif any(step != self.zero for step in vector):
-            raise Uneven
+        match self.nodes[number].definition:
+            case Unary(node=operand):
+                self.node(operand, vector)
+            case Onehot(node=operand):
+                if vector[-1] != self.zero:
+                    raise Uneven  # a class is read by its number
+                self.node(operand, vector[:-1])
+            case Restrict(node=operand, blocks=blocks):
+                self.block(operand, blocks, vector)
+            case Einsum() | Combine() | Amax() as read:
+                self.operands(number, read.reads(), read.outputs, vector)
+            case Select() as choice:
+                if vector[-1] != self.zero:
+                    raise Uneven  # each of the chosen is a function of its own
+                self.operands(number, choice.reads(), choice.outputs, vector[:-1])
+            case _:
+                if any(step != self.zero for step in vector):
+                    raise Uneven
 
     def block(self, operand: int, blocks: Sequence[Block], vector: tuple[Any, ...]) -> None:
         """Along an axis of several digits what is left of an axis is no interval: it stays."""

@@ -30,7 +30,8 @@ from shardproof.engine.claims.symmetry import attribute_axes, is_even, is_scatte
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import MASKED, Weighted
 from shardproof.engine.interpreters.dims import narrow
-from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.sums import Over
 from shardproof.engine.obligations.entries import Meaning, SmallReading
 from shardproof.engine.plan.collectives import TABLE, Effect, cuts, refused

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.cone import cone, operands
 from shardproof.engine.claims.symmetry import follow, starts
-from shardproof.engine.lineage.lineage import NodeTable
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.plan.ir import Attr
 
