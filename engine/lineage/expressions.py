@@ -21,6 +21,7 @@ from fractions import Fraction
 from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.algebra.selection import Selection
 from shardproof.engine.lineage.blocks import Block
 from shardproof.engine.lineage.lineage import Term
 
@@ -38,20 +39,6 @@ class Operand(NamedTuple):
 
     def rename(self, number_of: Renaming) -> Operand:
         return Operand(number_of(self.node), self.atoms, self.fixed)
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """How a mixture-of-experts gate chooses: the attributes of the uninterpreted choice.
-
-    ``group_score`` is how a group of experts is ranked: by its "max", or by the sum of its two
-    best ("top2").
-    """
-
-    topk: int
-    groups: int = 1
-    topk_groups: int = 1
-    group_score: str = "max"
 
 
 class _Definition:

@@ -15,8 +15,8 @@ from fractions import Fraction
 from typing import Any, Generic, Protocol, TypeVar
 
 from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.algebra.selection import Selection as Selection
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.lineage.expressions import Selection as Selection
 
 T = TypeVar("T")
 
