@@ -19,7 +19,6 @@ import numpy as np
 from shardproof.engine.algebra.terms import ONE, ZERO, Term, TermTable
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters import MASKED, TermReading, Weighted
-from shardproof.engine.interpreters.base import Array
 from shardproof.engine.interpreters.dims import Dim, Extent, Factor, count
 from shardproof.engine.lineage.blocks import place as placed
 from shardproof.engine.lineage.expressions import (
@@ -67,13 +66,13 @@ class SmallReading(TermReading):
     masks: bool = False
     laws: bool = False
 
-    def _applied(self, function: str, entry: Term) -> Term:
+    def applied_to(self, function: str, entry: Term) -> Term:
         if self.laws:
             return applied(self.table, function, entry)
-        return super()._applied(function, entry)
+        return super().applied_to(function, entry)
 
-    def _product(self, factors: Sequence[Any]) -> Any:
-        found = super()._product(factors)
+    def product_of(self, factors: Sequence[Any]) -> Any:
+        found = super().product_of(factors)
         return without_opposites(found) if self.laws and isinstance(found, Term) else found
 
     def dim(self, size: int) -> Dim:
@@ -97,16 +96,16 @@ class SmallReading(TermReading):
                 entries[i, k] = self.table.app(f"select:{size}:{selection}:{j}", *row)
         return Weighted(entries, (scores.dims[0], (tuple(w for _, w in chosen),)))
 
-    def _total(self, entries: Iterable[Entry]) -> Entry:
+    def total_of(self, entries: Iterable[Entry]) -> Entry:
         parts = list(entries)
         if self.masks:
             held = [_core(e) for e in parts if isinstance(e, Term) and e is not self.table.zero]
             cores = [self.table.one if e.kind == "const" else e for e in held]
             if len(set(cores)) < len(cores):
                 raise Unsupported("a sum under a mask over positions that are alike")
-        return self._sum(parts)
+        return self.sum_of(parts)
 
-    def _sum(self, entries: Iterable[Entry]) -> Entry:
+    def sum_of(self, entries: Iterable[Entry]) -> Entry:
         """A sum with its largest constant factor taken out, as the definitions of nodes have it:
         equal sums are then equal factors of products, which the linear rung does not look into."""
         parts = list(entries)
@@ -123,17 +122,16 @@ class SmallReading(TermReading):
         addends = [self.table.mul(f / lead, _core(e)) for f, e in shares]
         return self.table.mul(lead, self.table.add(*addends))
 
-    def _maximum(self, row: Array) -> Term:
+    def maximum_of(self, row: Sequence[Entry]) -> Term:
         """A maximum commutes with a positive factor: the size of the common one of all entries is
         taken out, so that a scaled maximum is the maximum of scaled entries; its sign stays."""
         entries = [e for e in row if isinstance(e, Term)]
         factors = {_factor(e) for e in entries}
         if len(factors) != 1 or abs(factor := factors.pop()) in (0, 1):
-            return super()._maximum(row)
+            return super().maximum_of(row)
         sign = 1 if factor > 0 else -1
-        inner = np.empty(len(entries), dtype=object)
-        inner[:] = [self.table.mul(sign, _core(e)) for e in entries]
-        return self.table.mul(abs(factor), super()._maximum(inner))
+        inner = [self.table.mul(sign, _core(e)) for e in entries]
+        return self.table.mul(abs(factor), super().maximum_of(inner))
 
 
 def _factor(term: Term) -> Fraction:
@@ -285,8 +283,8 @@ class Meaning:
                 self._operand(o, labels, tuple(inner.get(i, ())))
                 for i, o in enumerate(definition.operands)
             ]
-            addends.append(self.reading._product([weight, *factors]))
-        return self.reading._total(addends)
+            addends.append(self.reading.product_of([weight, *factors]))
+        return self.reading.total_of(addends)
 
     def _combine(self, definition: Combine, index: Index) -> Entry:
         labels = dict(zip(definition.outputs, index, strict=True))
@@ -298,7 +296,7 @@ class Meaning:
             if any(e is MASKED and f <= 0 for f, e in entries):
                 raise Unsupported("a masked entry times a number that is not positive")
             return MASKED
-        return self.reading._sum(self.terms.mul(f, e) for f, e in entries)
+        return self.reading.sum_of(self.terms.mul(f, e) for f, e in entries)
 
     def _unary(self, definition: Unary, index: Index) -> Entry:
         function, factor = definition.function, definition.factor
@@ -307,7 +305,7 @@ class Meaning:
             if function == "exp" and factor > 0:
                 return self.terms.zero
             raise Unsupported(f"{function} of a masked entry")
-        return self.reading._applied(function, self.terms.mul(factor, entry))
+        return self.reading.applied_to(function, self.terms.mul(factor, entry))
 
     def _amax(self, number: int, definition: Amax, index: Index, parts: tuple[Part, ...]) -> Entry:
         labels = dict(zip(definition.outputs, index, strict=True))
@@ -319,9 +317,7 @@ class Meaning:
             entry = self._operand(definition.operand, labels)
             plain = entry is MASKED or definition.sign == 1
             row.append(entry if plain else self.terms.mul(-1, entry))
-        entries = np.empty((1, len(row)), dtype=object)
-        entries[0, :] = row
-        return self.reading._amax(entries, 1)[0]
+        return self.reading.maximum_of(row)
 
     def _restrict(self, definition: Restrict, index: Index) -> Entry:
         operand, blocks = definition.node, definition.blocks

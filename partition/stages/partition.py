@@ -96,7 +96,7 @@ class Side:
         )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Partition:
     """Everything that is claimed about a plan.
 
