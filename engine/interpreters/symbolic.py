@@ -156,7 +156,7 @@ class TermReading(ArrayReading):
     def _amax(self, x: Array, dim: int) -> Array:
         rows = np.moveaxis(x, dim, -1)
         flat = rows.reshape(prod(rows.shape[:-1]), rows.shape[-1])
-        return _array([self.maximum_of(row) for row in flat], rows.shape[:-1])
+        return _array([self.maximum_of(list(row)) for row in flat], rows.shape[:-1])
 
     def maximum_of(self, row: Sequence[Entry]) -> Term:
         """The maximum of entries."""
