@@ -21,8 +21,8 @@ Programs without a batch to load, outputs, and a backward that is written out:
 `frontends.builder.expecting`.
 
 Shapes are inferred from the operators' declarations and gradients derived from them; a
-declared operator is a method of the body, a float the decimal that it prints as, `Sqrt(2)` exact.  What does not
-fit raises `engine.errors.InvalidInput`, which says where.
+declared operator is a method of the body, a float the decimal that it prints as, `Sqrt(2)` exact.
+What does not fit raises `engine.errors.InvalidInput`, which says where.
 """
 
 from __future__ import annotations
