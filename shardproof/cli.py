@@ -218,8 +218,8 @@ def verify(
     sarif: Path | None,
     **options: Any,
 ) -> int:
-    """Verify two nnScaler plans or two folders of traces (SINGLE PARALLEL), or a folder that holds
-    both sides (SINGLE)."""
+    """Verify two plans of one format or two folders of traces (SINGLE PARALLEL), or a plan that
+    holds both sides (SINGLE): a folder, or its text."""
     from shardproof import sources
     from shardproof.run.options import Options
     from shardproof.run.progress import on_stderr
@@ -253,7 +253,7 @@ def verify(
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option("--text", is_flag=True, help="The whole plan as text (docs/text.md).")
 def inspect(path: Path, as_json: bool, text: bool) -> int:
-    """Show what is in a plan folder, an nnScaler plan or the directory of a run, as tables."""
+    """Show what is in a plan (a folder or a file) or the directory of a run, as tables."""
     from shardproof.report import inspection as views
 
     if text:

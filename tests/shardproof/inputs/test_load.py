@@ -133,7 +133,7 @@ def test_files_and_folders_in_wrong_places(tmp_path: Path) -> None:
     )
     assert refusal(file, None) == (
         f"{file}: expected a folder with both sides of a plan, found a file; "
-        "to verify nnScaler plans give two: SINGLE PARALLEL"
+        "to verify two files of one format give both: SINGLE PARALLEL"
     )
     assert refusal(missing, None) == f"{missing}: expected a plan folder, found nothing"
     assert refusal(folder, None) == f"{folder}: expected a plan folder, found another one"
