@@ -68,8 +68,10 @@ def _cross_entropy(logits: Array, ids: Array) -> Array:
 
 
 def _amax(x: Array, dim: int, keepdim: bool) -> Array:
-    """The entry with the largest real part."""
+    """The entry with the largest real part; where there are several, it has no derivative."""
     at = np.expand_dims(x.real.argmax(axis=dim), dim)
+    if ((x.real == x.real.max(axis=dim, keepdims=True)).sum(axis=dim) > 1).any():
+        raise FloatingPointError("two entries are the largest of a row")
     found = np.take_along_axis(x, at, axis=dim)
     return found if keepdim else found.squeeze(dim)
 

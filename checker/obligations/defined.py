@@ -15,7 +15,9 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from shardproof.checker.values.sides import Side
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Term
+from shardproof.engine.lineage.expressions import Unary
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.ops.laws import power
 from shardproof.engine.ops.primitives import is_partial
@@ -74,11 +76,10 @@ class Defined:
         )
 
     def _function(self, number: int) -> tuple[Domain, Fraction, int] | None:
-        node = self.table[number]
-        if node.kind != "unary" or not is_partial(str(node.payload[0])):
-            return None
-        function, factor, operand = node.payload
-        return domain(str(function)), factor, operand  # type: ignore[return-value]
+        match self.table[number].definition:
+            case Unary(function=function, factor=factor, node=node) if is_partial(function):
+                return domain(function), factor, node
+        return None
 
 
 def _taken(side: Side) -> Iterable[Taken]:

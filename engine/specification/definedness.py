@@ -16,9 +16,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import Enum
 from fractions import Fraction
-from typing import Any
 
-from shardproof.engine.lineage.lineage import Node, NodeTable, Operand, Term
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    AtCoordinate,
+    Causal,
+    Combine,
+    Einsum,
+    Expression,
+    Maximum,
+    One,
+    Onehot,
+    OverRanks,
+    Piece,
+    Restrict,
+    Stack,
+    Unary,
+)
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.laws import exponent_of
 
 #: Functions without a value at negative numbers.
@@ -82,86 +97,74 @@ class Signs:
     def _read(self, number: int) -> None:
         """Definitions up to this one, in order: each names earlier ones."""
         for place in range(len(self._finite), number + 1):
-            node = self.nodes[place]
-            free = node.kind == "unary" or all(self._finite[n] for n in _named(node))
-            self._finite.append(node.kind != "causal" and free)
-            self._positive.append(self._is_positive(node))
-            self._nonnegative.append(self._positive[place] or self._is_nonnegative(node))
+            definition = self.nodes[place].definition
+            free = isinstance(definition, Unary) or all(self._finite[n] for n in _named(definition))
+            self._finite.append(not isinstance(definition, Causal) and free)
+            self._positive.append(self._is_positive(definition))
+            self._nonnegative.append(self._positive[place] or self._is_nonnegative(definition))
 
-    def _is_positive(self, node: Node) -> bool:
-        payload: tuple[Any, ...] = node.payload
-        if node.kind == "one":
-            return True
-        if node.kind == "einsum":
-            return all(self.positive(o.node) for o in payload[0])
-        if node.kind == "combine":
-            factors, terms, _ = payload
-            return all(
-                f > 0 and self.nonnegative(o.node) for f, o in zip(factors, terms, strict=True)
-            ) and any(self.positive(o.node) for o in terms)
-        if node.kind == "amax":
-            return bool(payload[0] > 0 and self.positive(payload[1].node))
-        if node.kind in ("block", "piece"):
-            return self._all_of(node, self.positive)
-        if node.kind == "unary" and str(payload[0]) in _POSITIVE:
-            function, factor, operand = _unary(node)
-            if function in _OF_POSITIVE:
-                return factor > 0 and self.positive(operand)
-            return self.finite(operand)
+    def _is_positive(self, definition: Expression) -> bool:
+        match definition:
+            case One():
+                return True
+            case Einsum(operands=operands):
+                return all(self.positive(o.node) for o in operands)
+            case Combine(factors=factors, operands=operands):
+                kept = zip(factors, operands, strict=True)
+                return all(f > 0 and self.nonnegative(o.node) for f, o in kept) and any(
+                    self.positive(o.node) for o in operands
+                )
+            case Amax(sign=sign, operand=operand):
+                return sign > 0 and self.positive(operand.node)
+            case Restrict() | Piece():
+                return self._all_of(definition, self.positive)
+            case Unary(function=function, factor=factor, node=node) if function in _POSITIVE:
+                if function in _OF_POSITIVE:
+                    return factor > 0 and self.positive(node)
+                return self.finite(node)
         return False
 
-    def _all_of(self, node: Node, holds: Callable[[int], bool]) -> bool:
+    def _is_nonnegative(self, definition: Expression) -> bool:
+        match definition:
+            case Onehot():
+                return True
+            case Einsum(operands=operands):
+                found = Counter(operands)
+                return all(self.nonnegative(o.node) or n % 2 == 0 for o, n in found.items())
+            case Combine(factors=factors, operands=operands):
+                kept = zip(factors, operands, strict=True)
+                return all(f > 0 and self.nonnegative(o.node) for f, o in kept)
+            case Amax(sign=sign, operand=operand):
+                return sign > 0 and self.nonnegative(operand.node)
+            case Restrict() | Piece():
+                return self._all_of(definition, self.nonnegative)
+            case Unary(function=function, factor=factor, node=node):
+                exponent = exponent_of(function)
+                if function in _NONNEGATIVE or exponent is None:
+                    return function in _NONNEGATIVE
+                even = exponent.denominator == 1 and exponent % 2 == 0
+                return even or (factor > 0 and self.nonnegative(node))
+        return False
+
+    def _all_of(self, definition: Restrict | Piece, holds: Callable[[int], bool]) -> bool:
         """Whether something holds of all that a node shows of others: a block, or a tensor that is
         one whole term."""
-        if node.kind == "block":
-            return holds(node.payload[0])  # type: ignore[arg-type]
-        terms: tuple[Term, ...] = node.payload[0]  # type: ignore[assignment]
-        return len(terms) == 1 and all(
-            t.factor > 0 and not t.parts and not t.places and holds(t.node) for t in terms
+        if isinstance(definition, Restrict):
+            return holds(definition.node)
+        return len(definition.terms) == 1 and all(
+            t.factor > 0 and not t.parts and not t.places and holds(t.node)
+            for t in definition.terms
         )
 
-    def _is_nonnegative(self, node: Node) -> bool:
-        payload: tuple[Any, ...] = node.payload
-        if node.kind == "onehot":
-            return True
-        if node.kind == "einsum":
-            operands: Counter[Operand] = Counter(payload[0])
-            return all(self.nonnegative(o.node) or n % 2 == 0 for o, n in operands.items())
-        if node.kind == "combine":
-            factors, terms, _ = payload
-            return all(
-                f > 0 and self.nonnegative(o.node) for f, o in zip(factors, terms, strict=True)
-            )
-        if node.kind == "amax":
-            return bool(payload[0] > 0 and self.nonnegative(payload[1].node))
-        if node.kind in ("block", "piece"):
-            return self._all_of(node, self.nonnegative)
-        if node.kind == "unary":
-            function, factor, operand = _unary(node)
-            exponent = exponent_of(function)
-            even = exponent is not None and exponent.denominator == 1 and exponent % 2 == 0
-            kept = exponent is not None
-            return (
-                function in _NONNEGATIVE
-                or even
-                or (kept and factor > 0 and self.nonnegative(operand))
-            )
-        return False
 
-
-def _named(node: Node) -> Iterable[int]:
+def _named(definition: Expression) -> Iterable[int]:
     """The nodes that a definition names, also those of values that only the parallel side has."""
-    for kind, item in node.payload_items():
-        if kind == "node":
-            yield item
-        elif kind == "operand":
-            yield item.node
-        elif kind == "operands":
-            yield from (o.node for o in item)
-        elif node.kind in ("piece", "stack", "maximum") and isinstance(item, tuple):
-            yield from (t.node for t in item)
-    if node.kind in ("at", "over"):
-        yield int(node.payload[-1])  # type: ignore[call-overload]
+    match definition:
+        case Stack(terms=terms) | Piece(terms=terms) | Maximum(terms=terms):
+            return (term.node for term in terms)
+        case OverRanks(node=node) | AtCoordinate(node=node):
+            return (node,)
+    return definition.children()
 
 
 def doubtful(nodes: NodeTable, size: int) -> bool:
@@ -169,20 +172,11 @@ def doubtful(nodes: NodeTable, size: int) -> bool:
     throughout."""
     signs = Signs(nodes)
     for number in range(size):
-        node = nodes[number]
-        if node.kind == "unary":
-            function, factor, operand = _unary(node)
-            if _needs(function) and not (factor > 0 and signs.nonnegative(operand)):
-                return True
+        match nodes[number].definition:
+            case Unary(function=function, factor=factor, node=node) if _needs(function):
+                if not (factor > 0 and signs.nonnegative(node)):
+                    return True
     return False
-
-
-def _unary(node: Node) -> tuple[str, Fraction, int]:
-    function, factor, operand = node.payload
-    assert isinstance(function, str)
-    assert isinstance(factor, Fraction)
-    assert isinstance(operand, int)
-    return function, factor, operand
 
 
 def _needs(function: str) -> bool:

@@ -12,8 +12,10 @@ from fractions import Fraction
 from math import prod
 from typing import NamedTuple
 
+from shardproof.engine.lineage.expressions import Einsum, Operand, Unary
 from shardproof.engine.lineage.layout import constant_atom
-from shardproof.engine.lineage.lineage import Atom, Layout, NodeTable, Operand, Term
+from shardproof.engine.lineage.lineage import Atom, Layout, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.laws import (
     NAMED_POWERS,
     exponent_of,
@@ -39,28 +41,26 @@ def rewritten(table: NodeTable, function: str, term: Term) -> Term | None:
     if term.node == table.one:
         value = of_constant(function, term.factor)
         return None if value is None else term._replace(factor=value)
-    if not term.factor or table[term.node].kind != "unary":
+    node, exponential = table[term.node], _exponential(table, term.node)
+    if not term.factor or not isinstance(node.definition, Unary):
         return None
-    if function != "inv" or not _is_exponential(table, term.node):
-        return _one_power(table, function, term)
-    node = table[term.node]
-    _, factor, operand = node.payload
-    if table.is_masked(operand):  # type: ignore[arg-type]
+    if function != "inv" or exponential is None:
+        return _one_power(table, function, term, node.definition)
+    if table.is_masked(exponential.node):
         return None
-    opposite = table.node("unary", ("exp", -factor, operand), node.extents, node.coordinates)  # type: ignore[operator]
+    opposite = table.define(_opposite(exponential), node.extents, node.coordinates)
     return Term(1 / term.factor, opposite, term.layout)
 
 
-def _one_power(table: NodeTable, function: str, term: Term) -> Term | None:
+def _one_power(table: NodeTable, function: str, term: Term, held: Unary) -> Term | None:
     """A power of a power."""
-    name, scale, operand = table[term.node].payload
-    inner, outer = exponent_of(str(name)), exponent_of(function)
+    inner, outer = exponent_of(held.function), exponent_of(function)
     if inner is None or outer is None:
         return None
     found = power_of_power(term.factor, inner, outer)
     if found is None:
         return None
-    node, factor = _raised(table, scale, operand, found[1])  # type: ignore[arg-type]
+    node, factor = _raised(table, held.factor, held.node, found[1])
     return Term(found[0] * factor, node, term.layout)
 
 
@@ -71,8 +71,8 @@ def _raised(
     if exponent == 1:
         return operand, scale
     held = table[operand]
-    node = table.node("unary", (power(exponent), scale, operand), held.extents, held.coordinates)
-    return node, Fraction(1)
+    raised = Unary(power(exponent), scale, operand)
+    return table.define(raised, held.extents, held.coordinates), Fraction(1)
 
 
 def factors_of(table: NodeTable, factor: Factor) -> list[Factor]:
@@ -126,7 +126,7 @@ def left(
 
 
 def _may_cancel(table: NodeTable, number: int) -> bool:
-    return _is_exponential(table, number) or _power(table, number) is not None
+    return _exponential(table, number) is not None or _power(table, number) is not None
 
 
 def _without_exponentials(table: NodeTable, flat: Sequence[Factor]) -> list[Factor]:
@@ -150,14 +150,13 @@ class _Power(NamedTuple):
 
 def _power(table: NodeTable, number: int) -> _Power | None:
     """What power a node is, of those that meet others (square roots and reciprocals)."""
-    node = table[number]
-    if node.kind != "unary":
+    definition = table[number].definition
+    if not isinstance(definition, Unary):
         return None
-    name, scale, operand = node.payload
-    exponent = exponent_of(str(name))
-    if exponent is None or power(exponent) not in NAMED_POWERS.values():
+    exponent = exponent_of(definition.function)
+    if exponent is None or definition.function not in NAMED_POWERS.values():
         return None
-    return _Power(exponent, scale, operand)  # type: ignore[arg-type]
+    return _Power(exponent, definition.factor, definition.node)
 
 
 def _without_powers(table: NodeTable, factors: Sequence[Factor]) -> tuple[Fraction, list[Factor]]:
@@ -200,19 +199,24 @@ def _exponent(table: NodeTable, one: Factor, base: _Power, like: Factor) -> Frac
     return held.exponent
 
 
-def _is_exponential(table: NodeTable, number: int) -> bool:
-    node = table[number]
-    return node.kind == "unary" and node.payload[0] == "exp"
+def _exponential(table: NodeTable, number: int) -> Unary | None:
+    """The definition of a node that is an exponential."""
+    definition = table[number].definition
+    return definition if isinstance(definition, Unary) and definition.function == "exp" else None
+
+
+def _opposite(power: Unary) -> Unary:
+    """``exp(-x)`` for ``exp(x)``."""
+    return Unary("exp", -power.factor, power.node)
 
 
 def _cancel(table: NodeTable, one: Factor, other: Factor) -> bool:
     """Whether two factors are ``exp(x)`` and ``exp(-x)``, read alike."""
-    if not _is_exponential(table, one.term.node) or not _is_exponential(table, other.term.node):
+    power = _exponential(table, one.term.node)
+    if power is None or table[other.term.node].definition != _opposite(power):
         return False
-    _, factor, operand = table[one.term.node].payload
     return (
-        table[other.term.node].payload == ("exp", -factor, operand)  # type: ignore[operator]
-        and not table.is_masked(operand)  # type: ignore[arg-type]
+        not table.is_masked(power.node)
         and not one.term.parts
         and not other.term.parts
         and one.term.layout.fixed == other.term.layout.fixed
@@ -222,11 +226,11 @@ def _cancel(table: NodeTable, one: Factor, other: Factor) -> bool:
 
 def _flat(table: NodeTable, factor: Factor, depth: int) -> list[Factor]:
     """The factors of a product without sums, in the labels of the whole; itself if it is none."""
-    node = table[factor.term.node]
-    if node.kind != "einsum" or factor.term.parts or factor.term.layout.fixed or not depth:
+    product = table[factor.term.node].definition
+    inner = factor.term.parts or factor.term.layout.fixed or not depth
+    if not isinstance(product, Einsum) or inner:
         return [factor]
-    operands: tuple[Operand, ...] = node.payload[0]  # type: ignore[assignment]
-    outputs: Sequence[int] = node.payload[1]  # type: ignore[assignment]
+    operands, outputs = product.operands, product.outputs
     read = {outputs[atom.axis]: (atom, label) for atom, label in factor.atoms}
     whole = len(read) == len(factor.atoms) and all(a.stride == 1 for a, _ in factor.atoms)
     if not whole or any(not _reads(o, read) for o in operands):

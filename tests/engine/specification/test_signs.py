@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from shardproof.engine.lineage.lineage import NodeTable, Operand
+from shardproof.engine.lineage.expressions import Causal, Combine, Einsum, Input, Operand, Unary
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.specification.definedness import Domain, Signs, domain
 
 ONE = Fraction(1)
@@ -16,19 +17,19 @@ def table() -> tuple[NodeTable, dict[str, int]]:
     """x; x x; x x + 1; exp(x); the sum of exp(x); x masked, and exp of that."""
     nodes = NodeTable()
     atoms = ((0, 1, 4, 0),)
-    x = nodes.node("input", ("x",), (4,))
+    x = nodes.define(Input("x"), (4,))
     own = Operand(x, atoms)
-    found = {"x": x, "square": nodes.node("einsum", ((own, own), (0,)), (4,))}
+    found = {"x": x, "square": nodes.define(Einsum((own, own), (0,)), (4,))}
     one = Operand(nodes.one, ())
     both = (one, Operand(found["square"], atoms))
-    found["above"] = nodes.node("combine", ((ONE, ONE), both, (0,)), (4,))
-    found["below"] = nodes.node("combine", ((ONE, -ONE), both, (0,)), (4,))
-    found["exp"] = nodes.node("unary", ("exp", -ONE, x), (4,))
-    found["total"] = nodes.node("einsum", ((Operand(found["exp"], atoms),), ()), ())
-    mask = nodes.node("causal", (), (0, 0))
+    found["above"] = nodes.define(Combine((ONE, ONE), both, (0,)), (4,))
+    found["below"] = nodes.define(Combine((ONE, -ONE), both, (0,)), (4,))
+    found["exp"] = nodes.define(Unary("exp", -ONE, x), (4,))
+    found["total"] = nodes.define(Einsum((Operand(found["exp"], atoms),), ()))
+    mask = nodes.define(Causal(), (0, 0))
     read = (own, Operand(mask, ((0, 1, 0, 0), (1, 1, 0, 1))))
-    found["masked"] = nodes.node("combine", ((ONE, ONE), read, (0, 1)), (4, 4))
-    found["decayed"] = nodes.node("unary", ("exp", ONE, found["masked"]), (4, 4))
+    found["masked"] = nodes.define(Combine((ONE, ONE), read, (0, 1)), (4, 4))
+    found["decayed"] = nodes.define(Unary("exp", ONE, found["masked"]), (4, 4))
     return nodes, found
 
 
