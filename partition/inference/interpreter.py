@@ -28,6 +28,7 @@ from shardproof.engine.lineage.expressions import (
     Stack,
     Unary,
 )
+from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.layout import Misaligned, regroup
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
@@ -231,8 +232,10 @@ class LineageReading(Products):
             return dropped(made, len(shape) - 1)
 
         def others() -> Iterator[Term | None]:
+            inside = term._replace(layout=sunk(term.layout))
+            yield tried(lambda t: self._amax(shape, t, dim).terms[0], inside)
             found = ways([term], self.mesh, ascii_letters, sums=True, sides=self.as_part)
-            return (tried(another, way) for way in found)
+            yield from (tried(another, way) for way in found)
 
         first = tried(lambda t: self._amax(shape, t, dim).terms[0], term)
         taken = self._taken([term], first, others)
@@ -305,6 +308,9 @@ class LineageReading(Products):
             row = term.layout.dims[-1]
         if not row or row[0].axis == BROADCAST:
             raise Unsupported("a choice from a row of one entry, or of zeros")
+        inside = sunk(term.layout)
+        if inside.dims[-1] == (row[0],):
+            term = term._replace(layout=inside)
         tokens = [a for dim in term.layout.dims[:-1] for a in dim if a.axis != BROADCAST]
         atoms = [(a, i) for i, a in enumerate([row[0], *tokens])]
         outputs = frozenset(range(1, len(atoms)))

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.lineage.expressions import Combine, Expression, Local, Most, Piece
+from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.layout import Misaligned, align
 from shardproof.engine.lineage.lineage import BROADCAST, Atom, Lineage, Term
 from shardproof.engine.lineage.nodes import NodeTable
@@ -171,8 +172,10 @@ class Sums(Values):
             return dropped(made, len(shape))
 
         def others() -> Iterator[Term | None]:
+            inside = [t._replace(layout=sunk(t.layout)) for t in terms]
+            yield tried(lambda t: self._sum_node(shape, t).terms[0], inside)
             found = ways(terms, self.mesh, ascii_letters, sums=False, sides=self.as_part)
-            return (tried(another, way) for way in found)
+            yield from (tried(another, way) for way in found)
 
         first = tried(lambda t: self._sum_node(shape, t).terms[0], terms)
         return Lineage(shape, (self._taken(terms, first, others),))
