@@ -96,15 +96,19 @@ def stacked(w: Writer, x: Both, y: Both) -> Both | None:
 
 
 def largest(w: Writer, x: Both, y: Both) -> Both | None:
-    """A maximum along the last dimension, perhaps of the negative."""
+    """The strongest feature of a projection, perhaps the weakest one: no two are alike."""
     shape = w.shape(x)
     found = _settled(w, x)
     whole = None if found is None or len(shape) < 2 else w.undivided(found, len(shape) - 1)
     if whole is None:
         return None
+    weight = w.parameter((4, shape[-1]), {})
+    place = w.place(whole)
+    features = w.op("linear", [whole, weight], (*shape[:-1], 4), place)
     if w.random.random() < 0.4:
-        whole = w.op("mul", [whole], shape, w.place(whole), {"other": Fraction(-3, 2)})
-    return w.op("amax", [whole], shape[:-1], w.place(whole), {"dim": len(shape) - 1})
+        factor = {"other": Fraction(-3, 2)}
+        features = w.op("mul", [features], w.shape(features), place, factor)
+    return w.op("amax", [features], shape[:-1], place, {"dim": len(shape) - 1})
 
 
 def summed_in_steps(w: Writer, x: Both, y: Both) -> Both | None:

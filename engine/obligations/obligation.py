@@ -85,8 +85,9 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
                     found += [(large, place) for place in range(small, large, small)][:64]
     start, cut = claim.attrs.get("start"), claim.attrs.get("dim")
     if kind == "slice" and isinstance(start, int) and isinstance(cut, int) and given:
-        size = given[0].shape[cut]
-        found += [(size, start), (size, start + claim.outputs[0].shape[cut])]
+        size, kept = given[0].shape[cut], claim.attrs.get("size")
+        kept = kept if isinstance(kept, int) else claim.outputs[0].shape[cut]
+        found += [(size, place) for place in (start, start + kept) if place <= size]
     return found
 
 
