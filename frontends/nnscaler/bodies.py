@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr, Body, Op, Source, Value
 from shardproof.engine.plan.recorded import Claimed
 from shardproof.engine.plan_files.calling import wrong_call
@@ -115,6 +116,8 @@ class BodyWriter:
         self.called[op.id] = (op, found)
         if found.word:
             self.device.assumed.add(taken(found.word, found))
+        if found.assumed:
+            self.device.assumed.add(Assumption("user's word", op.signature, "", found.assumed))
         inputs = (
             *(self.read(x) for x in found.tensors),
             *(self.draw(x, op) for x in found.drawn),

@@ -43,10 +43,12 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A function that is several declared operators, of which the last one gives its result."""
+    """A function that is several declared operators, of which the last one gives its result;
+    ``assumed``: a sentence about what it is given (empty: nothing is assumed)."""
 
     operands: tuple[Tensor | Drawn, ...]
     steps: tuple[Step, ...]
+    assumed: str = ""
 
 
 Arguments = Mapping[str, Constant]

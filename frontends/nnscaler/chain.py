@@ -37,8 +37,9 @@ class Chain:
         self.shapes.append(shape)
         return len(self.shapes) - 1
 
-    def done(self) -> Composed:
-        return Composed(self.operands, tuple(self.steps))
+    def done(self, assumed: str = "") -> Composed:
+        """The function; ``assumed``: of what it is given."""
+        return Composed(self.operands, tuple(self.steps), assumed)
 
 
 def _shape(x: Tensor | Drawn) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shardproof.frontends.nnscaler import draws
+from shardproof.frontends.nnscaler import composed, draws
 from shardproof.frontends.nnscaler import lowerings as low
 from shardproof.frontends.nnscaler.calls import Function, Rewrite, function, rewritten
 
@@ -75,6 +75,41 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     f"{_RUNTIME}.layer_norm": rewritten(low.layer_norm, "input weight bias normalized_shape eps"),
     f"{_FUNCTIONAL}.layer_norm": rewritten(
         low.layer_norm, "input normalized_shape weight bias eps"
+    ),
+    # Losses, comparisons and choices.
+    f"{_FUNCTIONAL}.cross_entropy": rewritten(
+        composed.cross_entropy,
+        "input target weight size_average ignore_index reduce reduction label_smoothing",
+    ),
+    f"{_FUNCTIONAL}.nll_loss": rewritten(
+        composed.nll_loss, "input target weight size_average ignore_index reduce reduction"
+    ),
+    f"{_FUNCTIONAL}.l1_loss": rewritten(
+        composed.l1_loss, "input target size_average reduce reduction weight"
+    ),
+    f"{_FUNCTIONAL}.mse_loss": rewritten(
+        composed.mse_loss, "input target size_average reduce reduction weight"
+    ),
+    **_twice({
+        "gt": rewritten(composed.greater, "input other out"),
+        "lt": rewritten(composed.less, "input other out"),
+        "ge": rewritten(composed.at_least, "input other out"),
+        "le": rewritten(composed.at_most, "input other out"),
+        "ne": rewritten(composed.unequal, "input other out"),
+        "eq": rewritten(composed.equal, "input other out"),
+        "sign": rewritten(composed.sign, "input out"),
+        "clamp": rewritten(composed.clamp, "input min max out"),
+        "clamp_min": rewritten(composed.clamp, "input min out"),
+        "tril": rewritten(composed.tril, "input diagonal out"),
+        "triu": rewritten(composed.triu, "input diagonal out"),
+        "cumsum": rewritten(composed.cumsum, "input dim dtype out"),
+        "index_select": rewritten(composed.index_select, "input dim index out"),
+    }),
+    "torch.where": rewritten(composed.where, "condition input other"),
+    f"{_RUNTIME}.index_select": rewritten(composed.index_select, "input index dim"),
+    f"{_FUNCTIONAL}.embedding": rewritten(
+        composed.embedding,
+        "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse",
     ),
     # Contractions.
     f"{_FUNCTIONAL}.linear": function("linear", "input: weight: bias:?"),

@@ -37,7 +37,8 @@ from shardproof.frontends.untrusted.inert import DType
 class Declared(NamedTuple):
     """An operator as we declare it: its tensors in order, its attributes.  ``word``: the signature
     that was taken for it by its name alone ("" if none was); ``drawn``: what it draws, its last
-    operands; ``steps``: the operators that it is, where it is several and ``name`` the function's.
+    operands; ``steps``: the operators that it is, where it is several and ``name`` the function's;
+    ``assumed``: a sentence about its operands.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Declared(NamedTuple):
     word: str = ""
     drawn: tuple[Drawn, ...] = ()
     steps: tuple[Step, ...] = ()
+    assumed: str = ""
 
 
 def exact(value: Constant) -> Attr:
@@ -98,7 +100,8 @@ def _bound(function: Function, op: ForwardOp) -> Declared:
         if isinstance(made, Composed):
             tensors = [x for x in made.operands if isinstance(x, Tensor)] + extra
             drawn = tuple(x for x in made.operands if isinstance(x, Drawn))
-            return Declared(op.signature.rsplit(".", 1)[-1], tensors, {}, "", drawn, made.steps)
+            name = op.signature.rsplit(".", 1)[-1]
+            return Declared(name, tensors, {}, "", drawn, made.steps, made.assumed)
         name, rewritten = made
         found = list(rewritten.items())
     else:
