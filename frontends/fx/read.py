@@ -13,7 +13,9 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
 from shardproof.frontends.fx import place, records, relations
-from shardproof.frontends.fx.cuts import interleaved
+from shardproof.frontends.fx.choose import chosen
+from shardproof.frontends.fx.inputs import Inputs, shape_of
+from shardproof.frontends.fx.inputs import placed as placed_inputs
 from shardproof.frontends.fx.lower import RankBody, Setting, Wide, lower
 from shardproof.frontends.fx.masks import Masks, mask
 from shardproof.frontends.fx.place import Box, Part, Shape
@@ -52,6 +54,10 @@ def side(path: Path) -> list[Graph]:
     return found
 
 
+#: Outputs that are not compared, up to which all are named.
+MOST_TOLD = 8
+
+
 class Output(NamedTuple):
     """An output that is compared: what the single side's node and the ranks' are, and how."""
 
@@ -71,7 +77,7 @@ class _Pairing:
     single: Graph
     ranks: Sequence[Graph]
     said: Relations
-    inputs: Mapping[str, Sequence[Part]]
+    inputs: Inputs
     outputs: Sequence[Output]
 
     @property
@@ -81,9 +87,17 @@ class _Pairing:
 
 def joined(single: Graph, ranks: Sequence[Graph], said: Relations) -> Plan:
     """The plan of a single-device graph and those of the ranks."""
+    return chosen(lambda fused: _joined(single, ranks, said, fused))
+
+
+def _joined(
+    single: Graph, ranks: Sequence[Graph], said: Relations, fused: bool
+) -> tuple[Plan, Inputs]:
+    """The plan, and where inputs lie; ``fused``: those of which two placements fit are in
+    pieces."""
     _same_interface(ranks)
     assumed: list[Assumption] = []
-    inputs = _inputs(single, ranks, said, assumed)
+    inputs = placed_inputs(single, ranks, said, assumed, fused)
     outputs = _outputs(single, ranks[0], said, assumed)
     both = _Pairing(single, ranks, said, inputs, outputs)
     alone, domains = _single(both, assumed)
@@ -94,7 +108,7 @@ def joined(single: Graph, ranks: Sequence[Graph], said: Relations) -> Plan:
     assumed += _constants([alone, *bodies])
     boxes = _results(both, alone, bodies[0], assumed)
     mesh = mesh_of(bodies, [box for box in boxes if box is not None])
-    return Plan(
+    plan = Plan(
         "plan",
         programs([alone], Mesh((), ()), "single")[0],
         programs(bodies, mesh, "ranks"),
@@ -103,6 +117,7 @@ def joined(single: Graph, ranks: Sequence[Graph], said: Relations) -> Plan:
         assumed=tuple(dict.fromkeys(assumed)),
         expectations=tuple(_rows(both, alone, bodies, boxes, mesh)),
     )
+    return plan, inputs
 
 
 def _same_interface(ranks: Sequence[Graph]) -> None:
@@ -113,68 +128,6 @@ def _same_interface(ranks: Sequence[Graph]) -> None:
             raise InvalidInput("its inputs are others than those of rank 0", f"rank {number}")
         if len(graph.outputs) != len(ends):
             raise InvalidInput("its outputs are others than those of rank 0", f"rank {number}")
-
-
-def _shape(node: Node) -> Shape:
-    return tuple(node.shape or ())
-
-
-def _inputs(
-    single: Graph, ranks: Sequence[Graph], said: Relations, assumed: list[Assumption]
-) -> dict[str, list[Part]]:
-    """Where the ranks' parts of every input lie, by the parallel side's name: one, or several that
-    lie side by side."""
-    known = {node.name: node for node in single.inputs}
-    pairs, more = place.paired(single.inputs, ranks[0].inputs, said.inputs)
-    assumed += more
-    found = {}
-    for node in ranks[0].inputs:
-        own = known[pairs[node.name]]
-        if place.kind_of(own.dtype) != place.kind_of(node.dtype):
-            raise InvalidInput(
-                f"{node.dtype} on the parallel side, {own.dtype} on the single", own.name
-            )
-        relation = said.inputs.get(node.name)
-        if relation is not None and relation.pieces is not None:
-            found[node.name] = place.pieces(
-                relation, own.name, _shape(own), _shape(node), len(ranks)
-            )
-            text = (
-                f"input {node.name} has shares of {len(found[node.name])} pieces of dimension "
-                f"{relation.dim}, each divided in the order of ranks"
-            )
-            assumed.append(Assumption("stated", node.name, "--relations", text))
-            continue
-        if relation is not None:
-            box = place.stated(relation, own.name, _shape(own), _shape(node), len(ranks))
-            assumed.append(
-                Assumption(
-                    "stated",
-                    node.name,
-                    "--relations",
-                    f"input {node.name} {place.words(box, _shape(node))}",
-                )
-            )
-        else:
-            box, inferred = place.inferred("input", own.name, _shape(own), _shape(node), len(ranks))
-            _refuse_several(single, ranks[0], own, node)
-            assumed += inferred
-        found[node.name] = [Part(box, _shape(node))]
-    return found
-
-
-def _refuse_several(single: Graph, ranks: Graph, own: Node, node: Node) -> None:
-    """Raise `InvalidInput` where a contiguous shard is not the only placement that fits."""
-    for dim, (full, part) in enumerate(zip(_shape(own), _shape(node), strict=True)):
-        cut = interleaved(single, ranks, full, part)
-        if cut is not None:
-            starts = [sum(cut[:i]) for i in range(len(cut))]
-            pieces = [list(p) for p in zip(starts, cut, strict=True)]
-            raise InvalidInput(
-                f"two placements fit, state one in a relations file (--relations): shard = {dim}, "
-                f"or dim = {dim}, pieces = {pieces}",
-                f'inputs."{node.name}"',
-            )
 
 
 def _outputs(
@@ -192,16 +145,7 @@ def _outputs(
         names = [(operand(a), operand(b)) for a, b in zip(own, others, strict=True)]
     else:
         names = _leading(single, ranks)
-        assumed.append(
-            Assumption(
-                "inferred",
-                "outputs",
-                "",
-                f"of {len(own)} outputs of the single side and {len(others)} of the parallel one "
-                f"the first {len(names)} are compared, by position; the others are none of the "
-                "same name",
-            )
-        )
+        assumed.append(_not_compared(own[len(names) :], others[len(names) :], len(names)))
     found = dict.fromkeys((a, b) for a, b in names if a is not None and b is not None)
     if not found:
         raise InvalidInput("no outputs to compare: name them in a relations file ([[outputs]])")
@@ -210,6 +154,26 @@ def _outputs(
             Assumption("inferred", "outputs", "", "outputs are paired by position (inferred)")
         )
     return [Output(a, a, b, None) for a, b in found]
+
+
+def _not_compared(own: Sequence[object], others: Sequence[object], count: int) -> Assumption:
+    """That the outputs beyond the first ``count`` of each side, ``own`` and ``others``, are left
+    out: nothing says which one belongs to which."""
+
+    def told(outputs: Sequence[object]) -> str:
+        names = [operand(x) or "None" for x in outputs]
+        more = f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
+        return (", ".join(names[:MOST_TOLD]) or "none") + more
+
+    return Assumption(
+        "not compared",
+        "outputs",
+        "",
+        f"{len(own)} outputs of the single side and {len(others)} of the parallel one are not "
+        f"compared, since nothing says which belong together (single: {told(own)}; parallel: "
+        f"{told(others)}); the first {count} are: name those that count in a relations file "
+        "([[outputs]])",
+    )
 
 
 def _leading(single: Graph, ranks: Graph) -> list[tuple[str | None, str | None]]:
@@ -247,20 +211,20 @@ def _single(
     """The single side as a body, with domains of ids as its lookups need them."""
     domains: dict[str, tuple[int, int]] = dict(both.said.domains)
     groups = _groups([both.single], {})
+
+    def held(node: Node) -> list[Shard]:
+        alone = Part(place.everywhere(node.name, shape_of(node), 1), shape_of(node))
+        return [
+            _shard(node, part.shape, part.box, 0, _domain(node, domains.get(node.name)))
+            for part in both.inputs.single.get(node.name, [alone])
+        ]
+
     for _ in range(len(both.single.inputs) + 1):
         try:
             body = lower(
                 both.single,
                 Setting(
-                    lambda node: [
-                        _shard(
-                            node,
-                            _shape(node),
-                            place.everywhere(node.name, _shape(node), 1),
-                            0,
-                            _domain(node, domains.get(node.name)),
-                        )
-                    ],
+                    held,
                     lambda number, shape: mask(number, place.everywhere("", shape, 1), shape, 0),
                     groups,
                     both.said.constants,
@@ -300,7 +264,7 @@ def _rank(
     def held(node: Node) -> list[Shard]:
         return [
             _shard(node, part.shape, part.box, rank, _domain(node, domains.get(part.box.name)))
-            for part in both.inputs[node.name]
+            for part in both.inputs.ranks[node.name]
         ]
 
     def drawn(number: int, shape: Shape) -> Shard:
@@ -444,10 +408,10 @@ def alone(path: str) -> bytes:
     _same_interface(ranks)
     outputs = [Output(n, n, n, None) for n in map(operand, ranks[0].outputs) if n is not None]
     boxes = {
-        node.name: [Part(place.everywhere(node.name, _shape(node), len(ranks)), _shape(node))]
+        node.name: [Part(place.everywhere(node.name, shape_of(node), len(ranks)), shape_of(node))]
         for node in ranks[0].inputs
     }
-    both = _Pairing(ranks[0], ranks, Relations(), boxes, outputs)
+    both = _Pairing(ranks[0], ranks, Relations(), Inputs(boxes), outputs)
     bodies = [_rank(both, number, {}, Masks((), len(ranks))) for number in range(len(ranks))]
     made = programs(bodies, mesh_of(bodies, []), "ranks")
     return store.to_bytes(Plan("plan", Program("none", (), ()), made, microbatches=1))

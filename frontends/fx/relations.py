@@ -48,10 +48,11 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class InputRelation(Place, frozen=True, forbid_unknown_fields=True):
     """``pieces``: (start, size) of parts of the single side's tensor along dimension ``dim``, each
-    divided along it in the order of ranks; a rank has its share of each, side by side."""
+    divided along it in the order of ranks; a rank has its share of each, side by side.  A third
+    number: so many ranks, one after the other, have the same share (heads that are copied)."""
 
     of: str | None = None
-    pieces: list[tuple[Count, Count]] | None = None
+    pieces: list[Annotated[list[Count], msgspec.Meta(min_length=2, max_length=3)]] | None = None
     dim: Count = 0
 
     def said(self) -> int:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from shardproof.diagnosis.locate.culprits import culprits, explain
 from shardproof.diagnosis.locate.made import made_at
 from shardproof.engine.findings import Finding
-from shardproof.engine.plan.assumption import Assumption, beyond_strict
+from shardproof.engine.plan.assumption import Assumption, beyond_strict, left_out
 from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.simulation.simulate import Comparison, Simulation
 from shardproof.engine.specification.conclusions import told
@@ -28,6 +28,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "stand-in": "a stand-in",
     "not captured": "not captured",
     "user's word": "the user's word",
+    "not compared": "not compared",
 }
 
 
@@ -90,6 +91,9 @@ def decide(
     if is_proved(result, open_stages):
         if simulation is not None and simulation.undefined:
             return Decision("inconclusive", UNDEFINED, notes)
+        if left := left_out(result.plan.assumed):
+            reason = f"what is compared is proved; {left[0].text}"
+            return Decision("inconclusive", reason, notes)
         return Decision("proved", "", notes)
     if result.faults:
         return Decision("refuted", "", (*listed(diagnosis or result.faults), *notes))

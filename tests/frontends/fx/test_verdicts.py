@@ -87,6 +87,34 @@ def test_a_partial_output_is_proved_only_where_it_is_expected(tmp_path: Path) ->
     assert verdict(tmp_path / "said", 2, more=row + "sum = true\n").verdict == "proved"
 
 
+def test_outputs_that_are_not_compared_are_named_and_nothing_is_proved(tmp_path: Path) -> None:
+    (tmp_path / "unsaid").mkdir()
+    (tmp_path / "said").mkdir()
+    (tmp_path / "wrong").mkdir()
+    more = argument("output", 0, [ref("loss"), ref("kept"), ref("mm")])
+    result = verdict(tmp_path / "unsaid", 2, more)
+    assert result.verdict == "inconclusive"
+    assert "1 of the parallel one are not compared" in result.reason
+    assert "parallel: mm" in result.reason
+    rows = [f'[[outputs]]\nsingle = "{n}"\nparallel = "{n}"\n' for n in ("loss", "kept")]
+    rows[1] += "shard = 1\n"
+    said = verdict(tmp_path / "said", 2, more, more="".join(rows))
+    assert said.verdict == "proved", said.reason
+    scaled = WRONG["scale"]
+    assert verdict(tmp_path / "wrong", 2, more, scaled).verdict == "refuted"
+
+
+def test_a_proof_of_a_part_is_not_believed(tmp_path: Path) -> None:
+    """A certificate that says proved of a plan of which outputs are left out is rejected."""
+    more = argument("output", 0, [ref("loss"), ref("kept"), ref("mm")])
+    verdict(tmp_path, 2, more)
+    path = tmp_path / "run" / "certificate.json"
+    path.write_text(path.read_text().replace('"inconclusive"', '"proved"'))
+    found = shardproof.check(tmp_path / "run")
+    assert not found.ok
+    assert any("of which something is left out" in problem for problem in map(str, found.problems))
+
+
 def test_an_operator_without_a_rule_is_inconclusive_by_name(tmp_path: Path) -> None:
     result = verdict(tmp_path, 2, target("gelu", "my.own.default"))
     assert result.verdict == "inconclusive"
