@@ -96,7 +96,9 @@ class _Rank:
         self.masks: list[Shape] = []
         self.gaps: dict[str, str] = {}
         self.tensors = 0
-        self.constants: dict[str, None] = {}
+        #: What is taken for something else, or for 0, by the nodes that do: what, and how.
+        self.standins: dict[str, dict[str, str]] = {}
+        self.constants: dict[str, str] = {}
         for node in graph.nodes:
             for name in (*operands(node.args), *operands(node.kwargs)):
                 self.readers.setdefault(name, []).append(node)
@@ -113,6 +115,7 @@ class _Rank:
     def run(self) -> None:
         for node in self.graph.nodes:
             self.lo.source = Source(cell=node.target, module=node.name, location=node.src or "")
+            self.lo.standins = self.standins.setdefault(node.name, {})
             if node.op == PLACEHOLDER:
                 self.known[node.name] = self.held(node)
             elif node.op == CONSTANT:
@@ -143,7 +146,7 @@ class _Rank:
         if node.target not in self.setting.constants:
             if shape:
                 return Undefined(shape, dtype, f"{node.target}, whose value the file does not have")
-            self.constants.setdefault(node.target)
+            self.constants[node.name] = node.target
         number = self.setting.constants.get(node.target, 0)
         return Const(Fraction(repr(number)), shape, dtype)
 
@@ -235,6 +238,14 @@ class _Rank:
         self.lo.append(node.target, inputs, [m.number for m in made], {})
         return made[0] if node.shape is not None else tuple(made)
 
+    def live(self, outputs: Sequence[object]) -> set[str]:
+        """The nodes that outputs depend on."""
+        found = set(operands(list(outputs)))
+        for node in reversed(self.graph.nodes):
+            if node.name in found:
+                found.update((*operands(node.args), *operands(node.kwargs)))
+        return found
+
     def wide(self, error: Narrow) -> Exception:
         number = self.lo.origins.get(error.origin)
         if number is None:
@@ -260,34 +271,23 @@ class _Rank:
 
 
 def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody:
-    """The graph as a body with the operators that ``outputs`` depend on;
-    raises `Wide` where the domain of an input is too wide."""
+    """The graph as a body; raises `Wide` where the domain of an input is too wide."""
     rank = _Rank(graph, setting)
     try:
         rank.run()
         results = [rank.result(x) for x in outputs]
     except Narrow as error:
         raise rank.wide(error) from None
-    lo = rank.lo
+    lo, live = rank.lo, rank.live(outputs)
+    standins = [held for name, held in rank.standins.items() if name in live]
     return RankBody(
         tuple(lo.values),
-        tuple(_needed(lo.ops, results)),
+        tuple(lo.ops),
         tuple(lo.shards),
         tuple(lo.bound),
         tuple(results),
         tuple(rank.masks),
         dict(rank.gaps),
-        tuple(rank.constants),
-        dict(lo.standins or {}),
+        tuple(dict.fromkeys(target for name, target in rank.constants.items() if name in live)),
+        {what: how for held in standins for what, how in held.items()},
     )
-
-
-def _needed(ops: Sequence[Op], results: Sequence[int]) -> list[Op]:
-    """The operators that results depend on, in order; other ranks do not wait for the rest."""
-    wanted = set(results)
-    kept = []
-    for op in reversed(ops):
-        if wanted.intersection(op.outputs):
-            kept.append(op)
-            wanted.update(op.inputs)
-    return kept[::-1]

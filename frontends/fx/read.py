@@ -10,9 +10,10 @@ from typing import NamedTuple
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
-from shardproof.frontends.fx import place, records, relations
+from shardproof.frontends.fx import groups, place, records, relations
 from shardproof.frontends.fx.choose import chosen
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
@@ -100,9 +101,11 @@ def _joined(
     inputs = placed_inputs(single, ranks, said, assumed, fused)
     outputs = _outputs(single, ranks[0], said, assumed)
     both = _Pairing(single, ranks, said, inputs, outputs)
+    assumed += groups.assumed(ranks, said.groups)
     alone, domains = _single(both, assumed)
+    (alone,) = groups.needed([alone])
     masks = Masks(alone.masks, len(ranks))
-    bodies = [_rank(both, number, domains, masks) for number in range(len(ranks))]
+    bodies = groups.needed([_rank(both, n, domains, masks) for n in range(len(ranks))])
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed()
     assumed += _constants([alone, *bodies])
@@ -210,7 +213,7 @@ def _single(
 ) -> tuple[RankBody, dict[str, tuple[int, int]]]:
     """The single side as a body, with domains of ids as its lookups need them."""
     domains: dict[str, tuple[int, int]] = dict(both.said.domains)
-    groups = _groups([both.single], {})
+    own = groups.groups([both.single], {})
 
     def held(node: Node) -> list[Shard]:
         alone = Part(place.everywhere(node.name, shape_of(node), 1), shape_of(node))
@@ -226,7 +229,7 @@ def _single(
                 Setting(
                     held,
                     lambda number, shape: mask(number, place.everywhere("", shape, 1), shape, 0),
-                    groups,
+                    own,
                     both.said.constants,
                     narrows=True,
                 ),
@@ -270,7 +273,9 @@ def _rank(
     def drawn(number: int, shape: Shape) -> Shard:
         return mask(number, masks.box(number, shape), shape, rank)
 
-    setting = Setting(held, drawn, _groups(both.ranks, both.said.groups, rank), both.said.constants)
+    setting = Setting(
+        held, drawn, groups.groups(both.ranks, both.said.groups, rank), both.said.constants
+    )
     return lower(graph, setting, _asked(both, rank))
 
 
@@ -288,37 +293,6 @@ def _asked(both: _Pairing, rank: int) -> list[object]:
         else:
             raise InvalidInput(f"has no node {output.parallel}", f"rank {rank}")
     return found
-
-
-def _groups(
-    graphs: Sequence[Graph], said: Mapping[str, list[list[int]]], rank: int = 0
-) -> dict[str, tuple[int, ...]]:
-    """Ranks of every group by its name: as stated, or all ranks."""
-    every = tuple(range(len(graphs)))
-    found: dict[str, tuple[int, ...]] = _AllRanks(every)
-    for name, groups in said.items():
-        own = [tuple(g) for g in groups if rank in g]
-        members = [r for g in groups for r in g]
-        if len(own) != 1 or sorted(members) != list(every):
-            raise InvalidInput(
-                f"expected groups in which each of {len(every)} ranks is once", f"groups.{name}"
-            )
-        found[name] = own[0]
-    return found
-
-
-class _AllRanks(dict[str, tuple[int, ...]]):
-    """Names of groups of which nothing is said are of all ranks."""
-
-    def __init__(self, every: tuple[int, ...]) -> None:
-        super().__init__()
-        self.every = every
-
-    def __missing__(self, name: str) -> tuple[int, ...]:
-        return self.every
-
-    def __contains__(self, name: object) -> bool:
-        return True
 
 
 def _constants(bodies: Sequence[RankBody]) -> list[Assumption]:
@@ -373,33 +347,41 @@ def _rows(
     boxes: Sequence[Box | None],
     mesh: Mesh,
 ) -> list[Expectation]:
-    """One row for every output and program."""
+    """One row for every output and program; beside it, where every rank is to have all of it and
+    the file does not say so, one that is not required: that it is the sum over the ranks."""
     rows = []
     for number, (output, box) in enumerate(zip(both.outputs, boxes, strict=True)):
         if box is None:
             continue
         single = (Addend(0, 0, alone.outputs[number]),)
+        name = (
+            output.name if output.parallel == output.name else f"{output.name} = {output.parallel}"
+        )
+        total = _total(bodies, number, mesh)
         summed = output.said is not None and output.said.sum
         for index, base in enumerate(bases(mesh)):
-            over = (
-                tuple((name, "partial") for name, extent, _ in mesh.axes() if extent > 1)
-                if summed and mesh.extents
-                else ()
-            )
-            held = (Addend(index, 0, bodies[base].outputs[number], over=over),)
+            held = total if summed else (Addend(index, 0, bodies[base].outputs[number]),)
             offset = tuple(
                 placed(tuple(start[d] for start in box.starts), mesh, base)
                 for d in range(len(box.full))
             )
-            name = (
-                output.name
-                if output.parallel == output.name
-                else f"{output.name} = {output.parallel}"
-            )
             rows.append(Expectation("output", name, single, held, offset))
+        everywhere = len(box.starts) > 1 and not any(any(start) for start in box.starts)
+        if everywhere and not summed:
+            rows.append(Expectation(PARTIAL, name, single, total, required=False))
     if not rows:
         raise InvalidInput("no output is a tensor")
     return rows
+
+
+def _total(bodies: Sequence[RankBody], number: int, mesh: Mesh) -> tuple[Addend, ...]:
+    """The sum of an output over all ranks."""
+    axes = mesh.axes() if mesh.extents else ()
+    over = tuple((name, "partial") for name, extent, _ in axes if extent > 1)
+    return tuple(
+        Addend(index, 0, bodies[base].outputs[number], over=over)
+        for index, base in enumerate(bases(mesh))
+    )
 
 
 def alone(path: str) -> bytes:
@@ -412,6 +394,7 @@ def alone(path: str) -> bytes:
         for node in ranks[0].inputs
     }
     both = _Pairing(ranks[0], ranks, Relations(), Inputs(boxes), outputs)
-    bodies = [_rank(both, number, {}, Masks((), len(ranks))) for number in range(len(ranks))]
+    masks = Masks((), len(ranks))
+    bodies = groups.needed([_rank(both, number, {}, masks) for number in range(len(ranks))])
     made = programs(bodies, mesh_of(bodies, []), "ranks")
     return store.to_bytes(Plan("plan", Program("none", (), ()), made, microbatches=1))

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shardproof.engine.findings import Finding
+from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.schedule.instances import Unrolled
-from shardproof.engine.specification.conclusions import beside, told
+from shardproof.engine.specification.conclusions import Conclusion, beside, told
 from shardproof.partition.stages.partition import PARALLEL, SINGLE, Partition
 from shardproof.run.solve import Answers
 
@@ -23,6 +24,9 @@ def optional(result: Partition, answers: Answers) -> list[Finding]:
     sides = result.single.lineages, result.parallel.unrolled, result.parallel.lineages
     found = []
     for demand, conclusion in beside(result.plan, result.nodes, result.derived, *sides):
+        if demand.kind == PARTIAL:
+            found += _partial(result, demand.name, conclusion)
+            continue
         what = told(demand.kind, demand.name)
         values = [v for held in demand.held for v in held.tensors]
         if not conclusion.holds:
@@ -33,6 +37,20 @@ def optional(result: Partition, answers: Answers) -> list[Finding]:
             message = f"{what} is not decided: a claim that it depends on is not proved"
         found.append(Finding(KIND, message, what, demand.name, ranks=conclusion.ranks))
     return found
+
+
+def _partial(result: Partition, name: str, summed: Conclusion) -> list[Finding]:
+    """That an output that is not the single device's is, once somebody sums it over the ranks."""
+    failed = [c for c in result.conclusions if c.name == name and c.kind == "output"]
+    failed = [c for c in failed if not c.holds]
+    if not failed or not summed.holds:
+        return []
+    message = (
+        f"output {name} is a partial sum: the single device's is its sum over the ranks, which "
+        "somebody must still take (if that is meant, a relations file says so: sum = true)"
+    )
+    ranks = tuple(sorted({rank for c in failed for rank in c.ranks}))
+    return [Finding(PARTIAL, message, f"output {name}", name, ranks=ranks)]
 
 
 def _proved(

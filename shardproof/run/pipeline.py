@@ -20,6 +20,7 @@ from shardproof.engine.ops.listing import foreign
 from shardproof.engine.plan import constants as rounding
 from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.assumptions import stated_orders
+from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan.mesh import on_one_mesh
 from shardproof.engine.schedule import liveness
@@ -138,7 +139,12 @@ def run(
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
         ),
-        findings=(*decision.findings, *beside, *_of_cache(cache)),
+        findings=(
+            *(f for f in beside if f.kind == PARTIAL),
+            *decision.findings,
+            *(f for f in beside if f.kind != PARTIAL),
+            *_of_cache(cache),
+        ),
         run_dir=str(out),
     )
 
