@@ -67,14 +67,17 @@ class Setting:
 
     ``held``: the named inputs that an input node is, side by side; ``mask``: that of random
     operator number k, of a shape; ``groups``: ranks by name of group;
-    ``constants``: stated values of constants that the file names without one; ``narrows``: whether
-    `Wide` is raised for ids that are not known to choose rows that exist, or the operator is not
-    understood."""
+    ``constants``: stated values of constants that the file names without one ("any": any numbers,
+    the same on both sides); ``zeros``: inputs that are zero; ``modules``: names of nodes in
+    findings, where they are others; ``narrows``: whether `Wide` is raised for ids that are not
+    known to choose rows that exist, or the operator is not understood."""
 
     held: Callable[[Node], Sequence[Shard]]
     mask: Callable[[int, Shape], Shard]
     groups: Mapping[str, tuple[int, ...]]
-    constants: Mapping[str, int | float]
+    constants: Mapping[str, int | float | str]
+    zeros: frozenset[str] = frozenset()
+    modules: Mapping[str, str] = field(default_factory=dict)
     narrows: bool = False
     inference: Inference = field(default_factory=Inference)
 
@@ -114,7 +117,9 @@ class _Rank:
 
     def run(self) -> None:
         for node in self.graph.nodes:
-            self.lo.source = Source(cell=node.target, module=node.name, location=node.src or "")
+            module = self.setting.modules.get(node.name, node.name)
+            cell = f"{node.target}, {node.name}"
+            self.lo.source = Source(cell=cell, module=module, location=node.src or "")
             self.lo.standins = self.standins.setdefault(node.name, {})
             if node.op == PLACEHOLDER:
                 self.known[node.name] = self.held(node)
@@ -131,6 +136,8 @@ class _Rank:
                     self.known[node.name] = self.gap(node, str(error) or type(error).__name__)
 
     def held(self, node: Node) -> Lowered:
+        if node.name in self.setting.zeros:
+            return Const(Fraction(0), tuple(node.shape or ()), node.dtype or "float32")
         parts = [self.lo.hold(shard) for shard in self.setting.held(node)]
         if len(parts) == 1:
             return parts[0]
@@ -148,6 +155,8 @@ class _Rank:
                 return Undefined(shape, dtype, f"{node.target}, whose value the file does not have")
             self.constants[node.name] = node.target
         number = self.setting.constants.get(node.target, 0)
+        if isinstance(number, str):
+            raise InvalidInput("a scalar is stated as a number", f"constants.{node.target}")
         return Const(Fraction(repr(number)), shape, dtype)
 
     # -- operators ------------------------------------------------------------------------------
@@ -178,7 +187,10 @@ class _Rank:
         name = f"constant tensor {self.tensors}"
         self.tensors += 1
         shape = tuple(node.shape or ())
-        if self.lo.standins is not None:
+        said = self.setting.constants.get(node.name)
+        if isinstance(said, (int, float)):
+            return Const(Fraction(repr(said)), shape, node.dtype or "float32")
+        if said is None and self.lo.standins is not None:
             self.lo.standins[name] = f"of shape {list(shape)} is the same on both sides"
         zero = tuple(affine(0) for _ in shape)
         return self.lo.hold(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
-from shardproof.frontends.fx import groups, place, records, relations
+from shardproof.frontends.fx import align, groups, place, records, relations
 from shardproof.frontends.fx.choose import chosen
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
@@ -73,13 +73,15 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Pairing:
-    """Both sides, and what is known of how they belong together."""
+    """Both sides, and what is known of how they belong together; ``modules``: see
+    `frontends.fx.align` (that of rank 0 is everybody's)."""
 
     single: Graph
     ranks: Sequence[Graph]
     said: Relations
     inputs: Inputs
     outputs: Sequence[Output]
+    modules: dict[str, str] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -102,6 +104,7 @@ def _joined(
     outputs = _outputs(single, ranks[0], said, assumed)
     both = _Pairing(single, ranks, said, inputs, outputs)
     assumed += groups.assumed(ranks, said.groups)
+    assumed += _values(single, ranks[0], said)
     alone, domains = _single(both, assumed)
     (alone,) = groups.needed([alone])
     masks = Masks(alone.masks, len(ranks))
@@ -138,6 +141,10 @@ def _outputs(
 ) -> list[Output]:
     """The outputs that are compared: those that the relations name, or all, by position."""
     if said.outputs:
+        if said.partial:
+            raise InvalidInput(
+                "is said in [[outputs]] (sum = true) where these are named", "partial"
+            )
         for relation in said.outputs:
             for graph, name in ((single, relation.single), (ranks, relation.parallel)):
                 if name not in {node.name for node in graph.nodes}:
@@ -156,7 +163,11 @@ def _outputs(
         assumed.append(
             Assumption("inferred", "outputs", "", "outputs are paired by position (inferred)")
         )
-    return [Output(a, a, b, None) for a, b in found]
+    unknown = sorted(set(said.partial) - {b for _, b in found})
+    if unknown:
+        raise InvalidInput("the parallel side has no such output", f"partial, {unknown[0]}")
+    summed = {b: OutputRelation(single=a, parallel=b, sum=True) for a, b in found}
+    return [Output(a, a, b, summed[b] if b in said.partial else None) for a, b in found]
 
 
 def _not_compared(own: Sequence[object], others: Sequence[object], count: int) -> Assumption:
@@ -231,6 +242,7 @@ def _single(
                     lambda number, shape: mask(number, place.everywhere("", shape, 1), shape, 0),
                     own,
                     both.said.constants,
+                    frozenset(both.said.zeros),
                     narrows=True,
                 ),
                 [{"n": output.single} for output in both.outputs],
@@ -273,9 +285,11 @@ def _rank(
     def drawn(number: int, shape: Shape) -> Shard:
         return mask(number, masks.box(number, shape), shape, rank)
 
-    setting = Setting(
-        held, drawn, groups.groups(both.ranks, both.said.groups, rank), both.said.constants
-    )
+    own = groups.groups(both.ranks, both.said.groups, rank)
+    zeros = frozenset(both.said.zeros)
+    names = both.modules if rank else align.modules(both.single, graph)
+    both.modules.update(names)
+    setting = Setting(held, drawn, own, both.said.constants, zeros, names)
     return lower(graph, setting, _asked(both, rank))
 
 
@@ -315,6 +329,19 @@ def _notes(bodies: Sequence[RankBody]) -> list[str]:
             for name, why in body.gaps.items()
         )
     )
+
+
+def _values(single: Graph, ranks: Graph, said: Relations) -> list[Assumption]:
+    """What the relations say of values; raises `InvalidInput` for what is no input of both."""
+    for name in said.zeros:
+        if any(name not in {node.name for node in side.inputs} for side in (single, ranks)):
+            raise InvalidInput("is no input of both sides", f"zeros, {name}")
+    names = ", ".join(said.zeros)
+    text = f"inputs {names} are zero"
+    found = [Assumption("stated", "zeros", "--relations", text)] if said.zeros else []
+    shared = ", ".join(name for name, value in said.constants.items() if value == "any")
+    text = f"constants {shared} are any numbers, the same on both sides"
+    return [*found, Assumption("stated", "constants", "--relations", text)] if shared else found
 
 
 # -- expectations ------------------------------------------------------------------------------

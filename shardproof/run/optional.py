@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from shardproof.diagnosis.locate.made import made_at
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.schedule.instances import Unrolled
@@ -25,7 +26,6 @@ def optional(result: Partition, answers: Answers) -> list[Finding]:
     found = []
     for demand, conclusion in beside(result.plan, result.nodes, result.derived, *sides):
         if demand.kind == PARTIAL:
-            found += _partial(result, demand.name, conclusion)
             continue
         what = told(demand.kind, demand.name)
         values = [v for held in demand.held for v in held.tensors]
@@ -39,18 +39,36 @@ def optional(result: Partition, answers: Answers) -> list[Finding]:
     return found
 
 
-def _partial(result: Partition, name: str, summed: Conclusion) -> list[Finding]:
-    """That an output that is not the single device's is, once somebody sums it over the ranks."""
-    failed = [c for c in result.conclusions if c.name == name and c.kind == "output"]
-    failed = [c for c in failed if not c.holds]
-    if not failed or not summed.holds:
+def partials(result: Partition) -> list[Finding]:
+    """Of every output that is not the single device's, but is once somebody sums it over the ranks:
+    that it is."""
+    sides = result.single.lineages, result.parallel.unrolled, result.parallel.lineages
+    failed: dict[str, list[Conclusion]] = {}
+    for conclusion in result.conclusions:
+        if conclusion.kind == "output" and not conclusion.holds:
+            failed.setdefault(conclusion.name, []).append(conclusion)
+    if not failed:
         return []
-    message = (
-        f"output {name} is a partial sum: the single device's is its sum over the ranks, which "
-        "somebody must still take (if that is meant, a relations file says so: sum = true)"
-    )
-    ranks = tuple(sorted({rank for c in failed for rank in c.ranks}))
-    return [Finding(PARTIAL, message, f"output {name}", name, ranks=ranks)]
+    found = []
+    for demand, summed in beside(result.plan, result.nodes, result.derived, *sides):
+        name = demand.name
+        if demand.kind != PARTIAL or not summed.holds or name not in failed:
+            continue
+        message = (
+            f"output {name} is a partial sum: the single device's is its sum over the ranks, which "
+            "somebody must still take (if that is meant, a relations file says so: partial)"
+        )
+        source = made_at(result.parallel.unrolled.rows, failed[name][0].value)
+        ranks = tuple(sorted({rank for c in failed[name] for rank in c.ranks}))
+        number = len(found) + 1
+        found.append(Finding(PARTIAL, message, f"output {name}", name, source, ranks, group=number))
+    return found
+
+
+def is_all(result: Partition, found: Iterable[Finding]) -> bool:
+    """Whether nothing else is wrong with a plan than that outputs are partial sums."""
+    names = {finding.layer for finding in found}
+    return all(c.holds or c.name in names for c in result.conclusions)
 
 
 def _proved(

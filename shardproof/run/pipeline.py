@@ -20,7 +20,6 @@ from shardproof.engine.ops.listing import foreign
 from shardproof.engine.plan import constants as rounding
 from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.assumptions import stated_orders
-from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan.mesh import on_one_mesh
 from shardproof.engine.schedule import liveness
@@ -35,7 +34,7 @@ from shardproof.partition.evidence.rounding import without_rounding
 from shardproof.partition.stages.partition import Partition, partition
 from shardproof.partition.templates.memo import Memo
 from shardproof.run import certificate
-from shardproof.run.optional import optional
+from shardproof.run.optional import is_all, optional, partials
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.proofs import Proof, produce
@@ -139,12 +138,7 @@ def run(
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
         ),
-        findings=(
-            *(f for f in beside if f.kind == PARTIAL),
-            *decision.findings,
-            *(f for f in beside if f.kind != PARTIAL),
-            *_of_cache(cache),
-        ),
+        findings=(*decision.findings, *beside, *_of_cache(cache)),
         run_dir=str(out),
     )
 
@@ -173,8 +167,12 @@ def _decide(
             simulation = simulated(
                 result, SEEDS if any(not c.holds for c in result.conclusions) else 1
             )
+        summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
-            found = diagnosed(result, simulation, otherwise)
+            known = not result.faults and summed and is_all(result, summed)
+            found = () if known else diagnosed(result, simulation, otherwise)
+        others = (f._replace(group=f.group + len(summed)) if f.group else f for f in found)
+        found = (*summed, *others)
     elif doubtful(result.nodes, result.reference_size):
         simulation = simulated(result, SEEDS, until_defined=True)
     return decide(result, open_stages, found, simulation)
