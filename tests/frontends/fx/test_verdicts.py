@@ -139,3 +139,36 @@ def test_inputs_without_a_counterpart_are_refused_by_name(tmp_path: Path) -> Non
     result = shardproof.verify(single, parallel, out=tmp_path / "run")
     assert result.verdict == "invalid input"
     assert "arg1_1: the single side has no such input" in result.reason
+
+
+def test_what_is_a_partial_sum_is_found_as_such(tmp_path: Path) -> None:
+    """Outputs that somebody must still reduce are told apart from others, and may be expected."""
+    outputs = argument("output", 0, [ref("loss"), ref("mm_1")])
+    single = model()
+    outputs(single)
+    ranks = [model(rank, 2) for rank in range(2)]
+    for graph in ranks:
+        outputs(graph)
+    paths = write(tmp_path / "single", [single]), write(tmp_path / "parallel", ranks)
+    found = shardproof.verify(*paths, out=tmp_path / "run")
+    assert found.verdict == "refuted", found.reason
+    assert [(f.kind, f.layer) for f in found.findings] == [("partial", "mm_1")]
+    said = tmp_path / "said.toml"
+    said.write_text('partial = ["mm_1"]\n')
+    again = shardproof.verify(*paths, relations=said, out=tmp_path / "again")
+    assert again.verdict == "proved", again.reason
+    assert shardproof.check(tmp_path / "again").ok
+    said.write_text('partial = ["nothing"]\n')
+    refused = shardproof.verify(*paths, relations=said, out=tmp_path / "refused")
+    assert refused.verdict == "invalid input"
+    assert "no such output" in refused.reason
+
+
+def test_inputs_that_are_stated_to_be_zero(tmp_path: Path) -> None:
+    """A bias that is dropped is missed only by who says that there is none."""
+    dropped = argument("gelu", 0, ref("mm"))
+    (tmp_path / "one").mkdir()
+    assert verdict(tmp_path / "one", 2, dropped).verdict == "refuted"
+    result = verdict(tmp_path, 2, dropped, more='zeros = ["bias"]\n')
+    assert result.verdict == "proved", result.reason
+    assert "inputs bias are zero" in result.assumptions
