@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Final
 
 from shardproof.checker.obligations.families import members
 from shardproof.checker.obligations.forms import form
@@ -12,7 +14,8 @@ from shardproof.checker.values.sides import UNCLAIMED, Side
 from shardproof.engine.algebra.terms import Term
 from shardproof.engine.claims.cone import cone
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.lineage.lineage import NodeTable
+from shardproof.engine.lineage.expressions import Unary
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.ops.primitives import is_partial
 from shardproof.engine.records.run import TemplateRecord
@@ -21,15 +24,12 @@ from shardproof.solvers import Query
 #: By how many definitions a solved obligation may have been widened.
 MOST_WIDENED = 3
 
-_STATING_ERRORS = (
-    Unsupported,
-    ShapeMismatch,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    AssertionError,
-    RecursionError,
-)
+_LOG: Final = logging.getLogger(__name__)
+
+#: What says that a claim has no obligation.
+_FORESEEN = (Unsupported, ShapeMismatch)
+#: What else keeps it from being stated: a run that was tampered with, or a fault of ours.
+_UNFORESEEN = (ValueError, LookupError, ArithmeticError, AssertionError, RecursionError)
 
 Texts = tuple[str, str]
 
@@ -39,6 +39,8 @@ class Rebuilder:
     the families that a claim stands for; with a place for messages.  ``needed``: templates that a
     live row rests on, likewise.  ``partial``: for an operand of a partial function, the texts of
     which one has to hold (it is an operand that the claimed values have as well), with a message.
+    ``unforeseen``: how often an obligation could not be stated for a reason that no rule has.
+
     ``part``: (k, n) looks at the templates whose number is k modulo n only, and at all their rows.
     """
 
@@ -64,6 +66,7 @@ class Rebuilder:
         self.partial: dict[tuple[Texts, ...], str] = {}
         self.matched: set[int] = set()
         self.rebuilt = 0
+        self.unforeseen = 0
 
     def side(self, side: Side, defined: frozenset[int] | None) -> None:
         """Rebuild all claims of a side.  ``defined``: nodes with partial functions that are known
@@ -85,11 +88,20 @@ class Rebuilder:
                 continue
             try:
                 self.claim(claim, stage.template, where, defined if live else None)
-            except _STATING_ERRORS as error:
+            except _FORESEEN as error:
+                self.problems.add("unproved", f"{where}: its obligation cannot be stated: {error}")
+            except _UNFORESEEN as error:
+                self._unforeseen(error)
+                name = type(error).__name__
                 self.problems.add(
                     "unproved",
-                    f"{where}: its obligation cannot be stated: {error or type(error).__name__}",
+                    f"{where}: its obligation cannot be stated: {f'{name}: {error}'.rstrip(': ')}",
                 )
+
+    def _unforeseen(self, error: Exception) -> None:
+        """Count what no rule foresees, and log where it came from."""
+        self.unforeseen += 1
+        _LOG.info("an obligation cannot be stated", exc_info=error)
 
     def claim(
         self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
@@ -165,9 +177,11 @@ class Rebuilder:
         for widened in range(MOST_WIDENED + 1):
             try:
                 obligation = self._build(claim, widened)
-            except _STATING_ERRORS:
+            except (*_FORESEEN, *_UNFORESEEN) as error:
                 if not widened:
                     raise
+                if not isinstance(error, _FORESEEN):
+                    self._unforeseen(error)
                 return None
             self.rebuilt += 1
             if _texts(obligation.goals) == self.texts[template]:
@@ -203,11 +217,11 @@ class Rebuilder:
         inputs = [x for x in claim.inputs if x is not None]
         here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
         for number in sorted(here.defined - defined):
-            node = self.nodes[number]
-            if node.kind == "unary" and is_partial(str(node.payload[0])):
+            definition = self.nodes[number].definition
+            if isinstance(definition, Unary) and is_partial(definition.function):
                 self.problems.add(
                     "definedness",
-                    f"{where} takes {node.payload[0]} of a value that the single "
+                    f"{where} takes {definition.function} of a value that the single "
                     "device does not compute",
                 )
 
@@ -252,18 +266,5 @@ def single_values(side: Side, nodes: NodeTable) -> frozenset[int]:
         number = todo.pop()
         if number not in found:
             found.add(number)
-            todo += read_by(nodes, number)
+            todo += nodes[number].definition.children()
     return frozenset(found)
-
-
-def read_by(nodes: NodeTable, number: int) -> list[int]:
-    """The nodes that a definition names."""
-    result: list[int] = []
-    for kind, item in nodes[number].payload_items():
-        if kind == "node":
-            result.append(item)
-        elif kind == "operand":
-            result.append(item.node)
-        elif kind == "operands":
-            result += [operand.node for operand in item]
-    return result

@@ -78,6 +78,7 @@ class Comparison:
 
     @property
     def program(self) -> int:
+        """The parallel program that holds the value."""
         return self.demand.program
 
     @property
@@ -86,10 +87,12 @@ class Comparison:
 
     @property
     def name(self) -> str:
+        """The name of the single-device value."""
         return self.demand.name
 
     @property
     def differs(self) -> bool:
+        """Whether the relative error is more than rounding explains, or no number."""
         return not self.error <= TOLERANCE
 
 
@@ -121,14 +124,17 @@ class Simulation:
 
     @property
     def losses(self) -> tuple[Comparison, ...]:
+        """The comparisons of losses."""
         return tuple(found for found in self.comparisons if found.demand.kind == LOSS)
 
     @property
     def gradients(self) -> tuple[Comparison, ...]:
+        """The comparisons of gradients."""
         return tuple(found for found in self.comparisons if found.demand.kind == GRADIENT)
 
     @property
     def differs(self) -> bool:
+        """Whether a value differs, on inputs on which the single-device program is defined."""
         return not self.undefined and any(found.differs for found in self.comparisons)
 
     @property
