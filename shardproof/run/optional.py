@@ -49,7 +49,7 @@ def partials(result: Partition) -> list[Finding]:
             failed.setdefault(conclusion.name, []).append(conclusion)
     if not failed:
         return []
-    found = []
+    found: list[Finding] = []
     for demand, summed in beside(result.plan, result.nodes, result.derived, *sides):
         name = demand.name
         if demand.kind != PARTIAL or not summed.holds or name not in failed:
