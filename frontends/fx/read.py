@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
-from shardproof.frontends.fx import align, groups, place, records, relations
+from shardproof.frontends.fx import align, groups, place, pt2, records, relations
 from shardproof.frontends.fx.choose import chosen
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
@@ -45,7 +46,8 @@ def pair(single: str, parallel: str, stated: str) -> bytes:
 
 def side(path: Path) -> list[Graph]:
     """The graphs of a side in order of ranks."""
-    found = [records.read(file) for file in records.ranks(path)]
+    files = records.ranks(path)
+    found = [records.read(file, partial(_exported, n)) for n, file in enumerate(files)]
     for number, graph in enumerate(found):
         if len(found) > 1 and graph.rank != number:
             raise InvalidInput(
@@ -57,6 +59,13 @@ def side(path: Path) -> list[Graph]:
 
 #: Outputs that are not compared, up to which all are named.
 MOST_TOLD = 8
+
+
+def _exported(rank: int, path: Path) -> Graph | None:
+    """The graph of an archive of `torch.export` (None: it is none)."""
+    with path.open("rb") as file:
+        head = file.read(pt2.HEAD_BYTES)
+    return pt2.read(path, rank) if pt2.is_archive(head) else None
 
 
 class Output(NamedTuple):
