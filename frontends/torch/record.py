@@ -122,6 +122,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._contents: dict[bytes, int] = {}
         self.names: dict[int, str] = {}
         self.stack: list[str] = []
+        self.groups: dict[tuple[int, ...], str] = {}
 
     # -- tensors ----------------------------------------------------------------------------
 
@@ -202,13 +203,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(x, torch.ScriptObject):
             return self._object(x)
         if isinstance(x, ProcessGroup):
-            return Ranks(tuple(dist.get_process_group_ranks(x)))
+            return self._group(x)
         return Named(type(x).__name__, str(x)[:200])
 
     def _object(self, x: Any) -> Arg:
         kind = str(x._type()).rsplit(".", 1)[-1]
         if kind == "ProcessGroup":
-            return Ranks(tuple(dist.get_process_group_ranks(ProcessGroup.unbox(x))))
+            return self._group(ProcessGroup.unbox(x))
         if kind == "ReduceOp":
             return Named("reduce", REDUCTIONS[int(x.op())])
         return Named(kind, "")
@@ -220,8 +221,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for i, argument in enumerate(func._schema.arguments[: len(args)]):
                 if argument.name == "group_name" and isinstance(args[i], str):
                     group = _resolve_process_group(args[i])
-                    found[i] = Ranks(tuple(dist.get_process_group_ranks(group)))
+                    found[i] = self._group(group)
         return found
+
+    def _group(self, group: ProcessGroup) -> Ranks:
+        """A process group, whose name is kept if a mesh gave it one."""
+        ranks = tuple(dist.get_process_group_ranks(group))
+        if group.group_desc.startswith("mesh_"):
+            self.groups.setdefault(ranks, group.group_desc.removeprefix("mesh_"))
+        return Ranks(ranks)
 
     # -- events -----------------------------------------------------------------------------
 
@@ -302,6 +310,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._forget(func, args, results)
             return None
         if sum(x.numel() for x in results) > MOST_SHADOW or any(x.is_meta for x in results):
+            self._meet(args, tuple(kwargs.values()))
             self._forget(func, args, results)
             return None
         if func is torch.ops.aten.empty.memory_format:
@@ -449,6 +458,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tuple(self._modules),
             self.constants,
             tuple(self.notes),
+            tuple((name, ranks) for ranks, name in self.groups.items()),
         )
 
 

@@ -103,6 +103,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     ``constants``: values of tensors that depend on no input, as bytes of their element type, by the
     number that an event `CONSTANT` names.  ``notes``: what the recorder had to assume.
+    ``groups``: process groups that the program gave a name.
     """
 
     rank: int
@@ -113,6 +114,7 @@ class Trace(msgspec.Struct, frozen=True):
     modules: tuple[str, ...]
     constants: dict[int, bytes] = {}
     notes: tuple[str, ...] = ()
+    groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 def tensors_of(*args: Arg) -> Iterator[int]:
