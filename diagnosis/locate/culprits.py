@@ -89,7 +89,7 @@ def _fault(result: Partition, row: Row, counterpart: int) -> str:
             a, b = essence(result.parallel.lineages[mine]), essence(result.single.lineages[theirs])
             if a != b:
                 return _cause(result, row, a, b)
-        return ""
+        return _diagonal(result, row)
     new = [
         t.node for x in outputs if x is not None for t in x.terms if t.node >= result.reference_size
     ]
@@ -103,6 +103,20 @@ def _fault(result: Partition, row: Row, counterpart: int) -> str:
     if new and not old:
         return _partial_input(result, row) or "its result is no part of any single-device value"
     return _scrambled(result, row)
+
+
+def _diagonal(result: Partition, row: Row) -> str:
+    """What is wrong with a product of partial sums ("" if nothing is): over ranks that each have
+    the same part of two sums, no reduction makes it the product of the sums."""
+
+    def twice(values: Iterable[int]) -> bool:
+        for term in (t for v in values if v >= 0 for t in _terms(result, v)):
+            axes = [(axis, part.token) for part in term.parts for axis, _ in part.start.terms]
+            if len({axis for axis, _ in set(axes)}) < len(set(axes)):
+                return True
+        return False
+
+    return _partial_input(result, row) if twice(row.outputs) and not twice(row.inputs) else ""
 
 
 def _scrambled(result: Partition, row: Row) -> str:

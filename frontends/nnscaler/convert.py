@@ -24,7 +24,7 @@ from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Sou
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.bodies import BodyWriter, Forward, shape_of, tensors_of
-from shardproof.frontends.nnscaler.contradictions import contradictions
+from shardproof.frontends.nnscaler.contradictions import contradictions, renamings
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 #: What a reducer does is an option of the runtime, and in no plan.
@@ -62,6 +62,7 @@ class _DeviceWriter:
         as_recorded: bool,
         joined: set[int],
         assumed: set[Assumption],
+        renamed: dict[int, tuple[str, set[int]]],
     ) -> None:
         self.number = number
         self.as_recorded = as_recorded
@@ -69,6 +70,7 @@ class _DeviceWriter:
         #: Full tensors to which several stages contribute: a record of one is about none of them.
         self.joined = joined
         self.assumed = assumed
+        self.renamed = renamed
         self.axes = ((REPLICA, replicas, stride),) if replicas > 1 else ()
         self.bodies: list[Body] = []
         self.calls: list[Call] = []
@@ -276,7 +278,8 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
     """The programs of a plan; raises `UnreadablePlan` naming device, cell and tensor.
 
     ``as_recorded``: the user's assumption that groups are ordered as index maps say (a chunk is cut
-    where its output's says, an all-gather joins by its inputs'), instead of by rank.
+    where its output's says, an all-gather joins by its inputs'), instead of by rank, and that
+    gradients that arrive are of what the plan names them for (`BodyWriter.owner_of`).
     """
     count = len(plan.devices)
     if plan.ranks > count and not plan.data_parallel:
@@ -294,17 +297,20 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
     writers = []
     joined: set[int] = set()
     assumed: set[Assumption] = set()
+    renamed: dict[int, tuple[str, set[int]]] = {}
     losses = returned_losses(plan)
     loads = 0
     for device in sorted(plan.devices):
-        writer = _DeviceWriter(device, replicas, count, single, as_recorded, joined, assumed)
+        writer = _DeviceWriter(
+            device, replicas, count, single, as_recorded, joined, assumed, renamed
+        )
         for item in plan.sequence(device):
             writer.item(item)
         writer.returned(losses)
         loads = max(loads, writer.loads)
         writers.append(writer)
     programs = [writer.program() for writer in writers]
-    recorded = () if single else contradictions(plan)
+    recorded = () if single else (*renamings(renamed), *contradictions(plan))
     return Side(
         tuple(programs),
         max(1, loads),
