@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cache
 from itertools import combinations
 from math import prod
@@ -73,9 +72,7 @@ class Families:
     @property
     def assumed(self) -> Ranks:
         """Ranks that were not captured."""
-        return tuple(
-            sorted(r for f in self.families for r in set(f.ranks).difference(f.captured))
-        )
+        return tuple(sorted(r for f in self.families for r in set(f.ranks).difference(f.captured)))
 
 
 # -- what a rank's step is, but for places ---------------------------------------------------------
@@ -118,7 +115,7 @@ def form(side: Side) -> Form:
     for shard in side.program.shards:
         starts += [start.const for start in shard.offset]
         shards.append(replace(shard, offset=()))
-    results = []
+    results: list[tuple[Any, ...]] = []
     for result in side.results:
         compared, box = result.compared, result.compared.box
         about = (compared.kind, compared.name, compared.state, result.value)
@@ -215,9 +212,7 @@ def _along(
     for base in bases:
         members = captured.get(base, [])
         axes = [axis for axis in mesh.axes if axis.name in along]
-        ranks = tuple(
-            r for r in range(mesh.world) if mesh.base(r, along) == base
-        )
+        ranks = tuple(r for r in range(mesh.world) if mesh.base(r, along) == base)
         if len(members) < len(ranks) and not _confirms(mesh, axes, members):
             missing = True
         if members:
@@ -240,8 +235,9 @@ def _confirms(mesh: Mesh, axes: Sequence[Any], members: Sequence[int]) -> bool:
         if axis in axes and len({p[i] for p in places.values()}) < min(axis.extent, CONFIRMED):
             return False
     design = _design(mesh, axes, members)
-    unknown = design.shape[1]
-    return len(members) > unknown and int(np.linalg.matrix_rank(design)) == unknown
+    unknown = int(design.shape[1])
+    rank = int(np.linalg.matrix_rank(design))
+    return len(members) > unknown and rank == unknown
 
 
 def _design(mesh: Mesh, axes: Sequence[Any], members: Sequence[int]) -> Any:
@@ -298,7 +294,7 @@ def shown(ranks: Sequence[int]) -> str:
     return ", ".join(texts[:8]) + (f" and {len(texts) - 8} more intervals" if texts[8:] else "")
 
 
-# -- places as functions of coordinates --------------------------------------------------------------
+# -- places as functions of coordinates ------------------------------------------------------------
 
 
 def _starts(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from typing import NamedTuple
 
@@ -84,7 +84,7 @@ def mesh_of(groups: Iterable[Ranks], world: int, names: Mapping[Ranks, str]) -> 
         if len(spans) == 1 and group in names:
             called.setdefault(spans[0], names[group])
     ordered = sorted(cuts)
-    steps = list(zip(ordered, ordered[1:], strict=False))
+    steps = list(pairwise(ordered))
     if any(high % low for low, high in steps) or len(steps) > MOST_AXES:
         return None
     axes = [
@@ -128,7 +128,7 @@ def spread(mesh: Mesh, group: Ranks, rank: int, along: frozenset[str]) -> Spread
     return Spread(tuple(bases), tuple(axis.name for axis in whole))
 
 
-# -- which ranks stand for all -----------------------------------------------------------------------
+# -- which ranks stand for all ---------------------------------------------------------------------
 
 
 def positions(extent: int) -> tuple[int, ...]:

@@ -60,29 +60,76 @@ class Sides:
     families: Families
 
 
-def sides(single: Trace, parallel: Sequence[Trace], *, together: bool = True) -> Sides:
+#: Steps that were lowered already, by rank; the single side's is `ALONE`.
+Known = dict[int, tuple[Functional, Side]]
+ALONE = -1
+
+
+def sides(
+    single: Trace,
+    parallel: Sequence[Trace],
+    known: Known | None = None,
+    *,
+    together: bool = True,
+) -> Sides:
     """Lower the traces of both sides, every rank in isolation, and find the families of ranks that
-    run one program (without ``together``, every rank is one by itself); raises `InvalidInput`."""
-    inference = Inference()
-    steps = []
+    run one program (without ``together``, every rank is one by itself); raises `InvalidInput`.
+
+    ``known`` has what was lowered before of the same traces, and gets what is lowered now.
+    """
     if single.world_size != 1:
         raise InvalidInput(f"the single side has a world size of {single.world_size}, expected 1")
+    known = {} if known is None else known
+    inference = Inference()
+    if ALONE not in known:
+        known[ALONE] = _lowered(single, inference, None, "single side")
+    step, alone = known[ALONE]
+    own = _ranks(parallel, known, inference, frozenset(alone.contents))
+    found = _families(parallel, own, together)
+    ranks = tuple(side for _, side in own.values())
+    return Sides(alone, step, ranks, tuple(s for s, _ in own.values()), found)
+
+
+def uncaptured(single: Trace | None, parallel: Sequence[Trace], known: Known) -> Sequence[int]:
+    """Ranks that have to be captured beside ``parallel``; none, where that cannot be told.  Without
+    the single side, every table of constants is taken for one that it has too."""
+    try:
+        if single is not None:
+            return sides(single, parallel, known).families.missing
+        own = _ranks(parallel, known, Inference(), None)
+        return _families(parallel, own, together=True).missing
+    except InvalidInput:
+        return ()
+
+
+def _ranks(
+    parallel: Sequence[Trace], known: Known, inference: Inference, tables: frozenset[str] | None
+) -> Known:
+    """The lowered steps of ranks, in order."""
     numbers = [t.rank for t in parallel]
     worlds = {t.world_size for t in parallel}
     if len(worlds) != 1 or len(set(numbers)) < len(numbers):
         raise InvalidInput(f"traces of ranks {numbers} of worlds of {sorted(worlds)} ranks")
-    for trace in (single, *sorted(parallel, key=lambda t: t.rank)):
-        try:
-            steps.append(functional(trace))
-        except InvalidInput as error:
-            where = "single side" if trace is single else f"rank {trace.rank}"
-            raise error.within(where) from error
-    alone = lower(steps[0], inference)
-    tables = frozenset(alone.contents)
-    ranks = {step.trace.rank: lower(step, inference, tables) for step in steps[1:]}
-    names = {group: name for step in steps[1:] for name, group in step.trace.groups}
-    found = families(ranks, worlds.pop(), names, together=together)
-    return Sides(alone, steps[0], tuple(ranks.values()), tuple(steps[1:]), found)
+    for trace in parallel:
+        if trace.rank not in known:
+            known[trace.rank] = _lowered(trace, inference, tables, f"rank {trace.rank}")
+    return {rank: known[rank] for rank in sorted(numbers)}
+
+
+def _families(parallel: Sequence[Trace], own: Known, together: bool) -> Families:
+    names = {group: name for trace in parallel for name, group in trace.groups}
+    steps = {rank: side for rank, (_, side) in own.items()}
+    return families(steps, parallel[0].world_size, names, together=together)
+
+
+def _lowered(
+    trace: Trace, inference: Inference, tables: frozenset[str] | None, where: str
+) -> tuple[Functional, Side]:
+    try:
+        step = functional(trace)
+    except InvalidInput as error:
+        raise error.within(where) from error
+    return step, lower(step, inference, tables)
 
 
 def plan(found: Sides, name: str = "torch", combination: Combination | None = None) -> Plan:

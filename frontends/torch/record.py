@@ -47,6 +47,7 @@ from shardproof.frontends.torch.trace import (
     Trace,
     tensors_of,
 )
+from shardproof.frontends.torch.watched import Splits, Watched
 
 #: Tensors of more elements have no shadow, and are no constants.
 MOST_SHADOW = 1 << 16
@@ -123,6 +124,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.names: dict[int, str] = {}
         self.stack: list[str] = []
         self.groups: dict[tuple[int, ...], str] = {}
+        self.splits = Splits(lambda path: not _machinery(path))
 
     # -- tensors ----------------------------------------------------------------------------
 
@@ -194,6 +196,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """An argument as plain data."""
         if isinstance(x, torch.Tensor):
             return self.tensor(x)
+        if isinstance(x, Watched):
+            return int(x)
         if x is None or isinstance(x, (bool, int, float, str)):
             return x
         if isinstance(x, (list, tuple)):
@@ -459,6 +463,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.constants,
             tuple(self.notes),
             tuple((name, ranks) for ranks, name in self.groups.items()),
+            tuple(self.splits.found),
         )
 
 
