@@ -56,7 +56,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = (
+    "right",
+    "shard of another rank",
+    "a wrong group in one row",
+    "right, shards in another order",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
+)
 def test_families_have_the_verdict_of_explicit_programs(tmp_path: Path, name: str) -> None:
     dp, tp, fault, at, verdict = CASES[name]
     traces = captured(meshes.on_mesh(dp, tp, fault, at), dp, tp, range(dp * tp))
@@ -88,7 +98,7 @@ def uncaptured(result: Result) -> list[str]:
     return [a.about for a in result.assumption_details if a.kind == "not captured"]
 
 
-@pytest.mark.parametrize("fault", ["", "hidden shard"])
+@pytest.mark.parametrize("fault", [pytest.param("", marks=pytest.mark.slow), "hidden shard"])
 def test_what_was_not_captured_is_an_assumption_that_names_the_ranks(
     tmp_path: Path, fault: str
 ) -> None:
