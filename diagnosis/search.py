@@ -317,10 +317,7 @@ def diagnosed(
     ``simulation``: of the plan, if it could be run; ``otherwise``: see `Diagnosis`.
     """
     search = Diagnosis(result, otherwise)
-    try:
-        repaired = search.run()
-    finally:
-        culprits.cache_clear()
+    repaired = search.run()
     # A large plan is not run again: values are held against the single-device operator's there.
     again = repaired and len(result.parallel.unrolled.rows) <= MOST_AGAIN
     examples = Examples(result, simulation, search.state if again else None)

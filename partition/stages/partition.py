@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 from shardproof.engine.claims.symmetry import is_moved
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.findings import UNSUPPORTED, Finding
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Term
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.obligations.spot_check import holds
 from shardproof.engine.plan.collectives import COPIES
@@ -95,7 +96,7 @@ class Side:
         )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Partition:
     """Everything that is claimed about a plan.
 
