@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
+from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardproof.engine.errors import InvalidInput
@@ -31,7 +32,6 @@ from shardproof.frontends.torch.job import Job
 from shardproof.frontends.torch.record import (
     Recorder,
     _machinery,
-    watch_handles,
 )
 from shardproof.frontends.torch.stated import TensorSpec
 from shardproof.frontends.torch.watched import Watched
@@ -183,6 +183,32 @@ def record(
     if not job.ended:
         raise InvalidInput("the step returns without job.end")
     return recorder.finish()
+
+
+def watch_handles(recorder: Recorder) -> None:
+    """Make waits for asynchronous operations visible, in this process, for good."""
+
+    def issuing(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            if isinstance(result, Work):
+                recorder.handle(result)
+            return result
+
+        return call
+
+    for name, method in list(vars(ProcessGroup).items()):
+        if not name.startswith("__") and callable(method) and "Work" in (method.__doc__ or ""):
+            setattr(ProcessGroup, name, issuing(method))
+    for owner in (Work, FakeWork):
+        if "wait" in owner.__dict__:
+            original = owner.__dict__["wait"]
+
+            def wait(work: Any, *args: Any, _wait: Any = original, **kwargs: Any) -> Any:
+                recorder.waited(work)
+                return _wait(work, *args, **kwargs)
+
+            owner.wait = wait  # type: ignore[method-assign,assignment]
 
 
 def watch_ranks(recorder: Recorder) -> None:

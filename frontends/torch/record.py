@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from types import FrameType
 from typing import Any
@@ -18,9 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import (
-    FakeWork,
     ProcessGroup,
-    Work,
     _resolve_process_group,
 )
 from torch._subclasses.fake_tensor import (
@@ -482,29 +480,3 @@ def _flat(x: Any) -> Iterable[Any]:
             yield from _flat(item)
     else:
         yield x
-
-
-def watch_handles(recorder: Recorder) -> None:
-    """Make waits for asynchronous operations visible, in this process, for good."""
-
-    def issuing(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = method(*args, **kwargs)
-            if isinstance(result, Work):
-                recorder.handle(result)
-            return result
-
-        return call
-
-    for name, method in list(vars(ProcessGroup).items()):
-        if not name.startswith("__") and callable(method) and "Work" in (method.__doc__ or ""):
-            setattr(ProcessGroup, name, issuing(method))
-    for owner in (Work, FakeWork):
-        if "wait" in owner.__dict__:
-            original = owner.__dict__["wait"]
-
-            def wait(work: Any, *args: Any, _wait: Any = original, **kwargs: Any) -> Any:
-                recorder.waited(work)
-                return _wait(work, *args, **kwargs)
-
-            owner.wait = wait  # type: ignore[method-assign,assignment]
