@@ -49,8 +49,11 @@ from shardproof.frontends.torch.watched import Splits, Watched
 
 #: Tensors of more elements have no shadow, and are no constants.
 MOST_SHADOW = 1 << 16
+#: Elements of what is computed of smaller ones (rotary tables of all positions): nothing else that
+#: is as large has a shadow.
+MOST_COMPUTED = 1 << 21
 #: Elements of a tensor whose values are kept as constants, and their types.
-MOST_CONSTANT = 1 << 14
+MOST_CONSTANT = MOST_COMPUTED
 _KEPT = (torch.float64, torch.float32, torch.int64, torch.int32, torch.bool)
 #: Events of one rank.
 MOST_EVENTS = 2_000_000
@@ -180,6 +183,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 continue
             if not 1 < x.numel() <= MOST_CONSTANT or x.dtype not in _KEPT:
                 continue
+            if self.tensor(x).number in self._values:
+                continue  # Nothing has written it since.
             with _disable_current_modes(), torch.no_grad():
                 real = self._shadow(x).contiguous()
                 first = real.flatten()[0]
@@ -311,7 +316,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._meet(args, tuple(kwargs.values()))
             self._forget(func, args, results)
             return None
-        if sum(x.numel() for x in results) > MOST_SHADOW or any(x.is_meta for x in results):
+        given = any(True for _ in _tensors((args, tuple(kwargs.values()))))
+        most = MOST_COMPUTED if given else MOST_SHADOW
+        if sum(x.numel() for x in results) > most or any(x.is_meta for x in results):
             self._meet(args, tuple(kwargs.values()))
             self._forget(func, args, results)
             return None
