@@ -28,6 +28,7 @@ from shardproof.frontends.torch.plan import (
     check_names,
     combinations,
     notes,
+    probe,
     sides,
 )
 from shardproof.frontends.torch.plan import plan as make_plan
@@ -143,9 +144,9 @@ def combination(found: Sides, combine: Combine) -> Combination:
     allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.how == combine]
     if not allowed:
         return ways[0]
-    probe = make_plan(found)
-    check_plan(probe)
-    result = partition(probe)
+    asking = probe(found)
+    check_plan(asking)
+    result = partition(asking)
     held: dict[str, list[bool]] = {}
     for conclusion in result.conclusions:
         held.setdefault(conclusion.kind, []).append(conclusion.holds)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.engine.plan.ir import Addend, Expectation, Plan
+from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch.families import Families, Held, families, shown
 from shardproof.frontends.torch.functional import functional
@@ -136,16 +136,12 @@ def plan(found: Sides, name: str = "torch", combination: Combination | None = No
     """The plan, with losses combined in one way; with None, there is a row for every way there is
     (to find out which holds: such a plan is no question for a verdict)."""
     builder = _Rows(found)
-    losses = (
-        list(builder.losses(combination))
-        if combination is not None
-        else [
-            row
-            for number, way in enumerate(combinations(found))
-            for row in builder.losses(way, f"{CANDIDATE} {number}")
-        ]
-    )
-    rows = (*losses, *builder.tensors())
+    if combination is None:
+        ways = enumerate(combinations(found))
+        losses = [row for n, way in ways for row in builder.losses(way, f"{CANDIDATE} {n}")]
+        rows: tuple[Expectation, ...] = (*losses, *builder.tensors())
+    else:
+        rows = (*builder.losses(combination), *builder.tensors())
     if not rows:
         raise InvalidInput("the single side has no loss, no gradient and no output to compare")
     return Plan(
@@ -157,6 +153,38 @@ def plan(found: Sides, name: str = "torch", combination: Combination | None = No
         notes=(*notes(found), *(() if combination is None else (combination.text(),))),
         expectations=rows,
     )
+
+
+def probe(found: Sides) -> Plan:
+    """The plan in which every way to combine losses is a row.  Where all ranks run one program,
+    nothing else is in it: what no loss depends on, nobody waits for."""
+    whole = plan(found)
+    if len(whole.programs) > 1:
+        return whole
+    rows = tuple(r for r in whole.expectations if r.kind.startswith(CANDIDATE))
+    if not rows:
+        return whole
+    single = {a.value for row in rows for a in row.single}
+    held = {a.value for row in rows for a in row.held}
+    return replace(
+        whole,
+        single=_only(whole.single, single),
+        programs=tuple(_only(program, held) for program in whole.programs),
+        expectations=rows,
+    )
+
+
+def _only(program: Program, results: set[int]) -> Program:
+    """The program without what some results do not depend on."""
+    (body,) = program.bodies
+    needed = set(results)
+    kept = []
+    for op in reversed(body.ops):
+        if not needed.isdisjoint(op.outputs):
+            kept.append(op)
+            needed.update(op.inputs)
+    own = tuple(value for value in body.results if value in results)
+    return replace(program, bodies=(replace(body, ops=tuple(kept[::-1]), results=own),))
 
 
 class _Rows:
