@@ -6,13 +6,13 @@ clamp at its bounds) it is that of `step`, which is 0 at 0.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Final
 
-from shardproof.engine.plan.ir import Attr
 from shardproof.frontends.nnscaler.calls import Arguments, Composed, Refused, operand, shown, unless
 from shardproof.frontends.nnscaler.chain import Chain, exact_number
 from shardproof.frontends.nnscaler.lowerings import dim_of, real, whole
-from shardproof.frontends.nnscaler.records import Constant, Tensor
+from shardproof.frontends.nnscaler.records import Tensor
 
 #: What is assumed where a loss leaves out labels of one value.
 IGNORED: Final = "no label is {value}, which {name} would leave out (ignore_index)"
@@ -176,8 +176,8 @@ def clamp(arguments: Arguments) -> Composed:
     return chain.done()
 
 
-def _bound(arguments: Arguments, name: str) -> Attr:
-    value: Constant = arguments.get(name)
+def _bound(arguments: Arguments, name: str) -> int | Fraction | None:
+    value = arguments.get(name)
     return None if value is None else exact_number(value)
 
 
