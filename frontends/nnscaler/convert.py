@@ -65,6 +65,7 @@ class _DeviceWriter:
         assumed: set[Assumption],
         renamed: dict[int, tuple[str, set[int]]],
         drawings: masks.Drawings,
+        drawers: dict[str, int],
     ) -> None:
         self.number = number
         self.as_recorded = as_recorded
@@ -74,6 +75,7 @@ class _DeviceWriter:
         self.assumed = assumed
         self.renamed = renamed
         self.drawings = drawings
+        self.drawers = drawers
         #: By body the masks that it reads as its last inputs.
         self.drawn: dict[int, tuple[str, ...]] = {}
         self.axes = ((REPLICA, replicas, stride),) if replicas > 1 else ()
@@ -309,11 +311,21 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
     assumed: set[Assumption] = set()
     renamed: dict[int, tuple[str, set[int]]] = {}
     drawings: masks.Drawings = {}
+    drawers: dict[str, int] = {}
     losses = returned_losses(plan)
     loads = 0
     for device in sorted(plan.devices):
         writer = _DeviceWriter(
-            device, replicas, count, single, as_recorded, joined, assumed, renamed, drawings
+            device,
+            replicas,
+            count,
+            single,
+            as_recorded,
+            joined,
+            assumed,
+            renamed,
+            drawings,
+            drawers,
         )
         for item in plan.sequence(device):
             writer.item(item)
