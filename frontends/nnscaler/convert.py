@@ -24,7 +24,7 @@ from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Sou
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.bodies import BodyWriter, Forward, shape_of, tensors_of
-from shardproof.frontends.nnscaler.contradictions import contradictions
+from shardproof.frontends.nnscaler.contradictions import Comparison
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 #: What a reducer does is an option of the runtime, and in no plan.
@@ -251,6 +251,11 @@ class _DeviceWriter:
         self.bodies.append(Body("returned loss", (value,), (), inputs=(0,), losses=(0,)))
         self.calls += [Call(len(self.bodies) - 1, (loss.id,)) for loss in losses]
 
+    def forget(self) -> None:
+        """Let go of the cells that bodies were written from."""
+        self.known.clear()
+        self.forwards.clear()
+
     def program(self) -> Program:
         return Program(
             name=f"device {self.number}",
@@ -272,11 +277,15 @@ def item_tensors(
     return tensors_of(inputs), tensors_of(outputs)
 
 
-def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Side:
+def convert(
+    plan: cells.Plan, *, single: bool, as_recorded: bool = False, once: bool = False
+) -> Side:
     """The programs of a plan; raises `UnreadablePlan` naming device, cell and tensor.
 
     ``as_recorded``: the user's assumption that groups are ordered as index maps say (a chunk is cut
     where its output's says, an all-gather joins by its inputs'), instead of by rank.
+    ``once``: nobody reads the plan again: each device's records are dropped when it is done, so
+    that the programs take their place in memory.
     """
     count = len(plan.devices)
     if plan.ranks > count and not plan.data_parallel:
@@ -296,21 +305,29 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
     assumed: set[Assumption] = set()
     losses = returned_losses(plan)
     loads = 0
+    found = Comparison()
     for device in sorted(plan.devices):
         writer = _DeviceWriter(device, replicas, count, single, as_recorded, joined, assumed)
-        for item in plan.sequence(device):
+        items = list(plan.sequence(device))
+        for item in items:
             writer.item(item)
+        if not single:
+            found.device(device, items)
+        writer.forget()
+        if once:
+            plan.drop(device)
+        del items
         writer.returned(losses)
         loads = max(loads, writer.loads)
         writers.append(writer)
     programs = [writer.program() for writer in writers]
-    recorded = () if single else contradictions(plan)
+    found.compare_groups(set(plan.devices))
     return Side(
         tuple(programs),
         max(1, loads),
         replicas,
         loss_kind(programs),
-        recorded,
+        found.findings(),
         tuple(sorted(assumed, key=lambda x: (x.kind, x.text))),
     )
 
