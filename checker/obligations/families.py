@@ -17,7 +17,8 @@ from shardproof.checker.obligations.moves import attribute_axes, is_even
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.cone import cone
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, every
 from shardproof.engine.plan.ir import Attr
 from shardproof.engine.small_model.grid import concrete

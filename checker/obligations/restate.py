@@ -12,7 +12,8 @@ from shardproof.checker.values.sides import UNCLAIMED, Side
 from shardproof.engine.algebra.terms import Term
 from shardproof.engine.claims.cone import cone
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.lineage.lineage import NodeTable
+from shardproof.engine.lineage.expressions import Unary
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.ops.primitives import is_partial
 from shardproof.engine.records.run import TemplateRecord
@@ -203,11 +204,11 @@ class Rebuilder:
         inputs = [x for x in claim.inputs if x is not None]
         here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
         for number in sorted(here.defined - defined):
-            node = self.nodes[number]
-            if node.kind == "unary" and is_partial(str(node.payload[0])):
+            definition = self.nodes[number].definition
+            if isinstance(definition, Unary) and is_partial(definition.function):
                 self.problems.add(
                     "definedness",
-                    f"{where} takes {node.payload[0]} of a value that the single "
+                    f"{where} takes {definition.function} of a value that the single "
                     "device does not compute",
                 )
 
@@ -252,18 +253,5 @@ def single_values(side: Side, nodes: NodeTable) -> frozenset[int]:
         number = todo.pop()
         if number not in found:
             found.add(number)
-            todo += read_by(nodes, number)
+            todo += nodes[number].definition.children()
     return frozenset(found)
-
-
-def read_by(nodes: NodeTable, number: int) -> list[int]:
-    """The nodes that a definition names."""
-    result: list[int] = []
-    for kind, item in nodes[number].payload_items():
-        if kind == "node":
-            result.append(item)
-        elif kind == "operand":
-            result.append(item.node)
-        elif kind == "operands":
-            result += [operand.node for operand in item]
-    return result

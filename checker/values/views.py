@@ -10,18 +10,10 @@ from shardproof.checker.result import Problems
 from shardproof.checker.values.ranges import IllFormed, bounds, nested
 from shardproof.checker.values.sides import Side
 from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.lineage.expressions import Amax, Einsum, Operand
 from shardproof.engine.lineage.layout import constant_atom
-from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
-    BROADCAST,
-    Dim,
-    Lineage,
-    Node,
-    NodeTable,
-    Operand,
-    Part,
-    Term,
-)
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Dim, Lineage, Part, Term
+from shardproof.engine.lineage.nodes import Node, NodeTable
 from shardproof.engine.plan.ir import MICROBATCH
 
 #: Which reductions a partial result may be of, by the kind of its node.
@@ -139,12 +131,10 @@ class ViewChecker:
             return self._reduced[number]
         token = self.nodes.tokens[number]
         node = self.nodes[token.node]
-        if _REDUCES[token.kind] != node.kind:
+        definition = node.definition
+        if not isinstance(definition, Einsum | Amax) or _REDUCES[token.kind] != definition.kind:
             raise IllFormed(f"a partial {token.kind} of a node of kind {node.kind}")
-        operands = node.payload[0] if node.kind == "einsum" else (node.payload[1],)
-        outputs = node.payload[-1]
-        assert isinstance(operands, tuple)
-        assert isinstance(outputs, tuple)
+        operands, outputs = definition.reads(), definition.outputs
         if token.kind == "via":
             inner = self.nodes.tokens[token.inner]
             if token.where >= len(operands) or operands[token.where].node != inner.node:

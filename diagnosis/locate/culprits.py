@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from functools import lru_cache
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 from shardproof.engine.claims.claim import SUMS
 from shardproof.engine.findings import Finding
@@ -40,13 +40,26 @@ FEW: Final = 4
 OWN = "single-device gradient"
 
 
+#: What a fault is likely to be, as findings name it; empty where that cannot be said.
+Kind: TypeAlias = Literal["missing reduction", "wrong scale", ""]
+
+
+class Fault(NamedTuple):
+    """What is wrong with a row's own doing: in words, and what that makes likely."""
+
+    words: str
+    kind: Kind = ""
+
+
 class Culprit(NamedTuple):
     """``rows``: of the parallel side, one per program that has the fault; ``counterpart``: the
-    aligned row of the single-device side (-1: none); ``cause``: what is wrong, in words."""
+    aligned row of the single-device side (-1: none); ``cause``: what is wrong, in words; ``kind``:
+    what that makes likely."""
 
     rows: tuple[int, ...]
     counterpart: int
     cause: str
+    kind: Kind = ""
 
 
 def essence(lineage: Lineage | None) -> Essence | None:
@@ -55,41 +68,52 @@ def essence(lineage: Lineage | None) -> Essence | None:
     return frozenset((t.factor, t.node) for t in lineage.terms)
 
 
-@lru_cache(maxsize=2)
-def culprits(result: Partition) -> list[Culprit]:
+#: A partition is asked about again and again, and is not changed once it is made; what is known of
+#: it is forgotten with it.
+_KNOWN: WeakKeyDictionary[Partition, tuple[Culprit, ...]] = WeakKeyDictionary()
+
+
+def culprits(result: Partition) -> tuple[Culprit, ...]:
     """Where faults begin, in the order of the program; the same operator on several ranks is one
-    culprit.  A partition is asked about again and again, and does not change."""
+    culprit."""
+    known = _KNOWN.get(result)
+    if known is None:
+        known = _KNOWN[result] = _culprits(result)
+    return known
+
+
+def _culprits(result: Partition) -> tuple[Culprit, ...]:
     side = result.parallel
     wrong: set[int] = set()
     found: dict[tuple[object, ...], list[int]] = {}
-    about: dict[tuple[object, ...], tuple[int, str]] = {}
+    about: dict[tuple[object, ...], tuple[int, str, Kind]] = {}
     aligned = counterparts(result, loosely=True)
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
     for number, row in enumerate(side.unrolled.rows):
         counterpart = aligned[number]
         tainted = any(v in wrong for v in row.inputs)
-        cause = "" if tainted else _fault(result, row, counterpart) or _gap(result, row, gaps)
-        if cause or tainted:
+        fault = None if tainted else _fault(result, row, counterpart) or _gap(result, row, gaps)
+        if fault or tainted:
             wrong.update(row.outputs)
-        if cause:
-            key = (counterpart if counterpart >= 0 else (row.kind, row.source), cause)
+        if fault:
+            key = (counterpart if counterpart >= 0 else (row.kind, row.source), fault.words)
             found.setdefault(key, []).append(number)
-            about[key] = (counterpart, cause)
-    return [Culprit(tuple(rows), *about[key]) for key, rows in found.items()]
+            about[key] = (counterpart, *fault)
+    return tuple(Culprit(tuple(rows), *about[key]) for key, rows in found.items())
 
 
-def _fault(result: Partition, row: Row, counterpart: int) -> str:
-    """What is wrong with a row's own doing ("" if nothing can be said)."""
+def _fault(result: Partition, row: Row, counterpart: int) -> Fault | None:
+    """What is wrong with a row's own doing, if anything can be said."""
     outputs = [result.parallel.lineages[v] for v in row.outputs]
     if any(x is None for x in outputs):
-        return ""
+        return None
     if counterpart >= 0:
         expected = result.single.unrolled.rows[counterpart]
         for mine, theirs in zip(row.outputs, expected.outputs, strict=False):
             a, b = essence(result.parallel.lineages[mine]), essence(result.single.lineages[theirs])
             if a != b:
-                return _cause(result, row, a, b)
-        return ""
+                return _difference(result, row, a, b)
+        return _diagonal(result, row)
     new = [
         t.node for x in outputs if x is not None for t in x.terms if t.node >= result.reference_size
     ]
@@ -101,20 +125,36 @@ def _fault(result: Partition, row: Row, counterpart: int) -> str:
         if t.node >= result.reference_size
     ]
     if new and not old:
-        return _partial_input(result, row) or "its result is no part of any single-device value"
+        strange = Fault("its result is no part of any single-device value")
+        return _partial_input(result, row) or strange
     return _scrambled(result, row)
 
 
-def _scrambled(result: Partition, row: Row) -> str:
-    """What is wrong with a row that joins parts ("" if nothing is): parts of one value that lie
-    side by side are no part of it in this order."""
+def _diagonal(result: Partition, row: Row) -> Fault | None:
+    """What is wrong with a product of partial sums: over ranks that each have the same part of two
+    sums, no reduction makes it the product of the sums."""
+
+    def twice(values: Iterable[int]) -> bool:
+        for term in (t for v in values if v >= 0 for t in _terms(result, v)):
+            axes = [(axis, part.token) for part in term.parts for axis, _ in part.start.terms]
+            if len({axis for axis, _ in set(axes)}) < len(set(axes)):
+                return True
+        return False
+
+    return _partial_input(result, row) if twice(row.outputs) and not twice(row.inputs) else None
+
+
+def _scrambled(result: Partition, row: Row) -> Fault | None:
+    """What is wrong with a row that joins parts: parts of one value that lie side by side are no
+    part of it in this order."""
     if row.kind not in JOINS or any(t.places for v in row.inputs for t in _terms(result, v)):
-        return ""
+        return None
     for value in row.outputs:
         placed = [(t.factor, t.node) for t in _terms(result, value) if t.places]
         if len(set(placed)) < len(placed):
-            return "it joins parts of one value in another order than the single device has them"
-    return ""
+            other = "it joins parts of one value in another order than the single device has them"
+            return Fault(other)
+    return None
 
 
 def _ranges(result: Partition, values: Iterable[int]) -> set[tuple[int, int]]:
@@ -124,12 +164,12 @@ def _ranges(result: Partition, values: Iterable[int]) -> set[tuple[int, int]]:
     }
 
 
-def _gap(result: Partition, row: Row, gaps: set[tuple[int, int]]) -> str:
+def _gap(result: Partition, row: Row, gaps: set[tuple[int, int]]) -> Fault | None:
     """What is wrong with a sum over positions with gaps that are still there where a conclusion
-    fails ("" if nothing is)."""
+    fails."""
     if row.kind in SUMS and (_ranges(result, row.outputs) - _ranges(result, row.inputs)) & gaps:
-        return GAPS
-    return ""
+        return Fault(GAPS)
+    return None
 
 
 def _terms(result: Partition, value: int) -> tuple[Term, ...]:
@@ -147,21 +187,24 @@ def shown(value: object) -> str:
     return times(value) if isinstance(value, Fraction) else str(value)
 
 
-def _partial_input(result: Partition, row: Row) -> str:
-    """What is wrong with a row that reads a partial sum ("" if it does not)."""
+def _partial_input(result: Partition, row: Row) -> Fault | None:
+    """What is wrong with a row that reads a partial sum."""
     for v in row.inputs:
         if v >= 0 and any(t.parts for t in _terms(result, v)):
             name = result.parallel.unrolled.tensors[v].name
-            return f"its input {name} is still a partial sum: a reduction before it is missing"
-    return ""
+            words = f"its input {name} is still a partial sum: a reduction before it is missing"
+            return Fault(words, "missing reduction")
+    return None
 
 
-def _cause(result: Partition, row: Row, mine: Essence | None, theirs: Essence | None) -> str:
+def _difference(result: Partition, row: Row, mine: Essence | None, theirs: Essence | None) -> Fault:
+    """What is wrong with a result that is no view of what the single device has there."""
     if mine is not None and theirs is not None and len(mine) == len(theirs) == 1:
         (a, m), (b, n) = *mine, *theirs
         if m == n and b:
-            return f"its result is {times(a / b)} times the single-device operator's"
-    return _partial_input(result, row) or "its result is not the single-device operator's"
+            words = f"its result is {times(a / b)} times the single-device operator's"
+            return Fault(words, "wrong scale")
+    return _partial_input(result, row) or Fault("its result is not the single-device operator's")
 
 
 def between(result: Partition, rows: Sequence[Row]) -> str:
@@ -210,7 +253,7 @@ def explain(result: Partition, culprit: Culprit) -> Finding:
         row.source.location or row.source.cell,
         ranks,
         microbatches,
-        cause=likely(culprit),
+        cause=culprit.kind,
         reference=reference(result, culprit),
         layers=(row.source.module,) if row.source.module else (),
         agreeing_ranks=tuple(rank for rank in right if rank not in ranks),
@@ -285,10 +328,3 @@ def reference(result: Partition, culprit: Culprit) -> str:
     ]
     with_constants = f" with {', '.join(constants)}" if constants else ""
     return f"{name}{f' ({place})' if place else ''}{with_constants}"
-
-
-def likely(culprit: Culprit) -> str:
-    """What a culprit's words make likely; empty where they do not."""
-    if "partial sum" in culprit.cause:
-        return "missing reduction"
-    return "wrong scale" if "times the single-device" in culprit.cause else ""

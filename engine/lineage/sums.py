@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import Layout, Lineage, NodeTable, Part, Place, Term
+from shardproof.engine.lineage.lineage import Layout, Lineage, Part, Place, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.positions import along, normal, union
 
 Over = tuple[tuple[str, int], ...]

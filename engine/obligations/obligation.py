@@ -29,8 +29,9 @@ from shardproof.engine.claims.cone import Cone, compares, cone, decays
 from shardproof.engine.claims.symmetry import attribute_axes, is_even, is_scattered_evenly
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import MASKED, Weighted
-from shardproof.engine.interpreters.dims import narrow
-from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.interpreters.dims import narrow, unit
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.sums import Over
 from shardproof.engine.obligations.entries import Meaning, SmallReading
 from shardproof.engine.plan.collectives import TABLE, Effect, cuts, refused
@@ -225,7 +226,7 @@ def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     kept = sorted(a for a in joined - varied if scattered and claim.extents[a] > 1)
     shown = [dict.fromkeys(kept, 1), dict.fromkeys(kept, 0)]
     shown.append({axis: claim.extents[axis] - 1 for axis in kept})
-    distinct = [here for i, here in enumerate(shown) if here not in shown[:i]]
+    distinct = [point for i, point in enumerate(shown) if point not in shown[:i]]
     return [{**one, **other} for one in stated for other in distinct]
 
 
@@ -321,10 +322,10 @@ class _Semantics:
         members = []
         choices = [self.grid.coordinate(axis, extent) for axis, extent in over]
         for chosen in product(*choices):
-            here = {axis: c for (axis, _), (c, _) in zip(over, chosen, strict=True)}
-            self.grid.coordinates.update(here)
-            tensor = self.meaning.tensor(concrete(x, here))
-            members.append((tensor, tuple(here.values()), prod(w for _, w in chosen)))
+            point = {axis: c for (axis, _), (c, _) in zip(over, chosen, strict=True)}
+            self.grid.coordinates.update(point)
+            tensor = self.meaning.tensor(concrete(x, point))
+            members.append((tensor, tuple(point.values()), prod(w for _, w in chosen)))
         self.grid.reset()
         return members
 
@@ -334,7 +335,8 @@ class _Semantics:
         members = [m for x in inputs for m in self.family(x, over)]
         if kind == "max":
             stacked = np.stack([m[0].data for m in members], axis=-1)
-            return Weighted(self.reading._amax(stacked, stacked.ndim - 1), members[0][0].dims)
+            together = Weighted(stacked, (*members[0][0].dims, unit(len(members))))
+            return self.reading.amax(together, stacked.ndim - 1)
         return self.reading.combine(
             [m[0] for m in members], [Fraction(m[2]) for m in members], Fraction(0)
         )

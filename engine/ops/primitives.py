@@ -15,23 +15,10 @@ from fractions import Fraction
 from typing import Any, Generic, Protocol, TypeVar
 
 from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.algebra.selection import Selection as Selection
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """How a mixture-of-experts gate chooses: the attributes of the uninterpreted choice.
-
-    ``group_score`` is how a group of experts is ranked: by its "max", or by the sum of its two
-    best ("top2").
-    """
-
-    topk: int
-    groups: int = 1
-    topk_groups: int = 1
-    group_score: str = "max"
 
 
 def check_selection(experts: int, selection: Selection) -> None:

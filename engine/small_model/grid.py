@@ -18,16 +18,8 @@ from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters.dims import Dim, Factor
 from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
-    BROADCAST,
-    Atom,
-    Layout,
-    Lineage,
-    NodeTable,
-    Part,
-    Term,
-)
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, Part, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import alone, clipped, radix, split
 from shardproof.engine.small_model.digits import Axis, Digits, Relation, Shift
 

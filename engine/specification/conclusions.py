@@ -11,21 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
+from shardproof.engine.lineage.expressions import Combine
 from shardproof.engine.lineage.floating import settled
 from shardproof.engine.lineage.layout import Misaligned, narrow
-from shardproof.engine.lineage.lineage import (
-    BROADCAST,
-    Atom,
-    Dim,
-    Layout,
-    Lineage,
-    Node,
-    NodeTable,
-    Term,
-)
+from shardproof.engine.lineage.lineage import BROADCAST, Atom, Dim, Layout, Lineage, Term
+from shardproof.engine.lineage.nodes import Node, NodeTable
 from shardproof.engine.lineage.places import cut, joined, of_dim
 from shardproof.engine.lineage.sums import collect, family_sum, merge_parts
 from shardproof.engine.plan.expectations import COVERAGE, GRADIENT, LOSS
@@ -356,12 +349,12 @@ def _unfolded(nodes: NodeTable, terms: Iterable[Term]) -> Iterator[Term]:
 def _operands(node: Node, term: Term) -> list[Term]:
     """A view of a sum as the views of its operands (none: it is no sum, or one whose operands do
     not have its axes as they are)."""
-    if node.kind != "combine" or node.coordinates or term.parts:
+    total = node.definition
+    if not isinstance(total, Combine) or node.coordinates or term.parts:
         return []
-    payload: tuple[Any, ...] = node.payload
-    factors, operands, labels = payload
+    labels = total.outputs
     found = []
-    for factor, operand in zip(factors, operands, strict=True):
+    for factor, operand in zip(total.factors, total.operands, strict=True):
         axes = {label: axis for axis, _, _, label in operand.atoms}
         plain = [
             (stride, extent) == (1, node.extents[labels.index(label)])

@@ -10,9 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
-from typing import Any
 
-from shardproof.engine.lineage.lineage import Node, NodeTable, Operand
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    Combine,
+    Einsum,
+    Expression,
+    One,
+    Onehot,
+    Unary,
+)
+from shardproof.engine.lineage.nodes import NodeTable
 
 #: Functions without a value at negative numbers.
 _OF_NONNEGATIVE = frozenset({"log", "sqrt", "rsqrt"})
@@ -26,20 +34,11 @@ def doubtful(nodes: NodeTable, size: int) -> bool:
     known: list[bool] = []
     found = False
     for number in range(size):
-        node = nodes[number]
-        if node.kind == "unary":
-            function, factor, operand = _unary(node)
-            found = found or (_needs(function) and not (factor > 0 and known[operand]))
-        known.append(_nonnegative(node, known))
+        definition = nodes[number].definition
+        if isinstance(definition, Unary) and _needs(definition.function):
+            found = found or not (definition.factor > 0 and known[definition.node])
+        known.append(_nonnegative(definition, known))
     return found
-
-
-def _unary(node: Node) -> tuple[str, Fraction, int]:
-    function, factor, operand = node.payload
-    assert isinstance(function, str)
-    assert isinstance(factor, Fraction)
-    assert isinstance(operand, int)
-    return function, factor, operand
 
 
 def _exponent(function: str) -> Fraction | None:
@@ -51,23 +50,20 @@ def _needs(function: str) -> bool:
     return function in _OF_NONNEGATIVE or (exponent is not None and exponent.denominator != 1)
 
 
-def _nonnegative(node: Node, known: list[bool]) -> bool:
-    """Whether no entry of a node can be negative, by its definition."""
-    payload: tuple[Any, ...] = node.payload
-    if node.kind in ("one", "onehot"):
-        return True
-    if node.kind == "einsum":
-        operands: Counter[Operand] = Counter(payload[0])
-        return all(known[o.node] or n % 2 == 0 for o, n in operands.items())
-    if node.kind == "combine":
-        factors, terms, _ = payload
-        return all(f > 0 and known[o.node] for f, o in zip(factors, terms, strict=True))
-    if node.kind == "amax":
-        return bool(payload[0] > 0 and known[payload[1].node])
-    if node.kind == "unary":
-        function, factor, operand = _unary(node)
-        exponent = _exponent(function)
-        even = exponent is not None and exponent.denominator == 1 and exponent % 2 == 0
-        kept = function == "inv" or exponent is not None
-        return function in _NONNEGATIVE or even or (kept and factor > 0 and known[operand])
+def _nonnegative(definition: Expression, known: list[bool]) -> bool:
+    """Whether no entry of a node that is defined so can be negative."""
+    match definition:
+        case One() | Onehot():
+            return True
+        case Einsum(operands=operands):
+            return all(known[o.node] or n % 2 == 0 for o, n in Counter(operands).items())
+        case Combine(factors=factors, operands=operands):
+            return all(f > 0 and known[o.node] for f, o in zip(factors, operands, strict=True))
+        case Amax(sign=sign, operand=operand):
+            return sign > 0 and known[operand.node]
+        case Unary(function=function, factor=factor, node=node):
+            exponent = _exponent(function)
+            even = exponent is not None and exponent.denominator == 1 and exponent % 2 == 0
+            kept = function == "inv" or exponent is not None
+            return function in _NONNEGATIVE or even or (kept and factor > 0 and known[node])
     return False

@@ -70,13 +70,14 @@ class Forward:
 class Device(Protocol):
     """What a body has to know of its device.  ``joined``: full tensors to which several stages
     contribute; ``claims``: whether records are kept; ``as_recorded``: see `convert`; ``assumed``:
-    what the plan is assumed to mean."""
+    what the plan is assumed to mean; ``renamed``: see `BodyWriter.owner_of`."""
 
     number: int
     as_recorded: bool
     claims: bool
     joined: set[int]
     assumed: set[Assumption]
+    renamed: dict[int, tuple[str, set[int]]]
 
     def shard(self, tensor: Tensor) -> int:
         """The number of the shard that a parameter or buffer is."""
@@ -211,25 +212,33 @@ class BodyWriter:
                     f"{tensor.name}",
                     f"tensor {tensor.id}",
                 )
-            owner = self.named_by_plan(tensor.id, known[tensor.id], adapters)
+            owner = self.owner_of(tensor, known[tensor.id], adapters)
             self.owners[tensor.id] = owner
             given = [self.environment[tensor.id]]
             self.arrived[tensor.id, owner] = (given, Source(self.name))
 
-    def named_by_plan(self, gradient: int, value: int, adapters: Sequence[cells.Adapter]) -> int:
-        """Of which forward value a gradient arrives.  An adapter inside the segment may give its
-        result the name of what it read, and that is what the segment gives; where the plan calls
-        the gradients of the two differently, the one that arrives is of the value it is named for.
+    def owner_of(self, gradient: Tensor, value: int, adapters: Sequence[cells.Adapter]) -> int:
+        """Of which forward value a gradient arrives: of what the segment gives under the name.
+
+        An adapter inside the segment may give its result the name of what it read, so that its
+        result is what the segment gives; the plan may call the gradients of the two differently,
+        and let that of what was read arrive.  Then the plan's account is not what its generated
+        code does, which is told (``renamed``: by adapter the tensor, and on which devices), and
+        followed only where the user says that the records count (``as_recorded``).
         """
         assert self.of is not None
         for node in adapters:
             mirror = -1 if node.mirror_id is None else node.mirror_id
             made, held = self.of.makes.get(mirror, ()), self.of.reads.get(mirror, ())
-            if value in made and gradient not in {x.id for x in node.inputs}:
+            if value in made and gradient.id not in {x.id for x in node.inputs}:
                 names = {x.id: v for x, v in zip(node.outputs, held, strict=False)}
-                if gradient in names:
+                if gradient.id not in names:
+                    continue
+                _, devices = self.device.renamed.setdefault(mirror, (gradient.name, set()))
+                devices.add(self.device.number)
+                if self.device.as_recorded:
                     self.device.assumed.add(BEFORE_ADAPTER)
-                    return names[gradient]
+                    return names[gradient.id]
         return value
 
     def gradient(self, tensor: Tensor, owner: int) -> int:

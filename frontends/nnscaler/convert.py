@@ -24,7 +24,7 @@ from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Sou
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.bodies import BodyWriter, Forward, shape_of, tensors_of
-from shardproof.frontends.nnscaler.contradictions import Comparison
+from shardproof.frontends.nnscaler.contradictions import Comparison, renamings
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 #: What a reducer does is an option of the runtime, and in no plan.
@@ -62,6 +62,7 @@ class _DeviceWriter:
         as_recorded: bool,
         joined: set[int],
         assumed: set[Assumption],
+        renamed: dict[int, tuple[str, set[int]]],
     ) -> None:
         self.number = number
         self.as_recorded = as_recorded
@@ -69,6 +70,7 @@ class _DeviceWriter:
         #: Full tensors to which several stages contribute: a record of one is about none of them.
         self.joined = joined
         self.assumed = assumed
+        self.renamed = renamed
         self.axes = ((REPLICA, replicas, stride),) if replicas > 1 else ()
         self.bodies: list[Body] = []
         self.calls: list[Call] = []
@@ -283,7 +285,8 @@ def convert(
     """The programs of a plan; raises `UnreadablePlan` naming device, cell and tensor.
 
     ``as_recorded``: the user's assumption that groups are ordered as index maps say (a chunk is cut
-    where its output's says, an all-gather joins by its inputs'), instead of by rank.
+    where its output's says, an all-gather joins by its inputs'), instead of by rank, and that
+    gradients that arrive are of what the plan names them for (`BodyWriter.owner_of`).
     ``once``: nobody reads the plan again: each device's records are dropped when it is done, so
     that the programs take their place in memory.
     """
@@ -303,11 +306,14 @@ def convert(
     writers = []
     joined: set[int] = set()
     assumed: set[Assumption] = set()
+    renamed: dict[int, tuple[str, set[int]]] = {}
     losses = returned_losses(plan)
     loads = 0
     found = Comparison()
     for device in sorted(plan.devices):
-        writer = _DeviceWriter(device, replicas, count, single, as_recorded, joined, assumed)
+        writer = _DeviceWriter(
+            device, replicas, count, single, as_recorded, joined, assumed, renamed
+        )
         items = list(plan.sequence(device))
         for item in items:
             writer.item(item)
@@ -322,12 +328,13 @@ def convert(
         writers.append(writer)
     programs = [writer.program() for writer in writers]
     found.compare_groups(set(plan.devices))
+    recorded = () if single else (*renamings(renamed), *found.findings())
     return Side(
         tuple(programs),
         max(1, loads),
         replicas,
         loss_kind(programs),
-        found.findings(),
+        recorded,
         tuple(sorted(assumed, key=lambda x: (x.kind, x.text))),
     )
 

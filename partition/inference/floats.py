@@ -11,20 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, combinations, product
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from shardproof.engine.lineage.expressions import Einsum
 from shardproof.engine.lineage.floating import floating, within
 from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import (
-    BROADCAST,
-    Atom,
-    Layout,
-    NodeTable,
-    Operand,
-    Part,
-    Term,
-    Token,
-)
+from shardproof.engine.lineage.lineage import BROADCAST, Atom, Layout, Part, Term
+from shardproof.engine.lineage.nodes import NodeTable, Token
 
 #: Ways that are tried for one operator, and exposures that are combined.
 MOST_WAYS, MOST_EXPOSED = 96, 4
@@ -211,24 +204,22 @@ class Reductions:
 
     def __init__(self, table: NodeTable, size: int) -> None:
         self.table = table
-        self.of: dict[int, list[int]] = {}
+        self.of: dict[int, list[tuple[int, Einsum]]] = {}
         for number in range(size):
-            node = table[number]
-            if node.kind == "einsum" and len(node.payload[0]) == 1:  # type: ignore[arg-type]
-                self.of.setdefault(node.payload[0][0].node, []).append(number)  # type: ignore[index]
+            definition = table[number].definition
+            if isinstance(definition, Einsum) and len(definition.operands) == 1:
+                self.of.setdefault(definition.operands[0].node, []).append((number, definition))
 
     def part(self, term: Term) -> Term | None:
         """A view as part of a sum; None where it is none."""
-        for number in self.of.get(term.node, ()):
-            found = self._part(term, number)
+        for number, definition in self.of.get(term.node, ()):
+            found = self._part(term, number, definition)
             if found is not None:
                 return found
         return None
 
-    def _part(self, term: Term, number: int) -> Term | None:
-        payload: tuple[Any, ...] = self.table[number].payload
-        read: Operand = payload[0][0]
-        outputs: Sequence[int] = payload[1]
+    def _part(self, term: Term, number: int, definition: Einsum) -> Term | None:
+        (read,), outputs = definition.operands, definition.outputs
         summed = [(a, s, e, x) for a, s, e, x in read.atoms if x not in outputs]
         if len(summed) != 1 or read.fixed or term.parts:
             return None

@@ -18,6 +18,7 @@ from string import ascii_letters
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.lineage.expressions import Amax, Causal, Onehot, Order, Select, Stack, Unary
 from shardproof.engine.lineage.layout import Misaligned, regroup
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
@@ -67,8 +68,8 @@ class LineageReading(Products):
         if is_partial(function):
             self.partial.append((function, term))
         operand = self.table[term.node]
-        node = self.table.node(
-            "unary", (function, term.factor, term.node), operand.extents, operand.coordinates
+        node = self.table.define(
+            Unary(function, term.factor, term.node), operand.extents, operand.coordinates
         )
         return Lineage(x.shape, (Term(Fraction(1), node, term.layout),))
 
@@ -117,7 +118,7 @@ class LineageReading(Products):
             return Lineage(tuple(shape), tuple(self._side_by_side(xs, dim, shape[dim])))
         except Misaligned:
             taken = tuple(self.piece(x).terms[0] for x in xs)
-            node = self.local_node("stack", (dim, taken), tuple(shape), taken)
+            node = self.local_node(Stack(dim, taken), tuple(shape), taken)
             return local_view(node, tuple(shape))
 
     def _side_by_side(self, xs: Sequence[Lineage], dim: int, whole: int) -> list[Term]:
@@ -191,8 +192,8 @@ class LineageReading(Products):
             draft: Draft = (term.node, tuple(drafts), term.layout.fixed, ())
             form = canonical([draft], frozenset(outputs), extents)
             sign = 1 if term.factor > 0 else -1
-            payload = (sign, form.operands[0], form.outputs)
-            node = self._definition("amax", payload, form.outputs, form.extents, [term])
+            definition = Amax(sign, form.operands[0], form.outputs)
+            node = self._definition(definition, form.outputs, form.extents, [term])
             parts = [
                 p._replace(token=self.table.token(self.table.tokens[p.token]._replace(kind="max")))
                 for p in self._partial_sums(node, form.labels, frozenset(outputs), intervals)
@@ -208,18 +209,18 @@ class LineageReading(Products):
             return several
         term = self._single(ids)
         operand = self.table[term.node]
-        node = self.table.node(
-            "onehot", (term.factor, term.node), (*operand.extents, ABSOLUTE), operand.coordinates
+        node = self.table.define(
+            Onehot(term.factor, term.node), (*operand.extents, ABSOLUTE), operand.coordinates
         )
         classes = Atom(len(operand.extents), 1, ABSOLUTE, start.settled(self.mesh), size)
         layout = Layout((*term.layout.dims, (classes,)), term.layout.fixed)
         return Lineage((*ids.shape, size), (Term(Fraction(1), node, layout),))
 
     def causal(self, queries: int, keys: int) -> Lineage:
-        return causal_view(self.table, queries, keys)
+        return causal_view(self.table, queries, keys, Causal())
 
     def order(self, queries: int, keys: int) -> Lineage:
-        return causal_view(self.table, queries, keys, "order")
+        return causal_view(self.table, queries, keys, Order())
 
     def select(self, scores: Lineage, selection: Selection) -> Lineage:
         several = self._each(scores, lambda here: self.select(here, selection), 1)
@@ -238,11 +239,9 @@ class LineageReading(Products):
         extents = {i: a.extent for a, i in atoms}
         intervals = {i: a for a, i in atoms}
         form = canonical([(term.node, tuple(atoms), term.layout.fixed, ())], outputs, extents)
-        payload = (term.factor, form.operands[0], form.labels[0][0], selection, form.outputs)
+        choice = Select(term.factor, form.operands[0], form.labels[0][0], selection, form.outputs)
         axes = tuple(form.extents[x] for x in form.outputs)
-        node = self.table.node(
-            "select", payload, (*axes, selection.topk), self.table[term.node].coordinates
-        )
+        node = self.table.define(choice, (*axes, selection.topk), self.table[term.node].coordinates)
         label = iter(range(1, len(atoms)))
         dims = [
             [a if a.axis == BROADCAST else next(label) for a in dim]

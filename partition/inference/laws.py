@@ -11,8 +11,10 @@ from fractions import Fraction
 from math import prod
 from typing import NamedTuple
 
+from shardproof.engine.lineage.expressions import Einsum, Operand, Unary
 from shardproof.engine.lineage.layout import constant_atom
-from shardproof.engine.lineage.lineage import Atom, Layout, NodeTable, Operand, Term
+from shardproof.engine.lineage.lineage import Atom, Layout, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.laws import of_constant
 
 #: Products of products that are looked into, one inside the other.
@@ -31,13 +33,10 @@ def rewritten(table: NodeTable, function: str, term: Term) -> Term | None:
     if term.node == table.one:
         value = of_constant(function, term.factor)
         return None if value is None else term._replace(factor=value)
-    if function != "inv" or not _is_exponential(table, term.node) or not term.factor:
+    node, power = table[term.node], _exponential(table, term.node)
+    if function != "inv" or power is None or not term.factor or table.is_masked(power.node):
         return None
-    node = table[term.node]
-    _, factor, operand = node.payload
-    if table.is_masked(operand):  # type: ignore[arg-type]
-        return None
-    opposite = table.node("unary", ("exp", -factor, operand), node.extents, node.coordinates)  # type: ignore[operator]
+    opposite = table.define(_opposite(power), node.extents, node.coordinates)
     return Term(1 / term.factor, opposite, term.layout)
 
 
@@ -65,7 +64,7 @@ def left(
 ) -> Left | None:
     """What is left of a product where some of its factors cancel; None if none do.  A label that
     is summed and that nothing varies along any more is counted."""
-    if not any(_is_exponential(table, x.term.node) for x in factors):
+    if all(_exponential(table, x.term.node) is None for x in factors):
         return None
     flat = [x for one in factors for x in _flat(table, one, DEEPEST)]
     kept: list[Factor] = []
@@ -88,19 +87,24 @@ def left(
     return Left(factor, terms, atoms, spread, outputs & held, kept_extents)
 
 
-def _is_exponential(table: NodeTable, number: int) -> bool:
-    node = table[number]
-    return node.kind == "unary" and node.payload[0] == "exp"
+def _exponential(table: NodeTable, number: int) -> Unary | None:
+    """The definition of a node that is an exponential."""
+    definition = table[number].definition
+    return definition if isinstance(definition, Unary) and definition.function == "exp" else None
+
+
+def _opposite(power: Unary) -> Unary:
+    """``exp(-x)`` for ``exp(x)``."""
+    return Unary("exp", -power.factor, power.node)
 
 
 def _cancel(table: NodeTable, one: Factor, other: Factor) -> bool:
     """Whether two factors are ``exp(x)`` and ``exp(-x)``, read alike."""
-    if not _is_exponential(table, one.term.node) or not _is_exponential(table, other.term.node):
+    power = _exponential(table, one.term.node)
+    if power is None or table[other.term.node].definition != _opposite(power):
         return False
-    _, factor, operand = table[one.term.node].payload
     return (
-        table[other.term.node].payload == ("exp", -factor, operand)  # type: ignore[operator]
-        and not table.is_masked(operand)  # type: ignore[arg-type]
+        not table.is_masked(power.node)
         and not one.term.parts
         and not other.term.parts
         and one.term.layout.fixed == other.term.layout.fixed
@@ -110,11 +114,11 @@ def _cancel(table: NodeTable, one: Factor, other: Factor) -> bool:
 
 def _flat(table: NodeTable, factor: Factor, depth: int) -> list[Factor]:
     """The factors of a product without sums, in the labels of the whole; itself if it is none."""
-    node = table[factor.term.node]
-    if node.kind != "einsum" or factor.term.parts or factor.term.layout.fixed or not depth:
+    product = table[factor.term.node].definition
+    inner = factor.term.parts or factor.term.layout.fixed or not depth
+    if not isinstance(product, Einsum) or inner:
         return [factor]
-    operands: tuple[Operand, ...] = node.payload[0]  # type: ignore[assignment]
-    outputs: Sequence[int] = node.payload[1]  # type: ignore[assignment]
+    operands, outputs = product.operands, product.outputs
     read = {outputs[atom.axis]: (atom, label) for atom, label in factor.atoms}
     whole = len(read) == len(factor.atoms) and all(a.stride == 1 for a, _ in factor.atoms)
     if not whole or any(not _reads(o, read) for o in operands):

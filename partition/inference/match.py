@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.claims.cone import operands
+from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -25,12 +26,10 @@ from shardproof.engine.lineage.lineage import (
     Dim,
     Layout,
     Lineage,
-    NodeTable,
-    Operand,
     Part,
     Term,
-    Token,
 )
+from shardproof.engine.lineage.nodes import NodeTable, Token
 from shardproof.engine.lineage.positions import normal
 from shardproof.partition.inference.canonical import Draft, canonical
 
@@ -126,28 +125,27 @@ class _Expansion:
         if leaf.node == self.table.one:
             return [_Product(factor, ())]
         own = leaf.node >= self.reference_size
-        opens = self.table[leaf.node].kind in ("einsum", "combine")
-        if opens and (own or (depth > 0 and leaf.node not in self.stop)):
-            return self._definition(leaf, factor, depth if own else depth - 1)
+        definition = self.table[leaf.node].definition
+        opens = own or (depth > 0 and leaf.node not in self.stop)
+        if opens and isinstance(definition, Einsum | Combine):
+            return self._definition(definition, leaf, factor, depth if own else depth - 1)
         if own:
             raise _TooLarge
         return [_Product(factor, (leaf,))]
 
-    def _definition(self, leaf: _Leaf, factor: Fraction, depth: int) -> list[_Product]:
-        node = self.table[leaf.node]
-        reads = operands(self.table, leaf.node)
-        outputs: Sequence[int] = node.payload[-1]  # type: ignore[assignment]
+    def _definition(
+        self, definition: Einsum | Combine, leaf: _Leaf, factor: Fraction, depth: int
+    ) -> list[_Product]:
         inner: dict[int, int] = {}
         below = [
-            self._substituted(o, leaf, outputs, inner)._replace(path=(*leaf.path, place))
-            for place, o in enumerate(reads)
+            self._substituted(o, leaf, definition.outputs, inner)._replace(path=(*leaf.path, place))
+            for place, o in enumerate(definition.operands)
         ]
         self.reduced |= {(leaf.path, label): own for label, own in inner.items()}
-        if node.kind == "combine":
-            factors: Sequence[Fraction] = node.payload[0]  # type: ignore[assignment]
+        if isinstance(definition, Combine):
             terms = [
                 p
-                for f, o in zip(factors, below, strict=True)
+                for f, o in zip(definition.factors, below, strict=True)
                 for p in self._open(o, factor * f, depth)
             ]
             return self._bounded(terms)
@@ -239,7 +237,7 @@ class Matcher:
 
     def _token(self, node: int, path: Path, label: int) -> int | None:
         """The token of a label that is reduced behind operands of a node, if it is linear there."""
-        if self.table[node].kind != "einsum":
+        if not isinstance(self.table[node].definition, Einsum):
             return None
         if not path:
             return self.table.token(Token("sum", node, label))
@@ -254,7 +252,7 @@ class Matcher:
 
     def _match(self, number: int) -> Alias | None:
         node = self.table[number]
-        if node.kind not in ("einsum", "combine") or node.coordinates:
+        if not isinstance(node.definition, Einsum | Combine) or node.coordinates:
             return None
         for depth in range(DEEPEST + 1):
             if self._work > MOST_WORK:

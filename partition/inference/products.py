@@ -9,17 +9,10 @@ from math import prod
 from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
+from shardproof.engine.lineage.expressions import Einsum
 from shardproof.engine.lineage.layout import Misaligned, align, constant_atom, merge
-from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
-    BROADCAST,
-    Atom,
-    Layout,
-    Lineage,
-    Part,
-    Term,
-    Token,
-)
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, Part, Term
+from shardproof.engine.lineage.nodes import Token
 from shardproof.engine.lineage.places import has_places
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closing import closed
@@ -186,8 +179,8 @@ class Products(Sums):
             (t.node, tuple(atoms[k]), t.layout.fixed, ()) for k, t in zip(real, chosen, strict=True)
         ]
         form = canonical(drafts, outputs, dict(extents))
-        payload = (form.operands, form.outputs)
-        node = self._definition("einsum", payload, form.outputs, form.extents, chosen)
+        definition = Einsum(form.operands, form.outputs)
+        node = self._definition(definition, form.outputs, form.extents, chosen)
         parts = self._inherited(node, [chosen[i] for i in form.order])
         parts += self._partial_sums(node, form.labels, outputs, intervals)
         layout = result_layout(dims, form.labels, form.outputs, intervals)

@@ -8,8 +8,10 @@ from string import ascii_letters
 from typing import TypeVar
 
 from shardproof.engine.errors import ShapeMismatch
+from shardproof.engine.lineage.expressions import Combine, Expression, Local, Piece
 from shardproof.engine.lineage.layout import Misaligned, align
-from shardproof.engine.lineage.lineage import BROADCAST, Atom, Lineage, NodeTable, Term
+from shardproof.engine.lineage.lineage import BROADCAST, Atom, Lineage, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import collect, largest, merge_parts
 from shardproof.partition.inference.canonical import Draft, canonical
@@ -58,8 +60,7 @@ class Values:
 
     def _definition(
         self,
-        kind: str,
-        payload: tuple[object, ...],
+        definition: Expression,
         outputs: Sequence[int],
         extents: Mapping[int, int],
         terms: Sequence[Term],
@@ -69,8 +70,8 @@ class Values:
             coordinates |= self.table[term.node].coordinates
             for atom in term.layout.fixed:
                 coordinates.update(atom.start.axes)
-        return self.table.node(
-            kind, payload, tuple(extents[x] for x in outputs), frozenset(coordinates)
+        return self.table.define(
+            definition, tuple(extents[x] for x in outputs), frozenset(coordinates)
         )
 
     def as_part(self, term: Term) -> Term | None:
@@ -103,18 +104,12 @@ class Values:
             return Lineage(x.shape, (Term(Fraction(0), self.table.one, constant_layout(x.shape)),))
         ranked = tuple(sorted(x.terms, key=repr))
         self.counts |= any(a.axis == BROADCAST for t in ranked for d in t.layout.dims for a in d)
-        node = self.local_node("piece", (ranked,), x.shape, ranked)
+        node = self.local_node(Piece(ranked), x.shape, ranked)
         return local_view(node, x.shape)
 
-    def local_node(
-        self,
-        kind: str,
-        payload: tuple[object, ...],
-        shape: tuple[int, ...],
-        terms: Sequence[Term],
-    ) -> int:
+    def local_node(self, definition: Local, shape: tuple[int, ...], terms: Sequence[Term]) -> int:
         axes = lineage_axes(Lineage(shape, tuple(terms)), self.table)
-        return self.table.node(kind, payload, tuple(n for n in shape if n != 1), axes)
+        return self.table.define(definition, tuple(n for n in shape if n != 1), axes)
 
 
 class Sums(Values):
@@ -211,8 +206,8 @@ class Sums(Values):
         operands = tuple(
             o._replace(node=self.table.one) if o.node == -1 else o for o in form.operands
         )
-        payload = (tuple(f / lead for f in factors), operands, form.outputs)
-        node = self._definition("combine", payload, form.outputs, form.extents, terms)
+        definition = Combine(tuple(f / lead for f in factors), operands, form.outputs)
+        node = self._definition(definition, form.outputs, form.extents, terms)
         layout = result_layout(dims, form.labels, form.outputs, intervals)
         return Lineage(shape, (Term(lead, node, layout),))
 
@@ -220,7 +215,7 @@ class Sums(Values):
         """The factor that is taken out of a sum: of what is a sum already and was there first (the
         residual stream), so that factors do not pile up layer by layer.  A masked sum keeps its
         sign: minus infinity has no negative."""
-        sums = [t for t in terms if self.table[t.node].kind == "combine"] or [
+        sums = [t for t in terms if isinstance(self.table[t.node].definition, Combine)] or [
             t for t in terms if t.node != self.table.one
         ]
         first = min(t.node for t in sums)

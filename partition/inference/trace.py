@@ -12,7 +12,9 @@ from typing import NamedTuple
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.findings import UNSUPPORTED, Finding
-from shardproof.engine.lineage.lineage import Lineage, NodeTable, Term, box_view
+from shardproof.engine.lineage.expressions import Input
+from shardproof.engine.lineage.lineage import Lineage, Term, box_view
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.collectives import COPIES, TABLE, Effect, group_size, refused
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
@@ -253,7 +255,7 @@ class Tracer:
         return box_view(node, full, shard.shape, offset)
 
     def input_node(self, name: str, full: tuple[int, ...]) -> int:
-        return self.table.node("input", (name,), tuple(n for n in full if n != 1))
+        return self.table.define(Input(name), tuple(n for n in full if n != 1))
 
     def slice_number(self, row: Row) -> tuple[Affine, int]:
         """Which slice of the batch a load reads, and of how many."""

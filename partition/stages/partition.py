@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 from shardproof.engine.claims.symmetry import is_moved
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.findings import UNSUPPORTED, Finding
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Term
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.obligations.spot_check import holds
 from shardproof.engine.plan.collectives import COPIES
@@ -31,7 +32,7 @@ from shardproof.partition.inference.repeat import Repeat
 from shardproof.partition.inference.trace import Trace, Tracer, reference
 from shardproof.partition.inference.views import lies_in
 from shardproof.partition.templates.keys import key
-from shardproof.partition.templates.memo import Memo
+from shardproof.partition.templates.memo import Memo, built
 from shardproof.partition.templates.signatures import Signatures
 
 #: Rows that claim nothing beyond their source or an assumption.
@@ -95,7 +96,7 @@ class Side:
         )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Partition:
     """Everything that is claimed about a plan.
 
@@ -106,7 +107,8 @@ class Partition:
     ``counts``: a side sums what does not vary along an axis: its value tells how many positions the
     axis has.  ``guessed``: some values were matched by what they multiply out to
     (`partition.inference.match`);
-    ``wider``: templates whose cut was moved back, and by how many definitions.
+    ``wider``: templates whose cut was moved back, and by how many definitions; ``memo``: what is
+    known from other plans, if anybody asks of several.
     """
 
     plan: Plan
@@ -126,7 +128,7 @@ class Partition:
     guessed: bool = False
     counts: bool = False
     wider: dict[int, int] = field(default_factory=dict)
-    memo: Memo = field(default_factory=Memo)
+    memo: Memo | None = None
 
     def side(self, name: str) -> Side:
         return self.single if name == SINGLE else self.parallel
@@ -167,9 +169,10 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         more=more,
         guessed=first.guessed or second.guessed,
         counts=first.counts or second.counts,
-        memo=memo or Memo(),
+        memo=memo,
     )
-    result.memo.begin(nodes, size)
+    if memo is not None:
+        memo.begin(nodes, size)
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
@@ -283,7 +286,7 @@ def _stated(result: Partition, claim: Claim, known: Known) -> Stated:
     obligation = None
     if result.guessed:
         try:
-            obligation = result.memo.build(result.nodes, claim, result.more)
+            obligation = built(result.nodes, claim, result.more, result.memo)
         except Unsupported:
             # What is too large to state down to the inputs may be small behind them.
             found = ALONE

@@ -96,11 +96,12 @@ def run(
     if not result.faults:
         result.findings += [*precision(result), *metadata(result)]
     with joined(settings), Ledger(out) as ledger:
-        stated = stating.texts(result, settings, progress.update)
-        partitioned = time.perf_counter()
-        progress.phase("solve")
         cache = VerdictCache(path(options.cache_dir)) if options.cache else None
         solving = Solving(settings, ledger, cache, progress.update)
+        with solving.ahead() as give:
+            stated = stating.texts(result, settings, progress.update, give)
+        partitioned = time.perf_counter()
+        progress.phase("solve")
         answers = solving.run(stated)
         if options.exhaustive:
             batch = batch_instances(settings.memory_budget_bytes)

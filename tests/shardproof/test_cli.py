@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any, get_args
 
@@ -519,10 +520,10 @@ def test_check_of_what_is_no_run(run: Run, path: str) -> None:
 
 
 def test_version_and_help(run: Run) -> None:
-    assert run("--version").stdout == "shardproof 0.1.0\n"
+    assert run("--version").stdout == f"shardproof {metadata.version('shardproof')}\n"
     for args in (["--help"], ["verify", "-h"], ["plan", "-h"], ["inspect", "-h"], ["check", "-h"]):
         outcome = run(*args)
-        assert outcome.exit_code == 0
+        assert outcome.exit_code == 0, outcome.output
         assert outcome.stdout.startswith("Usage: ")
     assert run("prove").exit_code == 3
     assert run().exit_code == 3
