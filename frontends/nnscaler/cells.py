@@ -239,9 +239,12 @@ def _scheduled(graph: object) -> int | None:
 
 
 def _constants(value: object) -> tuple[Constant, ...]:
-    return tuple([
-        tensor(x) if kind_of(x) == "IRSubTensor" else constant(x) for x in listed(value, "operands")
-    ])
+    return tuple(
+        [
+            tensor(x) if kind_of(x) == "IRSubTensor" else constant(x)
+            for x in listed(value, "operands")
+        ]
+    )
 
 
 def _mirror_id(value: object) -> int | None:

@@ -38,6 +38,10 @@ class Answers:
         return self.solved[self.text_of[template]]
 
 
+#: Texts that are waited for before the solvers are asked again.
+ROUND = 16
+
+
 class Ahead:
     """Solves texts in a thread of its own, round after round, while further ones are stated.
 
@@ -46,8 +50,11 @@ class Ahead:
     have started.
     """
 
-    def __init__(self, round_: Callable[[Sequence[Texts], LocalExecutor], None],
-                 opened: Callable[[], LocalExecutor]) -> None:
+    def __init__(
+        self,
+        round_: Callable[[Sequence[Texts], LocalExecutor], None],
+        opened: Callable[[], LocalExecutor],
+    ) -> None:
         self._round = round_
         self._opened = opened
         self._given: queue.SimpleQueue[Texts | None] = queue.SimpleQueue()
@@ -85,11 +92,12 @@ class Ahead:
             with self._opened() as executor:
                 more = True
                 while more and not self._left:
-                    found = [self._given.get()]
-                    while not self._given.empty():
-                        found.append(self._given.get())
-                    more = None not in found
-                    self._round([texts for texts in found if texts is not None], executor)
+                    found: list[Texts] = []
+                    while more and (len(found) < ROUND or not self._given.empty()):
+                        texts = self._given.get()
+                        more = texts is not None
+                        found += [] if texts is None else [texts]
+                    self._round(found, executor)
         except Exception as error:  # noqa: BLE001 - raised again by whoever waits
             self._error = error
 
@@ -115,7 +123,7 @@ class Solving:
     def ahead(self) -> Iterator[Callable[[Texts], None]]:
         """What takes texts to be solved from now on, before `run` is asked for all verdicts.  A run
         on a cluster does not begin before all are there: it plans by them."""
-        if self.settings.executor == "ray" or self.settings.on_cluster:
+        if self.settings.on_cluster:
             yield lambda texts: None
             return
         events = Events(self.ledger.path.parent)
