@@ -174,8 +174,9 @@ def is_symbolic(
         for number, calls in by_body.items():
             if sorted(calls) != list(range(microbatches)):
                 return False
+            issued = communication(program.bodies[number])
             for m, c in calls.items():
-                found = _signature(programs, flows, matching, labels, p, c, m)
+                found = _signature(programs, flows, matching, labels, p, c, m, issued)
                 if found is None or signatures.setdefault(number, found) != found:
                     return False
         if not _gradients_complete(program):
@@ -191,8 +192,10 @@ def _signature(
     p: int,
     c: int,
     m: int,
+    issued: Sequence[int],
 ) -> object:
-    """What call c reads and whom it meets, with the microbatch taken out (None: another one's)."""
+    """What call c reads and whom it meets, with the microbatch taken out (None: another one's).
+    ``issued``: the communication of its body."""
     program = programs[p]
     parts: list[object] = []
     sources = [(kind, d, i) for kind, d, i in flows[p].inputs[c]]
@@ -202,7 +205,7 @@ def _signature(
         if labels[p][d] != m:
             return None
         parts.append((kind, program.calls[d].body, i))
-    for o in communication(program.bodies[program.calls[c].body]):
+    for o in issued:
         event = (p, c, o)
         number = matching.groups.get(event)
         met = matching.members[number] if number is not None else ()

@@ -92,7 +92,8 @@ def run(
             assumption_details=told,
             run_dir=str(out),
         )
-    told = (*told, *liveness.statement(result.plan), *rounding.statement(result.plan))
+    sends = liveness.statement(result.plan, result.parallel.unrolled.waits)
+    told = (*told, *sends, *rounding.statement(result.plan))
     if not result.faults:
         result.findings += [*precision(result), *metadata(result)]
     with joined(settings), Ledger(out) as ledger:
