@@ -230,11 +230,12 @@ def _stage(result: Partition, forms: Forms) -> None:
     """Give every row its template; claims of one key share it."""
     known = Known(Signatures(forms))
     pointless = any(not c.holds for c in result.conclusions)
-    for name in (SINGLE, PARALLEL):
+    concluded = roots(result.plan, result.derived, result.parallel.unrolled)
+    for name, about in zip((SINGLE, PARALLEL), concluded, strict=True):
         side = result.side(name)
-        live = _live(result, name)
+        live = _live(side, about)
         for number, row in enumerate(side.unrolled.rows):
-            used = any(v in live for v in row.outputs)
+            used = not live.isdisjoint(row.outputs)
             if row.kind in UNCLAIMED:
                 result.stages.append(Stage(name, number, NONE, used))
                 continue
@@ -328,14 +329,12 @@ def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
     return is_moved(nodes, sides(claim), sides(example), adds=claim.adds)
 
 
-def _live(result: Partition, name: str) -> set[int]:
-    """Values that some conclusion depends on."""
-    side = result.side(name)
-    single, parallel = roots(result.plan, result.derived, result.parallel.unrolled)
-    live = single if name == SINGLE else parallel
+def _live(side: Side, about: set[int]) -> set[int]:
+    """Values that some conclusion depends on; ``about``: those that conclusions are about."""
+    live = set(about)
     for row in reversed(side.unrolled.rows):
-        if any(v in live for v in row.outputs):
-            live.update(v for v in row.inputs if v >= 0)
+        if not live.isdisjoint(row.outputs):
+            live.update([v for v in row.inputs if v >= 0])
     return live
 
 
