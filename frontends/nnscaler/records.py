@@ -257,7 +257,7 @@ def content(value: object) -> bytes | None:
     """Plain data as bytes that are equal for equal data of equal types (True is not 1); None for
     what is no plain data."""
     try:
-        return marshal.dumps(value, 2)
+        return marshal.dumps(value, 2)  # type: ignore[arg-type]
     except ValueError:
         return None
 
