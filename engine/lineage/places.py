@@ -204,6 +204,21 @@ def _intervals(sizes: Shape, start: int, size: int) -> list[tuple[int, int]]:
     return list(reversed(result))
 
 
+def side_by_side(x: Lineage, dim: int) -> list[Lineage]:
+    """What lies in a dimension one after the other, of a tensor whose places along it are
+    intervals.  Raises `Misaligned` where they are not, or where nothing lies."""
+    size = x.shape[dim]
+    bounds = cuts(x.terms, dim, size)
+    result = []
+    for start, stop in pairwise(bounds):
+        found = (clipped(term, dim, start, stop - start, size) for term in x.terms)
+        terms = tuple(term for term in found if term is not None)
+        if not terms:
+            raise Misaligned
+        result.append(Lineage((*x.shape[:dim], stop - start, *x.shape[dim + 1 :]), terms))
+    return result
+
+
 def placed(term: Term, dim: int, start: int, size: int, whole: int) -> Term:
     """A term of a tensor of ``size`` positions as one of ``whole`` positions, from ``start`` on;
     raises `Misaligned` where its places do not repeat along it."""

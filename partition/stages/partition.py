@@ -25,6 +25,7 @@ from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Row, Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import Conclusion, conclude
+from shardproof.engine.specification.definedness import Domain, Signs, domain
 from shardproof.engine.specification.demands import roots
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
@@ -176,7 +177,7 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
-    result.findings += _less_defined(first, second, tracer.mesh)
+    result.findings += _less_defined(nodes, first, second, tracer.mesh)
     if not parallel.faults and not parallel.unsupported:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
@@ -338,17 +339,23 @@ def _live(side: Side, about: set[int]) -> set[int]:
     return live
 
 
-def _less_defined(single: Trace, parallel: Trace, mesh: Mapping[str, int]) -> list[Finding]:
-    """Functions that are undefined somewhere, of entries that the single-device program does not
-    take them of: the parallel program might be undefined where the other one is not."""
-    whole = {(f, t.factor, t.node) for f, t in single.partial if _is_whole(t)}
-    boxes: dict[tuple[str, Fraction, int], list[Term]] = {}
+def _less_defined(
+    nodes: NodeTable, single: Trace, parallel: Trace, mesh: Mapping[str, int]
+) -> list[Finding]:
+    """Functions that are undefined somewhere, of entries that the single-device program takes none
+    of that domain of, and which are not in it by their definition: the parallel program might be
+    undefined where the other one is not."""
+    taken: dict[tuple[int, int], list[tuple[Domain, Term]]] = {}
     for f, t in single.partial:
-        boxes.setdefault((f, t.factor, t.node), []).append(t)
+        taken.setdefault((t.node, _sign(t.factor)), []).append((domain(f), t))
+    signs = Signs(nodes)
     found = {}
     for function, term in parallel.partial:
-        key = (function, term.factor, term.node)
-        if key in whole or any(lies_in(term, box, mesh) for box in boxes.get(key, ())):
+        held = domain(function)
+        known = taken.get((term.node, _sign(term.factor)), [])
+        if signs.within(term.factor, term.node, held) or any(
+            own.lies_in(held) and (_is_whole(box) or lies_in(term, box, mesh)) for own, box in known
+        ):
             continue
         found[function, term.node] = Finding(
             "definedness",
@@ -357,6 +364,10 @@ def _less_defined(single: Trace, parallel: Trace, mesh: Mapping[str, int]) -> li
             operator=function,
         )
     return list(found.values())
+
+
+def _sign(factor: Fraction) -> int:
+    return (factor > 0) - (factor < 0)
 
 
 def _is_whole(term: Term) -> bool:
