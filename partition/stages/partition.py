@@ -105,8 +105,8 @@ class Partition:
     claim it is; ``reference_size``: nodes below are the single-device program's.
     ``more``: representatives of every piece of an axis beyond the fewest that are enough.
     ``faults``: the plan contradicts itself; ``unsupported``: operators without a meaning here.
-    ``counts``: a side sums what does not vary along an axis: its value tells how many positions the
-    axis has.  ``guessed``: some values were matched by what they multiply out to
+    ``counted``: a side sums what does not vary over this many positions (0: some number): its value
+    tells how many there are.  ``guessed``: some values were matched by what they multiply out to
     (`partition.inference.match`);
     ``wider``: templates whose cut was moved back, and by how many definitions; ``memo``: what is
     known from other plans, if anybody asks of several.
@@ -127,7 +127,7 @@ class Partition:
     unsupported: list[Finding] = field(default_factory=list)
     more: int = 0
     guessed: bool = False
-    counts: bool = False
+    counted: frozenset[int] = frozenset()
     wider: dict[int, int] = field(default_factory=dict)
     memo: Memo | None = None
 
@@ -169,7 +169,7 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         unsupported=list(parallel.unsupported),
         more=more,
         guessed=first.guessed or second.guessed,
-        counts=first.counts or second.counts,
+        counted=first.counted | second.counted,
         memo=memo,
     )
     if memo is not None:

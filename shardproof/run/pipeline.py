@@ -36,7 +36,7 @@ from shardproof.partition.evidence.rounding import without_rounding
 from shardproof.partition.stages.partition import Partition, partition
 from shardproof.partition.templates.memo import Memo
 from shardproof.run import certificate
-from shardproof.run.optional import optional
+from shardproof.run.optional import is_all, optional, partials
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.proofs import Proof, produce
@@ -210,8 +210,12 @@ def _decide(
             simulation = simulated(
                 result, SEEDS if any(not c.holds for c in result.conclusions) else 1
             )
+        summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
-            found = diagnosed(result, simulation, otherwise)
+            known = not result.faults and summed and is_all(result, summed)
+            found = () if known else diagnosed(result, simulation, otherwise)
+        others = (f._replace(group=f.group + len(summed)) if f.group else f for f in found)
+        found = (*summed, *others)
     elif doubtful(result.nodes, result.reference_size):
         simulation = simulated(result, SEEDS, until_defined=True)
     return decide(result, open_stages, found, simulation)
