@@ -7,7 +7,7 @@ counterpart's result, although nothing that it reads is already wrong, is where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from math import prod
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -30,6 +30,11 @@ _OF_SHARDS: Final = PLACES | {"start", "size"}
 #: What is wrong with a sum over positions that are not next to one another.
 GAPS: Final = "what it adds up has gaps that nothing fills"
 
+#: What is wrong with a mean over a part of the positions.
+AVERAGED: Final = (
+    "its result is the mean over a part of what the single-device operator takes it over"
+)
+
 #: Kinds of rows that put parts side by side.
 JOINS: Final = frozenset({"all_gather", "all_to_all"})
 
@@ -45,10 +50,12 @@ Kind: TypeAlias = Literal["missing reduction", "wrong scale", ""]
 
 
 class Fault(NamedTuple):
-    """What is wrong with a row's own doing: in words, and what that makes likely."""
+    """What is wrong with a row's own doing: in words, and what that makes likely; ``scale``: it is
+    what it should be but for a factor."""
 
     words: str
     kind: Kind = ""
+    scale: bool = False
 
 
 class Culprit(NamedTuple):
@@ -83,8 +90,51 @@ def culprits(result: Partition) -> tuple[Culprit, ...]:
 
 
 def _culprits(result: Partition) -> tuple[Culprit, ...]:
+    """Where faults begin.  A factor is none where something depends on it that is as it should be:
+    it is made up for later, as that of a local mean's gradient is by averaging over replicas.  Such
+    factors are looked at only where there is no other culprit."""
+    right = _right(result)
+    return _begin(result, right) or (_begin(result, frozenset()) if right else ())
+
+
+def _right(result: Partition) -> frozenset[int]:
+    """Values of the parallel side that something depends on that is as it should be: a conclusion
+    that holds, or a row whose result is whole and its counterpart's."""
+    values = {c.value for c in result.conclusions if c.kind != OWN and c.holds and c.value >= 0}
+    aligned = counterparts(result, loosely=True)
+    for number, row in reversed(list(enumerate(result.parallel.unrolled.rows))):
+        if not values.isdisjoint(row.outputs) or _whole(result, row, aligned[number]):
+            values.update(row.outputs, row.inputs)
+    return frozenset(values)
+
+
+def _passed_on(row: Row, right: frozenset[int], scaled: set[int], ends: Collection[int]) -> bool:
+    """Whether a factor of a row's results is not its own doing: it is made up for later, or the row
+    reads a value with such a factor, and what it writes is not the end where it shows."""
+    if right.issuperset(row.outputs):
+        return True
+    return not scaled.isdisjoint(row.inputs) and set(ends).isdisjoint(row.outputs)
+
+
+def _whole(result: Partition, row: Row, counterpart: int) -> bool:
+    """Whether the results of a row are whole sums and those of its counterpart."""
+    if counterpart < 0:
+        return False
+    expected = result.single.unrolled.rows[counterpart]
+    for mine, theirs in zip(row.outputs, expected.outputs, strict=False):
+        a, b = result.parallel.lineages[mine], result.single.lineages[theirs]
+        if a is None or essence(a) != essence(b) or any(t.parts for t in a.terms):
+            return False
+    return True
+
+
+def _begin(result: Partition, right: frozenset[int]) -> tuple[Culprit, ...]:
+    """Where faults begin, but for factors of values that are ``right`` in the end, in the order of
+    the program."""
     side = result.parallel
     wrong: set[int] = set()
+    scaled: set[int] = set()
+    ends = {c.value for c in result.conclusions if not c.holds}
     found: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str, Kind]] = {}
     aligned = counterparts(result, loosely=True)
@@ -93,12 +143,15 @@ def _culprits(result: Partition) -> tuple[Culprit, ...]:
         counterpart = aligned[number]
         tainted = any(v in wrong for v in row.inputs)
         fault = None if tainted else _fault(result, row, counterpart) or _gap(result, row, gaps)
+        if fault and fault.scale and _passed_on(row, right, scaled, ends):
+            scaled.update(row.outputs)
+            continue
         if fault or tainted:
             wrong.update(row.outputs)
         if fault:
             key = (counterpart if counterpart >= 0 else (row.kind, row.source), fault.words)
             found.setdefault(key, []).append(number)
-            about[key] = (counterpart, *fault)
+            about[key] = (counterpart, fault.words, fault.kind)
     return tuple(Culprit(tuple(rows), *about[key]) for key, rows in found.items())
 
 
@@ -201,10 +254,19 @@ def _difference(result: Partition, row: Row, mine: Essence | None, theirs: Essen
     """What is wrong with a result that is no view of what the single device has there."""
     if mine is not None and theirs is not None and len(mine) == len(theirs) == 1:
         (a, m), (b, n) = *mine, *theirs
+        if m == n and b and any(_averaged(result, v, a / b) for v in row.outputs):
+            return Fault(AVERAGED, "missing reduction", scale=True)
         if m == n and b:
             words = f"its result is {times(a / b)} times the single-device operator's"
-            return Fault(words, "wrong scale")
+            return Fault(words, "wrong scale", scale=True)
     return _partial_input(result, row) or Fault("its result is not the single-device operator's")
+
+
+def _averaged(result: Partition, value: int, factor: Fraction) -> bool:
+    """Whether a value is a sum over part of the positions, times ``factor``, which is what makes up
+    for the part: the mean over half of them is twice the half of the mean."""
+    parts = {p for t in _terms(result, value) for p in t.parts}
+    return bool(parts) and factor * prod(Fraction(p.size, p.extent) for p in parts) == 1
 
 
 def between(result: Partition, rows: Sequence[Row]) -> str:
