@@ -235,6 +235,7 @@ def _check_argument(work: _Check) -> None:
     work.counts.update(
         rows=sum(len(side.unrolled.rows) for side in sides),
         rebuilt=rebuilder.rebuilt,
+        unforeseen=rebuilder.unforeseen,
         templates=len(run.templates),
         members=len(rebuilder.extra),
         conclusions=len(run.conclusions),

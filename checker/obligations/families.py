@@ -5,6 +5,8 @@ and its obligation is stated at one of them.  Where the members are one claim, m
 enough; otherwise every member is looked at.  Where an operator joins a family, what each member
 gets is looked at in the same way; what is scattered over a small family is written out, member by
 member.
+
+On purpose a second text of `engine.obligations.obligation.points`: the two are never merged.
 """
 
 from __future__ import annotations

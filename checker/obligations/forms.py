@@ -5,6 +5,8 @@ claims whose forms are equal are rebuilt once.  The form holds everything that
 `engine.obligations.obligation` reads of a claim, as it is, except that nodes are numbered in the
 order in which the claim mentions them: no interval is moved, no attribute dropped but the ranks of
 a group.
+
+On purpose a second text of what `partition.templates.keys` does: the two are never merged.
 """
 
 from __future__ import annotations

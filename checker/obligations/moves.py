@@ -6,6 +6,8 @@ member at another one with the entries of every node renamed, and one of them st
 vectors of what is claimed are carried down through the definitions; a partial sum moves the range
 that it sums.  Whatever does not fit (a node with two vectors, a moving mask or attribute, a sum
 that occurs in full as well) makes the family uneven.
+
+On purpose a second text of `engine.claims.symmetry`: the two are never merged.
 """
 
 from __future__ import annotations

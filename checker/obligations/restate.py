@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Final
 
 from shardproof.checker.obligations.families import members
 from shardproof.checker.obligations.forms import form
@@ -22,15 +24,12 @@ from shardproof.solvers import Query
 #: By how many definitions a solved obligation may have been widened.
 MOST_WIDENED = 3
 
-_STATING_ERRORS = (
-    Unsupported,
-    ShapeMismatch,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    AssertionError,
-    RecursionError,
-)
+_LOG: Final = logging.getLogger(__name__)
+
+#: What says that a claim has no obligation.
+_FORESEEN = (Unsupported, ShapeMismatch)
+#: What else keeps it from being stated: a run that was tampered with, or a fault of ours.
+_UNFORESEEN = (ValueError, LookupError, ArithmeticError, AssertionError, RecursionError)
 
 Texts = tuple[str, str]
 
@@ -40,6 +39,8 @@ class Rebuilder:
     the families that a claim stands for; with a place for messages.  ``needed``: templates that a
     live row rests on, likewise.  ``partial``: for an operand of a partial function, the texts of
     which one has to hold (it is an operand that the claimed values have as well), with a message.
+    ``unforeseen``: how often an obligation could not be stated for a reason that no rule has.
+
     ``part``: (k, n) looks at the templates whose number is k modulo n only, and at all their rows.
     """
 
@@ -65,6 +66,7 @@ class Rebuilder:
         self.partial: dict[tuple[Texts, ...], str] = {}
         self.matched: set[int] = set()
         self.rebuilt = 0
+        self.unforeseen = 0
 
     def side(self, side: Side, defined: frozenset[int] | None) -> None:
         """Rebuild all claims of a side.  ``defined``: nodes with partial functions that are known
@@ -86,11 +88,20 @@ class Rebuilder:
                 continue
             try:
                 self.claim(claim, stage.template, where, defined if live else None)
-            except _STATING_ERRORS as error:
+            except _FORESEEN as error:
+                self.problems.add("unproved", f"{where}: its obligation cannot be stated: {error}")
+            except _UNFORESEEN as error:
+                self._unforeseen(error)
+                name = type(error).__name__
                 self.problems.add(
                     "unproved",
-                    f"{where}: its obligation cannot be stated: {error or type(error).__name__}",
+                    f"{where}: its obligation cannot be stated: {f'{name}: {error}'.rstrip(': ')}",
                 )
+
+    def _unforeseen(self, error: Exception) -> None:
+        """Count what no rule foresees, and log where it came from."""
+        self.unforeseen += 1
+        _LOG.info("an obligation cannot be stated", exc_info=error)
 
     def claim(
         self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
@@ -166,9 +177,11 @@ class Rebuilder:
         for widened in range(MOST_WIDENED + 1):
             try:
                 obligation = self._build(claim, widened)
-            except _STATING_ERRORS:
+            except (*_FORESEEN, *_UNFORESEEN) as error:
                 if not widened:
                     raise
+                if not isinstance(error, _FORESEEN):
+                    self._unforeseen(error)
                 return None
             self.rebuilt += 1
             if _texts(obligation.goals) == self.texts[template]:

@@ -15,7 +15,7 @@ are not renamed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
@@ -23,7 +23,7 @@ from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.algebra.selection import Selection
 from shardproof.engine.lineage.blocks import Block
-from shardproof.engine.lineage.lineage import Term
+from shardproof.engine.lineage.lineage import Term, start_text
 
 #: From the number of a node to another one.
 Renaming: TypeAlias = Callable[[int], int]
@@ -38,7 +38,39 @@ class Operand(NamedTuple):
     fixed: tuple[tuple[int, int, int, Affine], ...] = ()
 
     def rename(self, number_of: Renaming) -> Operand:
+        """The same way of reading another node."""
         return Operand(number_of(self.node), self.atoms, self.fixed)
+
+    def __str__(self) -> str:
+        read = [
+            f"{_axis(axis, stride, place)}{label_name(label)}:{extent or '*'}"
+            for place, (axis, stride, extent, label) in enumerate(self.atoms)
+        ]
+        fixed = [
+            f"{_axis(axis, stride)}{start_text(start)} of {extent or '*'}"
+            for axis, stride, extent, start in self.fixed
+        ]
+        return f"n{self.node}[{', '.join((*read, *fixed))}]"
+
+
+def label_name(label: int) -> str:
+    """A label as a letter; beyond the alphabet by its number."""
+    return chr(ord("a") + label) if 0 <= label < 26 else f"l{label}"
+
+
+def _axis(axis: int, stride: int, place: int = -1) -> str:
+    """Which axis is read, where that is not the one whose turn it is."""
+    name = "" if stride == 1 else f"/{stride}"
+    return "" if axis == place and not name else f"a{axis}{name}="
+
+
+def _reading(reads: Sequence[object], outputs: Sequence[int]) -> str:
+    """Operands, and the labels that are left."""
+    return f"{', '.join(map(str, reads))} -> {' '.join(map(label_name, outputs)) or '1'}"
+
+
+def _scaled(factor: Fraction | int, what: str) -> str:
+    return what if factor == 1 else f"{factor}*{what}"
 
 
 class _Definition:
@@ -69,12 +101,18 @@ class Input(_Definition):
     kind: ClassVar[Literal["input"]] = "input"
     name: str
 
+    def __str__(self) -> str:
+        return f"input {self.name!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class One(_Definition):
     """The constant 1."""
 
     kind: ClassVar[Literal["one"]] = "one"
+
+    def __str__(self) -> str:
+        return "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +122,9 @@ class Constant(_Definition):
     kind: ClassVar[Literal["constant"]] = "constant"
     name: str
 
+    def __str__(self) -> str:
+        return f"constant {self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class Causal(_Definition):
@@ -92,6 +133,9 @@ class Causal(_Definition):
 
     kind: ClassVar[Literal["causal"]] = "causal"
 
+    def __str__(self) -> str:
+        return "causal mask"
+
 
 @dataclass(frozen=True, slots=True)
 class Order(_Definition):
@@ -99,6 +143,9 @@ class Order(_Definition):
     query."""
 
     kind: ClassVar[Literal["order"]] = "order"
+
+    def __str__(self) -> str:
+        return "causal order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +161,9 @@ class Einsum(_Definition):
 
     def rename(self, number_of: Renaming) -> Einsum:
         return Einsum(tuple(o.rename(number_of) for o in self.operands), self.outputs)
+
+    def __str__(self) -> str:
+        return f"einsum({_reading(self.operands, self.outputs)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +182,10 @@ class Combine(_Definition):
         renamed = tuple(o.rename(number_of) for o in self.operands)
         return Combine(self.factors, renamed, self.outputs)
 
+    def __str__(self) -> str:
+        addends = [_scaled(f, str(o)) for f, o in zip(self.factors, self.operands, strict=True)]
+        return f"sum({_reading(addends, self.outputs)})"
+
 
 @dataclass(frozen=True, slots=True)
 class Unary(_Definition):
@@ -147,6 +201,9 @@ class Unary(_Definition):
 
     def rename(self, number_of: Renaming) -> Unary:
         return Unary(self.function, self.factor, number_of(self.node))
+
+    def __str__(self) -> str:
+        return f"{self.function}({_scaled(self.factor, f'n{self.node}')})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +221,9 @@ class Amax(_Definition):
     def rename(self, number_of: Renaming) -> Amax:
         return Amax(self.sign, self.operand.rename(number_of), self.outputs)
 
+    def __str__(self) -> str:
+        return f"max({_reading([_scaled(self.sign, str(self.operand))], self.outputs)})"
+
 
 @dataclass(frozen=True, slots=True)
 class Restrict(_Definition):
@@ -179,6 +239,13 @@ class Restrict(_Definition):
     def rename(self, number_of: Renaming) -> Restrict:
         return Restrict(number_of(self.node), self.blocks)
 
+    def __str__(self) -> str:
+        blocks = ", ".join(
+            f"a{axis}[{start} +{size} of {extent or '*'}]"
+            for axis, start, size, extent in self.blocks
+        )
+        return f"n{self.node} where {blocks}"
+
 
 @dataclass(frozen=True, slots=True)
 class Onehot(_Definition):
@@ -193,6 +260,9 @@ class Onehot(_Definition):
 
     def rename(self, number_of: Renaming) -> Onehot:
         return Onehot(self.factor, number_of(self.node))
+
+    def __str__(self) -> str:
+        return f"onehot({_scaled(self.factor, f'n{self.node}')})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +284,10 @@ class Select(_Definition):
         operand = self.operand.rename(number_of)
         return Select(self.factor, operand, self.row, self.selection, self.outputs)
 
+    def __str__(self) -> str:
+        read = _reading([_scaled(self.factor, str(self.operand))], self.outputs)
+        return f"select({read} along {label_name(self.row)}, {self.selection})"
+
 
 @dataclass(frozen=True, slots=True)
 class Stack(_Definition):
@@ -223,6 +297,9 @@ class Stack(_Definition):
     dim: int
     terms: tuple[Term, ...]
 
+    def __str__(self) -> str:
+        return f"stack({', '.join(map(str, self.terms))} along {self.dim})"
+
 
 @dataclass(frozen=True, slots=True)
 class Piece(_Definition):
@@ -231,6 +308,9 @@ class Piece(_Definition):
     kind: ClassVar[Literal["piece"]] = "piece"
     terms: tuple[Term, ...]
 
+    def __str__(self) -> str:
+        return f"piece({' + '.join(map(str, self.terms))})"
+
 
 @dataclass(frozen=True, slots=True)
 class Maximum(_Definition):
@@ -238,6 +318,9 @@ class Maximum(_Definition):
 
     kind: ClassVar[Literal["maximum"]] = "maximum"
     terms: tuple[Term, ...]
+
+    def __str__(self) -> str:
+        return f"maximum({', '.join(map(str, self.terms))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +334,9 @@ class OverRanks(_Definition):
     reduction: str
     node: int
 
+    def __str__(self) -> str:
+        return f"{self.reduction} of n{self.node} over {self.axis}={self.extent}"
+
 
 @dataclass(frozen=True, slots=True)
 class AtCoordinate(_Definition):
@@ -260,6 +346,9 @@ class AtCoordinate(_Definition):
     axis: str
     position: int
     node: int
+
+    def __str__(self) -> str:
+        return f"n{self.node} at {self.axis}={self.position}"
 
 
 Expression: TypeAlias = (

@@ -21,6 +21,16 @@ BROADCAST = -1
 ABSOLUTE = 0
 
 
+def start_text(start: Affine) -> str:
+    """A position: a number, or in angle brackets what is affine in coordinates."""
+    return f"<{start}>" if start.terms else str(start.const)
+
+
+def interval_text(start: Affine, size: int, extent: int) -> str:
+    """``size`` positions from ``start`` of ``extent`` (``*``: without an end)."""
+    return f"{start_text(start)} +{size} of {extent or '*'}"
+
+
 class Atom(NamedTuple):
     """A strided interval of a node's axis: index = stride * (start + i), 0 <= i < size.
 
@@ -36,7 +46,16 @@ class Atom(NamedTuple):
 
     @property
     def full(self) -> bool:
+        """Whether it is all positions at its stride."""
         return self.size == self.extent and self.start == ZERO
+
+    def __str__(self) -> str:
+        if self.axis == BROADCAST:
+            return f"_[{self.size}]"
+        name = f"a{self.axis}" if self.stride == 1 else f"a{self.axis}/{self.stride}"
+        if self.full:
+            return f"{name}[{self.size}]"
+        return f"{name}[{interval_text(self.start, self.size, self.extent)}]"
 
 
 Dim = tuple[Atom, ...]
@@ -48,6 +67,10 @@ class Layout(NamedTuple):
 
     dims: tuple[Dim, ...]
     fixed: tuple[Atom, ...] = ()
+
+    def __str__(self) -> str:
+        dims = ", ".join(" x ".join(map(str, dim)) or "1" for dim in self.dims)
+        return f"[{dims}]{' at ' * bool(self.fixed)}{' '.join(map(str, self.fixed))}"
 
 
 class Part(NamedTuple):
@@ -63,6 +86,9 @@ class Part(NamedTuple):
     size: int
     extent: int
 
+    def __str__(self) -> str:
+        return f"#{self.token}[{interval_text(self.start, self.size, self.extent)}]"
+
 
 class Place(NamedTuple):
     """Where a view lies in a local dimension: at the positions i for which i mod ``extent`` is in
@@ -76,6 +102,9 @@ class Place(NamedTuple):
     size: int
     extent: int
 
+    def __str__(self) -> str:
+        return f"{self.dim}[{self.start} +{self.size} of {self.extent}]"
+
 
 class Term(NamedTuple):
     """``layout`` is of the positions that ``places`` leave: all, if there are none."""
@@ -85,6 +114,12 @@ class Term(NamedTuple):
     layout: Layout
     parts: tuple[Part, ...] = ()
     places: tuple[Place, ...] = ()
+
+    def __str__(self) -> str:
+        factor = "" if self.factor == 1 else f"{self.factor}*"
+        parts = f" part {', '.join(map(str, self.parts))}" if self.parts else ""
+        places = f" in {', '.join(map(str, self.places))}" if self.places else ""
+        return f"{factor}n{self.node}{self.layout}{parts}{places}"
 
 
 class Lineage(NamedTuple):
@@ -96,6 +131,9 @@ class Lineage(NamedTuple):
 
     shape: tuple[int, ...]
     terms: tuple[Term, ...]
+
+    def __str__(self) -> str:
+        return f"{list(self.shape)} = {' + '.join(map(str, self.terms)) or '0'}"
 
 
 def box_view(

@@ -21,6 +21,7 @@ from shardproof.engine.lineage.expressions import (
     Expression,
     One,
     Restrict,
+    label_name,
 )
 
 
@@ -33,6 +34,11 @@ class Token(NamedTuple):
     node: int
     where: int
     inner: int = -1
+
+    def __str__(self) -> str:
+        if self.kind == "via":
+            return f"#{self.inner} in operand {self.where} of n{self.node}"
+        return f"{self.kind} over {label_name(self.where)} in n{self.node}"
 
 
 class Node(NamedTuple):
@@ -47,6 +53,12 @@ class Node(NamedTuple):
     def kind(self) -> str:
         """The name of the kind of its definition."""
         return self.definition.kind
+
+    def __str__(self) -> str:
+        extents = [n or "*" for n in self.extents]
+        shape = f"[{', '.join(map(str, extents))}]"
+        by = f" by {' '.join(sorted(self.coordinates))}" if self.coordinates else ""
+        return f"{shape}{by} = {self.definition}"
 
 
 class NodeTable:

@@ -292,6 +292,7 @@ def _repeated(one: Dim, other: Dim) -> Dim | None:
 
 
 def has_places(*lineages: Lineage) -> bool:
+    """Whether any term lies in part of a dimension only."""
     for x in lineages:
         for term in x.terms:
             if term.places:

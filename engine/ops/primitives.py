@@ -37,7 +37,9 @@ def check_selection(experts: int, selection: Selection) -> None:
 class Reading(Protocol[T]):
     """The primitives.  All shapes are those of the reading's own tensors."""
 
-    def shape(self, x: T) -> tuple[int, ...]: ...
+    def shape(self, x: T) -> tuple[int, ...]:
+        """The sizes of its dimensions."""
+        ...
 
     def einsum(self, spec: str, *xs: T, sizes: Mapping[str, int] | None = None) -> T:
         """Sum of products, ``"bk,nk->bn"``; an output label in no operand is broadcast to
@@ -52,11 +54,17 @@ class Reading(Protocol[T]):
         """An elementwise function of `FUNCTIONS`."""
         ...
 
-    def reshape(self, x: T, shape: tuple[int, ...]) -> T: ...
+    def reshape(self, x: T, shape: tuple[int, ...]) -> T:
+        """The same entries, in row-major order, in other dimensions."""
+        ...
 
-    def slice(self, x: T, dim: int, start: Affine, size: int) -> T: ...
+    def slice(self, x: T, dim: int, start: Affine, size: int) -> T:
+        """``size`` positions of one dimension, from ``start``."""
+        ...
 
-    def concat(self, xs: Sequence[T], dim: int) -> T: ...
+    def concat(self, xs: Sequence[T], dim: int) -> T:
+        """Tensors one after the other along ``dim``."""
+        ...
 
     def amax(self, x: T, dim: int) -> T:
         """Maximum over one dimension, which is dropped."""
@@ -98,6 +106,7 @@ Derivative = Callable[["Reading[Any]", Any, Any], Any]
 
 
 def scale(r: Reading[T], factor: Fraction | int, x: T) -> T:
+    """``factor`` times a tensor."""
     return r.combine([x], [Fraction(factor)], Fraction(0))
 
 
@@ -177,6 +186,7 @@ def is_partial(function: str) -> bool:
 
 
 def known_function(function: str) -> bool:
+    """Whether `Reading.unary` has a meaning for a name."""
     return function in FUNCTIONS or function == "normal_pdf" or function.startswith("pow:")
 
 
@@ -221,6 +231,7 @@ class Tape(Generic[T]):
     wanted: list[bool] = field(default_factory=list)
 
     def track(self, value: T, *, wanted: bool = False) -> _Tracked[T]:
+        """A tensor on the tape; ``wanted``: its gradient is asked for."""
         self.wanted.append(wanted)
         return _Tracked(value, len(self.wanted) - 1)
 

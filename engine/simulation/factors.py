@@ -96,6 +96,7 @@ class Axes:
         return (Factor(axis, size),)
 
     def fresh(self, size: int) -> Factors:
+        """A dimension of a class of its own."""
         return self.factor(self.new(), size)
 
     def fixed(self, size: int) -> Factors:
@@ -119,6 +120,7 @@ class Axes:
         return tuple(result)
 
     def freeze(self, *dims: Sequence[Factor]) -> None:
+        """Keep the true sizes of dimensions."""
         for dim in dims:
             for axis, _ in self.resolve(dim):
                 self[axis].frozen = True

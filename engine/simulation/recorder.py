@@ -241,15 +241,18 @@ class Recorder:
         return inputs[0]
 
     def gathers(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        """The classes of what an all-gather joins."""
         dim = attribute_dim(row, "dim", len(inputs[0].dims))
         return self.gathered(inputs, dim, prod(n for _, n in row.over))
 
     def scatters(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        """The classes of what a reduce-scatter leaves."""
         first = self.shared(row, inputs)
         dim = attribute_dim(row, "dim", len(first.dims))
         return self.kept(first, dim, group_size(row.over, len(inputs)))
 
     def exchanges(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        """The classes of what an all-to-all leaves."""
         first = self.shared(row, inputs)
         split = attribute_dim(row, "split_dim", len(first.dims))
         joined = attribute_dim(row, "concat_dim", len(first.dims))

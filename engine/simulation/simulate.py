@@ -77,6 +77,7 @@ class Comparison:
 
     @property
     def program(self) -> int:
+        """The parallel program that holds the value."""
         return self.demand.program
 
     @property
@@ -85,10 +86,12 @@ class Comparison:
 
     @property
     def name(self) -> str:
+        """The name of the single-device value."""
         return self.demand.name
 
     @property
     def differs(self) -> bool:
+        """Whether the relative error is more than rounding explains, or no number."""
         return not self.error <= TOLERANCE
 
 
@@ -114,14 +117,17 @@ class Simulation:
 
     @property
     def losses(self) -> tuple[Comparison, ...]:
+        """The comparisons of losses."""
         return tuple(found for found in self.comparisons if found.demand.kind == LOSS)
 
     @property
     def gradients(self) -> tuple[Comparison, ...]:
+        """The comparisons of gradients."""
         return tuple(found for found in self.comparisons if found.demand.kind == GRADIENT)
 
     @property
     def differs(self) -> bool:
+        """Whether a value differs, on inputs on which the single-device program is defined."""
         return not self.undefined and any(found.differs for found in self.comparisons)
 
     @property

@@ -41,7 +41,7 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.ops.primitives import Selection
 from shardproof.engine.small_model.digits import Axis, Digits, Relation
-from shardproof.engine.small_model.related import applied, names_of, related
+from shardproof.engine.small_model.related import applied, names_of, related, relations_of
 from shardproof.engine.small_model.shared_dims import ALIKE, Digit, Relating
 from shardproof.engine.small_model.shared_dims import Tensor as Dims
 
@@ -394,6 +394,8 @@ def _enough(
         rest = iter(inputs)
         found = applied(counting, claim, [None if x is None else next(rest) for x in claim.inputs])
         summed = [x.summed for x in found]
+        if not set(relations_of(reading, tensors)) <= set(relations):
+            raise Unsupported("an operator that relates other dimensions when it is read again")
     else:
         members = Counter(classes.of(coordinate(place)) for place in range(len(joined)))
         total = _most(x.summed for x in inputs) + members

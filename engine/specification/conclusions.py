@@ -46,6 +46,7 @@ class Conclusion(NamedTuple):
 
 
 def scaled(lineage: Lineage, factor: Fraction) -> Lineage:
+    """``factor`` times a lineage."""
     return Lineage(
         lineage.shape, tuple(t._replace(factor=t.factor * factor) for t in lineage.terms)
     )
@@ -191,6 +192,7 @@ class Wants:
         self.lineages = lineages
 
     def conclusion(self, demand: Demand) -> Conclusion:
+        """Whether what is demanded follows from the lineages, and why not."""
         ranks = () if demand.program < 0 else (self.plan.programs[demand.program].base,)
         message = self.fault(demand)
         return Conclusion(
@@ -249,6 +251,7 @@ class Wants:
         return ""
 
     def extents(self, demand: Demand) -> dict[str, int]:
+        """The coordinates of the program that a demand is about, with their extents."""
         extents = self.plan.programs[demand.program].extents
         return {**extents, MICROBATCH: self.plan.microbatches}
 

@@ -41,6 +41,7 @@ _READ_ERRORS = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowErr
 
 
 def schema(declared: Declared) -> pa.Schema:
+    """The Arrow schema of declared columns."""
     return pa.schema([pa.field(c, TYPES[kind], nullable=False) for c, kind in declared.items()])
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.frontends.fx.records import RANK
@@ -23,7 +24,9 @@ class Fx:
     name = "FX graphs"
     files = "a graph in JSON (.json, .json.gz) or a folder with one for each rank"
     suffixes = (".json", ".json.gz")
-    options = frozenset({RELATIONS})
+    sides = 2
+    options: Mapping[str, Mapping[str, str]] = {RELATIONS: {}}
+    table = ""
 
     def accepts(self, path: Path, head: bytes) -> bool:
         if path.is_dir():
@@ -37,6 +40,9 @@ class Fx:
 
     def read_side(self, path: Path) -> Plan:
         return store.from_bytes(run_bounded("shardproof.frontends.fx.read:alone", [str(path)]))
+
+    def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
+        return ()
 
 
 def has_ranks(folder: Path) -> bool:

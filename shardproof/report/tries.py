@@ -43,8 +43,8 @@ ORDER: Final = (
 )
 #: What findings about gradients mean, and how to go on.
 NAMES: Final = (
-    "an adapter gives its result the name of what it read, and the segment gives it on. In code "
-    "that nnScaler generates the name stands for the adapter's result from then on, so that the "
+    "an adapter gives its result the name of what it read, and the segment gives it on. In "
+    "generated code the name stands for the adapter's result from then on, so that the "
     "gradient that arrives passes through the adapter's backward half (an all-reduce counts a "
     "complete gradient once for each rank); this plan's records have it arrive before the adapter. "
     "Nothing crashes: a real hazard, which a multiref of the value avoids. If your runtime does "

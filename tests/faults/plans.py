@@ -89,7 +89,7 @@ def verify(plan: Plan, *, exhaustive: bool = False, out: Path | None = None) -> 
         )
 
 
-def proved(plan: Plan) -> Result:
+def assert_proved(plan: Plan) -> Result:
     """Assert that a plan is proved, with every conclusion."""
     result = verify(plan)
     assert result.verdict == "proved", (result.reason, result.findings[:3])
@@ -98,7 +98,7 @@ def proved(plan: Plan) -> Result:
     return result
 
 
-def refuted(
+def assert_refuted(
     plan: Plan,
     *,
     kind: str,

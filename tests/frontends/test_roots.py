@@ -9,7 +9,7 @@ import pytest
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.frontends.builder.builder import ProgramBuilder, Sqrt, along
-from tests.faults.plans import proved, verify
+from tests.faults.plans import assert_proved, verify
 
 
 def side(program: ProgramBuilder, rows: int, divided_by: Sqrt | Fraction) -> Program:
@@ -40,7 +40,7 @@ def plan(single: Sqrt | Fraction, parallel: Sqrt | Fraction) -> Plan:
     [(Sqrt(8), Sqrt(8)), (Sqrt(64), Fraction(8)), (Fraction(2, 3), Sqrt(Fraction(4, 9)))],
 )
 def test_the_same_root_is_proved(single: Sqrt | Fraction, parallel: Sqrt | Fraction) -> None:
-    proved(plan(single, parallel))
+    assert_proved(plan(single, parallel))
 
 
 @pytest.mark.parametrize("parallel", [Sqrt(4), Fraction(283, 100), Sqrt(2)])
