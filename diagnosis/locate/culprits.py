@@ -50,12 +50,12 @@ Kind: TypeAlias = Literal["missing reduction", "wrong scale", ""]
 
 
 class Fault(NamedTuple):
-    """What is wrong with a row's own doing: in words, and what that makes likely; ``scale``: it is
-    what it should be but for a factor."""
+    """What is wrong with a row's own doing: in words, and what that makes likely; ``factor``: it is
+    what it should be but for that."""
 
     words: str
     kind: Kind = ""
-    scale: bool = False
+    factor: Fraction | None = None
 
 
 class Culprit(NamedTuple):
@@ -90,65 +90,40 @@ def culprits(result: Partition) -> tuple[Culprit, ...]:
 
 
 def _culprits(result: Partition) -> tuple[Culprit, ...]:
-    """Where faults begin.  A factor is none where something depends on it that is as it should be:
-    it is made up for later, as that of a local mean's gradient is by averaging over replicas.  Such
-    factors are looked at only where there is no other culprit."""
-    right = _right(result)
-    return _begin(result, right) or (_begin(result, frozenset()) if right else ())
-
-
-def _right(result: Partition) -> frozenset[int]:
-    """Values of the parallel side that something depends on that is as it should be: a conclusion
-    that holds, or a row whose result is whole and its counterpart's."""
-    values = {c.value for c in result.conclusions if c.kind != OWN and c.holds and c.value >= 0}
+    """Where faults begin.  The factor of a local mean, and of its gradients, is made up for later
+    by averaging over replicas, where some conclusion holds: it is then looked at only where there
+    is no other culprit."""
     aligned = counterparts(result, loosely=True)
-    for number, row in reversed(list(enumerate(result.parallel.unrolled.rows))):
-        if not values.isdisjoint(row.outputs) or _whole(result, row, aligned[number]):
-            values.update(row.outputs, row.inputs)
-    return frozenset(values)
+    rows = result.parallel.unrolled.rows
+    faults = [_fault(result, row, aligned[number]) for number, row in enumerate(rows)]
+    some = any(c.holds and c.value >= 0 and c.kind != OWN for c in result.conclusions)
+    means = {fault.factor for fault in faults if fault and some and fault.words == AVERAGED}
+    found = _begin(result, aligned, faults, means)
+    return found or (_begin(result, aligned, faults, set()) if means else ())
 
 
-def _passed_on(row: Row, right: frozenset[int], scaled: set[int], ends: Collection[int]) -> bool:
-    """Whether a factor of a row's results is not its own doing: it is made up for later, or the row
-    reads a value with such a factor, and what it writes is not the end where it shows."""
-    if right.issuperset(row.outputs):
-        return True
-    return not scaled.isdisjoint(row.inputs) and set(ends).isdisjoint(row.outputs)
-
-
-def _whole(result: Partition, row: Row, counterpart: int) -> bool:
-    """Whether the results of a row are whole sums and those of its counterpart."""
-    if counterpart < 0:
-        return False
-    expected = result.single.unrolled.rows[counterpart]
-    for mine, theirs in zip(row.outputs, expected.outputs, strict=False):
-        a, b = result.parallel.lineages[mine], result.single.lineages[theirs]
-        if a is None or essence(a) != essence(b) or any(t.parts for t in a.terms):
-            return False
-    return True
-
-
-def _begin(result: Partition, right: frozenset[int]) -> tuple[Culprit, ...]:
-    """Where faults begin, but for factors of values that are ``right`` in the end, in the order of
-    the program."""
-    side = result.parallel
+def _begin(
+    result: Partition,
+    aligned: Sequence[int],
+    faults: Sequence[Fault | None],
+    means: Collection[Fraction | None],
+) -> tuple[Culprit, ...]:
+    """Where faults begin, but for the factors ``means`` of values that no failing conclusion is
+    about, in the order of the program."""
     wrong: set[int] = set()
-    scaled: set[int] = set()
     ends = {c.value for c in result.conclusions if not c.holds}
     found: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str, Kind]] = {}
-    aligned = counterparts(result, loosely=True)
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
-    for number, row in enumerate(side.unrolled.rows):
-        counterpart = aligned[number]
+    for number, row in enumerate(result.parallel.unrolled.rows):
         tainted = any(v in wrong for v in row.inputs)
-        fault = None if tainted else _fault(result, row, counterpart) or _gap(result, row, gaps)
-        if fault and fault.scale and _passed_on(row, right, scaled, ends):
-            scaled.update(row.outputs)
+        fault = None if tainted else faults[number] or _gap(result, row, gaps)
+        if fault and fault.factor in means and ends.isdisjoint(row.outputs):
             continue
         if fault or tainted:
             wrong.update(row.outputs)
         if fault:
+            counterpart = aligned[number]
             key = (counterpart if counterpart >= 0 else (row.kind, row.source), fault.words)
             found.setdefault(key, []).append(number)
             about[key] = (counterpart, fault.words, fault.kind)
@@ -255,10 +230,10 @@ def _difference(result: Partition, row: Row, mine: Essence | None, theirs: Essen
     if mine is not None and theirs is not None and len(mine) == len(theirs) == 1:
         (a, m), (b, n) = *mine, *theirs
         if m == n and b and any(_averaged(result, v, a / b) for v in row.outputs):
-            return Fault(AVERAGED, "missing reduction", scale=True)
+            return Fault(AVERAGED, "missing reduction", a / b)
         if m == n and b:
             words = f"its result is {times(a / b)} times the single-device operator's"
-            return Fault(words, "wrong scale", scale=True)
+            return Fault(words, "wrong scale", a / b)
     return _partial_input(result, row) or Fault("its result is not the single-device operator's")
 
 
