@@ -111,7 +111,7 @@ def _begin(
     """Where faults begin, but for the factors ``means`` of values that no failing conclusion is
     about, in the order of the program."""
     wrong: set[int] = set()
-    ends = {c.value for c in result.conclusions if not c.holds}
+    ends = _ends(result, aligned)
     found: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str, Kind]] = {}
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
@@ -128,6 +128,16 @@ def _begin(
             found.setdefault(key, []).append(number)
             about[key] = (counterpart, fault.words, fault.kind)
     return tuple(Culprit(tuple(rows), *about[key]) for key, rows in found.items())
+
+
+def _ends(result: Partition, aligned: Sequence[int]) -> set[int]:
+    """Values that failing conclusions are about, and those that become them through rows that the
+    single device does not have (a copy, an accumulation)."""
+    ends = {c.value for c in result.conclusions if not c.holds}
+    for number, row in reversed(list(enumerate(result.parallel.unrolled.rows))):
+        if aligned[number] < 0 and not ends.isdisjoint(row.outputs):
+            ends.update(row.inputs)
+    return ends
 
 
 def _fault(result: Partition, row: Row, counterpart: int) -> Fault | None:
