@@ -20,10 +20,10 @@ from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.cone import cone
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.members import concrete
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, every
 from shardproof.engine.plan.ir import Attr
-from shardproof.engine.small_model.grid import concrete
 
 #: Members of a scattered family up to which all are written out as ranks of their own.  Beyond,
 #: what the obligation itself states decides (`engine.obligations.obligation.points`).

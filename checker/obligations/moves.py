@@ -23,6 +23,7 @@ from shardproof.engine.lineage.expressions import (
     Combine,
     Einsum,
     Expression,
+    Most,
     One,
     Onehot,
     Operand,
@@ -115,7 +116,7 @@ class _Moves:
                 self.node(operand, vector[:-1])
             case Restrict(node=operand, blocks=blocks):
                 self.block(operand, blocks, vector)
-            case Einsum() | Combine() | Amax() as read:
+            case Einsum() | Combine() | Most() | Amax() as read:
                 self.operands(number, read.reads(), read.outputs, vector)
             case Select() as choice:
                 if vector[-1]:  # each of the chosen is a function of its own

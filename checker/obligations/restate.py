@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
 
+from shardproof.checker.obligations.defined import Defined
 from shardproof.checker.obligations.families import members
 from shardproof.checker.obligations.forms import form
 from shardproof.checker.result import Problems
@@ -68,9 +69,9 @@ class Rebuilder:
         self.rebuilt = 0
         self.unforeseen = 0
 
-    def side(self, side: Side, defined: frozenset[int] | None) -> None:
-        """Rebuild all claims of a side.  ``defined``: nodes with partial functions that are known
-        to be defined (None: this is the side that defines them)."""
+    def side(self, side: Side, defined: Defined | None) -> None:
+        """Rebuild all claims of a side.  ``defined``: what partial functions are known to be
+        defined of (None: this is the side that defines them)."""
         for number, stage in sorted(side.stages.items()):
             if stage.template < 0 or side.unrolled.rows[number].kind in UNCLAIMED:
                 continue
@@ -103,12 +104,10 @@ class Rebuilder:
         self.unforeseen += 1
         _LOG.info("an obligation cannot be stated", exc_info=error)
 
-    def claim(
-        self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
-    ) -> None:
+    def claim(self, claim: Claim, template: int, where: str, defined: Defined | None) -> None:
         if defined is not None:
             self._nodes(claim, where, defined)
-        key = (form(self.nodes, claim), defined is None)
+        key = (form(self.nodes, claim), defined is None or defined.operand(claim))
         if not self.thorough and self.known.get(key) == template:
             return
         self._follow(claim)
@@ -121,9 +120,7 @@ class Rebuilder:
             self.known[key] = template
         self._members(claim, widened, where, self.texts[template])
 
-    def _moved(
-        self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
-    ) -> None:
+    def _moved(self, claim: Claim, template: int, where: str, defined: Defined | None) -> None:
         """A claim whose text is not its template's: it may be the template's claim, moved to where
         it is represented otherwise, and is solved by itself; but no other template's text."""
         obligation = self._build(claim)
@@ -171,7 +168,7 @@ class Rebuilder:
                 raise Unsupported(f"node {number} is another value at every {sorted(held)}")
 
     def _rebuild(
-        self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
+        self, claim: Claim, template: int, where: str, defined: Defined | None
     ) -> int | None:
         """By how many definitions the stored obligation is widened (None: it is another one)."""
         for widened in range(MOST_WIDENED + 1):
@@ -194,11 +191,14 @@ class Rebuilder:
         return build(self.nodes, claim, widened=widened, more=self.more)
 
     def _definedness(
-        self, claim: Claim, obligation: Obligation, where: str, defined: frozenset[int]
+        self, claim: Claim, obligation: Obligation, where: str, defined: Defined
     ) -> None:
-        """What the operator divides by or takes roots of, the claimed values must as well."""
+        """What the operator divides by or takes roots of, the claimed values must as well, unless
+        it is known to be in the domain."""
+        if defined.operand(claim):
+            return
         claimed = _partial(b for _, b in obligation.goals)
-        for term in _partial(a for a, _ in obligation.goals) - claimed:
+        for term in sorted(obligation.taken - claimed, key=lambda t: t.uid):
             same = tuple(
                 dict.fromkeys(
                     _equal(term.args[0], other.args[0])
@@ -211,14 +211,14 @@ class Rebuilder:
                 f"{where} takes {term.name} of a value that the single device does not take it of",
             )
 
-    def _nodes(self, claim: Claim, where: str, defined: frozenset[int]) -> None:
+    def _nodes(self, claim: Claim, where: str, defined: Defined) -> None:
         """The nodes that a claim defines by a partial function are those of the single device; this
         is about particular nodes, so that no other claim of its form says it for this one."""
         inputs = [x for x in claim.inputs if x is not None]
         here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
-        for number in sorted(here.defined - defined):
+        for number in sorted(here.defined - defined.nodes):
             definition = self.nodes[number].definition
-            if isinstance(definition, Unary) and is_partial(definition.function):
+            if isinstance(definition, Unary) and not defined.node(number):
                 self.problems.add(
                     "definedness",
                     f"{where} takes {definition.function} of a value that the single "

@@ -23,6 +23,7 @@ from shardproof.engine.lineage.expressions import (
     Labelled,
     Local,
     Maximum,
+    Most,
     One,
     Onehot,
     Operand,
@@ -96,7 +97,7 @@ class DefinitionChecker:
             case Onehot(node=operand):
                 held = self.earlier(number, operand)
                 return (*held.extents, ABSOLUTE), held.coordinates
-            case Einsum() | Combine() | Amax() | Select() as read:
+            case Einsum() | Combine() | Most() | Amax() | Select() as read:
                 return self.product(number, read)
             case local:
                 return self.local(number, node, local)
@@ -136,7 +137,10 @@ class DefinitionChecker:
         match definition:
             case Einsum(operands=operands, outputs=outputs):
                 return self.multilinear(number, operands, outputs)
-            case Combine(factors=factors, operands=operands, outputs=outputs):
+            case (
+                Combine(factors=factors, operands=operands, outputs=outputs)
+                | Most(factors=factors, operands=operands, outputs=outputs)
+            ):
                 if len(factors) != len(operands):
                     raise IllFormed(f"{len(factors)} factors of {len(operands)} operands")
                 return self.multilinear(number, operands, outputs, reduces=False)

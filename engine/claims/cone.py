@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.expressions import Comparison, Operand, Restrict, Unary
+from shardproof.engine.lineage.expressions import Comparison, Einsum, Operand, Restrict, Unary
 from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.ops.laws import exponent_of
 
 #: Definitions that a claim may span before it is too large to state.
 MOST_NODES = 200
@@ -84,7 +85,7 @@ def _cone(
     for _ in range(widened):
         inner = {o for n in opaque for o in operand_nodes(nodes, n)}
         leaves = {n for n in opaque if not operand_nodes(nodes, n)}
-        opaque = _unblocked(nodes, inner | leaves)
+        opaque = _unpowered(nodes, _unblocked(nodes, inner | leaves))
     masked = {n for n in opaque if nodes.is_masked(n)}
     for number in sorted(masked):
         opaque |= {o for o in operand_nodes(nodes, number) if not nodes.is_masked(o)}
@@ -104,17 +105,44 @@ def _unblocked(nodes: NodeTable, numbers: set[int]) -> set[int]:
     return found
 
 
+def _unpowered(nodes: NodeTable, numbers: set[int]) -> set[int]:
+    """Nodes, where one is a power or a product with powers in it, those that it is of: laws join
+    powers of one base."""
+    found = set(numbers)
+    while powers := {n for n in found if _has_power(nodes, n)}:
+        found = (found - powers) | {o for n in powers for o in operand_nodes(nodes, n)}
+    return found
+
+
+def _has_power(nodes: NodeTable, number: int) -> bool:
+    match nodes[number].definition:
+        case Unary(function=function):
+            return exponent_of(function) is not None
+        case Einsum(operands=reads, outputs=outputs):
+            labels = {label for o in reads for *_, label in o.atoms}
+            return labels <= set(outputs) and any(_has_power(nodes, o.node) for o in reads)
+    return False
+
+
 def compares(nodes: NodeTable, here: Cone) -> bool:
     """Whether a claim reads what compares positions."""
     read = (nodes[number].definition for number in here.opaque | here.defined)
     return any(isinstance(definition, Comparison) for definition in read)
 
 
-def decays(nodes: NodeTable, here: Cone) -> bool:
-    """Whether a claim reads an exponential with a negative factor, which another may be the inverse
-    of."""
+#: Operators that take a power of an operand: what they give may be known by a law.
+_POWERS: Final = frozenset({"div", "log", "pow", "reciprocal", "rsqrt", "sqrt"})
+
+
+def lawful(nodes: NodeTable, here: Cone, operator: str) -> bool:
+    """Whether a claim may need the laws of `engine.ops.laws`: it reads a power, or an exponential
+    with a negative factor, which another may be the inverse of."""
     read = (nodes[number].definition for number in here.opaque | here.defined)
-    return any(isinstance(d, Unary) and d.function == "exp" and d.factor < 0 for d in read)
+    return operator in _POWERS or any(
+        isinstance(d, Unary)
+        and (exponent_of(d.function) is not None or (d.function == "exp" and d.factor < 0))
+        for d in read
+    )
 
 
 def _defined(

@@ -22,6 +22,7 @@ from shardproof.engine.lineage.expressions import (
     Amax,
     Combine,
     Einsum,
+    Most,
     Onehot,
     Operand,
     Restrict,
@@ -108,7 +109,7 @@ class _Moves:
                 self.node(operand, vector[:-1])
             case Restrict(node=operand, blocks=blocks):
                 self.block(operand, blocks, vector)
-            case Einsum() | Combine() | Amax() as read:
+            case Einsum() | Combine() | Most() | Amax() as read:
                 self.operands(number, read.reads(), read.outputs, vector)
             case Select() as choice:
                 self.still(vector[-1])  # each of the chosen is a function of its own

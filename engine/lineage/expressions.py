@@ -188,6 +188,28 @@ class Combine(_Definition):
 
 
 @dataclass(frozen=True, slots=True)
+class Most(_Definition):
+    """The maximum, entry by entry, of broadcast operands, each times its factor; no label is
+    summed."""
+
+    kind: ClassVar[Literal["most"]] = "most"
+    factors: tuple[Fraction, ...]
+    operands: tuple[Operand, ...]
+    outputs: tuple[int, ...]
+
+    def reads(self) -> tuple[Operand, ...]:
+        return self.operands
+
+    def rename(self, number_of: Renaming) -> Most:
+        renamed = tuple(o.rename(number_of) for o in self.operands)
+        return Most(self.factors, renamed, self.outputs)
+
+    def __str__(self) -> str:
+        several = [_scaled(f, str(o)) for f, o in zip(self.factors, self.operands, strict=True)]
+        return f"most({_reading(several, self.outputs)})"
+
+
+@dataclass(frozen=True, slots=True)
 class Unary(_Definition):
     """A function of ``factor`` times a node, entry by entry."""
 
@@ -359,6 +381,7 @@ Expression: TypeAlias = (
     | Order
     | Einsum
     | Combine
+    | Most
     | Unary
     | Amax
     | Restrict
@@ -375,13 +398,13 @@ Local: TypeAlias = Stack | Piece | Maximum | OverRanks | AtCoordinate
 #: Definitions that compare positions.
 Comparison: TypeAlias = Causal | Order
 #: Definitions with labels: axis i is ``outputs[i]``.
-Labelled: TypeAlias = Einsum | Combine | Amax | Select
+Labelled: TypeAlias = Einsum | Combine | Most | Amax | Select
 
 #: The classes of expressions by the names of their kinds.
 KINDS: Mapping[str, type[Expression]] = {
     cls.kind: cls
     for cls in (
-        *(Input, One, Constant, Causal, Order, Einsum, Combine, Unary, Amax, Restrict, Onehot),
-        *(Select, Stack, Piece, Maximum, OverRanks, AtCoordinate),
+        *(Input, One, Constant, Causal, Order, Einsum, Combine, Most, Unary, Amax, Restrict),
+        *(Onehot, Select, Stack, Piece, Maximum, OverRanks, AtCoordinate),
     )
 }

@@ -8,8 +8,9 @@ are, definitions for the others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -30,6 +31,7 @@ from shardproof.engine.lineage.expressions import (
     Einsum,
     Expression,
     Input,
+    Most,
     Onehot,
     Operand,
     Order,
@@ -44,8 +46,8 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import largest
 from shardproof.engine.obligations.regions import side_by_side
-from shardproof.engine.ops.laws import applied, without_opposites
-from shardproof.engine.ops.primitives import Selection
+from shardproof.engine.ops.laws import applied, flat, without_opposites
+from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.engine.small_model.grid import Grid
 
 Entry = Any  # a Term, or MASKED
@@ -59,17 +61,21 @@ class SmallReading(TermReading):
 
     ``masks``: positions are compared by a mask. Then one that stands for others is counted as the
     mask has it: what is summed has to differ from position to position, so that nothing is a count.
-    ``laws``: exponentials are read with the laws of `engine.ops.laws`.
+    ``laws``: functions are read with the laws of `engine.ops.laws`.
+    ``taken``: applications of functions that are undefined somewhere, before laws of products.
     """
 
     grid: Grid
     masks: bool = False
     laws: bool = False
+    taken: set[Term] = field(default_factory=set, compare=False)
 
     def applied_to(self, function: str, entry: Term) -> Term:
-        if self.laws:
-            return applied(self.table, function, entry)
-        return super().applied_to(function, entry)
+        rule = partial(applied, self.table) if self.laws else super().applied_to
+        found = rule(function, entry)
+        parts = (part for part in flat(found) if part.kind == "app" and is_partial(str(part.name)))
+        self.taken.update(parts)
+        return found
 
     def product_of(self, factors: Sequence[Any]) -> Any:
         found = super().product_of(factors)
@@ -210,6 +216,8 @@ class Meaning:
         match definition:
             case Combine():
                 return self._combine(definition, index)
+            case Most():
+                return self._most(definition, index)
             case Unary():
                 return self._unary(definition, index)
             case Onehot(factor=factor, node=node):
@@ -317,6 +325,14 @@ class Meaning:
             entry = self._operand(definition.operand, labels)
             plain = entry is MASKED or definition.sign == 1
             row.append(entry if plain else self.terms.mul(-1, entry))
+        return self.reading.maximum_of(row)
+
+    def _most(self, definition: Most, index: Index) -> Entry:
+        labels = dict(zip(definition.outputs, index, strict=True))
+        row = []
+        for factor, operand in zip(definition.factors, definition.operands, strict=True):
+            entry = self._operand(operand, labels)
+            row.append(entry if entry is MASKED else self.terms.mul(factor, entry))
         return self.reading.maximum_of(row)
 
     def _restrict(self, definition: Restrict, index: Index) -> Entry:

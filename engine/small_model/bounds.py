@@ -30,6 +30,7 @@ from shardproof.engine.lineage.expressions import (
     Comparison,
     Einsum,
     Labelled,
+    Most,
     Onehot,
     Operand,
     Restrict,
@@ -229,14 +230,18 @@ class Definitions:
     def _note(self, number: int) -> None:
         node = self.nodes[number]
         definition = node.definition
-        if not isinstance(definition, Unary | Onehot | Amax | Select):
+        if not isinstance(definition, Unary | Onehot | Amax | Most | Select):
             return
         axes = Counter(c for i, n in enumerate(node.extents) for c in self._axis((number, i), n))
         if isinstance(definition, Amax | Select):
-            axes += self._reduced(number, definition) + self._fixed(definition.operand)
+            axes += self._reduced(number, definition)
+        for read in definition.reads():
+            axes += self._fixed(read)
         name = definition.function if isinstance(definition, Unary) else definition.kind
-        (operand,) = definition.children()
-        self.levels.add(name, Level(axes, self.summed(operand)))
+        # The maximum of several is one set of entries with the maximum along an axis.
+        name = Amax.kind if isinstance(definition, Most) else name
+        for operand in definition.children():
+            self.levels.add(name, Level(axes, self.summed(operand)))
 
 
 class Counted(NamedTuple):

@@ -19,6 +19,7 @@ from shardproof.engine.lineage.expressions import (
     Amax,
     Combine,
     Einsum,
+    Most,
     Onehot,
     Restrict,
     Select,
@@ -214,7 +215,7 @@ class Digits:
                 return [
                     ((number, i), 1, (operand, i), 1, n) for i, n in enumerate(axes) if i not in cut
                 ]
-            case Einsum() | Combine() | Amax() | Select() as read:
+            case Einsum() | Combine() | Most() | Amax() | Select() as read:
                 place = {label: i for i, label in enumerate(read.outputs)}
                 return [
                     ((number, place.get(label, -1 - label)), 1, (o.node, axis), stride, extent)

@@ -9,6 +9,7 @@ program alone.  Whether a lineage is the expected one is exact comparison at tru
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from shardproof.engine.lineage.expressions import Combine
 from shardproof.engine.lineage.floating import settled
 from shardproof.engine.lineage.layout import Misaligned, narrow
 from shardproof.engine.lineage.lineage import BROADCAST, Atom, Dim, Layout, Lineage, Term
+from shardproof.engine.lineage.members import axes_of, concrete, every
 from shardproof.engine.lineage.nodes import Node, NodeTable
 from shardproof.engine.lineage.places import cut, joined, of_dim
 from shardproof.engine.lineage.sums import collect, family_sum, merge_parts
@@ -29,6 +31,8 @@ from shardproof.engine.specification.gradients import Derived, first_of_box
 from shardproof.engine.specification.tiling import TooMany, boxes, covers
 
 Lineages = Sequence[Lineage | None]
+#: Members of a family that are compared one by one.
+MOST_MEMBERS = 256
 
 
 class Conclusion(NamedTuple):
@@ -402,7 +406,36 @@ def _difference(
     want: Lineage,
     extents: Mapping[str, int],
 ) -> str:
-    """Why a value is not the expected box ("" if it is)."""
+    """Why a value is not the expected box ("" if it is).  Where the members of a family are no one
+    view, as where some hold one value and some another, each is compared by itself."""
+    message = _differs(nodes, demand, where, have, want, extents)
+    axes = axes_of(have).union(*(start.axes for start in demand.relative))
+    if not message or not axes or not axes <= extents.keys():
+        return message
+    members = list(every(axes, extents, MOST_MEMBERS))
+    for here in members:
+        offset = tuple(_fixed(start, here) for start in demand.offset)
+        one = replace(demand, offset=offset)
+        if _differs(nodes, one, where, concrete(have, here), want, extents):
+            return message
+    return "" if members else message
+
+
+def _fixed(start: Affine, here: Mapping[str, int]) -> Affine:
+    for axis, position in here.items():
+        start = start.fix(axis, position)
+    return start
+
+
+def _differs(
+    nodes: NodeTable,
+    demand: Demand,
+    where: str,
+    have: Lineage,
+    want: Lineage,
+    extents: Mapping[str, int],
+) -> str:
+    """`_difference`, of a family as one."""
     if not demand.offset and have.shape != want.shape:
         return f"{where} has shape {list(have.shape)}, the single-device one {list(want.shape)}"
     try:

@@ -13,6 +13,7 @@ from shardproof.engine.plan.assumptions import ASSUME
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler.masks import aligned
 from shardproof.frontends.nnscaler.read import reading
 from shardproof.frontends.untrusted.head import unpacked
 from shardproof.frontends.untrusted.inert import printable
@@ -58,10 +59,11 @@ class NnScaler:
                 f"{alone.microbatches} microbatches",
                 str(single),
             )
+        one, many = aligned(alone.programs[0], other.programs)
         return Plan(
             name=other.name,
-            single=alone.programs[0],
-            programs=other.programs,
+            single=one,
+            programs=many,
             microbatches=other.microbatches,
             replica_axes=other.replica_axes,
             loss=alone.loss,

@@ -1,7 +1,8 @@
 """The laws of `engine.ops.laws` over lineages: the node that a value is written as.
 
-``1 / exp(x)`` is a view of the node ``exp(-x)``; a product in which ``exp(x)`` meets ``exp(-x)`` is
-the product of its other factors, also where they meet in products of products.
+``1 / exp(x)`` is a view of the node ``exp(-x)``, ``1 / sqrt(x)`` one of ``rsqrt(x)``; a product in
+which ``exp(x)`` meets ``exp(-x)``, or ``x`` meets ``1 / x``, is the product of what is left of it,
+also where they meet in products of products.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from shardproof.engine.lineage.expressions import Einsum, Operand, Unary
 from shardproof.engine.lineage.layout import constant_atom
 from shardproof.engine.lineage.lineage import Atom, Layout, Term
 from shardproof.engine.lineage.nodes import NodeTable
-from shardproof.engine.ops.laws import of_constant
+from shardproof.engine.ops.laws import (
+    NAMED_POWERS,
+    exponent_of,
+    of_constant,
+    power,
+    power_of_power,
+    settled,
+)
 
 #: Products of products that are looked into, one inside the other.
 DEEPEST = 4
@@ -33,11 +41,43 @@ def rewritten(table: NodeTable, function: str, term: Term) -> Term | None:
     if term.node == table.one:
         value = of_constant(function, term.factor)
         return None if value is None else term._replace(factor=value)
-    node, power = table[term.node], _exponential(table, term.node)
-    if function != "inv" or power is None or not term.factor or table.is_masked(power.node):
+    node, exponential = table[term.node], _exponential(table, term.node)
+    if not term.factor or not isinstance(node.definition, Unary):
         return None
-    opposite = table.define(_opposite(power), node.extents, node.coordinates)
+    if function != "inv" or exponential is None:
+        return _one_power(table, function, term, node.definition)
+    if table.is_masked(exponential.node):
+        return None
+    opposite = table.define(_opposite(exponential), node.extents, node.coordinates)
     return Term(1 / term.factor, opposite, term.layout)
+
+
+def _one_power(table: NodeTable, function: str, term: Term, held: Unary) -> Term | None:
+    """A power of a power."""
+    inner, outer = exponent_of(held.function), exponent_of(function)
+    if inner is None or outer is None:
+        return None
+    found = power_of_power(term.factor, inner, outer)
+    if found is None:
+        return None
+    node, factor = _raised(table, held.factor, held.node, found[1])
+    return Term(found[0] * factor, node, term.layout)
+
+
+def _raised(
+    table: NodeTable, scale: Fraction, operand: int, exponent: Fraction
+) -> tuple[int, Fraction]:
+    """The node of a power of ``scale`` times a node, and its factor."""
+    if exponent == 1:
+        return operand, scale
+    held = table[operand]
+    raised = Unary(power(exponent), scale, operand)
+    return table.define(raised, held.extents, held.coordinates), Fraction(1)
+
+
+def factors_of(table: NodeTable, factor: Factor) -> list[Factor]:
+    """The factors of a product without sums, in the labels of the whole; itself if it is none."""
+    return _flat(table, factor, DEEPEST)
 
 
 class Left(NamedTuple):
@@ -64,18 +104,16 @@ def left(
 ) -> Left | None:
     """What is left of a product where some of its factors cancel; None if none do.  A label that
     is summed and that nothing varies along any more is counted."""
-    if all(_exponential(table, x.term.node) is None for x in factors):
-        return None
     flat = [x for one in factors for x in _flat(table, one, DEEPEST)]
-    kept: list[Factor] = []
-    for one in flat:
-        other = next((x for x in kept if _cancel(table, x, one)), None)
-        if other is None:
-            kept.append(one)
-        else:
-            kept.remove(other)
-    if len(kept) == len(flat):
+    if not any(_may_cancel(table, x.term.node) for x in flat):
         return None
+    for found in (list(factors), flat):
+        scale, kept = _without_powers(table, _without_exponentials(table, found))
+        if len(kept) < len(found):
+            break
+    else:
+        return None
+    factor *= scale
     held = frozenset(label for x in kept for _, label in x.atoms)
     spread = [
         [x if isinstance(x, Atom) or x in held else constant_atom(intervals[x].size) for x in dim]
@@ -85,6 +123,80 @@ def left(
     kept_extents = {label: n for label, n in extents.items() if label in held}
     terms, atoms = [x.term for x in kept], [x.atoms for x in kept]
     return Left(factor, terms, atoms, spread, outputs & held, kept_extents)
+
+
+def _may_cancel(table: NodeTable, number: int) -> bool:
+    return _exponential(table, number) is not None or _power(table, number) is not None
+
+
+def _without_exponentials(table: NodeTable, flat: Sequence[Factor]) -> list[Factor]:
+    kept: list[Factor] = []
+    for one in flat:
+        other = next((x for x in kept if _cancel(table, x, one)), None)
+        if other is None:
+            kept.append(one)
+        else:
+            kept.remove(other)
+    return kept
+
+
+class _Power(NamedTuple):
+    """A node is ``scale`` times node ``operand``, to a power."""
+
+    exponent: Fraction
+    scale: Fraction
+    operand: int
+
+
+def _power(table: NodeTable, number: int) -> _Power | None:
+    """What power a node is, of those that meet others (square roots and reciprocals)."""
+    definition = table[number].definition
+    if not isinstance(definition, Unary):
+        return None
+    exponent = exponent_of(definition.function)
+    if exponent is None or definition.function not in NAMED_POWERS.values():
+        return None
+    return _Power(exponent, definition.factor, definition.node)
+
+
+def _without_powers(table: NodeTable, factors: Sequence[Factor]) -> tuple[Fraction, list[Factor]]:
+    """A product in which powers of one base that go up and down are one, and its factor."""
+    for first in factors:
+        held = _power(table, first.term.node)
+        if held is None or first.term.parts:
+            continue
+        own: dict[int, Fraction] = {}
+        for i, x in enumerate(factors):
+            exponent = _exponent(table, x, held, first)
+            if exponent is not None:
+                own[i] = exponent
+        left = settled(list(own.values()))
+        if left is None:
+            continue
+        plain = sum(factors[i].term.node == held.operand for i in own)
+        kept = [x for i, x in enumerate(factors) if i not in own]
+        scale = held.scale**-plain
+        for exponent in left:
+            node, share = _raised(table, held.scale, held.operand, exponent)
+            scale *= share
+            kept.append(first._replace(term=first.term._replace(factor=Fraction(1), node=node)))
+        share, kept = _without_powers(table, kept)
+        return scale * share, kept
+    return Fraction(1), list(factors)
+
+
+def _exponent(table: NodeTable, one: Factor, base: _Power, like: Factor) -> Fraction | None:
+    """Which power of a base a factor is, if it is one, read as another is."""
+    if one.term.parts or one.term.layout.fixed != like.term.layout.fixed:
+        return None
+    if sorted(one.atoms) != sorted(like.atoms):
+        return None
+    if one.term.node == base.operand:
+        return Fraction(1)
+    held = _power(table, one.term.node)
+    if held is None or (held.scale, held.operand) != (base.scale, base.operand):
+        return None
+    return held.exponent
 
 
 def _exponential(table: NodeTable, number: int) -> Unary | None:

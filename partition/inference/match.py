@@ -80,20 +80,23 @@ class _Form(NamedTuple):
 
 class Alias(NamedTuple):
     """A value is ``factor`` times ``node``; its axis i is axis ``axes[i]`` of the node; ``sums``:
-    where a label that it reduces is reduced there, and at which stride (of single products)."""
+    where a label that it reduces is reduced there, and at which stride; ``leaves``: where a node
+    that both read is read there (of single products)."""
 
     node: int
     factor: Fraction
     axes: tuple[int, ...]
     sums: Mapping[Inside, tuple[Inside, int]]
+    leaves: Mapping[Path, Path]
 
 
 class _Sum(NamedTuple):
     """A node multiplied out: factors of distinct products; ``reduced``: where the labels that a
-    single product reduces are in its form."""
+    single product reduces are in its form; ``leaves``: which operands lead to those of its form."""
 
     forms: dict[_Form, Fraction]
     reduced: dict[Inside, Digit]
+    leaves: tuple[Path, ...] = ()
 
 
 @dataclass(slots=True)
@@ -222,10 +225,15 @@ class Matcher:
     def _part(self, part: Part, alias: Alias) -> Part | None:
         """A part of a value as one of the node that it is; None where its range is none there."""
         path: list[int] = []
+        number: int | None = part.token
         token = self.table.tokens[part.token]
         while token.kind == "via":
             path.append(token.where)
-            token = self.table.tokens[token.inner]
+            number, token = token.inner, self.table.tokens[token.inner]
+            read = alias.leaves.get(tuple(path))
+            if read is not None:
+                inside = self._via(alias.node, read, number)
+                return None if inside is None else part._replace(token=inside)
         found = alias.sums.get((tuple(path), token.where))
         if token.kind != "sum" or found is None:
             return None
@@ -243,6 +251,15 @@ class Matcher:
             return self.table.token(Token("sum", node, label))
         inner = self._token(operands(self.table, node)[path[0]].node, path[1:], label)
         return None if inner is None else self.table.token(Token("via", node, path[0], inner))
+
+    def _via(self, node: int, path: Path, inner: int) -> int | None:
+        """A token of a node that is read behind operands of another one, as one of that."""
+        if not path:
+            return inner
+        if self.table[node].kind != "einsum":
+            return None
+        below = self._via(operands(self.table, node)[path[0]].node, path[1:], inner)
+        return None if below is None else self.table.token(Token("via", node, path[0], below))
 
     def alias(self, number: int) -> Alias | None:
         """The reference node that a node of the parallel side is, if there is one."""
@@ -282,13 +299,15 @@ class Matcher:
             self._work += expansion.work
         found: dict[_Form, Fraction] = {}
         reduced: dict[Inside, Digit] = {}
+        paths: tuple[Path, ...] = ()
         for factor, leaves in products:
-            form, places = _form(leaves, labels, expansion.extents)
+            form, places, order = _form(leaves, labels, expansion.extents)
             found[form] = found.get(form, Fraction(0)) + factor
             if len(products) == 1:
                 held = expansion.reduced.items()
                 reduced = {inside: places[label] for inside, label in held if label in places}
-        return _Sum({form: factor for form, factor in found.items() if factor}, reduced)
+                paths = tuple(leaves[i].path for i in order)
+        return _Sum({form: factor for form, factor in found.items() if factor}, reduced, paths)
 
     def _candidates(self, leaves: frozenset[int], extents: tuple[int, ...]) -> Iterator[int]:
         """Reference nodes of these extents above the leaf that is read least."""
@@ -332,7 +351,8 @@ class Matcher:
             ratios = {mine[form] / moved[form] for form in mine}
             if len(ratios) == 1:
                 sums = _reduced_alike(value.reduced, there.reduced)
-                return Alias(candidate, ratios.pop(), axes, sums)
+                read = dict(zip(value.leaves, there.leaves, strict=True))
+                return Alias(candidate, ratios.pop(), axes, sums, read)
         return None
 
 
@@ -355,10 +375,10 @@ def _outlines(forms: dict[_Form, Fraction]) -> list[str]:
 
 def _form(
     leaves: Sequence[_Leaf], labels: Sequence[int], extents: dict[int, int]
-) -> tuple[_Form, Mapping[int, Digit]]:
-    """A product in canonical form, and where its labels are in it."""
+) -> tuple[_Form, Mapping[int, Digit], tuple[int, ...]]:
+    """A product in canonical form, where its labels are in it, and its leaves in its order."""
     if not leaves:
-        return _Form((), (), tuple(None for _ in labels)), {}
+        return _Form((), (), tuple(None for _ in labels)), {}, ()
     drafts: list[Draft] = [
         (
             leaf.node,
@@ -375,7 +395,7 @@ def _form(
         {label: n for label, n in extents.items() if label in used},
     )
     places = tuple(form.labels.get(label) for label in labels)
-    return _Form(form.operands, form.outputs, places), form.labels
+    return _Form(form.operands, form.outputs, places), form.labels, form.order
 
 
 def _renamed(term: Term, alias: Alias) -> Term:

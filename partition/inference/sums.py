@@ -8,7 +8,8 @@ from string import ascii_letters
 from typing import TypeVar
 
 from shardproof.engine.errors import ShapeMismatch
-from shardproof.engine.lineage.expressions import Combine, Expression, Local, Piece
+from shardproof.engine.lineage.expressions import Combine, Expression, Local, Most, Piece
+from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.layout import Misaligned, align
 from shardproof.engine.lineage.lineage import BROADCAST, Atom, Lineage, Term
 from shardproof.engine.lineage.nodes import NodeTable
@@ -48,7 +49,8 @@ class Values:
         self._reductions: Reductions | None = None
         self.windows = Windows(table, reference_size is None, self.mesh)
         self.partial: list[tuple[str, Term]] = []
-        self.counts = self.rewrote = False
+        self.counted: set[int] = set()
+        self.rewrote = False
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
@@ -103,7 +105,8 @@ class Values:
         if not x.terms:
             return Lineage(x.shape, (Term(Fraction(0), self.table.one, constant_layout(x.shape)),))
         ranked = tuple(sorted(x.terms, key=repr))
-        self.counts |= any(a.axis == BROADCAST for t in ranked for d in t.layout.dims for a in d)
+        atoms = (a for t in ranked for dim in t.layout.dims for a in dim)
+        self.counted.update(a.size for a in atoms if a.axis == BROADCAST)
         node = self.local_node(Piece(ranked), x.shape, ranked)
         return local_view(node, x.shape)
 
@@ -171,13 +174,20 @@ class Sums(Values):
             return dropped(made, len(shape))
 
         def others() -> Iterator[Term | None]:
+            inside = [t._replace(layout=sunk(t.layout)) for t in terms]
+            yield tried(lambda t: self._sum_node(shape, t).terms[0], inside)
             found = ways(terms, self.mesh, ascii_letters, sums=False, sides=self.as_part)
-            return (tried(another, way) for way in found)
+            yield from (tried(another, way) for way in found)
 
         first = tried(lambda t: self._sum_node(shape, t).terms[0], terms)
         return Lineage(shape, (self._taken(terms, first, others),))
 
-    def _sum_node(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
+    def _sum_node(
+        self,
+        shape: tuple[int, ...],
+        terms: Sequence[Term],
+        kind: type[Combine] | type[Most] = Combine,
+    ) -> Lineage:
         outputs: set[int] = set()
         extents: dict[int, int] = {}
         intervals: dict[int, Atom] = {}
@@ -203,10 +213,11 @@ class Sums(Values):
         form = canonical(drafts, frozenset(outputs), extents)
         factors = [terms[i].factor for i in form.order]
         lead = self._lead(terms)
+        lead = abs(lead) if kind is Most else lead
         operands = tuple(
             o._replace(node=self.table.one) if o.node == -1 else o for o in form.operands
         )
-        definition = Combine(tuple(f / lead for f in factors), operands, form.outputs)
+        definition = kind(tuple(f / lead for f in factors), operands, form.outputs)
         node = self._definition(definition, form.outputs, form.extents, terms)
         layout = result_layout(dims, form.labels, form.outputs, intervals)
         return Lineage(shape, (Term(lead, node, layout),))
