@@ -1,19 +1,22 @@
 """Verify random parallel programs by the thousand, and hold every verdict against the judge's.
 
-``python -m benchmarks.random_programs.run --count 5000`` makes the programs of 5,000 seeds, each as
-it should be and with mistakes, and writes one line each to ``outcomes.csv`` beside this file (or in
-``--out``).  It exits with 1 if a different program was proved or an equal one refuted.
+``python -m benchmarks.random_programs.run --count 2500 --out DIR`` makes the programs of 2,500
+seeds, each as it should be and with mistakes, and writes a line for each to ``outcomes.csv`` in
+DIR.  It exits with 1 if a different program was proved or an equal one refuted.  With ``--causes
+DIR/outcomes.csv`` it makes ``causes.csv`` beside this file: how many there were of which verdict,
+by cause.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import re
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -91,13 +94,73 @@ def summary(found: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
+#: What ended a verdict, by what its reason says; the first that fits names the cause.
+CAUSES: Final = (
+    (r"takes (\w+) of values that the single-device", "takes {} of values that are not the same"),
+    (r"held as a box that is no view", "ranks along the batch's axes hold different values"),
+    (r"values: (backward of )?(\w+) .*another order", "{1} joins parts in another order"),
+    (r"values: (backward of )?(\w+) .*partial sum", "{1} of a partial sum"),
+    (r"values: (backward of )?(\w+) ", "{0}{1} gives no single-device value"),
+    (r"gradient of \w+ is a partial sum", "a gradient that is zero by a law is no partial sum"),
+    (r"gradient of \w+ is [-\d/]+ times", "a gradient that is zero by a law has no factor"),
+    (r"(.*) is not proved \((\w+)", "a claim is not proved: {1}"),
+)
+
+
+def cause(outcome: Outcome) -> str:
+    """What an inconclusive verdict is laid to, in the words of its reason."""
+    for pattern, name in CAUSES:
+        found = re.search(pattern, outcome.reason)
+        if found is not None:
+            return name.format(*(group or "" for group in found.groups()))
+    return outcome.reason[:60]
+
+
+def by_cause(found: Sequence[Outcome]) -> list[dict[str, str | int]]:
+    """How many programs got which verdict, inconclusive ones by cause, with a seed to look at."""
+    rows: dict[tuple[str, str, str, str], list[Outcome]] = {}
+    for outcome in found:
+        written = "right" if outcome.mistake < 0 else "with a mistake"
+        why = cause(outcome) if outcome.verdict == "inconclusive" else ""
+        rows.setdefault((outcome.label, written, outcome.verdict, why), []).append(outcome)
+    names = ("label", "written", "verdict", "cause")
+    return [
+        {**dict(zip(names, key, strict=True)), "programs": len(same), "seed": same[0].seed}
+        for key, same in sorted(rows.items())
+    ]
+
+
+def write_table(rows: Sequence[Mapping[str, object]], path: Path) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as table:
+        writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_outcomes(paths: Sequence[Path]) -> list[Outcome]:
+    """The outcomes of tables that `main` wrote."""
+    found = []
+    for path in paths:
+        with open(path, newline="", encoding="utf-8") as table:
+            for row in csv.DictReader(table):
+                numbers = {key: int(row.pop(key)) for key in ("seed", "mistake")}
+                found.append(Outcome(**numbers, **row))
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100, help="seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--mistakes", type=int, default=2, help="wrong programs of each seed")
     parser.add_argument("--out", type=Path, default=HERE, help="where outcomes.csv goes")
+    parser.add_argument(
+        "--causes", type=Path, nargs="*", help="judge nothing: causes.csv of these tables"
+    )
     asked = parser.parse_args()
+    if asked.causes:
+        write_table(by_cause(read_outcomes(asked.causes)), HERE / "causes.csv")
+        return 0
     asked.out.mkdir(parents=True, exist_ok=True)
     found: list[Outcome] = []
     start = time.perf_counter()
