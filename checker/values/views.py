@@ -105,7 +105,7 @@ class ViewChecker:
             if size == extent or extent % period or start % period or size % period:
                 raise IllFormed(f"a place [{start}, +{size}) of periods of {period}")
             inside[dim] = extent
-            sizes[dim] = sizes[dim] // extent * size
+            sizes[dim] = sizes[dim] * size // extent
         return sizes
 
     @staticmethod

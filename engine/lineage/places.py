@@ -41,7 +41,7 @@ def left(shape: Sequence[int], places: Sequence[Place]) -> Shape:
     """The sizes of the dimensions that places leave."""
     sizes = list(shape)
     for place in places:
-        sizes[place.dim] = sizes[place.dim] // place.extent * place.size
+        sizes[place.dim] = sizes[place.dim] * place.size // place.extent
     return tuple(sizes)
 
 
