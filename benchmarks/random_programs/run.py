@@ -78,11 +78,33 @@ def outcomes(seeds: Sequence[int], mistakes: int, cache: Path | None = None) -> 
     memo = Memo()
     for seed in seeds:
         for number, made in programs(seed, mistakes):
-            label = labelled(made)
-            if label is not None:
-                verdict, reason = verify(made.plan, cache, memo)
-                kinds = " ".join(sorted(made.kinds))
-                yield Outcome(seed, number, made.mistake, label, verdict, reason, kinds)
+            found = outcome(seed, number, made, cache, memo)
+            if found is not None:
+                yield found
+
+
+def outcome(
+    seed: int, number: int, made: Made, cache: Path | None = None, memo: Memo | None = None
+) -> Outcome | None:
+    """What comes of one program; None where the single device is not defined."""
+    label = labelled(made)
+    if label is None:
+        return None
+    verdict, reason = verify(made.plan, cache, memo)
+    kinds = " ".join(sorted(made.kinds))
+    reason = " ".join(reason.split())[-600:]
+    return Outcome(seed, number, made.mistake, label, verdict, reason, kinds)
+
+
+def again(found: Sequence[Outcome]) -> Iterator[Outcome]:
+    """The outcomes, with the programs that were not decided, or decided otherwise than the judge
+    said, judged and verified once more."""
+    for held in found:
+        made = make(held.seed, held.mistake)
+        decided = held.verdict in ("proved", "refuted") and not held.disagreement
+        now = held if decided or made is None else outcome(held.seed, held.mistake, made)
+        if now is not None:
+            yield now
 
 
 def summary(found: Sequence[Outcome]) -> str:
@@ -157,11 +179,17 @@ def main() -> int:
     parser.add_argument(
         "--causes", type=Path, nargs="*", help="judge nothing: causes.csv of these tables"
     )
+    parser.add_argument("--again", type=Path, help="only what this table leaves open, once more")
     asked = parser.parse_args()
     if asked.causes:
         write_table(by_cause(read_outcomes(asked.causes)), HERE / "causes.csv")
         return 0
     asked.out.mkdir(parents=True, exist_ok=True)
+    if asked.again:
+        known = list(again(read_outcomes([asked.again])))
+        write_table([asdict(one) for one in known], asked.out / "outcomes.csv")
+        print(summary(known))
+        return 1 if any(one.disagreement for one in known) else 0
     found: list[Outcome] = []
     start = time.perf_counter()
     with (
@@ -171,13 +199,12 @@ def main() -> int:
         writer = csv.DictWriter(table, list(Outcome.__dataclass_fields__), lineterminator="\n")
         writer.writeheader()
         seeds = range(asked.first, asked.first + asked.count)
-        for outcome in outcomes(seeds, asked.mistakes, Path(cache)):
-            found.append(outcome)
-            reason = " ".join(outcome.reason.split())
-            writer.writerow({**asdict(outcome), "reason": reason[-600:]})
+        for one in outcomes(seeds, asked.mistakes, Path(cache)):
+            found.append(one)
+            writer.writerow(asdict(one))
             table.flush()
-            if outcome.disagreement:
-                print(f"DISAGREEMENT {outcome}", flush=True)
+            if one.disagreement:
+                print(f"DISAGREEMENT {one}", flush=True)
     print(summary(found))
     print(f"{len(found)} programs in {time.perf_counter() - start:.0f} s")
     return 1 if any(outcome.disagreement for outcome in found) else 0
