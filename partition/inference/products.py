@@ -15,6 +15,7 @@ from shardproof.engine.lineage.layout import Misaligned, align, constant_atom, m
 from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, Part, Term
 from shardproof.engine.lineage.nodes import Token
 from shardproof.engine.lineage.places import has_places
+from shardproof.engine.lineage.sums import SOME
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closing import closed
 from shardproof.partition.inference.floats import Way, dropped, ways
@@ -51,7 +52,7 @@ class Products(Sums):
             except Misaligned:
                 xs = tuple(self.piece(x) if has_places(x) else x for x in xs)
         if prod(len(x.terms) for x in xs) > MOST_PRODUCTS:
-            xs = tuple(self.piece(x) if len(x.terms) > 1 else x for x in xs)
+            xs = tuple(Lineage(x.shape, (self._single(x),)) if len(x.terms) > 1 else x for x in xs)
         terms: list[Term] = []
         for chosen in product(*(x.terms for x in xs)):
             try:
@@ -136,7 +137,7 @@ class Products(Sums):
                 if joined.axis == BROADCAST:
                     if name not in output and joined.size != 1:
                         factor *= joined.size
-                        self.counts = True
+                        self.counted.add(joined.size)
                     dim.append(joined)
                     continue
                 extents[label] = joined.extent
@@ -175,7 +176,9 @@ class Products(Sums):
             return Term(factor, only.node, Layout(moved, only.layout.fixed), only.parts)
         read = [Factor(terms[k], tuple(atoms[k])) for k in real]
         if rest := left(self.table, factor, read, dims, outputs, extents, intervals):
-            self.rewrote, self.counts = True, self.counts or rest.factor != factor
+            self.rewrote = True
+            if rest.factor != factor:
+                self.counted.add(SOME)
             return self._product_term(*rest, intervals)
         chosen = [terms[k] for k in real]
         drafts: list[Draft] = [

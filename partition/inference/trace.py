@@ -43,15 +43,15 @@ class Trace:
     """``lineages[v]``: of tensor v, None where an operator on its way is not supported;
     ``repeats[r]``: what row r repeats, where it does; ``partial``: functions that are undefined
     somewhere, and what they were taken of; ``guessed``: values were matched by what they multiply
-    out to, or written otherwise by a law; ``counts``: what does not vary along an axis was summed
-    over it."""
+    out to, or written otherwise by a law; ``counted``: over how many positions what does not vary
+    was summed (`engine.lineage.sums.SOME`: some number)."""
 
     lineages: list[Lineage | None]
     repeats: dict[int, Repeat] = field(default_factory=dict)
     partial: list[tuple[str, Term]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     guessed: bool = False
-    counts: bool = False
+    counted: frozenset[int] = frozenset()
 
 
 def reference(program: Program, unrolled: Unrolled) -> Reference:
@@ -102,12 +102,14 @@ class Tracer:
 
     def run(self, unrolled: Unrolled) -> Trace:
         trace = Trace([None] * len(unrolled.tensors))
+        empty = any(0 in tensor.shape for tensor in unrolled.tensors)
         for number, row in enumerate(unrolled.rows):
             inputs = [trace.lineages[v] if v >= 0 else None for v in row.inputs]
             if any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True)):
                 continue
             try:
-                self.check_sizes(row, unrolled)
+                if empty:
+                    self.check_sizes(row, unrolled)
                 outputs = self.outputs(number, row, inputs, unrolled)
                 self.check_shapes(row, outputs, unrolled)
             except Unsupported as error:
@@ -126,7 +128,7 @@ class Tracer:
         trace.partial = self.reading.partial
         matcher = self.reading.matcher
         trace.guessed = self.reading.rewrote or (matcher is not None and matcher.matched)
-        trace.counts = self.reading.counts
+        trace.counted = frozenset(self.reading.counted)
         return trace
 
     def outputs(
