@@ -62,13 +62,15 @@ def written_out(plan: Plan) -> Plan | None:
 
 def _joins(program: Program) -> bool:
     """Whether groups may be of explicit ranks, beside the axes that stay: not where members say
-    their positions, and along several axes only where the table has a rule for both together."""
+    their positions, and along several axes, or axes and ranks, only where the table has a rule for
+    both together."""
     for op in (op for body in program.bodies for op in body.ops):
         group, declared = op.attrs.get("group"), TABLE.get(op.name)
         if declared is None or not isinstance(group, Group) or not group.axes:
             continue
         spanned = [axis for axis in group.axes if program.extents.get(axis, 1) > 1]
-        if "position" in op.attrs or (len(spanned) > 1 and not declared.joint):
+        together = len(spanned) + (len(group.ranks) > 1)
+        if "position" in op.attrs or (together > 1 and not declared.joint):
             return False
     return True
 

@@ -20,6 +20,7 @@ from shardproof.engine.lineage.expressions import (
     Expression,
     Input,
     Maximum,
+    Most,
     One,
     Onehot,
     Operand,
@@ -69,6 +70,9 @@ TEXTS: dict[str, Expression] = {
     ),
     "stack(n6[a0[4]], n6[a0[4]] along 0)": Stack(0, (VIEW, VIEW)),
     "piece(n6[a0[4]] + n6[a0[4]])": Piece((VIEW, VIEW)),
+    "most(-2*n3[a:4, b:8], n4[b:8] -> a b)": Most(
+        (Fraction(-2), Fraction(1)), (MATRIX, VECTOR), (0, 1)
+    ),
     "maximum(n6[a0[4]], n6[a0[4]])": Maximum((VIEW, VIEW)),
     "sum of n7 over tp=4": OverRanks("tp", 4, "sum", 7),
     "n7 at tp=1": AtCoordinate("tp", 1, 7),
