@@ -17,6 +17,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.ids import added_rows, rows_of
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, lowers
+from shardproof.frontends.aten.positions import Positions, added_at, rows_at
 
 #: Of a log-softmax: the shifted operand, its exponentials, and their sum.
 Exponentials: TypeAlias = tuple[Real, Real, Real]
@@ -53,6 +54,8 @@ def _embedding(
     by_frequency: bool = False,
     sparse: bool = False,
 ) -> Any:
+    if isinstance(ids, Positions):
+        return rows_at(lo, table, ids)
     if not lo.narrows and isinstance(ids, Real):
         return lo.emits("embedding", [ids, lo.real(table)], {}, table.dtype)[0]
     return rows_of(lo, table, ids)
@@ -64,6 +67,8 @@ def _embedding_backward(
 ) -> Any:
     if by_frequency:
         raise Unsupported("a gradient of an embedding that is scaled by frequency")
+    if isinstance(ids, Positions) and padding < 0:
+        return added_at(lo, gradient, ids, rows)
     if lo.narrows and padding < 0:
         return added_rows(lo, gradient, ids, rows)
     held = lo.real(ids)

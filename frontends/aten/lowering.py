@@ -119,11 +119,11 @@ class Lowering:
         self.expected: Sequence[tuple[Shape, str]] = ()
         #: Of every log-softmax: the shifted operand, its exponentials, and their sum.
         self.exponentials: dict[int, tuple[Real, Real, Real]] = {}
-        #: Tables of constants by name, and their entries; those that the other side has too (None:
-        #: any).
+        #: Tables of constants by name, and their entries; those of the other side (None: this side
+        #: may have any).
         self.tables: dict[str, Real] = {}
         self.contents: dict[str, Any] = {}
-        self.shared: frozenset[str] | None = None
+        self.shared: Mapping[str, Any] | None = None
         self._constants: dict[Fraction, Real] = {}
         #: The named input that a value is, moved.
         self.origins: dict[int, int] = {}

@@ -57,6 +57,8 @@ def _concat(lo: Lowering, xs: Sequence[Lowered], dim: int) -> Any:
 
 @lowers("aten.cat.default")
 def _cat(lo: Lowering, xs: Sequence[Lowered], dim: int = 0) -> Any:
+    """Empty tensors of one dimension may stand among others of any."""
+    xs = [x for x in xs if x.shape != (0,)] or xs[:1]
     return _joined(lo, xs, dimensions(xs[0].shape, dim)[0])
 
 

@@ -173,7 +173,7 @@ def _numbers(op: Op) -> list[int]:
     return list(tensors_of(*op.args, *op.kwargs.values()))
 
 
-def lower(step: Functional, inference: Inference, shared: frozenset[str] | None = None) -> Side:
+def lower(step: Functional, inference: Inference, shared: Mapping[str, Any] | None = None) -> Side:
     """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
     tables of constants that the single side has (None: this is that side)."""
     rank = _Rank(step, inference)

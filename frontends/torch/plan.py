@@ -70,8 +70,7 @@ def sides(single: Trace, parallel: Sequence[Trace]) -> Sides:
             where = "single side" if trace is single else f"rank {trace.rank}"
             raise error.within(where) from error
     alone = lower(steps[0], inference)
-    tables = frozenset(alone.contents)
-    ranks = tuple(lower(step, inference, tables) for step in steps[1:])
+    ranks = tuple(lower(step, inference, alone.contents) for step in steps[1:])
     return Sides(alone, steps[0], ranks, tuple(steps[1:]))
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, combinations, product
 from typing import Any, NamedTuple, TypeAlias
 
-from shardproof.engine.lineage.floating import floating, within
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.lineage.floating import floating, settled, within
 from shardproof.engine.lineage.layout import Misaligned
 from shardproof.engine.lineage.lineage import (
     BROADCAST,
@@ -28,6 +29,8 @@ from shardproof.engine.lineage.lineage import (
 
 #: Ways that are tried for one operator, and exposures that are combined.
 MOST_WAYS, MOST_EXPOSED = 96, 4
+#: The largest number of blocks that are fused in a position.
+MOST_DIGITS = 8
 
 
 #: A view as part of a sum of the single-device program (None: it is none).
@@ -49,10 +52,38 @@ def ways(
     """Other ways to read views together; ``sums``: positions may be summed over.  ``letters``: for
     new labels; ``sides``: what a view is, as part of a sum."""
     yield from _ways(terms, mesh, letters, sums=sums)
+    opened = [t._replace(layout=settled(t.layout)) for t in terms]
+    if opened != list(terms):  # a block of an axis is one of many too
+        yield from _ways(opened, mesh, letters, sums=sums)
+    for inner in _digits(opened):
+        yield from _ways([_cut(t, inner) for t in opened], mesh, letters, sums=sums)
     parts = [sides(t) or t for t in terms] if sums else list(terms)
     if parts != list(terms):
         yield Way(tuple(parts), ("",) * len(parts), "")
         yield from _ways(parts, mesh, letters, sums=sums)
+
+
+def _digits(terms: Sequence[Term]) -> list[int]:
+    """Numbers that divide the extent of a position of one of many: which head, then which half."""
+    extents = {a.extent for t in terms for a in floating(t.layout)[1]}
+    return [n for n in range(2, MOST_DIGITS + 1) if any(e > n and e % n == 0 for e in extents)]
+
+
+def _cut(term: Term, inner: int) -> Term:
+    """A view whose positions of one of many are two digits, where the inner one is of ``inner``."""
+    dims, single = floating(term.layout)
+    found: list[Atom] = []
+    for atom in single:
+        rest = affine(atom.start.const % inner)
+        if atom.extent > inner and atom.extent % inner == 0 and (
+            (atom.start - rest).divisible(inner)
+        ):
+            outer = (atom.start - rest) // inner
+            found.append(Atom(atom.axis, atom.stride * inner, atom.extent // inner, outer, 1))
+            found.append(Atom(atom.axis, atom.stride, inner, rest, 1))
+        else:
+            found.append(atom)
+    return term._replace(layout=Layout(dims, tuple(found)))
 
 
 def _ways(
@@ -66,15 +97,15 @@ def _ways(
     count = 0
     for chosen in _exposures(dims, single, mesh):
         inner, outer = _exposed(dims, single, chosen)
-        groups = _groups(outer)
-        if len(groups) > len(letters):
-            continue
-        roles = ("kept", "summed", "fixed") if sums else ("kept", "fixed")
-        for picked in product(roles, repeat=len(groups)):
-            count += 1
-            if count > MOST_WAYS:
-                return
-            yield _way(terms, inner, groups, picked, letters)
+        for groups in _grouped(outer):
+            if len(groups) > len(letters):
+                continue
+            roles = ("kept", "summed", "fixed") if sums else ("kept", "fixed")
+            for picked in product(roles, repeat=len(groups)):
+                count += 1
+                if count > MOST_WAYS:
+                    return
+                yield _way(terms, inner, groups, picked, letters)
 
 
 #: (term, dimension, or -1 for a position, place in it, the positions that it is held against).
@@ -160,7 +191,20 @@ def _exposed(
     return [[tuple(a for a in d if a.size != 1) for d in own] for own in inner], outer
 
 
-def _groups(single: Sequence[Sequence[Atom]]) -> list[list[tuple[int, Atom]]]:
+#: Positions of views that go together: (view, position).
+Groups: TypeAlias = list[list[tuple[int, Atom]]]
+
+
+def _grouped(single: Sequence[Sequence[Atom]]) -> Iterator[Groups]:
+    """Positions that are alike together; and each by itself, where they are alike by chance."""
+    groups = _groups(single)
+    yield groups
+    apart = [[member] for group in groups for member in group]
+    if len(apart) > len(groups):
+        yield apart
+
+
+def _groups(single: Sequence[Sequence[Atom]]) -> Groups:
     """Positions that are the same of as many, at most one of every view."""
     groups: dict[tuple[object, ...], list[tuple[int, Atom]]] = {}
     for k, atoms in enumerate(single):
