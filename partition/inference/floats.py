@@ -94,17 +94,18 @@ def _ways(
         return
     dims = [list(d) for d, _ in found]
     single = [list(s) for _, s in found]
-    count = 0
-    for chosen in _exposures(dims, single, mesh):
-        inner, outer = _exposed(dims, single, chosen)
-        for groups in _grouped(outer):
-            if len(groups) > len(letters):
+    roles = ("kept", "summed", "fixed") if sums else ("kept", "fixed")
+    for grouped in (_groups, _apart):
+        count = 0
+        for chosen in _exposures(dims, single, mesh):
+            inner, outer = _exposed(dims, single, chosen)
+            groups = grouped(outer)
+            if not groups or len(groups) > len(letters):
                 continue
-            roles = ("kept", "summed", "fixed") if sums else ("kept", "fixed")
             for picked in product(roles, repeat=len(groups)):
                 count += 1
                 if count > MOST_WAYS:
-                    return
+                    break
                 yield _way(terms, inner, groups, picked, letters)
 
 
@@ -195,13 +196,11 @@ def _exposed(
 Groups: TypeAlias = list[list[tuple[int, Atom]]]
 
 
-def _grouped(single: Sequence[Sequence[Atom]]) -> Iterator[Groups]:
-    """Positions that are alike together; and each by itself, where they are alike by chance."""
+def _apart(single: Sequence[Sequence[Atom]]) -> Groups:
+    """Each position by itself, where some are alike by chance."""
     groups = _groups(single)
-    yield groups
     apart = [[member] for group in groups for member in group]
-    if len(apart) > len(groups):
-        yield apart
+    return apart if len(apart) > len(groups) else []
 
 
 def _groups(single: Sequence[Sequence[Atom]]) -> Groups:
