@@ -138,9 +138,7 @@ def _part(lo: Lowering, table: Array, dtype: str) -> Any:
 
 def _place(whole: Array, part: Array) -> tuple[int, ...] | None:
     """Where a table begins that is a box of another one; None: it is none."""
-    if whole.ndim != part.ndim or any(
-        n > m for n, m in zip(part.shape, whole.shape, strict=True)
-    ):
+    if whole.ndim != part.ndim or any(n > m for n, m in zip(part.shape, whole.shape, strict=True)):
         return None
     windows = np.lib.stride_tricks.sliding_window_view(whole, part.shape)
     alike = (windows == part).all(axis=tuple(range(part.ndim, 2 * part.ndim)))

@@ -216,9 +216,7 @@ def added_at(lo: Lowering, gradient: Lowered, at: Positions, rows: int) -> Any:
     others = tuple(d for d in range(len(at.shape)) if d != dim)
     rest = gradient.shape[len(at.shape) :]
     total = lo.reshape(lo.sum(gradient, others), (count, *rest))
-    parts = [
-        Const(Fraction(0), (n, *rest), gradient.dtype) for n in (first, rows - first - count)
-    ]
+    parts = [Const(Fraction(0), (n, *rest), gradient.dtype) for n in (first, rows - first - count)]
     return lo.concat([x for x in (parts[0], total, parts[1]) if x.shape[0]], 0)
 
 
@@ -228,7 +226,7 @@ def consecutive(at: Positions, rows: int) -> tuple[int, int, int]:
     moving = [d for d, (n, s) in enumerate(zip(at.shape, at.steps, strict=True)) if n > 1 and s]
     dim = moving[0] if moving else -1
     count = at.shape[dim] if moving else 1
-    inside = 0 <= at.const and at.const + count <= rows
+    inside = at.const >= 0 and at.const + count <= rows
     if len(moving) > 1 or (moving and at.steps[dim] != 1) or not inside:
         raise Unsupported("rows by positions that are not consecutive")
     return dim, at.const, count

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Addend, Expectation, Plan
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch.functional import functional
@@ -97,6 +98,17 @@ def plan(found: Sides, name: str = "torch", combination: Combination | None = No
         microbatches=1,
         notes=(*notes(found), *(() if combination is None else (combination.text(),))),
         expectations=rows,
+        assumed=assumed(found),
+    )
+
+
+def assumed(found: Sides) -> tuple[Assumption, ...]:
+    """Inputs that are others, moved, where these are read too: a proof holds whatever they are, a
+    difference may need that they have nothing to do with each other."""
+    return tuple(
+        Assumption("stand-in", name, "", f"{name} is taken for any numbers, whatever {d.base} is")
+        for name, (d, otherwise) in found.single.derived.items()
+        if otherwise or any(side.derived.get(name, (d, True))[1] for side in found.ranks)
     )
 
 

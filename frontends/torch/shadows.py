@@ -1,4 +1,4 @@
-"""Small tensors that depend on no input, computed beside the fake ones, so that Python may read them.
+"""Small tensors that depend on no input, computed beside the fake ones: Python may read these.
 
 A *shadow* is the real storage of a fake one.  It is there as long as everything that was written to
 the storage was computed of shadows.
@@ -61,9 +61,7 @@ class Shadows:
             return True
         random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         return (
-            not random
-            and func.namespace == "aten"
-            and self._computed(func, args, kwargs, results)
+            not random and func.namespace == "aten" and self._computed(func, args, kwargs, results)
         )
 
     def _computed(

@@ -75,8 +75,10 @@ def _cut(term: Term, inner: int) -> Term:
     found: list[Atom] = []
     for atom in single:
         rest = affine(atom.start.const % inner)
-        if atom.extent > inner and atom.extent % inner == 0 and (
-            (atom.start - rest).divisible(inner)
+        if (
+            atom.extent > inner
+            and atom.extent % inner == 0
+            and ((atom.start - rest).divisible(inner))
         ):
             outer = (atom.start - rest) // inner
             found.append(Atom(atom.axis, atom.stride * inner, atom.extent // inner, outer, 1))
