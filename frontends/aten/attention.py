@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
@@ -18,6 +18,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     lowers,
 )
+from shardproof.frontends.aten.constants import as_flags
 from shardproof.frontends.aten.masks import chosen
 from shardproof.frontends.aten.positions import Additive, Compared
 
@@ -67,11 +68,16 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         return chosen(lo, mask, value, x)
     if not isinstance(mask, Compared):
         return _filled(lo, x, mask, value)
-    if not isinstance(value, (int, float)) or value != -inf:
+    if not isinstance(value, (int, float)) or not (isfinite(value) or value == -inf):
         raise Unsupported(f"masked_fill with {value}")
-    if not is_causal(mask, x.shape):
-        raise Unsupported("masked_fill by a mask that is not causal")
-    return causal(lo, lo.real(x))
+    if is_causal(mask, x.shape):
+        held = lo.real(x)
+        if value == -inf:
+            return causal(lo, held)
+        return lo.emits("fill_after", [held], {"value": fraction(value)}, held.dtype)[0]
+    if value == -inf:
+        raise Unsupported("masked_fill with minus infinity by a mask that is not causal")
+    return chosen(lo, as_flags(lo, mask), value, x)
 
 
 def _masked(q: Lowered, k: Lowered, dropout: float, causally: bool, mask: Lowered | None) -> bool:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Shard
-from shardproof.frontends.aten.lowering import Const, Lowering, Shape, fraction
+from shardproof.frontends.aten.lowering import Const, Lowering, Real, Shape, fraction
+from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.positions import Additive, Compared, Positions
 
 Array = NDArray[Any]
@@ -134,6 +135,19 @@ def _part(lo: Lowering, table: Array, dtype: str) -> Any:
                     found = lo.slice(found, dim, at, size)
                 return found
     raise Unsupported("a table of constants that the single-device step does not have")
+
+
+def as_flags(lo: Lowering, mask: Compared) -> Real:
+    """A mask of positions as a table of 0 and 1; raises `Unsupported` for a large one."""
+    of = mask.of
+    moving = [n if step else 1 for n, step in zip(of.shape, of.steps, strict=True)]
+    if prod(moving) > MOST_SEARCHED:
+        raise Unsupported("a large mask of positions as numbers")
+    index = np.indices(moving)
+    total = of.const + sum((s * index[d] for d, s in enumerate(of.steps)), np.zeros(moving, int))
+    held = (total >= 0).astype(np.float32)
+    table = lo.real(constant(lo, held.tobytes(), tuple(moving), "float32"))
+    return flags(lo.real(lo.expand(table, mask.shape)))
 
 
 def _place(whole: Array, part: Array) -> tuple[int, ...] | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec import structs
 from torch._C._distributed_c10d import (
     FakeWork,
     ProcessGroup,
@@ -388,12 +389,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.stack.pop()
 
     def finish(self) -> Trace:
-        """What was recorded."""
+        """What was recorded.  A collective whose handle Python never had (DDP's broadcast of
+        buffers) was waited for by who issued it."""
+        handled = {number for _, number in self._works.values()}
         return Trace(
             self.rank,
             self.world_size,
             tuple(self.tensors),
-            tuple(self.events),
+            tuple(
+                structs.replace(e, work=0) if e.work and e.work not in handled else e
+                for e in self.events
+            ),
             tuple(self._sources),
             tuple(self._modules),
             self.constants,

@@ -10,7 +10,7 @@ tried, and the one that gives a value that it has is taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, combinations, product
+from itertools import chain, combinations, islice, product
 from typing import Any, NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import affine
@@ -29,6 +29,8 @@ from shardproof.engine.lineage.lineage import (
 
 #: Ways that are tried for one operator, and exposures that are combined.
 MOST_WAYS, MOST_EXPOSED = 96, 4
+#: Ways to take positions together that are alike.
+MOST_MATCHINGS = 12
 #: The largest number of blocks that are fused in a position.
 MOST_DIGITS = 8
 
@@ -97,18 +99,18 @@ def _ways(
     dims = [list(d) for d, _ in found]
     single = [list(s) for _, s in found]
     roles = ("kept", "summed", "fixed") if sums else ("kept", "fixed")
-    for grouped in (_groups, _apart):
+    for usual in (True, False):
         count = 0
         for chosen in _exposures(dims, single, mesh):
             inner, outer = _exposed(dims, single, chosen)
-            groups = grouped(outer)
-            if not groups or len(groups) > len(letters):
-                continue
-            for picked in product(roles, repeat=len(groups)):
-                count += 1
-                if count > MOST_WAYS:
-                    break
-                yield _way(terms, inner, groups, picked, letters)
+            for groups in [_groups(outer)] if usual else _others(outer):
+                if len(groups) > len(letters):
+                    continue
+                for picked in product(roles, repeat=len(groups)):
+                    count += 1
+                    if count > MOST_WAYS:
+                        break
+                    yield _way(terms, inner, groups, picked, letters)
 
 
 #: (term, dimension, or -1 for a position, place in it, the positions that it is held against).
@@ -198,11 +200,36 @@ def _exposed(
 Groups: TypeAlias = list[list[tuple[int, Atom]]]
 
 
-def _apart(single: Sequence[Sequence[Atom]]) -> Groups:
-    """Each position by itself, where some are alike by chance."""
-    groups = _groups(single)
-    apart = [[member] for group in groups for member in group]
-    return apart if len(apart) > len(groups) else []
+def _others(single: Sequence[Sequence[Atom]]) -> Iterator[Groups]:
+    """Other ways to take positions together that are alike, perhaps by chance."""
+    usual = sorted(map(_key, _groups(single)))
+    for groups in islice(_matchings(list(enumerate(single)), []), MOST_MATCHINGS):
+        if sorted(map(_key, groups)) != usual:
+            yield groups
+
+
+def _key(group: Sequence[tuple[int, Atom]]) -> str:
+    return str(sorted((k, str(a)) for k, a in group))
+
+
+def _matchings(left: Sequence[tuple[int, Sequence[Atom]]], groups: Groups) -> Iterator[Groups]:
+    """Every way to put positions into groups of alike ones, at most one of every view."""
+    if not left:
+        yield groups
+        return
+    (k, atoms), *rest = left
+    if not atoms:
+        yield from _matchings(rest, groups)
+        return
+    first, *others = atoms
+    for i, group in enumerate(groups):
+        held = group[0][1]
+        if (held.extent, held.start) == (first.extent, first.start) and (
+            all(own != k for own, _ in group)
+        ):
+            grown = [*groups[:i], [*group, (k, first)], *groups[i + 1 :]]
+            yield from _matchings([(k, others), *rest], grown)
+    yield from _matchings([(k, others), *rest], [*groups, [(k, first)]])
 
 
 def _groups(single: Sequence[Sequence[Atom]]) -> Groups:
