@@ -8,6 +8,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids
+from shardproof.frontends.aten.constants import as_flags
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -18,7 +19,6 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     lowers,
 )
-from shardproof.frontends.aten.constants import as_flags
 from shardproof.frontends.aten.masks import chosen
 from shardproof.frontends.aten.positions import Additive, Compared
 
