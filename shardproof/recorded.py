@@ -142,7 +142,7 @@ def combination(found: Sides, combine: Combine) -> Combination:
         return Combination("sum", ())
     if len(ways) == 1:
         return ways[0]
-    allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.how == combine]
+    allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.said == combine]
     if not allowed:
         return ways[0]
     probe = make_plan(found)

@@ -52,7 +52,7 @@ def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """``value`` where a mask of the input is true: a number, not minus infinity."""
     if not isinstance(value, (int, float)):
         raise Unsupported("masked_fill with a tensor")
-    found = ids.written(x, mask, value)
+    found = ids.written(lo, x, mask, value)
     if found is not None:
         return found
     return ids.chosen(lo, lo.real(mask), fraction(value), x)

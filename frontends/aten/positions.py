@@ -250,7 +250,7 @@ def _index_put(
     (mask,) = indices
     if mask is None or mask.dtype != "bool" or x.shape[: len(mask.shape)] != mask.shape:
         raise Unsupported("index_put by anything but a mask")
-    found = ids.written(x, mask, values)
+    found = ids.written(lo, x, mask, values)
     if found is not None:
         return found
     kept = lo.reshape(lo.real(mask), (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))

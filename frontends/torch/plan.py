@@ -28,20 +28,28 @@ CANDIDATE = "loss combination"
 
 
 class Combination(NamedTuple):
-    """How the losses of ranks are the single side's: those of every group of ranks together, and
-    all terms of a rank, by ``how`` ("sum" or "mean")."""
+    """How the losses of ranks are the single side's: those of every group of ranks together by
+    ``how``, all terms of a rank, and of the single side, by ``own`` ("sum" or "mean")."""
 
     how: str
     groups: tuple[tuple[int, ...], ...]
+    own: str = "sum"
+
+    @property
+    def said(self) -> str:
+        """What a user demands of it: of ranks, or of a rank's terms where ranks are alone."""
+        return self.own if all(len(g) == 1 for g in self.groups) else self.how
 
     def text(self) -> str:
         """In words, for the verdict."""
         if all(len(g) == 1 for g in self.groups):
-            own = "mean of every rank's losses" if self.how == "mean" else "loss of every rank"
+            own = "mean of every rank's losses" if self.own == "mean" else "loss of every rank"
             return f"the {own} is the single-device loss"
         shown = ", ".join(str(list(g)) for g in self.groups[:4])
         more = f" and {len(self.groups) - 4} more groups" if len(self.groups) > 4 else ""
-        return f"the {self.how} of the losses over ranks {shown}{more} is the single-device loss"
+        terms = " (of a rank's: their mean)" if self.own == "mean" else ""
+        over = f"the {self.how} of the losses{terms} over ranks {shown}{more}"
+        return f"{over} is the single-device loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +143,20 @@ class _Rows:
         own = self.of(LOSS)
         if not own:
             return
-        single = tuple(Addend(0, 0, r.value) for r in own)
+        part = Fraction(1, len(own)) if way.own == "mean" else Fraction(1)
+        single = tuple(Addend(0, 0, r.value, part) for r in own)
         terms = [(rank, r) for rank, r in self.held((LOSS, LOSS))]
         if not terms or any(r.value < 0 for _, r in terms):
             yield Expectation(LOSS, LOSS, single, ())
             return
         for group in way.groups:
             held = [(n, r) for n, r in terms if n in group]
-            weight = Fraction(1, len(held)) if way.how == "mean" else Fraction(1)
-            addends = tuple(self.addend(n, r, weight) for n, r in held)
+            count = Counter(n for n, _ in held)
+            over = len(count) if way.how == "mean" else 1
+            addends = tuple(
+                self.addend(n, r, Fraction(1, over * (count[n] if way.own == "mean" else 1)))
+                for n, r in held
+            )
             yield Expectation(kind, LOSS, single, addends)
 
     @staticmethod
@@ -257,7 +270,7 @@ def combinations(found: Sides) -> list[Combination]:
         if any(r.compared.kind == LOSS for r in side.results)
     ]
     terms = max(
-        (sum(r.compared.kind == LOSS for r in side.results) for side in found.ranks), default=0
+        sum(r.compared.kind == LOSS for r in side.results) for side in (found.single, *found.ranks)
     )
     count = len(ranks)
     result = []
@@ -270,6 +283,7 @@ def combinations(found: Sides) -> list[Combination]:
                 for block in range(0, count, size * stride)
                 for at in range(stride)
             )
-            hows = ("sum",) if size == 1 and terms == 1 else ("mean", "sum")
-            result += [Combination(how, groups) for how in hows]
+            hows = ("sum",) if size == 1 else ("mean", "sum")
+            owns = ("sum",) if terms == 1 else ("mean", "sum")
+            result += [Combination(how, groups, own) for own in owns for how in hows]
     return result

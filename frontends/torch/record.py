@@ -187,6 +187,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raw = bytes(real.view(-1).view(torch.uint8).numpy().tobytes())
             self._known_value(self.tensor(x), raw, whole=False)
 
+    def is_known(self, x: torch.Tensor) -> bool:
+        """Whether a tensor depends on no input."""
+        return not isinstance(x, FakeTensor) or self._shadows.known(x)
+
     # -- arguments --------------------------------------------------------------------------
 
     def arg(self, x: Any) -> Arg:
