@@ -1,6 +1,6 @@
 """Small training programs in the styles that people write, each beside its parallel version.
 
-They were written before any of them was run; README.md says what the first run said.  A program is
+They were written before any of them was run; docs/pytorch.md says what the first run said.  A program is
 a function of `job` (`shardproof.torch.Job`); `PROGRAMS` has both sides of each.
 """
 

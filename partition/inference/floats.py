@@ -29,10 +29,12 @@ from shardproof.engine.lineage.lineage import (
 
 #: Ways that are tried for one operator, and exposures that are combined.
 MOST_WAYS, MOST_EXPOSED = 96, 4
+#: Ways of rarer kinds that are tried for one operator.
+MOST_RARER = 160
 #: Ways to take positions together that are alike.
 MOST_MATCHINGS = 12
 #: The largest number of blocks that are fused in a position.
-MOST_DIGITS = 8
+MOST_DIGITS = 4
 
 
 #: A view as part of a sum of the single-device program (None: it is none).
@@ -54,15 +56,25 @@ def ways(
     """Other ways to read views together; ``sums``: positions may be summed over.  ``letters``: for
     new labels; ``sides``: what a view is, as part of a sum."""
     yield from _ways(terms, mesh, letters, sums=sums)
-    opened = [t._replace(layout=settled(t.layout)) for t in terms]
-    if opened != list(terms):  # a block of an axis is one of many too
-        yield from _ways(opened, mesh, letters, sums=sums)
-    for inner in _digits(opened):
-        yield from _ways([_cut(t, inner) for t in opened], mesh, letters, sums=sums)
     parts = [sides(t) or t for t in terms] if sums else list(terms)
     if parts != list(terms):
         yield Way(tuple(parts), ("",) * len(parts), "")
         yield from _ways(parts, mesh, letters, sums=sums)
+    yield from islice(_rarer(terms, mesh, letters, sums=sums), MOST_RARER)
+
+
+def _rarer(
+    terms: Sequence[Term], mesh: Mapping[str, int], letters: str, *, sums: bool
+) -> Iterator[Way]:
+    """Ways that read a block of an axis as one of many, a position as two digits, or positions that
+    are alike by chance apart."""
+    opened = [t._replace(layout=settled(t.layout)) for t in terms]
+    cut = [[_cut(t, inner) for t in opened] for inner in _digits(opened)]
+    views = [*([opened] if opened != list(terms) else []), *cut]
+    for usual in (True, False):
+        for view in views:
+            yield from _ways(view, mesh, letters, sums=sums, usual=usual)
+    yield from _ways(terms, mesh, letters, sums=sums, usual=False)
 
 
 def _digits(terms: Sequence[Term]) -> list[int]:
@@ -91,7 +103,12 @@ def _cut(term: Term, inner: int) -> Term:
 
 
 def _ways(
-    terms: Sequence[Term], mesh: Mapping[str, int], letters: str, *, sums: bool
+    terms: Sequence[Term],
+    mesh: Mapping[str, int],
+    letters: str,
+    *,
+    sums: bool,
+    usual: bool = True,
 ) -> Iterator[Way]:
     found = [floating(t.layout) for t in terms]
     if not any(single for _, single in found):
@@ -99,18 +116,17 @@ def _ways(
     dims = [list(d) for d, _ in found]
     single = [list(s) for _, s in found]
     roles = ("kept", "summed", "fixed") if sums else ("kept", "fixed")
-    for usual in (True, False):
-        count = 0
-        for chosen in _exposures(dims, single, mesh):
-            inner, outer = _exposed(dims, single, chosen)
-            for groups in [_groups(outer)] if usual else _others(outer):
-                if len(groups) > len(letters):
-                    continue
-                for picked in product(roles, repeat=len(groups)):
-                    count += 1
-                    if count > MOST_WAYS:
-                        break
-                    yield _way(terms, inner, groups, picked, letters)
+    count = 0
+    for chosen in _exposures(dims, single, mesh):
+        inner, outer = _exposed(dims, single, chosen)
+        for groups in [_groups(outer)] if usual else _others(outer):
+            if len(groups) > len(letters):
+                continue
+            for picked in product(roles, repeat=len(groups)):
+                count += 1
+                if count > MOST_WAYS:
+                    return
+                yield _way(terms, inner, groups, picked, letters)
 
 
 #: (term, dimension, or -1 for a position, place in it, the positions that it is held against).
