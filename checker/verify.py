@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shardproof.checker.obligations.defined import Defined
 from shardproof.checker.obligations.restate import Rebuilder, single_values
 from shardproof.checker.proofs.check import Alone, check_proofs
 from shardproof.checker.proofs.ethos import Ethos
@@ -230,11 +231,13 @@ def _check_argument(work: _Check) -> None:
             part=work.part,
         )
         rebuilder.side(sides[0], None)
-        rebuilder.side(sides[1], single_values(sides[0], run.nodes))
+        values = single_values(sides[0], run.nodes)
+        rebuilder.side(sides[1], Defined(run.nodes, values, sides[0]))
         rebuilder.finish()
     work.counts.update(
         rows=sum(len(side.unrolled.rows) for side in sides),
         rebuilt=rebuilder.rebuilt,
+        unforeseen=rebuilder.unforeseen,
         templates=len(run.templates),
         members=len(rebuilder.extra),
         conclusions=len(run.conclusions),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from shardproof.cluster.settings import Settings
-from shardproof.engine.lineage.lineage import NodeTable
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation
 from shardproof.partition.stages.partition import Partition, Template
 from shardproof.partition.stages.state import settle, stated

@@ -59,6 +59,8 @@ MOST_SENTENCES: Final = 3
 
 #: A chunk that is not where the plan records it: evidence that the order of groups is another one.
 CHUNK_POSITION: Final = "chunk position"
+#: A gradient that arrives for another value than the plan records it for: evidence likewise.
+GRADIENT_NAME: Final = "gradient name"
 
 #: Operators that are defined in fewer places: nothing by itself in a plan that is wrong.
 DEFINEDNESS: Final = "definedness"
@@ -69,6 +71,13 @@ ORDER: Final = "order of process groups"
 AS_RECORDED: Final = (
     'the assumption groups = "as recorded" (`--nnscaler-groups as-recorded`) and no other change: '
     "that is, if the runtime cuts and joins in the order of the plan's index maps, not by rank"
+)
+#: The same, where it takes gradients to be of what the plan names them for.
+NAMES: Final = "whose gradient arrives"
+AS_NAMED: Final = (
+    'the assumption groups = "as recorded" (`--nnscaler-groups as-recorded`) and no other change: '
+    "that is, if the runtime takes a gradient that arrives as that of the value that the plan "
+    "names it for, not of the adapter's result that has its name"
 )
 
 
@@ -95,7 +104,7 @@ class Diagnosis:
     def tried(self, plan: Candidate, state: Partition) -> Partition | None:
         """The outcome of a candidate; None if it cannot even be read, or no work is left."""
         size = max(len(state.parallel.unrolled.rows), len(self.result.single.unrolled.rows))
-        free = plan.cause == ORDER
+        free = plan.cause in (ORDER, NAMES)
         spent = self.tries >= MOST_TRIES or self.rows + size > MOST_ROWS
         if not free and self.tries and spent:
             self.exhausted = True
@@ -113,7 +122,7 @@ class Diagnosis:
         """The first candidate with which everything holds, else the first that resolves the cause
         and breaks nothing."""
         found: tuple[Candidate, Partition] | None = None
-        for candidate in chain(self._other_order(state), proposed):
+        for candidate in chain(self._as_recorded(state), proposed):
             outcome = self.tried(candidate, state)
             if self.exhausted:
                 break
@@ -130,14 +139,17 @@ class Diagnosis:
                 found = more
         return found
 
-    def _other_order(self, state: Partition) -> Iterator[Candidate]:
-        """The plan under another order of its groups, if it records one."""
+    def _as_recorded(self, state: Partition) -> Iterator[Candidate]:
+        """The plan as its records have it, if they tell of another order of its groups, or of
+        another owner of a gradient."""
         if self.otherwise is None or state is not self.result:
             return
-        if any(f.kind == CHUNK_POSITION for f in state.findings):
+        kinds = {f.kind for f in (*state.findings, *state.plan.recorded)}
+        if kinds & {CHUNK_POSITION, GRADIENT_NAME}:
             plan = self.otherwise()
             if plan is not None:
-                yield Candidate(ORDER, AS_RECORDED, plan)
+                order = CHUNK_POSITION in kinds
+                yield Candidate(ORDER if order else NAMES, AS_RECORDED if order else AS_NAMED, plan)
 
     def _everywhere(
         self, candidate: Candidate, outcome: Partition, resolved: Resolved
@@ -305,10 +317,7 @@ def diagnosed(
     ``simulation``: of the plan, if it could be run; ``otherwise``: see `Diagnosis`.
     """
     search = Diagnosis(result, otherwise)
-    try:
-        repaired = search.run()
-    finally:
-        culprits.cache_clear()
+    repaired = search.run()
     # A large plan is not run again: values are held against the single-device operator's there.
     again = repaired and len(result.parallel.unrolled.rows) <= MOST_AGAIN
     examples = Examples(result, simulation, search.state if again else None)

@@ -1,7 +1,8 @@
 """What every source of plans is to the rest of the house: one protocol, and the list of all.
 
-A frontend says which files it reads (by their content), and makes a plan of two of them.  The face
-asks `of_pair` which one a pair of files belongs to and never names any.  A frontend of one's own is
+A frontend says which files it reads (by their content), and makes a plan of two of them, or of one
+that holds both sides.  The face asks `of` and `of_pair` which one files belong to and never names
+any.  A frontend of one's own is
 an object with these members, named in `FRONTENDS`.
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
 
 #: How many bytes of a file a frontend may look at to recognise it.
@@ -23,14 +25,18 @@ class Frontend(Protocol):
     """A source of plans.
 
     ``name``: of its format, for people; ``files``: what one of its files is, with its suffixes;
-    ``suffixes``: of file names, without which a plan is named; ``options``: what of the user's
-    assumptions it understands.
+    ``suffixes``: of file names, without which a plan is named; ``sides``: how many paths make a
+    plan, 1 or 2; ``options``: what of the user's assumptions it understands, with the allowed
+    values and what each of them assumes (none: any text); ``table``: where a file of assumptions
+    has those that have a choice of values (empty: nowhere).
     """
 
     name: str
     files: str
     suffixes: tuple[str, ...]
-    options: frozenset[str]
+    sides: int
+    options: Mapping[str, Mapping[str, str]]
+    table: str
 
     def accepts(self, path: Path, head: bytes) -> bool:
         """Whether ``path``, which begins with ``head``, looks like one of its files.  For a folder
@@ -43,13 +49,20 @@ class Frontend(Protocol):
         ...
 
     def read_side(self, path: Path) -> Plan:
-        """One file by itself, as the parallel side of a plan without a single-device one."""
+        """One file by itself: the whole plan if it holds both sides, else the parallel side of a
+        plan without a single-device one."""
+        ...
+
+    def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
+        """What its ``options``, or their defaults, assume of every plan that it reads."""
         ...
 
 
 #: All frontends, ``module:name``; the first one reads what none recognises, and says what is wrong.
 FRONTENDS: Final = (
     "shardproof.frontends.nnscaler.frontend:FRONTEND",
+    "shardproof.frontends.plans.frontend:FOLDER",
+    "shardproof.frontends.plans.frontend:TEXT",
     "shardproof.frontends.hlo.frontend:FRONTEND",
     "shardproof.frontends.fx.frontend:FRONTEND",
 )

@@ -1,4 +1,4 @@
-"""Editing plans: bodies as drafts, one operator in one place, one rank or one microbatch alone.
+"""Editing plans: bodies as drafts, one operator in one place, one microbatch alone.
 
 Everything here is pure: a plan goes in, another plan comes out.
 """
@@ -10,13 +10,10 @@ from dataclasses import replace
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.plan.ir import (
     Attr,
     Body,
     Call,
-    Expectation,
-    Group,
     Op,
     Plan,
     Program,
@@ -148,80 +145,7 @@ def alike(x: Value, y: Value) -> bool:
     return x.shape == y.shape and x.dtype == y.dtype
 
 
-# -- one rank, one microbatch --------------------------------------------------------------------
-
-
-def separable(plan: Plan) -> list[str]:
-    """Axes along which every program can be taken apart: the batch is not divided along them."""
-    axes = {axis for program in plan.programs for axis, extent, _ in program.axes if extent > 1}
-    shared = [a for a in sorted(axes) if all(a in p.extents for p in plan.programs)]
-    return [axis for axis in shared if axis not in plan.replica_axes]
-
-
-def apart(plan: Plan, axis: str) -> Plan:
-    """The same plan with a program of its own for every rank along an axis."""
-    programs: list[Program] = []
-    first: list[int] = []
-    for program in plan.programs:
-        extent, stride = next((n, s) for a, n, s in program.axes if a == axis)
-        first.append(len(programs))
-        programs += [_member(program, axis, i, extent, stride) for i in range(extent)]
-    rows = tuple(own for row in plan.expectations for own in _rows(plan, row, axis, first))
-    return replace(plan, programs=tuple(programs), expectations=rows)
-
-
-def _rows(plan: Plan, row: Expectation, axis: str, first: Sequence[int]) -> Iterator[Expectation]:
-    """A row of the table, for every rank along an axis: what is added up along it is an addend of
-    each of them.  ``first``: by program the first one that it becomes."""
-    combined = [dict(addend.over).get(axis) for addend in row.held]
-    extents = [plan.programs[addend.program].extents[axis] for addend in row.held]
-    apart = [n for n, how in zip(extents, combined, strict=True) if how is None]
-    for position in range(min(apart, default=1)):
-        held = []
-        for addend, how, extent in zip(row.held, combined, extents, strict=True):
-            places = [position] if how is None else range(extent)
-            weight = addend.weight / (extent if how == "mean" else 1)
-            over = tuple(pair for pair in addend.over if pair[0] != axis)
-            held += [
-                replace(addend, program=first[addend.program] + i, weight=weight, over=over)
-                for i in places
-            ]
-        offset = tuple(start.fix(axis, position) for start in row.offset)
-        yield replace(row, held=tuple(held), offset=offset)
-
-
-def _member(program: Program, axis: str, position: int, extent: int, stride: int) -> Program:
-    def fixed(value: Attr) -> Attr:
-        if isinstance(value, Affine):
-            return value.fix(axis, position)
-        if isinstance(value, Group):
-            ranks = tuple(rank + stride * position for rank in value.ranks)
-            if axis in value.axes:
-                bases = value.ranks or (program.base,)
-                ranks = tuple(rank + stride * i for rank in bases for i in range(extent))
-            return Group(ranks, tuple(a for a in value.axes if a != axis))
-        return value
-
-    def placed(op: Op) -> Op:
-        changed = {key: fixed(value) for key, value in op.attrs.items()}
-        peer = changed.get("peer")
-        if isinstance(peer, int):
-            changed["peer"] = peer + stride * position
-        return replace(op, attrs=changed)
-
-    return replace(
-        program,
-        name=f"{program.name} {axis} {position}",
-        base=program.base + stride * position,
-        axes=tuple(a for a in program.axes if a[0] != axis),
-        bodies=tuple(
-            replace(body, ops=tuple(placed(op) for op in body.ops)) for body in program.bodies
-        ),
-        shards=tuple(
-            replace(s, offset=tuple(o.fix(axis, position) for o in s.offset))
-            for s in program.shards
-        ),
-    )
+# -- one microbatch --------------------------------------------------------------------
 
 
 def one_call(plan: Plan, program: int, body: int, rng: Random) -> tuple[Plan, int] | None:

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
+from shardproof.engine.plan.apart import apart, separable
 from shardproof.engine.plan.ir import Body, Op, Plan
 from shardproof.mutation.edit import (
     Place,
-    apart,
     name_op,
     one_call,
     operators,
     pick,
-    separable,
     with_body,
 )
 

@@ -58,9 +58,9 @@ def verify(
 ) -> Result:
     """Whether the parallel plan computes what the single-device plan computes, for every input.
 
-    ``single`` and ``parallel`` are two nnScaler plans (.pkl, .pkl.gz); alone, ``single`` is a
-    folder with both sides, or a `Plan` in memory, as ``shardproof.frontends.builder`` makes it,
-    which is held to what a stored one is.
+    ``single`` and ``parallel`` are two plans of one format that a frontend reads; alone, ``single``
+    is a folder or a text with both sides, or a `Plan` in memory, as
+    ``shardproof.frontends.builder`` makes it, which is held to what a stored one is.
 
     The options are those of ``shardproof verify``: ``out`` is the run directory, which must be new
     or empty; ``timeout`` is in seconds per query, ``memory_limit``

@@ -218,8 +218,8 @@ def verify(
     sarif: Path | None,
     **options: Any,
 ) -> int:
-    """Verify two nnScaler plans or two folders of traces (SINGLE PARALLEL), or a folder that holds
-    both sides (SINGLE)."""
+    """Verify two plans of one format or two folders of traces (SINGLE PARALLEL), or a plan that
+    holds both sides (SINGLE): a folder, or its text."""
     from shardproof import sources
     from shardproof.run.options import Options
     from shardproof.run.progress import on_stderr
@@ -252,13 +252,25 @@ def verify(
 @click.argument("path", type=PATH, metavar="PLAN_OR_RUN")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option("--text", is_flag=True, help="The whole plan as text (docs/text.md).")
-def inspect(path: Path, as_json: bool, text: bool) -> int:
-    """Show what is in a plan folder, an nnScaler plan or the directory of a run, as tables."""
+@click.option(
+    "--claims",
+    "claimed",
+    is_flag=True,
+    help="What was claimed in a run, and its obligations, as text (docs/text.md).",
+)
+def inspect(path: Path, as_json: bool, text: bool, claimed: bool) -> int:
+    """Show what is in a plan (a folder or a file) or the directory of a run, as tables."""
     from shardproof.report import inspection as views
 
+    if as_json + text + claimed > 1:
+        raise click.UsageError("--text, --claims and --json are forms of one thing: give one")
+    if claimed:
+        from shardproof.report.claims import claims
+
+        for part in claims(path):
+            click.echo(part)
+        return 0
     if text:
-        if as_json:
-            raise click.UsageError("--text and --json are two forms of one thing: give one")
         from shardproof.engine.plan_files.text import plan_text
 
         click.echo(plan_text(views.plan_of(path)), nl=False)

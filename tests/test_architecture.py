@@ -41,13 +41,21 @@ ROOMS: dict[str, str] = {
     "specification small_model simulation records obligations reference_runtime",
     "partition": "inference templates stages audit evidence",
     "diagnosis": "locate repair explain search",
-    "frontends": "errors builder untrusted aten torch zoo graphs nnscaler | hlo | fx | jax frontend",
+    "frontends": "errors builder untrusted aten torch zoo graphs nnscaler | hlo | fx | jax | plans frontend",
     "cluster": "machine settings memory verdicts local on_ray state_claims execute",
     "checker": "result solving proofs values record obligations runtime verify",
     "shardproof": "inputs run report campaigns.sweep api testing torch.validate recorded sources torch jax resume campaigns.nightly "
     "commands cli "
     "__main__",
 }
+
+# What only a frontend may name, but for words of the public contract: an option, the table of a
+# file of assumptions, the operator of that name in stored plans, a page; and the registry.
+PRIVATE = "nnscaler"
+PUBLIC = (
+    *("--nnscaler-groups", "nnscaler_groups", "[nnscaler]", "nnscaler_moe_gmm"),
+    *("docs/nnscaler.md", "shardproof.frontends.nnscaler.frontend:FRONTEND"),
+)
 
 # Folders that use the product and that the product must not use.
 OUTSIDE = frozenset({"tests", "benchmarks", "examples", "docs"})
@@ -137,6 +145,20 @@ def wrong_imports(root: Path) -> list[str]:
     return wrong
 
 
+def private_names(root: Path) -> list[str]:
+    """Lines outside of its frontend that name a source of plans."""
+    wrong = []
+    for module, path in sources(root).items():
+        if module.startswith(f"frontends.{PRIVATE}"):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for word in PUBLIC:
+                line = line.replace(word, "")
+            if PRIVATE in line.lower():
+                wrong.append(f"{path.relative_to(root)}:{number}: names {PRIVATE}")
+    return wrong
+
+
 def room_of(floor: str, module: str) -> str | None:
     """The room of a floor that a module of it stands in; the floor's own ``__init__`` has none."""
     inside = module.removeprefix(floor).removeprefix(".")
@@ -213,6 +235,10 @@ def test_no_room_imports_one_that_stands_behind_it() -> None:
 
 def test_no_two_files_import_each_other() -> None:
     assert import_cycle(ROOT) == []
+
+
+def test_a_source_of_plans_is_named_by_its_frontend_alone() -> None:
+    assert private_names(ROOT) == []
 
 
 def test_every_package_says_what_it_is_for() -> None:
@@ -368,6 +394,15 @@ def test_a_cycle_is_reported(tmp_path: Path, changes: dict[str, str], cycle: set
     found = import_cycle(tree(tmp_path, **changes))
     assert set(found) == cycle
     assert found[0] == found[-1]
+
+
+def test_a_name_of_a_frontend_elsewhere_is_reported(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        cluster__run="# --nnscaler-groups is an option\nWORD = 'an nnScaler plan'\n",
+        frontends__nnscaler__read="WORD = 'an nnScaler plan'\n",
+    )
+    assert private_names(root) == ["cluster/run.py:2: names nnscaler"]
 
 
 def test_a_cycle_reads_in_the_order_of_its_imports(tmp_path: Path) -> None:

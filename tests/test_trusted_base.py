@@ -41,6 +41,7 @@ PLAN_AND_OPERATORS = (
     "engine/ops/",
     "engine/interpreters/",
     "engine/algebra/affine.py",
+    "engine/algebra/selection.py",
     "engine/plan/assumption.py",
     "engine/plan/recorded.py",
     "engine/errors.py",

@@ -49,6 +49,20 @@ def row_parallel_without_all_reduce(side: Side) -> None:
 
 
 @case(
+    "a partial product is squared: no residual and no norm behind it",
+    mesh=BOTH,
+    operator="mul",
+    layer="loss",
+    cause="missing reduction",
+)
+def squared_without_all_reduce(side: Side) -> None:
+    x = side.load()
+    with side.module("mlp"):
+        y = down(side, side.body.silu(up(side, side.copy_to(x, "tp"))))
+    side.squared(y if side.wrong else side.reduce_from(y, "tp"))
+
+
+@case(
     "the bias is added by every rank, before the all-reduce",
     mesh=TP,
     operator="add",

@@ -27,8 +27,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
+from shardproof.engine.plan.apart import apart  # noqa: E402
 from shardproof.engine.plan_files import store  # noqa: E402
-from shardproof.mutation.edit import apart, with_body  # noqa: E402
+from shardproof.mutation.edit import with_body  # noqa: E402
 
 PLANS = ROOT.parent / "shared" / "plans"
 AS_RECORDED = '[nnscaler]\ngroups = "as recorded"\n'

@@ -29,7 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from shardproof.engine.plan.ir import Plan  # noqa: E402
 from shardproof.engine.plan_files import store  # noqa: E402
 from shardproof.frontends.zoo import build  # noqa: E402
-from shardproof.inputs.assume import Assumptions  # noqa: E402
+from shardproof.inputs.assume import Assumptions, Groups  # noqa: E402
 from shardproof.inputs.load import load_plan  # noqa: E402
 from shardproof.mutation import campaign  # noqa: E402
 from shardproof.mutation.label import LABELS  # noqa: E402
@@ -66,10 +66,10 @@ def zoo(model: str, name: str, **settings: Any) -> Case:
     return Case(name, lambda: build(model, **{**common, **TINY[model], **settings}))
 
 
-def real(name: str, pattern: str, degrees: str) -> Case:
+def real(name: str, pattern: str, degrees: str, groups: Groups = "by rank") -> Case:
     single = PLANS / pattern.format("dp1_pp1_tp1_nm1")
     parallel = PLANS / pattern.format(degrees)
-    return Case(name, lambda: load_plan(single, parallel, Assumptions()), real=True)
+    return Case(name, lambda: load_plan(single, parallel, Assumptions(groups)), real=True)
 
 
 CASES: tuple[Case, ...] = (
@@ -92,7 +92,7 @@ CASES: tuple[Case, ...] = (
     real("nnScaler llama dp2 pp2 tp2 nm2", LLAMA, "dp2_pp2_tp2_nm2"),
     real("nnScaler moe dp2 pp2 tp2 nm2", MOE, "dp2_pp2_tp2_nm2"),
     real("nnScaler llama dp16 pp4 tp1 nm8", LLAMA, "dp16_pp4_tp1_nm8"),
-    real("nnScaler llama dp2 pp16 tp2 nm2", LLAMA, "dp2_pp16_tp2_nm2"),
+    real("nnScaler llama dp2 pp16 tp2 nm2", LLAMA, "dp2_pp16_tp2_nm2", "as recorded"),
 )
 
 

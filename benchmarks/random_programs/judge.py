@@ -67,6 +67,15 @@ def _cross_entropy(logits: Array, ids: Array) -> Array:
     return np.log(np.exp(logits).sum(axis=-1)) - picked
 
 
+def _amax(x: Array, dim: int, keepdim: bool) -> Array:
+    """The entry with the largest real part; where there are several, it has no derivative."""
+    at = np.expand_dims(x.real.argmax(axis=dim), dim)
+    if ((x.real == x.real.max(axis=dim, keepdims=True)).sum(axis=dim) > 1).any():
+        raise FloatingPointError("two entries are the largest of a row")
+    found = np.take_along_axis(x, at, axis=dim)
+    return found if keepdim else found.squeeze(dim)
+
+
 def _binary(
     how: Callable[[Any, Any], Array], xs: Sequence[Array], attrs: Mapping[str, Any]
 ) -> Array:
@@ -114,6 +123,12 @@ FORWARD: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], Array]] = {
     "layernorm": lambda xs, a: _layer(xs[0], xs[1], xs[2], _number(a["eps"])),
     "embedding": lambda xs, a: _embedding(xs[0], xs[1], a.get("start", 0)),
     "cross_entropy": lambda xs, a: _cross_entropy(xs[0], xs[1]),
+    "amax": lambda xs, a: _amax(xs[0], a["dim"], bool(a.get("keepdim", False))),
+    "reciprocal": lambda xs, a: _number(a["numerator"]) / xs[0],
+    "stack": lambda xs, a: np.stack(xs, axis=a["dim"]),
+    "einsum": lambda xs, a: np.einsum(a["equation"], *xs),
+    "full": lambda xs, a: np.full(a["size"], _number(a["value"])),
+    "broadcast_to": lambda xs, a: np.broadcast_to(xs[0], a["size"]),
 }
 
 
@@ -204,7 +219,8 @@ class Machine:
             full = self.inputs.get(shard.name, shard.full_shape)
             values[value] = full[self.shard(shard, self.ranks[r])]
         for value, _, number in body.reduced:
-            values[value] = self.gradients[r][number]
+            zeros = np.zeros(self.program.shards[number].shape)
+            values[value] = self.gradients[r].get(number, zeros)
         return values
 
     def _mirrored(self, number: int, body: Body, values: Sequence[dict[int, Array]]) -> None:
@@ -286,7 +302,8 @@ def _exchanged(op: Op, parts: list[Array], position: int) -> Array:
     count = len(parts)
     match op.name:
         case "all_reduce":
-            return np.sum(parts, axis=0)
+            how = np.max if attrs.get("op") == "max" else np.sum
+            return how(parts, axis=0)
         case "all_gather":
             return np.concatenate(parts, axis=attrs["dim"])
         case "reduce_scatter":

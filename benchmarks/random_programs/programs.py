@@ -10,13 +10,13 @@ same plan with the fourth opportunity for a mistake taken, if there is one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 from random import Random
 from typing import Any, Final
 
+from benchmarks.random_programs import models
 from benchmarks.random_programs.tape import (
     PARTIAL,
     WHOLE,
@@ -26,19 +26,12 @@ from benchmarks.random_programs.tape import (
     Shape,
     Tape,
 )
-from shardproof.engine.algebra.affine import ZERO, affine
+from benchmarks.random_programs.writer import Both, Maker, Writer, addend_free
+from shardproof.engine.algebra.affine import affine
 from shardproof.engine.plan.ir import Body, Call, Group, Op, Plan, Program, Shard, Value
 
 CLASSES: Final = 8
 CONSTANTS: Final = (Fraction(2), Fraction(1, 2), Fraction(3), Fraction(-1), Fraction(-1, 3))
-
-
-@dataclass(frozen=True, slots=True)
-class Both:
-    """A value on both sides."""
-
-    single: int
-    parallel: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,188 +44,12 @@ class Made:
     opportunities: int
 
 
-class Writer:
-    """Writes operators on both sides."""
-
-    def __init__(self, random: Random, axes: dict[str, int], mistakes: Mistakes) -> None:
-        self.random, self.axes, self.mistakes = random, axes, mistakes
-        self.mesh = [axis for axis in axes if axis != "mb"]
-        self.one = Tape({}, random, Mistakes())
-        self.many = Tape(axes, random, mistakes)
-        self.shards: tuple[list[Shard], list[Shard]] = ([], [])
-        self.kinds: set[str] = set()
-
-    # -- what is there ---------------------------------------------------------------------------
-
-    def shape(self, x: Both) -> Shape:
-        return self.one.values[x.single].shape
-
-    def place(self, x: Both) -> Place:
-        return self.many.places[x.parallel]
-
-    def local(self, shape: Shape, place: Place) -> Shape:
-        """The shape of a rank's part of a tensor."""
-        found = list(shape)
-        for axis, how in place.items():
-            if isinstance(how, int):
-                found[how] //= self.axes[axis]
-        return tuple(found)
-
-    def fits(self, shape: Shape, place: Place) -> bool:
-        found = list(shape)
-        for axis, how in place.items():
-            if isinstance(how, int):
-                if how >= len(shape) or found[how] % self.axes[axis]:
-                    return False
-                found[how] //= self.axes[axis]
-        return True
-
-    # -- inputs ----------------------------------------------------------------------------------
-
-    def batch(self, tensors: list[tuple[str, Shape, str]]) -> list[Both]:
-        """Tensors of the batch, divided along dimension 0 over replicas and microbatches."""
-        place = {axis: 0 for axis in ("dp", "mb") if axis in self.axes}
-        found = [
-            Both(
-                self.one.value(shape, {}, name, dtype),
-                self.many.value(self.local(shape, place), place, name, dtype),
-            )
-            for name, shape, dtype in tensors
-        ]
-        return found
-
-    def parameter(self, shape: Shape, place: Place) -> Both:
-        """A parameter, divided over the mesh as ``place`` says."""
-        name = f"w{len(self.shards[0])}"
-        local = self.local(shape, place)
-        offset = [ZERO] * len(shape)
-        for axis, dim in place.items():
-            if isinstance(dim, int):
-                count, size = self.axes[axis], local[dim]
-                if self.mistakes.now(f"{name} is divided over {axis} in reverse"):
-                    offset[dim] = affine((count - 1) * size, {axis: -size})
-                else:
-                    offset[dim] = affine(0, {axis: size})
-        self.shards[0].append(Shard(name, shape, shape, (ZERO,) * len(shape)))
-        self.shards[1].append(Shard(name, shape, local, tuple(offset)))
-        both = Both(self.one.value(shape, {}, name), self.many.value(local, place, name))
-        for tape, value in ((self.one, both.single), (self.many, both.parallel)):
-            tape.shards[value] = len(self.shards[0]) - 1
-            tape.needs.add(value)
-        return both
-
-    # -- operators -------------------------------------------------------------------------------
-
-    def op(
-        self, name: str, inputs: list[Both], shape: Shape, place: Place,
-        attrs: dict[str, Any] | None = None, local: dict[str, Any] | None = None,
-    ) -> Both:  # fmt: skip
-        """An operator on both sides; ``local``: what its attributes are on the parallel side."""
-        self.kinds.add(name)
-        given = attrs or {}
-        mine = {**given, **(local or {})}
-        ranked = [x.parallel for x in inputs]
-        if name in ("mul", "add") and "other" in mine and self.mistakes.now("another constant"):
-            mine["other"] = mine["other"] * 2
-        if (
-            (name in ("sub", "div") and len(inputs) == 2)
-            and self.many.values[ranked[0]].shape == self.many.values[ranked[1]].shape
-            and self.mistakes.now("operands exchanged")
-        ):
-            ranked.reverse()
-        return Both(
-            self.one.apply(name, [x.single for x in inputs], shape, {}, **given),
-            self.many.apply(name, ranked, self.local(shape, place), place, **mine),
-        )
-
-    def to(self, x: Both, axis: str, target: Any) -> Both:
-        """The value with another placement along a mesh axis; the single device has it as it is."""
-        place, shape = self.place(x), self.shape(x)
-        now = place[axis]
-        if now == target:
-            return x
-        if now == WHOLE and target == PARTIAL:
-            return self._divided(x, axis)
-        wanted = {**place, axis: target}
-        if not self.fits(shape, wanted) or target == PARTIAL:
-            return self.to(self.to(x, axis, WHOLE), axis, target)
-        local = self.local(shape, wanted)
-        move = self.many.move
-        if now == PARTIAL and target == WHOLE:
-            out = move("all_reduce", x.parallel, axis, local, {axis: WHOLE}, op="sum")
-        elif now == PARTIAL:
-            out = move("reduce_scatter", x.parallel, axis, local, {axis: target}, dim=target)
-        elif target == WHOLE:
-            out = move("all_gather", x.parallel, axis, local, {axis: WHOLE}, dim=now)
-        elif now == WHOLE:
-            out = move("chunk", x.parallel, axis, local, {axis: target}, dim=target)
-        else:
-            out = move(
-                "all_to_all", x.parallel, axis, local, {axis: target},
-                split_dim=target, concat_dim=now,
-            )  # fmt: skip
-        return Both(x.single, out)
-
-    def _divided(self, x: Both, axis: str) -> Both:
-        """Whole to addends: every rank takes its share."""
-        place = {**self.place(x), axis: PARTIAL}
-        share = Fraction(1, self.axes[axis])
-        if self.mistakes.now(f"no share along {axis}"):
-            share = Fraction(1)
-        shape = self.many.values[x.parallel].shape
-        return Both(x.single, self.many.apply("mul", [x.parallel], shape, place, other=share))
-
-    def settled(self, x: Both) -> Both:
-        """Without addends, but for those over microbatches, along the mesh axes."""
-        for axis in self.mesh:
-            if self.place(x)[axis] == PARTIAL:
-                choices: list[Any] = [WHOLE]
-                choices += [
-                    d for d in range(len(self.shape(x)))
-                    if self.fits(self.shape(x), {**self.place(x), axis: d})
-                    and not self.crossed(x, axis, d)
-                ]  # fmt: skip
-                x = self.to(x, axis, self.random.choice(choices))
-        return x
-
-    def crossed(self, x: Both, axis: str, dim: int) -> bool:
-        """Whether a dimension is divided along another axis already: kept simple."""
-        return any(how == dim for other, how in self.place(x).items() if other != axis)
-
-    def undivided(self, x: Both, dim: int) -> Both | None:
-        """With dimension ``dim`` whole on every rank; None if microbatches divide it."""
-        for axis, how in self.place(x).items():
-            if how == dim:
-                if axis == "mb":
-                    return None
-                x = self.to(x, axis, WHOLE)
-        return x
-
-    def alike(self, x: Both, y: Both) -> Both | None:
-        """``x`` placed as ``y``, as far as collectives can."""
-        for axis in self.axes:
-            if self.place(x)[axis] != self.place(y)[axis]:
-                if axis == "mb":
-                    return None
-                target = self.place(y)[axis]
-                if isinstance(target, int) and self.crossed(x, axis, target):
-                    return None
-                x = self.to(x, axis, target)
-        return x if self.place(x) == self.place(y) else None
-
-
 # -- the operators that a program is made of: each takes one or two values of the pool ----------
-
-Maker = Callable[[Writer, Both, Both], "Both | None"]
-
-
-def _addend_free(place: Place) -> bool:
-    return PARTIAL not in place.values()
 
 
 def _unary(w: Writer, x: Both, y: Both) -> Both | None:
     x = w.settled(x)
-    if not _addend_free(w.place(x)):
+    if not addend_free(w.place(x)):
         return None
     name = w.random.choice(["sigmoid", "tanh", "silu", "exp"])
     if name == "exp":
@@ -243,7 +60,7 @@ def _unary(w: Writer, x: Both, y: Both) -> Both | None:
 def _root(w: Writer, x: Both, y: Both) -> Both | None:
     """rsqrt(x * x + 1), and kin: defined everywhere."""
     x = w.settled(x)
-    if not _addend_free(w.place(x)):
+    if not addend_free(w.place(x)):
         return None
     square = w.op("mul", [x, x], w.shape(x), w.place(x))
     above = w.op("add", [square], w.shape(x), w.place(x), {"other": Fraction(1)})
@@ -261,7 +78,7 @@ def _pair(w: Writer, x: Both, y: Both) -> Both | None:
     if name in ("mul", "div"):
         x, y = w.settled(x), w.settled(y)
     other = w.alike(y, x)
-    if other is None or (name in ("mul", "div") and not _addend_free(w.place(x))):
+    if other is None or (name in ("mul", "div") and not addend_free(w.place(x))):
         return None
     if name == "div":
         other = _root(w, other, other)
@@ -323,7 +140,7 @@ def _matmul(w: Writer, x: Both, y: Both) -> Both | None:
             return None
         x, y = a, b
     b = w.alike(y, x)
-    if b is None or not _addend_free(w.place(x)):
+    if b is None or not addend_free(w.place(x)):
         return None
     n, s, d = w.shape(x)
     turned = w.op("transpose", [b], (n, d, s), w.place(x), {"dim0": 1, "dim1": 2})
@@ -365,7 +182,7 @@ def _softmax(w: Writer, x: Both, y: Both) -> Both | None:
     x = w.settled(x)
     dim = len(w.shape(x)) - 1
     whole = w.undivided(x, dim)
-    if whole is None or not _addend_free(w.place(whole)):
+    if whole is None or not addend_free(w.place(whole)):
         return None
     if w.random.random() < 0.4:
         whole = w.op(
@@ -378,7 +195,7 @@ def _norm(w: Writer, x: Both, y: Both) -> Both | None:
     x = w.settled(x)
     dim = len(w.shape(x)) - 1
     whole = w.undivided(x, dim)
-    if whole is None or not _addend_free(w.place(whole)):
+    if whole is None or not addend_free(w.place(whole)):
         return None
     size = (w.shape(x)[-1],)
     nothing = dict.fromkeys(w.axes, WHOLE)
@@ -409,12 +226,10 @@ def _split(w: Writer, x: Both, y: Both) -> Both | None:
     if shape[-1] % 4 or len(shape) > 3:
         return None
     outer = w.random.choice([2, 4])
-    last = len(shape) - 1
     result = (*shape[:-1], outer, shape[-1] // outer)
-    for axis, how in w.place(x).items():
-        if how == last and outer % w.axes[axis]:
-            return None
     place = w.place(x)
+    if not w.fits(result, place):
+        return None
     return w.op("view", [x], result, place, {"size": result}, {"size": w.local(result, place)})
 
 
@@ -435,7 +250,7 @@ def _sliced(w: Writer, x: Both, y: Both) -> Both | None:
     shape = w.shape(x)
     dim = len(shape) - 1
     whole = w.undivided(w.settled(x), dim)
-    if whole is None or shape[dim] % 2 or not _addend_free(w.place(whole)):
+    if whole is None or shape[dim] % 2 or not addend_free(w.place(whole)):
         return None
     half = (*shape[:dim], shape[dim] // 2)
     if not w.fits(half, w.place(whole)):
@@ -460,7 +275,7 @@ def _joined(w: Writer, x: Both, y: Both) -> Both | None:
     if a is None or b is None:
         return None
     b = w.alike(b, a)
-    if b is None or not _addend_free(w.place(a)):
+    if b is None or not addend_free(w.place(a)):
         return None
     result = (*w.shape(x)[:-1], 2 * w.shape(x)[-1])
     return w.op("concat", [a, b], result, w.place(a), {"dim": dim})
@@ -540,7 +355,7 @@ def _finish(w: Writer, pool: list[Both], loss: str) -> Both:
         shape = w.shape(x)
         if w.random.random() < 0.5:
             settled = w.settled(x)
-            if _addend_free(w.place(settled)):
+            if addend_free(w.place(settled)):
                 x = w.op("mul", [settled, settled], shape, w.place(settled))
         place = {a: PARTIAL if isinstance(how, int) else how for a, how in w.place(x).items()}
         one = w.op("sum", [x], (1,), place)
@@ -564,7 +379,7 @@ def _finish(w: Writer, pool: list[Both], loss: str) -> Both:
 
 def _pool(w: Writer, first: Both) -> list[Both]:
     """Values that nothing has used yet, after some random operators."""
-    makers = [maker for maker, weight in MAKERS for _ in range(weight)]
+    makers = [maker for maker, weight in (*MAKERS, *models.MAKERS) for _ in range(weight)]
     values, unused = [first], [first]
     for _ in range(w.random.randint(3, 9)):
         x, y = w.random.choice(values[-4:]), w.random.choice(values)
@@ -595,7 +410,11 @@ def _program(name: str, tape: Tape, loss: int, shards: list[Shard], microbatches
     calls += [Call(1, (2 * m + 1,), ()) for m in order]
     bodies = [forward, back]
     if backward.unreduced and not tape.mistakes.now("gradients are not reduced over dp"):
-        bodies.append(_reducer(shards, backward.unreduced))
+        if len(backward.unreduced) > 1 and tape.random.random() < 0.3:
+            wrong = tape.mistakes.now("a bucket is cut one position off")
+            bodies.append(_bucket(shards, backward.unreduced, wrong))
+        else:
+            bodies.append(_reducer(shards, backward.unreduced))
         calls.append(Call(2))
     axes = [(axis, extent) for axis, extent in tape.axes.items() if axis != "mb"]
     strides = [prod(extent for _, extent in axes[i + 1 :]) for i in range(len(axes))]
@@ -603,6 +422,33 @@ def _program(name: str, tape: Tape, loss: int, shards: list[Shard], microbatches
         (axis, extent, stride) for (axis, extent), stride in zip(axes, strides, strict=True)
     )
     return Program(name, tuple(bodies), tuple(calls), tuple(shards), 0, mesh, tuple(seeds))
+
+
+def _bucket(shards: list[Shard], unreduced: list[int], wrong: bool) -> Body:
+    """All gradients in one flat tensor, all-reduced together."""
+    values: list[Value] = []
+    ops: list[Op] = []
+
+    def add(name: str, inputs: list[int], shape: Shape, **attrs: Any) -> int:
+        values.append(Value(shape, "float32", "gradient"))
+        ops.append(Op(name, tuple(inputs), (len(values) - 1,), attrs))
+        return len(values) - 1
+
+    sizes = [prod(shards[n].shape) for n in unreduced]
+    for n in unreduced:
+        values.append(Value(shards[n].shape, "float32", "gradient"))
+    before = range(len(unreduced))
+    flat = [add("view", [v], (n,), size=(n,)) for v, n in zip(before, sizes, strict=True)]
+    joined = add("concat", flat, (sum(sizes),), dim=0)
+    group = Group(axes=("dp",))
+    total = add("all_reduce", [joined], (sum(sizes),), group=group, op="sum")
+    reduced = []
+    for i, n in enumerate(unreduced):
+        start = sum(sizes[:i]) - (1 if wrong and i else 0)
+        part = add("slice", [total], (sizes[i],), dim=0, start=start, size=sizes[i])
+        shape = shards[n].shape
+        reduced.append((i, add("view", [part], shape, size=shape), n))
+    return Body("bucket", tuple(values), tuple(ops), reduced=tuple(reduced))
 
 
 def _reducer(shards: list[Shard], unreduced: list[int]) -> Body:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from benchmarks.random_programs.judge import judge
@@ -68,14 +69,15 @@ def programs(seed: int, mistakes: int) -> Iterator[tuple[int, Made]]:
             yield number, wrong
 
 
-def outcomes(seeds: Sequence[int], mistakes: int) -> Iterator[Outcome]:
-    """Every program of the seeds with its label and its verdict."""
+def outcomes(seeds: Sequence[int], mistakes: int, cache: Path | None = None) -> Iterator[Outcome]:
+    """Every program of the seeds with its label and its verdict; texts that are equal, of whichever
+    program, are solved once where there is a ``cache``."""
     memo = Memo()
     for seed in seeds:
         for number, made in programs(seed, mistakes):
             label = labelled(made)
             if label is not None:
-                verdict, reason = verify(made.plan, memo=memo)
+                verdict, reason = verify(made.plan, cache, memo)
                 kinds = " ".join(sorted(made.kinds))
                 yield Outcome(seed, number, made.mistake, label, verdict, reason, kinds)
 
@@ -99,12 +101,18 @@ def main() -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     found: list[Outcome] = []
     start = time.perf_counter()
-    with open(asked.out / "outcomes.csv", "w", newline="", encoding="utf-8") as table:
+    with (
+        TemporaryDirectory(prefix="shardproof-random-") as cache,
+        open(asked.out / "outcomes.csv", "w", newline="", encoding="utf-8") as table,
+    ):
         writer = csv.DictWriter(table, list(Outcome.__dataclass_fields__), lineterminator="\n")
         writer.writeheader()
-        for outcome in outcomes(range(asked.first, asked.first + asked.count), asked.mistakes):
+        seeds = range(asked.first, asked.first + asked.count)
+        for outcome in outcomes(seeds, asked.mistakes, Path(cache)):
             found.append(outcome)
-            writer.writerow({**asdict(outcome), "reason": outcome.reason.splitlines()[-1:]})
+            reason = " ".join(outcome.reason.split())
+            writer.writerow({**asdict(outcome), "reason": reason[-600:]})
+            table.flush()
             if outcome.disagreement:
                 print(f"DISAGREEMENT {outcome}", flush=True)
     print(summary(found))

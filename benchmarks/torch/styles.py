@@ -1,7 +1,7 @@
 """Small training programs in the styles that people write, each beside its parallel version.
 
-They were written before any of them was run; docs/pytorch.md says what the first run said.  A program is
-a function of `job` (`shardproof.torch.Job`); `PROGRAMS` has both sides of each.
+They were written before any of them was run; docs/pytorch.md says what the first run said.  A
+program is a function of `job` (`shardproof.torch.Job`); `PROGRAMS` has both sides of each.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ and its obligation is stated at one of them.  Where the members are one claim, m
 enough; otherwise every member is looked at.  Where an operator joins a family, what each member
 gets is looked at in the same way; what is scattered over a small family is written out, member by
 member.
+
+On purpose a second text of `engine.obligations.obligation.points`: the two are never merged.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from shardproof.checker.obligations.moves import attribute_axes, is_even
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.cone import cone
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.members import concrete
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, every
 from shardproof.engine.plan.ir import Attr
-from shardproof.engine.small_model.grid import concrete
 
 #: Members of a scattered family up to which all are written out as ranks of their own.  Beyond,
 #: what the obligation itself states decides (`engine.obligations.obligation.points`).

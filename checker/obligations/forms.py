@@ -5,15 +5,17 @@ claims whose forms are equal are rebuilt once.  The form holds everything that
 `engine.obligations.obligation` reads of a claim, as it is, except that nodes are numbered in the
 order in which the claim mentions them: no interval is moved, no attribute dropped but the ranks of
 a group.
+
+On purpose a second text of what `partition.templates.keys` does: the two are never merged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from shardproof.engine.claims.cone import Cone, cone
-from shardproof.engine.lineage.lineage import PAYLOAD, Lineage, NodeTable
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.plan.ir import Attr, Group
 
@@ -62,23 +64,7 @@ class _Names:
         seen = (how, node.kind, node.extents, node.coordinates)
         if number not in here.defined:
             return seen
-        kinds = PAYLOAD.get(node.kind, ())
-        return (
-            *seen,
-            *(
-                self._renamed(kinds[i] if i < len(kinds) else "value", item)
-                for i, item in enumerate(node.payload)
-            ),
-        )
-
-    def _renamed(self, kind: str, item: Any) -> object:
-        if kind == "node":
-            return self(item)
-        if kind == "operand":
-            return (self(item.node), item.atoms, item.fixed)
-        if kind == "operands":
-            return tuple(self._renamed("operand", operand) for operand in item)
-        return item
+        return (*seen, node.definition.rename(self))
 
 
 def _attributes(attrs: Mapping[str, Attr]) -> tuple[object, ...]:

@@ -6,18 +6,33 @@ member at another one with the entries of every node renamed, and one of them st
 vectors of what is claimed are carried down through the definitions; a partial sum moves the range
 that it sums.  Whatever does not fit (a node with two vectors, a moving mask or attribute, a sum
 that occurs in full as well) makes the family uneven.
+
+On purpose a second text of `engine.claims.symmetry`: the two are never merged.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.cone import Cone, operand_nodes
 from shardproof.engine.lineage.blocks import Block
-from shardproof.engine.lineage.lineage import BROADCAST, NodeTable, Operand, Term
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    Combine,
+    Einsum,
+    Expression,
+    Most,
+    One,
+    Onehot,
+    Operand,
+    Restrict,
+    Select,
+    Unary,
+)
+from shardproof.engine.lineage.lineage import BROADCAST, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.plan.ir import Attr
 
@@ -90,37 +105,27 @@ class _Moves:
 
     def definition(self, number: int, vector: Vector) -> None:
         """Carry the vector of a node down to what it is defined by."""
-        node = self.nodes[number]
-        payload: tuple[Any, ...] = node.payload
-        match node.kind:
-            case "one":
+        match self.nodes[number].definition:
+            case One():
                 pass
-            case "unary" | "onehot":
-                self.elementwise(node.kind, payload, vector)
-            case "block":
-                self.block(payload[0], payload[1], vector)
-            case "einsum":
-                self.operands(number, payload[0], payload[1], vector)
-            case "combine":
-                self.operands(number, payload[1], payload[2], vector)
-            case "amax":
-                self.operands(number, (payload[1],), payload[2], vector)
-            case "select":
+            case Unary(node=operand):
+                self.node(operand, vector)
+            case Onehot(node=operand):
+                if vector[-1]:  # a class is read by its number
+                    raise Uneven
+                self.node(operand, vector[:-1])
+            case Restrict(node=operand, blocks=blocks):
+                self.block(operand, blocks, vector)
+            case Einsum() | Combine() | Most() | Amax() as read:
+                self.operands(number, read.reads(), read.outputs, vector)
+            case Select() as choice:
                 if vector[-1]:  # each of the chosen is a function of its own
                     raise Uneven
-                self.operands(number, (payload[1],), payload[4], vector[:-1])
-            case _:
+                self.operands(number, choice.reads(), choice.outputs, vector[:-1])
+            case other:
                 if any(vector):
                     raise Uneven
-                self.still(number)
-
-    def elementwise(self, kind: str, payload: tuple[Any, ...], vector: Vector) -> None:
-        if kind == "unary":
-            self.node(payload[2], vector)
-            return
-        if vector[-1]:  # a class is read by its number
-            raise Uneven
-        self.node(payload[1], vector[:-1])
+                self.still(other)
 
     def block(self, operand: int, blocks: Sequence[Block], vector: Vector) -> None:
         """Moved, what is left must be what was left: one interval of the whole axis."""
@@ -130,14 +135,10 @@ class _Moves:
                 raise Uneven
         self.node(operand, vector)
 
-    def still(self, number: int) -> None:
+    def still(self, definition: Expression) -> None:
         """A definition that does not move: nothing below it may."""
-        for kind, item in self.nodes[number].payload_items():
-            for operand in item if kind == "operands" else (item,):
-                if kind in ("operand", "operands"):
-                    self.node(operand.node, (0,) * len(self.nodes[operand.node].extents))
-                elif kind == "node":
-                    self.node(operand, (0,) * len(self.nodes[operand].extents))
+        for operand in definition.children():
+            self.node(operand, (0,) * len(self.nodes[operand].extents))
 
     def operands(
         self, number: int, operands: Sequence[Operand], outputs: Sequence[int], vector: Vector

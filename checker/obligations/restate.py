@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Final
 
+from shardproof.checker.obligations.defined import Defined
 from shardproof.checker.obligations.families import members
 from shardproof.checker.obligations.forms import form
 from shardproof.checker.result import Problems
@@ -12,7 +15,8 @@ from shardproof.checker.values.sides import UNCLAIMED, Side
 from shardproof.engine.algebra.terms import Term
 from shardproof.engine.claims.cone import cone
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.lineage.lineage import NodeTable
+from shardproof.engine.lineage.expressions import Unary
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.ops.primitives import is_partial
 from shardproof.engine.records.run import TemplateRecord
@@ -21,15 +25,12 @@ from shardproof.solvers import Query
 #: By how many definitions a solved obligation may have been widened.
 MOST_WIDENED = 3
 
-_STATING_ERRORS = (
-    Unsupported,
-    ShapeMismatch,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    AssertionError,
-    RecursionError,
-)
+_LOG: Final = logging.getLogger(__name__)
+
+#: What says that a claim has no obligation.
+_FORESEEN = (Unsupported, ShapeMismatch)
+#: What else keeps it from being stated: a run that was tampered with, or a fault of ours.
+_UNFORESEEN = (ValueError, LookupError, ArithmeticError, AssertionError, RecursionError)
 
 Texts = tuple[str, str]
 
@@ -39,6 +40,8 @@ class Rebuilder:
     the families that a claim stands for; with a place for messages.  ``needed``: templates that a
     live row rests on, likewise.  ``partial``: for an operand of a partial function, the texts of
     which one has to hold (it is an operand that the claimed values have as well), with a message.
+    ``unforeseen``: how often an obligation could not be stated for a reason that no rule has.
+
     ``part``: (k, n) looks at the templates whose number is k modulo n only, and at all their rows.
     """
 
@@ -64,10 +67,11 @@ class Rebuilder:
         self.partial: dict[tuple[Texts, ...], str] = {}
         self.matched: set[int] = set()
         self.rebuilt = 0
+        self.unforeseen = 0
 
-    def side(self, side: Side, defined: frozenset[int] | None) -> None:
-        """Rebuild all claims of a side.  ``defined``: nodes with partial functions that are known
-        to be defined (None: this is the side that defines them)."""
+    def side(self, side: Side, defined: Defined | None) -> None:
+        """Rebuild all claims of a side.  ``defined``: what partial functions are known to be
+        defined of (None: this is the side that defines them)."""
         for number, stage in sorted(side.stages.items()):
             if stage.template < 0 or side.unrolled.rows[number].kind in UNCLAIMED:
                 continue
@@ -85,18 +89,25 @@ class Rebuilder:
                 continue
             try:
                 self.claim(claim, stage.template, where, defined if live else None)
-            except _STATING_ERRORS as error:
+            except _FORESEEN as error:
+                self.problems.add("unproved", f"{where}: its obligation cannot be stated: {error}")
+            except _UNFORESEEN as error:
+                self._unforeseen(error)
+                name = type(error).__name__
                 self.problems.add(
                     "unproved",
-                    f"{where}: its obligation cannot be stated: {error or type(error).__name__}",
+                    f"{where}: its obligation cannot be stated: {f'{name}: {error}'.rstrip(': ')}",
                 )
 
-    def claim(
-        self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
-    ) -> None:
+    def _unforeseen(self, error: Exception) -> None:
+        """Count what no rule foresees, and log where it came from."""
+        self.unforeseen += 1
+        _LOG.info("an obligation cannot be stated", exc_info=error)
+
+    def claim(self, claim: Claim, template: int, where: str, defined: Defined | None) -> None:
         if defined is not None:
             self._nodes(claim, where, defined)
-        key = (form(self.nodes, claim), defined is None)
+        key = (form(self.nodes, claim), defined is None or defined.operand(claim))
         if not self.thorough and self.known.get(key) == template:
             return
         self._follow(claim)
@@ -109,9 +120,7 @@ class Rebuilder:
             self.known[key] = template
         self._members(claim, widened, where, self.texts[template])
 
-    def _moved(
-        self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
-    ) -> None:
+    def _moved(self, claim: Claim, template: int, where: str, defined: Defined | None) -> None:
         """A claim whose text is not its template's: it may be the template's claim, moved to where
         it is represented otherwise, and is solved by itself; but no other template's text."""
         obligation = self._build(claim)
@@ -159,15 +168,17 @@ class Rebuilder:
                 raise Unsupported(f"node {number} is another value at every {sorted(held)}")
 
     def _rebuild(
-        self, claim: Claim, template: int, where: str, defined: frozenset[int] | None
+        self, claim: Claim, template: int, where: str, defined: Defined | None
     ) -> int | None:
         """By how many definitions the stored obligation is widened (None: it is another one)."""
         for widened in range(MOST_WIDENED + 1):
             try:
                 obligation = self._build(claim, widened)
-            except _STATING_ERRORS:
+            except (*_FORESEEN, *_UNFORESEEN) as error:
                 if not widened:
                     raise
+                if not isinstance(error, _FORESEEN):
+                    self._unforeseen(error)
                 return None
             self.rebuilt += 1
             if _texts(obligation.goals) == self.texts[template]:
@@ -180,11 +191,14 @@ class Rebuilder:
         return build(self.nodes, claim, widened=widened, more=self.more)
 
     def _definedness(
-        self, claim: Claim, obligation: Obligation, where: str, defined: frozenset[int]
+        self, claim: Claim, obligation: Obligation, where: str, defined: Defined
     ) -> None:
-        """What the operator divides by or takes roots of, the claimed values must as well."""
+        """What the operator divides by or takes roots of, the claimed values must as well, unless
+        it is known to be in the domain."""
+        if defined.operand(claim):
+            return
         claimed = _partial(b for _, b in obligation.goals)
-        for term in _partial(a for a, _ in obligation.goals) - claimed:
+        for term in sorted(obligation.taken - claimed, key=lambda t: t.uid):
             same = tuple(
                 dict.fromkeys(
                     _equal(term.args[0], other.args[0])
@@ -197,17 +211,17 @@ class Rebuilder:
                 f"{where} takes {term.name} of a value that the single device does not take it of",
             )
 
-    def _nodes(self, claim: Claim, where: str, defined: frozenset[int]) -> None:
+    def _nodes(self, claim: Claim, where: str, defined: Defined) -> None:
         """The nodes that a claim defines by a partial function are those of the single device; this
         is about particular nodes, so that no other claim of its form says it for this one."""
         inputs = [x for x in claim.inputs if x is not None]
         here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
-        for number in sorted(here.defined - defined):
-            node = self.nodes[number]
-            if node.kind == "unary" and is_partial(str(node.payload[0])):
+        for number in sorted(here.defined - defined.nodes):
+            definition = self.nodes[number].definition
+            if isinstance(definition, Unary) and not defined.node(number):
                 self.problems.add(
                     "definedness",
-                    f"{where} takes {node.payload[0]} of a value that the single "
+                    f"{where} takes {definition.function} of a value that the single "
                     "device does not compute",
                 )
 
@@ -252,18 +266,5 @@ def single_values(side: Side, nodes: NodeTable) -> frozenset[int]:
         number = todo.pop()
         if number not in found:
             found.add(number)
-            todo += read_by(nodes, number)
+            todo += nodes[number].definition.children()
     return frozenset(found)
-
-
-def read_by(nodes: NodeTable, number: int) -> list[int]:
-    """The nodes that a definition names."""
-    result: list[int] = []
-    for kind, item in nodes[number].payload_items():
-        if kind == "node":
-            result.append(item)
-        elif kind == "operand":
-            result.append(item.node)
-        elif kind == "operands":
-            result += [operand.node for operand in item]
-    return result

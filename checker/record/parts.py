@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from shardproof.checker.result import CheckResult
 
 #: Counts of which every part has a share; of the others all parts say the same.
-SHARED = ("rebuilt", "members", "solved")
+SHARED = ("rebuilt", "unforeseen", "members", "solved")
 
 
 def joined(parts: Sequence[CheckResult]) -> CheckResult:

@@ -13,7 +13,9 @@ from fractions import Fraction
 from shardproof.checker.result import Problems
 from shardproof.checker.values.sides import Side
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
-from shardproof.engine.lineage.lineage import Atom, Dim, Layout, Lineage, NodeTable, Term
+from shardproof.engine.lineage.expressions import Input
+from shardproof.engine.lineage.lineage import Atom, Dim, Layout, Lineage, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.plan.ir import MICROBATCH
 from shardproof.engine.schedule.instances import Row
 
@@ -114,7 +116,7 @@ class Assumptions:
             )
 
     def view(self, name: str, shape: Shape, offset: tuple[Affine, ...]) -> Lineage | None:
-        node, full = self.nodes.find("input", (name,)), self.inputs.shape(name)
+        node, full = self.nodes.find(Input(name)), self.inputs.shape(name)
         return None if node is None or full is None else box(node, full, shape, offset)
 
     def shard(self, number: int, row: Row) -> None:
@@ -172,7 +174,7 @@ class Assumptions:
 
     def seed(self, number: int, row: Row) -> None:
         shape = self.side.unrolled.tensors[row.outputs[0]].shape
-        node = self.nodes.find("input", (SEED,))
+        node = self.nodes.find(Input(SEED))
         if node is None or any(n != 1 for n in shape):
             self.expect(number, row.outputs[0], None)
             return

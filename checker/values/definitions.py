@@ -5,16 +5,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import assert_never
 
 from shardproof.checker.result import Problems
 from shardproof.checker.values.assumptions import Inputs
 from shardproof.checker.values.ranges import IllFormed, bounds
 from shardproof.checker.values.views import ViewChecker
 from shardproof.engine.lineage.blocks import Block
-from shardproof.engine.lineage.lineage import ABSOLUTE, Node, NodeTable, Operand
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    AtCoordinate,
+    Causal,
+    Combine,
+    Constant,
+    Einsum,
+    Input,
+    Labelled,
+    Local,
+    Maximum,
+    Most,
+    One,
+    Onehot,
+    Operand,
+    Order,
+    OverRanks,
+    Piece,
+    Restrict,
+    Select,
+    Stack,
+    Unary,
+)
+from shardproof.engine.lineage.lineage import ABSOLUTE
 from shardproof.engine.lineage.lineage import Term as View
-from shardproof.engine.ops.primitives import CONSTANTS, Selection, known_function
+from shardproof.engine.lineage.nodes import Node, NodeTable
+from shardproof.engine.ops.primitives import CONSTANTS, known_function
 
 Extents = tuple[int, ...]
 Coordinates = frozenset[str]
@@ -48,32 +72,35 @@ class DefinitionChecker:
     def meaning(self, number: int, node: Node) -> tuple[Extents, Coordinates]:
         """Extents and coordinates that follow from a definition; raises `IllFormed`."""
         none: Coordinates = frozenset()
-        match node.kind, node.payload:
-            case "one", ():
+        match node.definition:
+            case One():
                 return (), none
-            case "input", (str(name),):
+            case Input(name=name):
                 full = self.inputs.shape(name)
                 if full is None:
                     raise IllFormed(f"the plan has no input {name}")
                 return tuple(n for n in full if n != 1), none
-            case "constant", (str(name),):
+            case Constant(name=name):
                 if name not in CONSTANTS:
                     raise IllFormed(f"there is no constant {name}")
                 table = CONSTANTS[name]
                 return (len(table), len(table[0]), len(table[0][0])), none
-            case (("causal" | "order"), ()):
+            case Causal() | Order():
                 return (ABSOLUTE, ABSOLUTE), none
-            case "unary", (str(function), Fraction(), int(operand)):
+            case Unary(function=function, node=operand):
                 if not self._known(function):
                     raise IllFormed(f"there is no function {function}")
                 held = self.earlier(number, operand)
                 return held.extents, held.coordinates
-            case "block", (int(operand), tuple(blocks)):
+            case Restrict(node=operand, blocks=blocks):
                 return self.block(number, operand, blocks)
-            case "onehot", (Fraction(), int(operand)):
+            case Onehot(node=operand):
                 held = self.earlier(number, operand)
                 return (*held.extents, ABSOLUTE), held.coordinates
-        return self.product(number, node)
+            case Einsum() | Combine() | Most() | Amax() | Select() as read:
+                return self.product(number, read)
+            case local:
+                return self.local(number, node, local)
 
     def block(
         self, number: int, operand: int, blocks: Sequence[Block]
@@ -105,39 +132,42 @@ class DefinitionChecker:
             extents[axis] = left * (full // extent) if extent else left
         return tuple(extents), held.coordinates
 
-    def product(self, number: int, node: Node) -> tuple[Extents, Coordinates]:
+    def product(self, number: int, definition: Labelled) -> tuple[Extents, Coordinates]:
         """Definitions that read operands by labels."""
-        match node.kind, node.payload:
-            case "einsum", (tuple(operands), tuple(outputs)):
+        match definition:
+            case Einsum(operands=operands, outputs=outputs):
                 return self.multilinear(number, operands, outputs)
-            case "combine", (tuple(factors), tuple(operands), tuple(outputs)):
+            case (
+                Combine(factors=factors, operands=operands, outputs=outputs)
+                | Most(factors=factors, operands=operands, outputs=outputs)
+            ):
                 if len(factors) != len(operands):
                     raise IllFormed(f"{len(factors)} factors of {len(operands)} operands")
                 return self.multilinear(number, operands, outputs, reduces=False)
-            case "amax", (int(sign), Operand() as operand, tuple(outputs)):
+            case Amax(sign=sign, operand=operand, outputs=outputs):
                 if sign not in (1, -1):
                     raise IllFormed(f"sign {sign}")
                 return self.multilinear(number, (operand,), outputs)
-            case "select", (Fraction(), Operand() as operand, int(row), Selection() as s, tuple(o)):
-                return self.choice(number, operand, row, s, o)
-        return self.local(number, node)
+            case Select():
+                return self.choice(number, definition)
+            case other:
+                assert_never(other)
 
-    def local(self, number: int, node: Node) -> tuple[Extents, Coordinates]:
+    def local(self, number: int, node: Node, definition: Local) -> tuple[Extents, Coordinates]:
         """Tensors that only the parallel program has: they are symbols wherever they occur."""
-        match node.kind, node.payload:
-            case "over", (str(axis), int(), str(), int(operand)):
+        match definition:
+            case OverRanks(axis=axis, node=operand):
                 held = self.earlier(number, operand)
                 return held.extents, held.coordinates - {axis}
-            case "at", (str(axis), int(position), int(operand)):
+            case AtCoordinate(axis=axis, position=position, node=operand):
                 held = self.earlier(number, operand)
                 if not 0 <= position < self.mesh.get(axis, 0):
                     raise IllFormed(f"coordinate {position} of {axis}")
                 return held.extents, held.coordinates - {axis}
-            case (("piece" | "maximum"), (tuple(terms),)):
+            case Piece(terms=terms) | Maximum(terms=terms) | Stack(terms=terms):
                 return node.extents, self.pieces(number, node, terms)
-            case "stack", (int(), tuple(terms)):
-                return node.extents, self.pieces(number, node, terms)
-        raise IllFormed("a definition of the wrong parts")
+            case other:
+                assert_never(other)
 
     def pieces(self, number: int, node: Node, terms: Sequence[View]) -> Coordinates:
         if any(n < 2 for n in node.extents):
@@ -165,34 +195,26 @@ class DefinitionChecker:
             raise IllFormed(f"is defined by node {operand}, which is not before it")
         return self.nodes[operand]
 
-    def choice(
-        self,
-        number: int,
-        operand: Operand,
-        row: int,
-        selection: Selection,
-        outputs: tuple[Any, ...],
-    ) -> tuple[Extents, Coordinates]:
+    def choice(self, number: int, choice: Select) -> tuple[Extents, Coordinates]:
         labels: dict[int, int] = {}
-        coordinates = self.operand(number, operand, labels)
+        coordinates = self.operand(number, choice.operand, labels)
+        row, topk = choice.row, choice.selection.topk
         kept = tuple(sorted(label for label in labels if label != row))
-        if row not in labels or kept != outputs or not 1 <= selection.topk <= labels[row]:
+        if row not in labels or kept != choice.outputs or not 1 <= topk <= labels[row]:
             raise IllFormed(f"chooses along label {row} of labels {sorted(labels)}")
-        return (*(labels[x] for x in kept), selection.topk), coordinates
+        return (*(labels[x] for x in kept), topk), coordinates
 
     def multilinear(
         self,
         number: int,
-        operands: Sequence[Any],
-        outputs: tuple[Any, ...],
+        operands: Sequence[Operand],
+        outputs: tuple[int, ...],
         *,
         reduces: bool = True,
     ) -> tuple[Extents, Coordinates]:
         labels: dict[int, int] = {}
         coordinates: Coordinates = frozenset()
         for operand in operands:
-            if not isinstance(operand, Operand):
-                raise IllFormed("a definition of the wrong parts")
             coordinates |= self.operand(number, operand, labels)
         if list(outputs) != sorted(set(outputs)) or not labels.keys() >= set(outputs):
             raise IllFormed(f"output labels {list(outputs)} of labels {sorted(labels)}")

@@ -10,18 +10,10 @@ from shardproof.checker.result import Problems
 from shardproof.checker.values.ranges import IllFormed, bounds, nested
 from shardproof.checker.values.sides import Side
 from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.lineage.expressions import Amax, Einsum, Operand
 from shardproof.engine.lineage.layout import constant_atom
-from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
-    BROADCAST,
-    Dim,
-    Lineage,
-    Node,
-    NodeTable,
-    Operand,
-    Part,
-    Term,
-)
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Dim, Lineage, Part, Term
+from shardproof.engine.lineage.nodes import Node, NodeTable
 from shardproof.engine.plan.ir import MICROBATCH
 
 #: Which reductions a partial result may be of, by the kind of its node.
@@ -100,6 +92,7 @@ class ViewChecker:
         """How many positions of each dimension the places of a term leave: each place takes whole
         periods of the one inside it."""
         sizes = list(shape)
+        taken = [1] * len(shape)
         held = [(p.dim, p.extent) for p in term.places]
         if held != sorted(set(held)):
             raise IllFormed("places that are not in order, or of one period")
@@ -113,8 +106,9 @@ class ViewChecker:
             if size == extent or extent % period or start % period or size % period:
                 raise IllFormed(f"a place [{start}, +{size}) of periods of {period}")
             inside[dim] = extent
-            sizes[dim] = sizes[dim] // extent * size
-        return sizes
+            sizes[dim] *= size
+            taken[dim] *= extent
+        return [size // extent for size, extent in zip(sizes, taken, strict=True)]
 
     @staticmethod
     def interval(start: Affine, size: int, extent: int, mesh: Mapping[str, int]) -> None:
@@ -139,12 +133,10 @@ class ViewChecker:
             return self._reduced[number]
         token = self.nodes.tokens[number]
         node = self.nodes[token.node]
-        if _REDUCES[token.kind] != node.kind:
+        definition = node.definition
+        if not isinstance(definition, Einsum | Amax) or _REDUCES[token.kind] != definition.kind:
             raise IllFormed(f"a partial {token.kind} of a node of kind {node.kind}")
-        operands = node.payload[0] if node.kind == "einsum" else (node.payload[1],)
-        outputs = node.payload[-1]
-        assert isinstance(operands, tuple)
-        assert isinstance(outputs, tuple)
+        operands, outputs = definition.reads(), definition.outputs
         if token.kind == "via":
             inner = self.nodes.tokens[token.inner]
             if token.where >= len(operands) or operands[token.where].node != inner.node:

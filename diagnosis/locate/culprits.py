@@ -7,11 +7,11 @@ counterpart's result, although nothing that it reads is already wrong, is where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
-from functools import lru_cache
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 from shardproof.engine.claims.claim import SUMS
 from shardproof.engine.findings import Finding
@@ -30,6 +30,11 @@ _OF_SHARDS: Final = PLACES | {"start", "size"}
 #: What is wrong with a sum over positions that are not next to one another.
 GAPS: Final = "what it adds up has gaps that nothing fills"
 
+#: What is wrong with a mean over a part of the positions.
+AVERAGED: Final = (
+    "its result is the mean over a part of what the single-device operator takes it over"
+)
+
 #: Kinds of rows that put parts side by side.
 JOINS: Final = frozenset({"all_gather", "all_to_all"})
 
@@ -40,13 +45,28 @@ FEW: Final = 4
 OWN = "single-device gradient"
 
 
+#: What a fault is likely to be, as findings name it; empty where that cannot be said.
+Kind: TypeAlias = Literal["missing reduction", "wrong scale", ""]
+
+
+class Fault(NamedTuple):
+    """What is wrong with a row's own doing: in words, and what that makes likely; ``factor``: it is
+    what it should be but for that."""
+
+    words: str
+    kind: Kind = ""
+    factor: Fraction | None = None
+
+
 class Culprit(NamedTuple):
     """``rows``: of the parallel side, one per program that has the fault; ``counterpart``: the
-    aligned row of the single-device side (-1: none); ``cause``: what is wrong, in words."""
+    aligned row of the single-device side (-1: none); ``cause``: what is wrong, in words; ``kind``:
+    what that makes likely."""
 
     rows: tuple[int, ...]
     counterpart: int
     cause: str
+    kind: Kind = ""
 
 
 def essence(lineage: Lineage | None) -> Essence | None:
@@ -55,41 +75,83 @@ def essence(lineage: Lineage | None) -> Essence | None:
     return frozenset((t.factor, t.node) for t in lineage.terms)
 
 
-@lru_cache(maxsize=2)
-def culprits(result: Partition) -> list[Culprit]:
+#: A partition is asked about again and again, and is not changed once it is made; what is known of
+#: it is forgotten with it.
+_KNOWN: WeakKeyDictionary[Partition, tuple[Culprit, ...]] = WeakKeyDictionary()
+
+
+def culprits(result: Partition) -> tuple[Culprit, ...]:
     """Where faults begin, in the order of the program; the same operator on several ranks is one
-    culprit.  A partition is asked about again and again, and does not change."""
-    side = result.parallel
-    wrong: set[int] = set()
-    found: dict[tuple[object, ...], list[int]] = {}
-    about: dict[tuple[object, ...], tuple[int, str]] = {}
+    culprit."""
+    known = _KNOWN.get(result)
+    if known is None:
+        known = _KNOWN[result] = _culprits(result)
+    return known
+
+
+def _culprits(result: Partition) -> tuple[Culprit, ...]:
+    """Where faults begin.  The factor of a local mean, and of its gradients, is made up for later
+    by averaging over replicas, where some conclusion holds: it is then looked at only where there
+    is no other culprit."""
     aligned = counterparts(result, loosely=True)
+    rows = result.parallel.unrolled.rows
+    faults = [_fault(result, row, aligned[number]) for number, row in enumerate(rows)]
+    some = any(c.holds and c.value >= 0 and c.kind != OWN for c in result.conclusions)
+    means = {fault.factor for fault in faults if fault and some and fault.words == AVERAGED}
+    found = _begin(result, aligned, faults, means)
+    return found or (_begin(result, aligned, faults, set()) if means else ())
+
+
+def _begin(
+    result: Partition,
+    aligned: Sequence[int],
+    faults: Sequence[Fault | None],
+    means: Collection[Fraction | None],
+) -> tuple[Culprit, ...]:
+    """Where faults begin, but for the factors ``means`` of values that no failing conclusion is
+    about, in the order of the program."""
+    wrong: set[int] = set()
+    ends = _ends(result, aligned)
+    found: dict[tuple[object, ...], list[int]] = {}
+    about: dict[tuple[object, ...], tuple[int, str, Kind]] = {}
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
-    for number, row in enumerate(side.unrolled.rows):
-        counterpart = aligned[number]
+    for number, row in enumerate(result.parallel.unrolled.rows):
         tainted = any(v in wrong for v in row.inputs)
-        cause = "" if tainted else _fault(result, row, counterpart) or _gap(result, row, gaps)
-        if cause or tainted:
+        fault = None if tainted else faults[number] or _gap(result, row, gaps)
+        if fault and fault.factor in means and ends.isdisjoint(row.outputs):
+            continue
+        if fault or tainted:
             wrong.update(row.outputs)
-        if cause:
-            key = (counterpart if counterpart >= 0 else (row.kind, row.source), cause)
+        if fault:
+            counterpart = aligned[number]
+            key = (counterpart if counterpart >= 0 else (row.kind, row.source), fault.words)
             found.setdefault(key, []).append(number)
-            about[key] = (counterpart, cause)
-    return [Culprit(tuple(rows), *about[key]) for key, rows in found.items()]
+            about[key] = (counterpart, fault.words, fault.kind)
+    return tuple(Culprit(tuple(rows), *about[key]) for key, rows in found.items())
 
 
-def _fault(result: Partition, row: Row, counterpart: int) -> str:
-    """What is wrong with a row's own doing ("" if nothing can be said)."""
+def _ends(result: Partition, aligned: Sequence[int]) -> set[int]:
+    """Values that failing conclusions are about, and those that become them through rows that the
+    single device does not have (a copy, an accumulation)."""
+    ends = {c.value for c in result.conclusions if not c.holds}
+    for number, row in reversed(list(enumerate(result.parallel.unrolled.rows))):
+        if aligned[number] < 0 and not ends.isdisjoint(row.outputs):
+            ends.update(row.inputs)
+    return ends
+
+
+def _fault(result: Partition, row: Row, counterpart: int) -> Fault | None:
+    """What is wrong with a row's own doing, if anything can be said."""
     outputs = [result.parallel.lineages[v] for v in row.outputs]
     if any(x is None for x in outputs):
-        return ""
+        return None
     if counterpart >= 0:
         expected = result.single.unrolled.rows[counterpart]
         for mine, theirs in zip(row.outputs, expected.outputs, strict=False):
             a, b = essence(result.parallel.lineages[mine]), essence(result.single.lineages[theirs])
             if a != b:
-                return _cause(result, row, a, b)
-        return ""
+                return _difference(result, row, a, b)
+        return _diagonal(result, row)
     new = [
         t.node for x in outputs if x is not None for t in x.terms if t.node >= result.reference_size
     ]
@@ -101,20 +163,36 @@ def _fault(result: Partition, row: Row, counterpart: int) -> str:
         if t.node >= result.reference_size
     ]
     if new and not old:
-        return _partial_input(result, row) or "its result is no part of any single-device value"
+        strange = Fault("its result is no part of any single-device value")
+        return _partial_input(result, row) or strange
     return _scrambled(result, row)
 
 
-def _scrambled(result: Partition, row: Row) -> str:
-    """What is wrong with a row that joins parts ("" if nothing is): parts of one value that lie
-    side by side are no part of it in this order."""
+def _diagonal(result: Partition, row: Row) -> Fault | None:
+    """What is wrong with a product of partial sums: over ranks that each have the same part of two
+    sums, no reduction makes it the product of the sums."""
+
+    def twice(values: Iterable[int]) -> bool:
+        for term in (t for v in values if v >= 0 for t in _terms(result, v)):
+            axes = [(axis, part.token) for part in term.parts for axis, _ in part.start.terms]
+            if len({axis for axis, _ in set(axes)}) < len(set(axes)):
+                return True
+        return False
+
+    return _partial_input(result, row) if twice(row.outputs) and not twice(row.inputs) else None
+
+
+def _scrambled(result: Partition, row: Row) -> Fault | None:
+    """What is wrong with a row that joins parts: parts of one value that lie side by side are no
+    part of it in this order."""
     if row.kind not in JOINS or any(t.places for v in row.inputs for t in _terms(result, v)):
-        return ""
+        return None
     for value in row.outputs:
         placed = [(t.factor, t.node) for t in _terms(result, value) if t.places]
         if len(set(placed)) < len(placed):
-            return "it joins parts of one value in another order than the single device has them"
-    return ""
+            other = "it joins parts of one value in another order than the single device has them"
+            return Fault(other)
+    return None
 
 
 def _ranges(result: Partition, values: Iterable[int]) -> set[tuple[int, int]]:
@@ -124,12 +202,12 @@ def _ranges(result: Partition, values: Iterable[int]) -> set[tuple[int, int]]:
     }
 
 
-def _gap(result: Partition, row: Row, gaps: set[tuple[int, int]]) -> str:
+def _gap(result: Partition, row: Row, gaps: set[tuple[int, int]]) -> Fault | None:
     """What is wrong with a sum over positions with gaps that are still there where a conclusion
-    fails ("" if nothing is)."""
+    fails."""
     if row.kind in SUMS and (_ranges(result, row.outputs) - _ranges(result, row.inputs)) & gaps:
-        return GAPS
-    return ""
+        return Fault(GAPS)
+    return None
 
 
 def _terms(result: Partition, value: int) -> tuple[Term, ...]:
@@ -147,21 +225,33 @@ def shown(value: object) -> str:
     return times(value) if isinstance(value, Fraction) else str(value)
 
 
-def _partial_input(result: Partition, row: Row) -> str:
-    """What is wrong with a row that reads a partial sum ("" if it does not)."""
+def _partial_input(result: Partition, row: Row) -> Fault | None:
+    """What is wrong with a row that reads a partial sum."""
     for v in row.inputs:
         if v >= 0 and any(t.parts for t in _terms(result, v)):
             name = result.parallel.unrolled.tensors[v].name
-            return f"its input {name} is still a partial sum: a reduction before it is missing"
-    return ""
+            words = f"its input {name} is still a partial sum: a reduction before it is missing"
+            return Fault(words, "missing reduction")
+    return None
 
 
-def _cause(result: Partition, row: Row, mine: Essence | None, theirs: Essence | None) -> str:
+def _difference(result: Partition, row: Row, mine: Essence | None, theirs: Essence | None) -> Fault:
+    """What is wrong with a result that is no view of what the single device has there."""
     if mine is not None and theirs is not None and len(mine) == len(theirs) == 1:
         (a, m), (b, n) = *mine, *theirs
+        if m == n and b and any(_averaged(result, v, a / b) for v in row.outputs):
+            return Fault(AVERAGED, "missing reduction", a / b)
         if m == n and b:
-            return f"its result is {times(a / b)} times the single-device operator's"
-    return _partial_input(result, row) or "its result is not the single-device operator's"
+            words = f"its result is {times(a / b)} times the single-device operator's"
+            return Fault(words, "wrong scale", a / b)
+    return _partial_input(result, row) or Fault("its result is not the single-device operator's")
+
+
+def _averaged(result: Partition, value: int, factor: Fraction) -> bool:
+    """Whether a value is a sum over part of the positions, times ``factor``, which is what makes up
+    for the part: the mean over half of them is twice the half of the mean."""
+    parts = {p for t in _terms(result, value) for p in t.parts}
+    return bool(parts) and factor * prod(Fraction(p.size, p.extent) for p in parts) == 1
 
 
 def between(result: Partition, rows: Sequence[Row]) -> str:
@@ -210,7 +300,7 @@ def explain(result: Partition, culprit: Culprit) -> Finding:
         row.source.location or row.source.cell,
         ranks,
         microbatches,
-        cause=likely(culprit),
+        cause=culprit.kind,
         reference=reference(result, culprit),
         layers=(row.source.module,) if row.source.module else (),
         agreeing_ranks=tuple(rank for rank in right if rank not in ranks),
@@ -285,10 +375,3 @@ def reference(result: Partition, culprit: Culprit) -> str:
     ]
     with_constants = f" with {', '.join(constants)}" if constants else ""
     return f"{name}{f' ({place})' if place else ''}{with_constants}"
-
-
-def likely(culprit: Culprit) -> str:
-    """What a culprit's words make likely; empty where they do not."""
-    if "partial sum" in culprit.cause:
-        return "missing reduction"
-    return "wrong scale" if "times the single-device" in culprit.cause else ""

@@ -13,7 +13,8 @@ from typing import Final
 from shardproof.diagnosis.locate.culprits import Culprit, culprits
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import UNSUPPORTED
-from shardproof.engine.lineage.lineage import Lineage, NodeTable, Term
+from shardproof.engine.lineage.lineage import Lineage, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import wellformed
 from shardproof.engine.schedule.instances import Row, Unrolled

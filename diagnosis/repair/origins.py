@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 from shardproof.diagnosis.locate.culprits import Culprit
 from shardproof.diagnosis.repair.edits import Edit, Site, applied, op_at, peer, sites
-from shardproof.engine.lineage.lineage import Lineage, Token
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.nodes import Token
 from shardproof.engine.plan.collectives import COLLECTIVES, COPIES
 from shardproof.engine.plan.ir import Op, Plan
 from shardproof.engine.schedule.dataflow import flow, label

@@ -63,7 +63,7 @@ def builder() -> str:
 def commands() -> str:
     """What every command says of itself with ``--help``."""
     parts = ["# Commands", "", "What `shardproof COMMAND --help` prints.", ""]
-    top = click.Context(cli.main, info_name="shardproof", max_content_width=WIDTH)
+    top = cli.main.make_context("shardproof", [], resilient_parsing=True, max_content_width=WIDTH)
     for name in sorted(cli.main.commands):
         command = cli.main.commands[name]
         context = click.Context(command, info_name=name, parent=top, max_content_width=WIDTH)

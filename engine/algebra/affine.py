@@ -49,6 +49,7 @@ class Affine:
         return Affine(self.const // divisor, tuple((a, c // divisor) for a, c in self.terms))
 
     def coefficient(self, axis: str) -> int:
+        """What one step along ``axis`` adds."""
         for name, coefficient in self.terms:
             if name == axis:
                 return coefficient
@@ -81,6 +82,7 @@ class Affine:
 
     @property
     def axes(self) -> tuple[str, ...]:
+        """The coordinates that it depends on, sorted."""
         return tuple(axis for axis, _ in self.terms)
 
     def __str__(self) -> str:

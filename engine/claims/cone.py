@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.lineage import Lineage, NodeTable, Operand
+from shardproof.engine.lineage.expressions import Comparison, Einsum, Operand, Restrict, Unary
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.ops.laws import exponent_of
 
 #: Definitions that a claim may span before it is too large to state.
 MOST_NODES = 200
-
-
-#: Kinds of nodes that compare positions.
-COMPARES = frozenset({"causal", "order"})
 
 
 class Cone(NamedTuple):
@@ -27,26 +26,12 @@ class Cone(NamedTuple):
 
 def operands(nodes: NodeTable, number: int) -> tuple[Operand, ...]:
     """How a multilinear definition (or a maximum, or a choice) reads its operands."""
-    node = nodes[number]
-    if node.kind == "einsum":
-        return node.payload[0]  # type: ignore[return-value]
-    if node.kind == "combine":
-        return node.payload[1]  # type: ignore[return-value]
-    if node.kind in ("amax", "select"):
-        return (node.payload[1],)  # type: ignore[return-value]
-    return ()
+    return nodes[number].definition.reads()
 
 
-def operand_nodes(nodes: NodeTable, number: int) -> list[int]:
+def operand_nodes(nodes: NodeTable, number: int) -> tuple[int, ...]:
     """The nodes that a definition reads."""
-    node = nodes[number]
-    if node.kind == "unary":
-        return [node.payload[2]]  # type: ignore[list-item]
-    if node.kind == "onehot":
-        return [node.payload[1]]  # type: ignore[list-item]
-    if node.kind == "block":
-        return [node.payload[0]]  # type: ignore[list-item]
-    return [o.node for o in operands(nodes, number)]
+    return nodes[number].definition.children()
 
 
 def cone(
@@ -66,7 +51,7 @@ def cone(
     found = _cone(nodes, inputs, outputs, adds, widened)
     if adds or not any(term.parts for x in inputs for term in x.terms):
         return found
-    blocks = any(nodes[number].kind == "block" for number in found.defined)
+    blocks = any(isinstance(nodes[number].definition, Restrict) for number in found.defined)
     return _cone(nodes, inputs, outputs, True, widened) if blocks else found
 
 
@@ -100,7 +85,7 @@ def _cone(
     for _ in range(widened):
         inner = {o for n in opaque for o in operand_nodes(nodes, n)}
         leaves = {n for n in opaque if not operand_nodes(nodes, n)}
-        opaque = _unblocked(nodes, inner | leaves)
+        opaque = _unpowered(nodes, _unblocked(nodes, inner | leaves))
     masked = {n for n in opaque if nodes.is_masked(n)}
     for number in sorted(masked):
         opaque |= {o for o in operand_nodes(nodes, number) if not nodes.is_masked(o)}
@@ -115,23 +100,48 @@ def _cone(
 def _unblocked(nodes: NodeTable, numbers: set[int]) -> set[int]:
     """Nodes, where one is a block of another, that other one: its entries are no more free."""
     found = set(numbers)
-    while blocks := {n for n in found if nodes[n].kind == "block"}:
+    while blocks := {n for n in found if isinstance(nodes[n].definition, Restrict)}:
         found = (found - blocks) | {o for n in blocks for o in operand_nodes(nodes, n)}
     return found
 
 
+def _unpowered(nodes: NodeTable, numbers: set[int]) -> set[int]:
+    """Nodes, where one is a power or a product with powers in it, those that it is of: laws join
+    powers of one base."""
+    found = set(numbers)
+    while powers := {n for n in found if _has_power(nodes, n)}:
+        found = (found - powers) | {o for n in powers for o in operand_nodes(nodes, n)}
+    return found
+
+
+def _has_power(nodes: NodeTable, number: int) -> bool:
+    match nodes[number].definition:
+        case Unary(function=function):
+            return exponent_of(function) is not None
+        case Einsum(operands=reads, outputs=outputs):
+            labels = {label for o in reads for *_, label in o.atoms}
+            return labels <= set(outputs) and any(_has_power(nodes, o.node) for o in reads)
+    return False
+
+
 def compares(nodes: NodeTable, here: Cone) -> bool:
     """Whether a claim reads what compares positions."""
-    return any(nodes[number].kind in COMPARES for number in here.opaque | here.defined)
+    read = (nodes[number].definition for number in here.opaque | here.defined)
+    return any(isinstance(definition, Comparison) for definition in read)
 
 
-def decays(nodes: NodeTable, here: Cone) -> bool:
-    """Whether a claim reads an exponential with a negative factor, which another may be the inverse
-    of."""
-    read = (nodes[number] for number in here.opaque | here.defined)
-    return any(
-        node.kind == "unary" and node.payload[0] == "exp" and node.payload[1] < 0  # type: ignore[operator]
-        for node in read
+#: Operators that take a power of an operand: what they give may be known by a law.
+_POWERS: Final = frozenset({"div", "log", "pow", "reciprocal", "rsqrt", "sqrt"})
+
+
+def lawful(nodes: NodeTable, here: Cone, operator: str) -> bool:
+    """Whether a claim may need the laws of `engine.ops.laws`: it reads a power, or an exponential
+    with a negative factor, which another may be the inverse of."""
+    read = (nodes[number].definition for number in here.opaque | here.defined)
+    return operator in _POWERS or any(
+        isinstance(d, Unary)
+        and (exponent_of(d.function) is not None or (d.function == "exp" and d.factor < 0))
+        for d in read
     )
 
 

@@ -13,12 +13,24 @@ Distances are integers (along one coordinate), affine (between two claims) or co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.claims.cone import Cone, cone, operand_nodes, operands
 from shardproof.engine.lineage.blocks import Block, is_shift
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Operand, Part, Term
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    Combine,
+    Einsum,
+    Most,
+    Onehot,
+    Operand,
+    Restrict,
+    Select,
+    Unary,
+)
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Part, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import of_dim
 from shardproof.engine.plan.ir import Attr
 
@@ -27,13 +39,24 @@ class Uneven(Exception):
     """The claims are not one claim, moved."""
 
 
+#: Distances, and what is asked of two tuples of them: raises `Uneven` unless they are equal.
+Require: TypeAlias = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
+
+
+def require_equal(left: tuple[Any, ...], right: tuple[Any, ...]) -> None:
+    """Raise `Uneven` unless integers or affine distances are equal."""
+    if left != right:
+        raise Uneven
+
+
 class _Moves:
     """The vector of every node; ``parts``: how far the range of a partial reduction moves."""
 
-    def __init__(self, nodes: NodeTable, here: Cone, zero: Any) -> None:
+    def __init__(self, nodes: NodeTable, here: Cone, zero: Any, require: Require) -> None:
         self.nodes = nodes
         self.here = here
         self.zero = zero
+        self.require = require
         self.vectors: dict[int, tuple[Any, ...]] = {}
         self.parts: dict[tuple[int, int], Any] = {}
         self.complete: set[int] = set()
@@ -63,42 +86,43 @@ class _Moves:
             token = self.nodes.tokens[number]
             while token.kind == "via":
                 token = self.nodes.tokens[token.inner]
-            if self.parts.setdefault((token.node, token.where), distance) != distance:
-                raise Uneven
+            known = self.parts.setdefault((token.node, token.where), distance)
+            self.require((known,), (distance,))
+
+    def still(self, *distances: Any) -> None:
+        """Nothing moves by these distances."""
+        self.require(distances, (self.zero,) * len(distances))
 
     def node(self, number: int, vector: tuple[Any, ...]) -> None:
         known = self.vectors.get(number)
         if known is not None:
-            if known != vector:
-                raise Uneven
+            self.require(known, vector)
             return
         self.vectors[number] = vector
-        node = self.nodes[number]
         if number not in self.here.defined:
             return
-        payload: tuple[Any, ...] = node.payload
-        if node.kind == "unary":
-            self.node(payload[2], vector)
-        elif node.kind == "onehot":
-            if vector[-1] != self.zero:
-                raise Uneven  # a class is read by its number
-            self.node(payload[1], vector[:-1])
-        elif node.kind == "block":
-            self.block(payload[0], payload[1], vector)
-        elif reads := operands(self.nodes, number):
-            if node.kind == "select" and vector[-1] != self.zero:
-                raise Uneven  # each of the chosen is a function of its own
-            outputs = payload[-1]
-            self.operands(number, reads, outputs, vector[: len(outputs)])
-        elif any(step != self.zero for step in vector):
-            raise Uneven
+        match self.nodes[number].definition:
+            case Unary(node=operand):
+                self.node(operand, vector)
+            case Onehot(node=operand):
+                self.still(vector[-1])  # a class is read by its number
+                self.node(operand, vector[:-1])
+            case Restrict(node=operand, blocks=blocks):
+                self.block(operand, blocks, vector)
+            case Einsum() | Combine() | Most() | Amax() as read:
+                self.operands(number, read.reads(), read.outputs, vector)
+            case Select() as choice:
+                self.still(vector[-1])  # each of the chosen is a function of its own
+                self.operands(number, choice.reads(), choice.outputs, vector[:-1])
+            case _:
+                self.still(*vector)
 
     def block(self, operand: int, blocks: Sequence[Block], vector: tuple[Any, ...]) -> None:
         """Along an axis of several digits what is left of an axis is no interval: it stays."""
         for axis in {block.axis for block in blocks}:
             full = self.nodes[operand].extents[axis]
-            if not is_shift(blocks, axis, full) and vector[axis] != self.zero:
-                raise Uneven
+            if not is_shift(blocks, axis, full):
+                self.still(vector[axis])
         self.node(operand, vector)
 
     def operands(
@@ -109,9 +133,8 @@ class _Moves:
             below = [self.zero] * len(self.nodes[operand.node].extents)
             for axis, stride, _, label in operand.atoms:
                 step = steps.get(label, self.parts.get((number, label), self.zero))
-                # The comparison comes last: a column of distances counts those that it is made for.
-                if label not in steps and number in self.complete and step != self.zero:
-                    raise Uneven
+                if label not in steps and number in self.complete:
+                    self.still(step)
                 below[axis] = below[axis] + step * stride
             self.node(operand.node, tuple(below))
 
@@ -121,10 +144,14 @@ def follow(
     here: Cone,
     views: Sequence[tuple[Term, Callable[[int], Any]]],
     zero: Any,
+    require: Require = require_equal,
 ) -> bool:
     """Whether all nodes move as wholes; each view comes with the distance that its n-th interval
-    moves (atoms of the dimensions, fixed atoms, parts)."""
-    moves = _Moves(nodes, here, zero)
+    moves (atoms of the dimensions, fixed atoms, parts).
+
+    ``require``: what is done where distances have to be equal; one that does not raise goes on.
+    """
+    moves = _Moves(nodes, here, zero, require)
     moves.whole(term for term, _ in views)
     vectors = []
     try:

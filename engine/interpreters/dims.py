@@ -98,6 +98,7 @@ def count(dim: Dim) -> int:
 
 
 def is_exact(dim: Dim) -> bool:
+    """Whether every position represents itself alone."""
     return all(weight == 1 for factor in dim for weight in factor)
 
 

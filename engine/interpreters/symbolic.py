@@ -101,23 +101,26 @@ class TermReading(ArrayReading):
             for names, array in zip(operands, arrays, strict=True)
         ]
         entries = [
-            self._total(
-                self._product([w, *(row[i] for row in rows)]) for i, w in enumerate(multiplicities)
+            self.total_of(
+                self.product_of([w, *(row[i] for row in rows)])
+                for i, w in enumerate(multiplicities)
             )
             for rows in zip(*columns, strict=True)
         ]
         return _array(entries, outer)
 
-    def _total(self, entries: Iterable[Entry]) -> Entry:
+    def total_of(self, entries: Iterable[Entry]) -> Entry:
         """A sum over positions."""
-        return self._sum(entries)
+        return self.sum_of(entries)
 
-    def _sum(self, entries: Iterable[Entry]) -> Entry:
+    def sum_of(self, entries: Iterable[Entry]) -> Entry:
+        """The sum of entries."""
         parts = list(entries)
         terms = [part for part in parts if isinstance(part, Term)]
         return self.table.add(*terms) if len(terms) == len(parts) else MASKED
 
-    def _product(self, factors: Sequence[Any]) -> Any:
+    def product_of(self, factors: Sequence[Any]) -> Any:
+        """The product of entries."""
         if any(factor is MASKED for factor in factors):
             return reduce(mul, factors)
         return self.table.mul(*factors)
@@ -128,7 +131,9 @@ class TermReading(ArrayReading):
         last = self.table.const(constant)
         flat = [array.ravel() for array in arrays]
         entries = [
-            self._sum([*(self._product(pair) for pair in zip(factors, entry, strict=True)), last])
+            self.sum_of(
+                [*(self.product_of(pair) for pair in zip(factors, entry, strict=True)), last]
+            )
             for entry in zip(*flat, strict=True)
         ]
         return _array(entries, arrays[0].shape)
@@ -136,23 +141,25 @@ class TermReading(ArrayReading):
     def _unary(self, function: str, x: Array) -> Array:
         def apply(entry: Entry) -> Term:
             if isinstance(entry, Term):
-                return self._applied(function, entry)
+                return self.applied_to(function, entry)
             if function == "exp":
                 return self.table.zero
             raise Unsupported(f"{function} of a masked entry")
 
         return _map(apply, x)
 
-    def _applied(self, function: str, entry: Term) -> Term:
+    def applied_to(self, function: str, entry: Term) -> Term:
+        """A function of an entry, computed where that is a constant with an exact value."""
         value = None if entry.value is None else of_constant(function, entry.value)
         return self.table.app(function, entry) if value is None else self.table.const(value)
 
     def _amax(self, x: Array, dim: int) -> Array:
         rows = np.moveaxis(x, dim, -1)
         flat = rows.reshape(prod(rows.shape[:-1]), rows.shape[-1])
-        return _array([self._maximum(row) for row in flat], rows.shape[:-1])
+        return _array([self.maximum_of(list(row)) for row in flat], rows.shape[:-1])
 
-    def _maximum(self, row: Array) -> Term:
+    def maximum_of(self, row: Sequence[Entry]) -> Term:
+        """The maximum of entries."""
         leaves: set[Term] = set()
         for entry in row:
             if isinstance(entry, Term):

@@ -54,6 +54,25 @@ def settled(layout: Layout) -> Layout:
     return Layout(tuple(result), _merged(pool))
 
 
+def sunk(layout: Layout) -> Layout:
+    """The same view, where a position just outside of what a dimension runs along is in it: an
+    interval in place of all of a digit and one position of the digit outside."""
+    dims, single = floating(layout)
+    pool = list(single)
+    found = []
+    for dim in dims:
+        atoms: list[Atom] = []
+        for atom in dim:
+            while outer := next((o for o in pool if atom.extent and _is_outside(o, atom)), None):
+                pool.remove(outer)
+                (atom,) = merge([outer, atom])
+            atoms.append(atom)
+        found.append(merge(atoms))
+    if len(pool) == len(single):
+        return layout
+    return Layout(tuple(found), tuple(pool))
+
+
 def _absorbed(atom: Atom, pool: list[Atom]) -> Atom:
     """An atom that is not all of its range, with the position just outside of it taken in."""
     while not atom.full and atom.axis != BROADCAST and atom.extent:

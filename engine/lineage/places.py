@@ -38,10 +38,13 @@ def normal(places: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def left(shape: Sequence[int], places: Sequence[Place]) -> Shape:
-    """The sizes of the dimensions that places leave."""
+    """The sizes of the dimensions that places leave: places of one dimension are inside one
+    another, and each leaves its share of what is there."""
     sizes = list(shape)
     for place in places:
-        sizes[place.dim] = sizes[place.dim] // place.extent * place.size
+        sizes[place.dim] *= place.size
+    for place in places:
+        sizes[place.dim] //= place.extent
     return tuple(sizes)
 
 
@@ -204,6 +207,21 @@ def _intervals(sizes: Shape, start: int, size: int) -> list[tuple[int, int]]:
     return list(reversed(result))
 
 
+def side_by_side(x: Lineage, dim: int) -> list[Lineage]:
+    """What lies in a dimension one after the other, of a tensor whose places along it are
+    intervals.  Raises `Misaligned` where they are not, or where nothing lies."""
+    size = x.shape[dim]
+    bounds = cuts(x.terms, dim, size)
+    result = []
+    for start, stop in pairwise(bounds):
+        found = (clipped(term, dim, start, stop - start, size) for term in x.terms)
+        terms = tuple(term for term in found if term is not None)
+        if not terms:
+            raise Misaligned
+        result.append(Lineage((*x.shape[:dim], stop - start, *x.shape[dim + 1 :]), terms))
+    return result
+
+
 def placed(term: Term, dim: int, start: int, size: int, whole: int) -> Term:
     """A term of a tensor of ``size`` positions as one of ``whole`` positions, from ``start`` on;
     raises `Misaligned` where its places do not repeat along it."""
@@ -292,6 +310,7 @@ def _repeated(one: Dim, other: Dim) -> Dim | None:
 
 
 def has_places(*lineages: Lineage) -> bool:
+    """Whether any term lies in part of a dimension only."""
     for x in lineages:
         for term in x.terms:
             if term.places:

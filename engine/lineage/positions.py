@@ -32,10 +32,12 @@ def normal(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 def along(part: Part, axis: str, extent: int, mesh: Mapping[str, int]) -> list[Part]:
     """The union of a part's intervals along a coordinate that it moves with; raises `Misaligned` if
-    they overlap, or are no intervals of digits.  ``mesh``: extents of the coordinates."""
+    they overlap, or are no intervals of digits.  A coordinate may count them from the last one on
+    (shards that are dealt in reverse).  ``mesh``: extents of the coordinates."""
     step = part.start.coefficient(axis)
-    origin = part._replace(start=part.start.fix(axis, 0))
-    return [origin] if extent == 1 else repeated(origin, step, extent, mesh)
+    first = 0 if step > 0 else extent - 1
+    origin = part._replace(start=part.start.fix(axis, first))
+    return [origin] if extent == 1 else repeated(origin, abs(step), extent, mesh)
 
 
 def repeated(part: Part, step: int, count: int, mesh: Mapping[str, int]) -> list[Part]:
@@ -46,7 +48,8 @@ def repeated(part: Part, step: int, count: int, mesh: Mapping[str, int]) -> list
     if step < part.size or part.extent % step:
         raise Misaligned
     inner, outer = _digits(part.start, step)
-    if not 0 <= inner.const <= _most(inner, mesh) <= step - part.size:
+    least, most = _span(inner, mesh)
+    if not 0 <= least <= most <= step - part.size:
         raise Misaligned
     return [
         part._replace(start=inner, extent=step),
@@ -91,9 +94,9 @@ def _digits(start: Affine, step: int) -> tuple[Affine, Affine]:
     return affine(rest, inner), affine(start.const - rest, outer)
 
 
-def _most(value: Affine, mesh: Mapping[str, int]) -> int:
-    """The largest value; raises `Misaligned` if it is not known, or if the constant is not the
-    least one."""
-    if any(c < 0 or axis not in mesh for axis, c in value.terms):
-        raise Misaligned
-    return value.const + sum(c * (mesh[axis] - 1) for axis, c in value.terms)
+def _span(value: Affine, mesh: Mapping[str, int]) -> tuple[int, int]:
+    """The least and the largest value; raises `Misaligned` if they are not known."""
+    try:
+        return value.span(mesh)
+    except KeyError:
+        raise Misaligned from None

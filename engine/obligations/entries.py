@@ -7,9 +7,10 @@ are, definitions for the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -17,19 +18,36 @@ from typing import Any
 import numpy as np
 
 from shardproof.engine.algebra.terms import ONE, ZERO, Term, TermTable
-from shardproof.engine.claims.cone import operands
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters import MASKED, TermReading, Weighted
-from shardproof.engine.interpreters.base import Array
 from shardproof.engine.interpreters.dims import Dim, Extent, Factor, count
 from shardproof.engine.lineage.blocks import place as placed
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Operand, Part
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    AtCoordinate,
+    Causal,
+    Combine,
+    Constant,
+    Einsum,
+    Expression,
+    Input,
+    Most,
+    Onehot,
+    Operand,
+    Order,
+    OverRanks,
+    Restrict,
+    Select,
+    Unary,
+)
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Part
 from shardproof.engine.lineage.lineage import Term as View
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import largest
 from shardproof.engine.obligations.regions import side_by_side
-from shardproof.engine.ops.laws import applied, without_opposites
-from shardproof.engine.ops.primitives import Selection
+from shardproof.engine.ops.laws import applied, flat, without_opposites
+from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.engine.small_model.grid import Grid
 
 Entry = Any  # a Term, or MASKED
@@ -43,20 +61,24 @@ class SmallReading(TermReading):
 
     ``masks``: positions are compared by a mask. Then one that stands for others is counted as the
     mask has it: what is summed has to differ from position to position, so that nothing is a count.
-    ``laws``: exponentials are read with the laws of `engine.ops.laws`.
+    ``laws``: functions are read with the laws of `engine.ops.laws`.
+    ``taken``: applications of functions that are undefined somewhere, before laws of products.
     """
 
     grid: Grid
     masks: bool = False
     laws: bool = False
+    taken: set[Term] = field(default_factory=set, compare=False)
 
-    def _applied(self, function: str, entry: Term) -> Term:
-        if self.laws:
-            return applied(self.table, function, entry)
-        return super()._applied(function, entry)
+    def applied_to(self, function: str, entry: Term) -> Term:
+        rule = partial(applied, self.table) if self.laws else super().applied_to
+        found = rule(function, entry)
+        parts = (part for part in flat(found) if part.kind == "app" and is_partial(str(part.name)))
+        self.taken.update(parts)
+        return found
 
-    def _product(self, factors: Sequence[Any]) -> Any:
-        found = super()._product(factors)
+    def product_of(self, factors: Sequence[Any]) -> Any:
+        found = super().product_of(factors)
         return without_opposites(found) if self.laws and isinstance(found, Term) else found
 
     def dim(self, size: int) -> Dim:
@@ -80,16 +102,16 @@ class SmallReading(TermReading):
                 entries[i, k] = self.table.app(f"select:{size}:{selection}:{j}", *row)
         return Weighted(entries, (scores.dims[0], (tuple(w for _, w in chosen),)))
 
-    def _total(self, entries: Iterable[Entry]) -> Entry:
+    def total_of(self, entries: Iterable[Entry]) -> Entry:
         parts = list(entries)
         if self.masks:
             held = [_core(e) for e in parts if isinstance(e, Term) and e is not self.table.zero]
             cores = [self.table.one if e.kind == "const" else e for e in held]
             if len(set(cores)) < len(cores):
                 raise Unsupported("a sum under a mask over positions that are alike")
-        return self._sum(parts)
+        return self.sum_of(parts)
 
-    def _sum(self, entries: Iterable[Entry]) -> Entry:
+    def sum_of(self, entries: Iterable[Entry]) -> Entry:
         """A sum with its largest constant factor taken out, as the definitions of nodes have it:
         equal sums are then equal factors of products, which the linear rung does not look into."""
         parts = list(entries)
@@ -106,17 +128,16 @@ class SmallReading(TermReading):
         addends = [self.table.mul(f / lead, _core(e)) for f, e in shares]
         return self.table.mul(lead, self.table.add(*addends))
 
-    def _maximum(self, row: Array) -> Term:
+    def maximum_of(self, row: Sequence[Entry]) -> Term:
         """A maximum commutes with a positive factor: the size of the common one of all entries is
         taken out, so that a scaled maximum is the maximum of scaled entries; its sign stays."""
         entries = [e for e in row if isinstance(e, Term)]
         factors = {_factor(e) for e in entries}
         if len(factors) != 1 or abs(factor := factors.pop()) in (0, 1):
-            return super()._maximum(row)
+            return super().maximum_of(row)
         sign = 1 if factor > 0 else -1
-        inner = np.empty(len(entries), dtype=object)
-        inner[:] = [self.table.mul(sign, _core(e)) for e in entries]
-        return self.table.mul(abs(factor), super()._maximum(inner))
+        inner = [self.table.mul(sign, _core(e)) for e in entries]
+        return self.table.mul(abs(factor), super().maximum_of(inner))
 
 
 def _factor(term: Term) -> Fraction:
@@ -177,15 +198,42 @@ class Meaning:
         return self.memo[key]
 
     def _entry(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        node = self.nodes[number]
+        definition = self.nodes[number].definition
         if number == self.nodes.one:
             return self.terms.one
-        if number in self.opaque or node.kind in ("input", "at", "over"):
+        if number in self.opaque or isinstance(definition, Input | AtCoordinate | OverRanks):
             return self.symbol((number, index, *parts))
-        if parts and node.kind not in ("einsum", "amax"):
-            raise Unsupported(f"a partial {node.kind}")
-        expand: Callable[[int, Index, tuple[Part, ...]], Entry] = getattr(self, f"_{node.kind}")
-        return expand(number, index, parts)
+        if isinstance(definition, Einsum):
+            return self._einsum(number, definition, index, parts)
+        if isinstance(definition, Amax):
+            return self._amax(number, definition, index, parts)
+        if parts:
+            raise Unsupported(f"a partial {definition.kind}")
+        return self._complete(number, definition, index)
+
+    def _complete(self, number: int, definition: Expression, index: Index) -> Entry:
+        """An entry of a definition that has no partial sums."""
+        match definition:
+            case Combine():
+                return self._combine(definition, index)
+            case Most():
+                return self._most(definition, index)
+            case Unary():
+                return self._unary(definition, index)
+            case Onehot(factor=factor, node=node):
+                ids = self.terms.mul(factor, self.entry(node, index[:-1]))
+                return self.terms.app("is", ids, self.terms.const(index[-1]))
+            case Restrict():
+                return self._restrict(definition, index)
+            case Causal():
+                return MASKED if index[1] > index[0] else self.terms.zero
+            case Order():
+                return self.terms.zero if index[1] > index[0] else self.terms.one
+            case Constant(name=name):
+                return self.reading.constant(name).data[tuple(index)]
+            case Select():
+                return self._select(number, definition, index)
+        raise Unsupported("a tensor that is no view of a single-device value")
 
     def _operand(
         self, operand: Operand, labels: Mapping[int, int], parts: tuple[Part, ...] = ()
@@ -198,7 +246,7 @@ class Meaning:
         return self.entry(operand.node, tuple(axes), parts)
 
     def _summed(
-        self, number: int, outputs: Sequence[int], parts: tuple[Part, ...]
+        self, number: int, definition: Einsum | Amax, parts: tuple[Part, ...]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """The reduced labels of a definition, with the (position, weight) pairs that represent
         their range; restricted by the node's own partial sum."""
@@ -207,9 +255,8 @@ class Meaning:
             token = self.nodes.tokens[part.token]
             if token.kind in ("sum", "max") and token.node == number:
                 own.setdefault(token.where, []).append(part)
-        extents = {
-            label: extent for o in operands(self.nodes, number) for _, _, extent, label in o.atoms
-        }
+        outputs = definition.outputs
+        extents = {label: extent for o in definition.reads() for _, _, extent, label in o.atoms}
         if any(not extents[label] for label in extents if label not in outputs):
             raise Unsupported("a sum over a range without an end")
         result = []
@@ -221,15 +268,16 @@ class Meaning:
             result.append(([label], positions))
         return result
 
-    def _einsum(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        outputs = self.nodes[number].payload[1]
-        labels = dict(zip(outputs, index, strict=True))  # type: ignore[call-overload]
+    def _einsum(
+        self, number: int, definition: Einsum, index: Index, parts: tuple[Part, ...]
+    ) -> Entry:
+        labels = dict(zip(definition.outputs, index, strict=True))
         inner: dict[int, list[Part]] = {}
         for part in parts:
             token = self.nodes.tokens[part.token]
             if token.kind == "via":
                 inner.setdefault(token.where, []).append(part._replace(token=token.inner))
-        reduced = self._summed(number, outputs, parts)  # type: ignore[arg-type]
+        reduced = self._summed(number, definition, parts)
         self.products += prod(len(positions) for _, positions in reduced)
         if self.most is not None and self.products > self.most:
             raise Unsupported(f"a claim over more than {self.most} products")
@@ -241,86 +289,71 @@ class Meaning:
                 weight *= multiplicity
             factors = [
                 self._operand(o, labels, tuple(inner.get(i, ())))
-                for i, o in enumerate(operands(self.nodes, number))
+                for i, o in enumerate(definition.operands)
             ]
-            addends.append(self.reading._product([weight, *factors]))
-        return self.reading._total(addends)
+            addends.append(self.reading.product_of([weight, *factors]))
+        return self.reading.total_of(addends)
 
-    def _combine(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        factors, reads, outputs = self.nodes[number].payload
-        labels = dict(zip(outputs, index, strict=True))  # type: ignore[call-overload]
+    def _combine(self, definition: Combine, index: Index) -> Entry:
+        labels = dict(zip(definition.outputs, index, strict=True))
         entries = [
             (f, self._operand(o, labels))
-            for f, o in zip(factors, reads, strict=True)  # type: ignore[call-overload]
+            for f, o in zip(definition.factors, definition.operands, strict=True)
         ]
         if any(e is MASKED for _, e in entries):
             if any(e is MASKED and f <= 0 for f, e in entries):
                 raise Unsupported("a masked entry times a number that is not positive")
             return MASKED
-        return self.reading._sum(self.terms.mul(f, e) for f, e in entries)
+        return self.reading.sum_of(self.terms.mul(f, e) for f, e in entries)
 
-    def _unary(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        function, factor, operand = self.nodes[number].payload
-        entry = self.entry(operand, index)  # type: ignore[arg-type]
+    def _unary(self, definition: Unary, index: Index) -> Entry:
+        function, factor = definition.function, definition.factor
+        entry = self.entry(definition.node, index)
         if entry is MASKED:
-            if function == "exp" and factor > 0:  # type: ignore[operator]
+            if function == "exp" and factor > 0:
                 return self.terms.zero
             raise Unsupported(f"{function} of a masked entry")
-        return self.reading._applied(str(function), self.terms.mul(factor, entry))  # type: ignore[arg-type]
+        return self.reading.applied_to(function, self.terms.mul(factor, entry))
 
-    def _amax(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        sign, operand, outputs = self.nodes[number].payload
-        labels = dict(zip(outputs, index, strict=True))  # type: ignore[call-overload]
-        reduced = self._summed(number, outputs, parts)  # type: ignore[arg-type]
+    def _amax(self, number: int, definition: Amax, index: Index, parts: tuple[Part, ...]) -> Entry:
+        labels = dict(zip(definition.outputs, index, strict=True))
+        reduced = self._summed(number, definition, parts)
         row = []
         for chosen in product(*(positions for _, positions in reduced)):
             for ((label,), _), (position, _) in zip(reduced, chosen, strict=True):
                 labels[label] = position
-            entry = self._operand(operand, labels)  # type: ignore[arg-type]
-            row.append(entry if entry is MASKED or sign == 1 else self.terms.mul(-1, entry))
-        entries = np.empty((1, len(row)), dtype=object)
-        entries[0, :] = row
-        return self.reading._amax(entries, 1)[0]
+            entry = self._operand(definition.operand, labels)
+            plain = entry is MASKED or definition.sign == 1
+            row.append(entry if plain else self.terms.mul(-1, entry))
+        return self.reading.maximum_of(row)
 
-    def _onehot(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        factor, operand = self.nodes[number].payload
-        ids = self.terms.mul(factor, self.entry(operand, index[:-1]))  # type: ignore[arg-type]
-        return self.terms.app("is", ids, self.terms.const(index[-1]))
+    def _most(self, definition: Most, index: Index) -> Entry:
+        labels = dict(zip(definition.outputs, index, strict=True))
+        row = []
+        for factor, operand in zip(definition.factors, definition.operands, strict=True):
+            entry = self._operand(operand, labels)
+            row.append(entry if entry is MASKED else self.terms.mul(factor, entry))
+        return self.reading.maximum_of(row)
 
-    def _block(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        operand, held = self.nodes[number].payload
-        extents = self.nodes[operand].extents  # type: ignore[index]
+    def _restrict(self, definition: Restrict, index: Index) -> Entry:
+        operand, blocks = definition.node, definition.blocks
+        extents = self.nodes[operand].extents
         found = (
-            placed(held, axis, n, i) if any(b.axis == axis for b in held) else i  # type: ignore[arg-type,attr-defined]
+            placed(blocks, axis, n, i) if any(b.axis == axis for b in blocks) else i
             for axis, (n, i) in enumerate(zip(extents, index, strict=True))
         )
-        return self.entry(operand, tuple(found))  # type: ignore[arg-type]
+        return self.entry(operand, tuple(found))
 
-    def _causal(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        return MASKED if index[1] > index[0] else self.terms.zero
-
-    def _order(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        return self.terms.zero if index[1] > index[0] else self.terms.one
-
-    def _constant(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        array = self.reading.constant(str(self.nodes[number].payload[0])).data
-        entry: Entry = array[tuple(index)]
-        return entry
-
-    def _select(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        factor, operand, row, selection, outputs = self.nodes[number].payload
-        labels = dict(zip(outputs, index[:-1], strict=True))  # type: ignore[call-overload]
-        extent = next(e for _, _, e, label in operand.atoms if label == row)  # type: ignore[attr-defined]
+    def _select(self, number: int, definition: Select, index: Index) -> Entry:
+        operand, row = definition.operand, definition.row
+        labels = dict(zip(definition.outputs, index[:-1], strict=True))
+        extent = next(e for _, _, e, label in operand.atoms if label == row)
         entries = []
-        for position, _ in self.grid.positions((number, -1 - row), 1, extent, extent):  # type: ignore[operator]
+        for position, _ in self.grid.positions((number, -1 - row), 1, extent, extent):
             labels[row] = position
-            entries.append(self.terms.mul(factor, self._operand(operand, labels)))  # type: ignore[arg-type]
-        return self.terms.app(f"select:{extent}:{selection}:{index[-1]}", *entries)
-
-    def _piece(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
-        raise Unsupported("a tensor that is no view of a single-device value")
-
-    _stack = _maximum = _piece
+            entries.append(self.terms.mul(definition.factor, self._operand(operand, labels)))
+        name = f"select:{extent}:{definition.selection}:{index[-1]}"
+        return self.terms.app(name, *entries)
 
     # -- tensors ----------------------------------------------------------------------------
 

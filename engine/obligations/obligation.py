@@ -25,18 +25,20 @@ import numpy as np
 
 from shardproof.engine.algebra.terms import Term, TermTable
 from shardproof.engine.claims.claim import Claim
-from shardproof.engine.claims.cone import Cone, compares, cone, decays
+from shardproof.engine.claims.cone import Cone, compares, cone, lawful
 from shardproof.engine.claims.symmetry import attribute_axes, is_even, is_scattered_evenly
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import MASKED, Weighted
-from shardproof.engine.interpreters.dims import narrow
-from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.interpreters.dims import narrow, unit
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.members import concrete
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.sums import Over
 from shardproof.engine.obligations.entries import Meaning, SmallReading
 from shardproof.engine.plan.collectives import TABLE, Effect, cuts, refused
 from shardproof.engine.small_model.bounds import Needs, enough
 from shardproof.engine.small_model.digits import Relation
-from shardproof.engine.small_model.grid import Grid, concrete
+from shardproof.engine.small_model.grid import Grid
 from shardproof.engine.small_model.related import applied, related
 
 __all__ = ["Claim", "Obligation", "boundaries", "build", "every", "mentioned", "points"]
@@ -55,10 +57,13 @@ SCATTERS: Mapping[str, str] = {
 
 
 class Obligation(NamedTuple):
-    """Equalities that have to hold for all values of the symbols."""
+    """Equalities that have to hold for all values of the symbols.  ``taken``: what the operator
+    takes functions of that are undefined somewhere, as applications; laws may leave none of them in
+    the equalities."""
 
     goals: tuple[tuple[Term, Term], ...]
     symbols: dict[str, tuple[object, ...]]
+    taken: frozenset[Term] = frozenset()
 
 
 def boundaries(claim: Claim) -> list[tuple[int, int]]:
@@ -80,8 +85,9 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
                     found += [(large, place) for place in range(small, large, small)][:64]
     start, cut = claim.attrs.get("start"), claim.attrs.get("dim")
     if kind == "slice" and isinstance(start, int) and isinstance(cut, int) and given:
-        size = given[0].shape[cut]
-        found += [(size, start), (size, start + claim.outputs[0].shape[cut])]
+        size, kept = given[0].shape[cut], claim.attrs.get("size")
+        kept = kept if isinstance(kept, int) else claim.outputs[0].shape[cut]
+        found += [(size, place) for place in (start, start + kept) if place <= size]
     return found
 
 
@@ -148,6 +154,7 @@ def _build(
     terms = TermTable()
     goals: list[tuple[Term, Term]] = []
     symbols: dict[str, tuple[object, ...]] = {}
+    taken: set[Term] = set()
     for point in points(nodes, claim, here):
         grid = Grid(
             nodes,
@@ -171,17 +178,20 @@ def _build(
             len(symbols),
             MOST_PRODUCTS,
             masks=masks,
-            laws=decays(nodes, here),
+            laws=lawful(nodes, here, claim.name),
         )
-        goals += _goals(meaning, claim)
+        goals += _goals(meaning, claim, taken)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
-    return Obligation(tuple(goals), symbols)
+    return Obligation(tuple(goals), symbols, frozenset(taken))
 
 
-def _goals(meaning: Meaning, claim: Claim) -> list[tuple[Term, Term]]:
-    """What the operator gives, entry by entry, against what the outputs' lineages say."""
+def _goals(meaning: Meaning, claim: Claim, taken: set[Term]) -> list[tuple[Term, Term]]:
+    """What the operator gives, entry by entry, against what the outputs' lineages say; ``taken``:
+    see `Obligation`."""
     terms = meaning.terms
-    actual = _Semantics(meaning, claim).outputs()
+    semantics = _Semantics(meaning, claim)
+    actual = semantics.outputs()
+    taken |= semantics.reading.taken
     if len(actual) != len(claim.outputs):
         raise ShapeMismatch(f"{len(actual)} outputs, claimed {len(claim.outputs)}")
     goals: list[tuple[Term, Term]] = []
@@ -225,7 +235,7 @@ def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     kept = sorted(a for a in joined - varied if scattered and claim.extents[a] > 1)
     shown = [dict.fromkeys(kept, 1), dict.fromkeys(kept, 0)]
     shown.append({axis: claim.extents[axis] - 1 for axis in kept})
-    distinct = [here for i, here in enumerate(shown) if here not in shown[:i]]
+    distinct = [point for i, point in enumerate(shown) if point not in shown[:i]]
     return [{**one, **other} for one in stated for other in distinct]
 
 
@@ -321,10 +331,10 @@ class _Semantics:
         members = []
         choices = [self.grid.coordinate(axis, extent) for axis, extent in over]
         for chosen in product(*choices):
-            here = {axis: c for (axis, _), (c, _) in zip(over, chosen, strict=True)}
-            self.grid.coordinates.update(here)
-            tensor = self.meaning.tensor(concrete(x, here))
-            members.append((tensor, tuple(here.values()), prod(w for _, w in chosen)))
+            point = {axis: c for (axis, _), (c, _) in zip(over, chosen, strict=True)}
+            self.grid.coordinates.update(point)
+            tensor = self.meaning.tensor(concrete(x, point))
+            members.append((tensor, tuple(point.values()), prod(w for _, w in chosen)))
         self.grid.reset()
         return members
 
@@ -334,7 +344,8 @@ class _Semantics:
         members = [m for x in inputs for m in self.family(x, over)]
         if kind == "max":
             stacked = np.stack([m[0].data for m in members], axis=-1)
-            return Weighted(self.reading._amax(stacked, stacked.ndim - 1), members[0][0].dims)
+            together = Weighted(stacked, (*members[0][0].dims, unit(len(members))))
+            return self.reading.amax(together, stacked.ndim - 1)
         return self.reading.combine(
             [m[0] for m in members], [Fraction(m[2]) for m in members], Fraction(0)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
-from typing import Any, Final
+from typing import Any
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
@@ -18,6 +18,7 @@ from shardproof.engine.ops.declare import (
     operator,
     position,
 )
+from shardproof.engine.ops.laws import power
 from shardproof.engine.ops.primitives import (
     Reading,
     Selection,
@@ -32,8 +33,6 @@ R = Reading[Any]
 ONE = Fraction(1)
 
 
-#: Powers that are functions with a name.
-NAMED_POWERS: Final = {Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt", Fraction(-1): "inv"}
 #: Types between which a cast is the identity over the reals.
 FLOATING = frozenset({"float16", "bfloat16", "float32", "float64", "half", "float", "double"})
 
@@ -126,7 +125,7 @@ def _pow(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     exponent = number(attrs, "exponent")
     if exponent.denominator == 1 and 1 <= exponent <= 8:
         return [multiply(r, *([inputs[0]] * int(exponent))) if exponent > 1 else inputs[0]]
-    return [r.unary(NAMED_POWERS.get(exponent, f"pow:{exponent}"), inputs[0])]
+    return [r.unary(power(exponent), inputs[0])]
 
 
 def _elementwise(function: str) -> None:

@@ -1,16 +1,72 @@
 """Laws of functions that hold wherever both sides of them are defined, as rewritings of terms.
 
 ``1 / c`` of a constant is the constant, ``1 / exp(a)`` is ``exp(-a)``, and ``exp(a) exp(-a)`` is 1:
-an exponential is never zero, so none of these makes a value defined that was not.  (``a / a`` is 1
-only where ``a`` is not zero; no such law is here.)  What stands on one side of a law is written as
-the other one, whatever program it is of; functions are uninterpreted otherwise.
+an exponential is never zero, so none of these makes a value defined that was not.
+
+A root, a reciprocal and a value itself are powers of one base.  A power of a power is one power
+(``1 / sqrt(a)`` is ``rsqrt(a)``), that of a product the product of theirs (``1 / (a b)`` is
+``1 / a 1 / b``), and in a product powers of one base that go up and down are one
+(``a rsqrt(a)`` is ``sqrt(a)``, ``a / a`` is 1).  These hold wherever their left side is defined,
+which may be in fewer places than the right side is.  So whoever applies them has to look at what
+the functions were taken of before (`engine.specification.definedness`): a parallel program that
+takes ``a / a`` where the single device has 1 is no proof.
+
+What stands on one side of a law is written as the other one, whatever program it is of; functions
+are uninterpreted otherwise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import Final
 
-from shardproof.engine.algebra.terms import Term, TermTable
+from shardproof.engine.algebra.terms import ZERO, Term, TermTable
+
+HALF: Final = Fraction(1, 2)
+#: Powers that are functions with a name.
+NAMED_POWERS: Final = {HALF: "sqrt", -HALF: "rsqrt", Fraction(-1): "inv"}
+_EXPONENTS: Final = {name: exponent for exponent, name in NAMED_POWERS.items()}
+
+
+def exponent_of(function: str) -> Fraction | None:
+    """Which power a function is (None: none)."""
+    if function.startswith("pow:"):
+        return Fraction(function[4:])
+    return _EXPONENTS.get(function)
+
+
+def power(exponent: Fraction) -> str:
+    """The function that is a power."""
+    return NAMED_POWERS.get(exponent, f"pow:{exponent}")
+
+
+def power_of_power(
+    factor: Fraction, inner: Fraction, outer: Fraction
+) -> tuple[Fraction, Fraction] | None:
+    """``(factor a^inner)^outer`` as (factor, exponent of ``a``), wherever it is defined; None where
+    no law says it.  A root of an even power is none: it forgets the sign."""
+    whole = outer.denominator == 1
+    if not whole and (factor != 1 or (inner.denominator == 1 and inner % 2 == 0)):
+        return None
+    exponent = inner * outer
+    if exponent.denominator == 1 and exponent > 1:
+        return None  # That is a product, and no function.
+    return factor ** int(outer) if whole else factor, exponent
+
+
+def settled(exponents: Sequence[Fraction]) -> list[Fraction] | None:
+    """What is left of a product of powers of one base (1, -1, 1/2 and -1/2) that go up and down, or
+    of several roots; None where nothing changes."""
+    up, down = (any(sign * e > 0 for e in exponents) for sign in (1, -1))
+    if not (up and down) and exponents.count(HALF) < 2:
+        return None
+    total = sum(exponents, start=Fraction(0))
+    root = [] if total.denominator == 1 else [HALF if total > 0 else -HALF]
+    if total > 0 or -1 in exponents:
+        step = Fraction(1 if total > 0 else -1)
+        return [step] * int(abs(total)) + root
+    return [-HALF] * int(-2 * total)
 
 
 def of_constant(function: str, value: Fraction) -> Fraction | None:
@@ -23,22 +79,64 @@ def applied(table: TermTable, function: str, argument: Term) -> Term:
     if argument.value is not None:
         value = of_constant(function, argument.value)
         return table.app(function, argument) if value is None else table.const(value)
-    if function == "inv":
-        factor, core = _split(argument)
-        if core.kind == "app" and core.name == "exp":
-            return table.mul(1 / factor, table.app("exp", table.mul(-1, core.args[0])))
-    return table.app(function, argument)
+    factor, core = _split(argument)
+    outer = exponent_of(function)
+    if function == "inv" and core.kind == "mul":
+        inverse = [applied(table, function, part) for part in flat(core)]
+        return table.mul(1 / factor, *inverse)
+    if core.kind != "app" or outer is None:
+        return table.app(function, argument)
+    if function == "inv" and core.name == "exp":
+        return table.mul(1 / factor, table.app("exp", table.mul(-1, core.args[0])))
+    inner = exponent_of(str(core.name))
+    found = None if inner is None else power_of_power(factor, inner, outer)
+    if found is None:
+        return table.app(function, argument)
+    return table.mul(found[0], _raised(table, core.args[0], found[1]))
+
+
+def _raised(table: TermTable, base: Term, exponent: Fraction) -> Term:
+    return base if exponent == 1 else table.app(power(exponent), base)
 
 
 def without_opposites(found: Term) -> Term:
-    """A product, as it is unless exponentials in it cancel."""
+    """A product, as it is unless exponentials or powers in it cancel."""
+    return _without_exponentials(_without_powers(found))
+
+
+def _without_powers(found: Term) -> Term:
+    """A product in which powers of one base that go up and down are one."""
+    if found.kind != "mul":
+        return found
     table = found.table
-    flat = _flat(found)
-    exponents = {f.args[0] for f in flat if f.kind == "app" and f.name == "exp"}
+    for factors in (list(found.args), flat(found)):
+        for base in {f.args[0]: None for f in factors if _power(f) is not None}:
+            scale, core = _split(base)
+            own = [f for f in factors if f is core or (_power(f) is not None and f.args[0] is base)]
+            left = settled([Fraction(1) if f is core else _power(f) or ZERO for f in own])
+            if left is not None:
+                kept = [f for f in factors if f not in own]
+                share = table.const(scale ** -sum(f is core for f in own))
+                return _without_powers(
+                    table.mul(share, *kept, *(_raised(table, base, e) for e in left))
+                )
+    return found
+
+
+def _power(factor: Term) -> Fraction | None:
+    """The exponent of a power that has a name."""
+    return _EXPONENTS.get(str(factor.name)) if factor.kind == "app" else None
+
+
+def _without_exponentials(found: Term) -> Term:
+    """A product in which no exponential meets its inverse."""
+    table = found.table
+    factors = flat(found)
+    exponents = {f.args[0] for f in factors if f.kind == "app" and f.name == "exp"}
     if not any(table.mul(-1, a) in exponents for a in exponents):
         return found
     kept: list[Term] = []
-    for factor in flat:
+    for factor in factors:
         other = None
         if factor.kind == "app" and factor.name == "exp":
             other = table.app("exp", table.mul(-1, factor.args[0]))
@@ -56,8 +154,8 @@ def _split(term: Term) -> tuple[Fraction, Term]:
     return Fraction(1), term
 
 
-def _flat(term: Term) -> list[Term]:
+def flat(term: Term) -> list[Term]:
     """The factors of a product of products."""
     if term.kind != "mul":
         return [term]
-    return [factor for argument in term.args for factor in _flat(argument)]
+    return [factor for argument in term.args for factor in flat(argument)]

@@ -15,23 +15,10 @@ from fractions import Fraction
 from typing import Any, Generic, Protocol, TypeVar
 
 from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.algebra.selection import Selection as Selection
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """How a mixture-of-experts gate chooses: the attributes of the uninterpreted choice.
-
-    ``group_score`` is how a group of experts is ranked: by its "max", or by the sum of its two
-    best ("top2").
-    """
-
-    topk: int
-    groups: int = 1
-    topk_groups: int = 1
-    group_score: str = "max"
 
 
 def check_selection(experts: int, selection: Selection) -> None:
@@ -50,7 +37,9 @@ def check_selection(experts: int, selection: Selection) -> None:
 class Reading(Protocol[T]):
     """The primitives.  All shapes are those of the reading's own tensors."""
 
-    def shape(self, x: T) -> tuple[int, ...]: ...
+    def shape(self, x: T) -> tuple[int, ...]:
+        """The sizes of its dimensions."""
+        ...
 
     def einsum(self, spec: str, *xs: T, sizes: Mapping[str, int] | None = None) -> T:
         """Sum of products, ``"bk,nk->bn"``; an output label in no operand is broadcast to
@@ -65,11 +54,17 @@ class Reading(Protocol[T]):
         """An elementwise function of `FUNCTIONS`."""
         ...
 
-    def reshape(self, x: T, shape: tuple[int, ...]) -> T: ...
+    def reshape(self, x: T, shape: tuple[int, ...]) -> T:
+        """The same entries, in row-major order, in other dimensions."""
+        ...
 
-    def slice(self, x: T, dim: int, start: Affine, size: int) -> T: ...
+    def slice(self, x: T, dim: int, start: Affine, size: int) -> T:
+        """``size`` positions of one dimension, from ``start``."""
+        ...
 
-    def concat(self, xs: Sequence[T], dim: int) -> T: ...
+    def concat(self, xs: Sequence[T], dim: int) -> T:
+        """Tensors one after the other along ``dim``."""
+        ...
 
     def amax(self, x: T, dim: int) -> T:
         """Maximum over one dimension, which is dropped."""
@@ -111,6 +106,7 @@ Derivative = Callable[["Reading[Any]", Any, Any], Any]
 
 
 def scale(r: Reading[T], factor: Fraction | int, x: T) -> T:
+    """``factor`` times a tensor."""
     return r.combine([x], [Fraction(factor)], Fraction(0))
 
 
@@ -175,6 +171,10 @@ FUNCTIONS: Mapping[str, Derivative] = {
     "step": lambda r, x, y: scale(r, 0, x),
     "abs": lambda r, x, y: r.unary("sign", x),
     "sign": lambda r, x, y: scale(r, 0, x),
+    # At whole numbers, where there is none, it is taken as 0, as PyTorch and JAX do.
+    "floor": lambda r, x, y: scale(r, 0, x),
+    "ceil": lambda r, x, y: scale(r, 0, x),
+    "trunc": lambda r, x, y: scale(r, 0, x),
 }
 
 #: Functions whose real value exists on part of the line only: no plan may add one.
@@ -190,6 +190,7 @@ def is_partial(function: str) -> bool:
 
 
 def known_function(function: str) -> bool:
+    """Whether `Reading.unary` has a meaning for a name."""
     return function in FUNCTIONS or function == "normal_pdf" or function.startswith("pow:")
 
 
@@ -234,6 +235,7 @@ class Tape(Generic[T]):
     wanted: list[bool] = field(default_factory=list)
 
     def track(self, value: T, *, wanted: bool = False) -> _Tracked[T]:
+        """A tensor on the tape; ``wanted``: its gradient is asked for."""
         self.wanted.append(wanted)
         return _Tracked(value, len(self.wanted) - 1)
 

@@ -16,11 +16,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from shardproof.engine.errors import InvalidInput
@@ -36,22 +34,13 @@ from shardproof.engine.plan_files.tables import (
 )
 from shardproof.engine.plan_files.wellformed import check
 from shardproof.engine.storage import files
+from shardproof.engine.storage.tables import TYPES, array_of, cells_of
 
 #: By version; a plan is stored in the first one that can hold it, and all of them are read.
 FORMATS = {2: "shardproof plan 2", 3: "shardproof plan 3"}
 SUFFIX = ".arrow"
 
-_TYPES: Mapping[str, pa.DataType] = {
-    "number": pa.int64(),
-    "count": pa.int32(),
-    "ref": pa.int32(),
-    "flag": pa.bool_(),
-    "text": pa.string(),
-    "word": pa.dictionary(pa.int32(), pa.string()),
-    "numbers": pa.list_(pa.int64()),
-    "refs": pa.list_(pa.int32()),
-    "words": pa.list_(pa.string()),
-}
+_TYPES: Mapping[str, pa.DataType] = {**TYPES, "text": pa.string()}
 
 #: The schema of every table, by version of the format.
 SCHEMAS: Mapping[int, Mapping[str, pa.Schema]] = {
@@ -214,39 +203,12 @@ def _table(name: str, columns: Columns, digest_of: str) -> pa.Table:
     schema = SCHEMAS[version][name].with_metadata(metadata)
     try:
         arrays = [
-            _array(TABLES[name][column], columns.tables[name][column]) for column in schema.names
+            array_of(TABLES[name][column], columns.tables[name][column], _TYPES)
+            for column in schema.names
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
         raise InvalidInput(f"cannot be stored: {error}", f"table {name}") from error
-
-
-def _array(kind: str, cells: list[Any]) -> pa.Array:
-    if kind == "word":
-        return pa.array(cells, pa.string()).dictionary_encode()
-    if kind not in ("numbers", "refs", "words"):
-        return pa.array(cells, _TYPES[kind])
-    lengths = np.fromiter((len(cell) for cell in cells), np.int64, len(cells))
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    flat = [x for cell in cells for x in cell]
-    return pa.ListArray.from_arrays(
-        pa.array(offsets, pa.int32()), pa.array(flat, _TYPES[kind].value_type)
-    )
-
-
-def _cells(kind: str, array: pa.Array) -> list[Any]:
-    """The cells of a column as Python values; raises ``ValueError`` for a null."""
-    if array.null_count:
-        raise ValueError("a cell is null")
-    if kind == "word":
-        words = _cells("text", array.dictionary)
-        return [words[i] for i in array.indices.to_numpy().tolist()]
-    if kind in ("number", "count", "ref"):
-        return list(array.to_numpy().tolist())
-    if kind in ("flag", "text"):
-        return list(array.to_pylist())
-    flat = _cells({"numbers": "number", "refs": "ref", "words": "text"}[kind], array.values)
-    return [tuple(flat[a:b]) for a, b in pairwise(array.offsets.to_numpy().tolist())]
 
 
 def _plan(tables: Mapping[str, pa.Table], where: str) -> Plan:
@@ -313,7 +275,7 @@ def _columns(name: str, table: pa.Table, version: int) -> Table:
         table.validate(full=True)
         whole = table.combine_chunks()
         return {
-            column: _cells(TABLES[name][column], whole[column].chunk(0)) if len(whole) else []
+            column: cells_of(TABLES[name][column], whole[column].chunk(0)) if len(whole) else []
             for column in schema.names
         }
     except _READ_ERRORS as error:

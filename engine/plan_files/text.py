@@ -77,6 +77,7 @@ def attribute_text(value: Attr) -> str:
 
 
 def affine_text(value: Affine) -> str:
+    """An affine function of coordinates, in angle brackets."""
     return f"<{value}>"
 
 

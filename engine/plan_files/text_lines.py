@@ -30,6 +30,7 @@ class Line:
     at: int = 0
 
     def fail(self, expected: str) -> NoReturn:
+        """Raise `InvalidInput`: what was expected here, and what stands here."""
         found = (
             repr(self.tokens[self.at][1]) if self.at < len(self.tokens) else "the end of the line"
         )
@@ -42,26 +43,31 @@ class Line:
         return hit
 
     def need(self, *tokens: str) -> None:
+        """Take these tokens, one after the other; else `fail`."""
         for token in tokens:
             if not self.has(token):
                 self.fail(repr(token))
 
     def take(self, kind: str, expected: str) -> str:
+        """Take a token of a kind; else `fail`."""
         if self.at >= len(self.tokens) or self.tokens[self.at][0] != kind:
             self.fail(expected)
         self.at += 1
         return self.tokens[self.at - 1][1]
 
     def number(self, expected: str = "a number") -> int:
+        """Take a number."""
         digits = self.take("number", expected)
         if len(digits) > MOST_DIGITS:
             self.fail(f"a number of at most {MOST_DIGITS} digits")
         return int(digits)
 
     def word(self, expected: str = "a word") -> str:
+        """Take a word."""
         return self.take("word", expected)
 
     def text(self, expected: str = "a name in quotes") -> str:
+        """Take a name in quotes, without them."""
         try:
             return str(json.loads(self.take("text", expected)))
         except ValueError:
@@ -69,6 +75,7 @@ class Line:
             self.fail(expected)
 
     def value(self) -> int:
+        """Take a value of a body: its number, -1 for an absent one."""
         if self.has("absent"):
             return -1
         self.need("%")
@@ -88,9 +95,11 @@ class Line:
         return tuple(found)
 
     def sizes(self) -> tuple[int, ...]:
+        """Take the sizes of a shape."""
         return self.items("[", "]", lambda: self.number("a size"))
 
     def end(self) -> None:
+        """Nothing may be left."""
         if self.at < len(self.tokens):
             self.fail("the end of the line")
 

@@ -17,7 +17,7 @@ from shardproof.engine.lineage.lineage import (
     Place,
     Term,
 )
-from shardproof.engine.records.payload import AFFINE, dump, fraction_of, fraction_text, load
+from shardproof.engine.records.payload import dump, fraction_of, fraction_text, load
 from shardproof.engine.storage.tables import Columns
 
 H = TypeVar("H", bound=Hashable)
@@ -44,7 +44,7 @@ class LineageWriter:
 
     def _text(self, start: Affine) -> str:
         if start not in self._starts:
-            self._starts[start] = dump(AFFINE, start)
+            self._starts[start] = dump(start)
         return self._starts[start]
 
     def tables(self) -> dict[str, Columns]:
@@ -119,7 +119,7 @@ class LineageReader:
 
         def start(text: str, where: str) -> Affine:
             if text not in starts:
-                starts[text] = load(AFFINE, text, where)
+                starts[text] = load(Affine, text, where)
             return starts[text]
 
         atoms = []

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.lineage.lineage import Lineage, Node, NodeTable, Token
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.nodes import Node, NodeTable, Token
 from shardproof.engine.plan.assumption import Assumption, texts
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
@@ -31,7 +32,7 @@ from shardproof.engine.records.certificate import (
     write_certificate,
 )
 from shardproof.engine.records.lineage_columns import LineageReader, LineageWriter
-from shardproof.engine.records.payload import dump_node, load_node
+from shardproof.engine.records.payload import dump, load_definition
 from shardproof.engine.specification.conclusions import Conclusion
 from shardproof.engine.storage import files
 from shardproof.engine.storage.files import unwritable
@@ -224,7 +225,7 @@ def _columns(table: str, rows: Sequence[tuple[Any, ...]]) -> Columns:
 def _node_columns(nodes: Sequence[Node]) -> Columns:
     return {
         "kind": [n.kind for n in nodes],
-        "payload": [dump_node(n.kind, n.payload) for n in nodes],
+        "payload": [dump(n.definition) for n in nodes],
         "extents": [n.extents for n in nodes],
         "coordinates": [tuple(sorted(n.coordinates)) for n in nodes],
     }
@@ -291,12 +292,12 @@ def _nodes(columns: Mapping[str, list[Any]], tokens: Mapping[str, list[Any]]) ->
         zip(*(columns[c] for c in TABLES["nodes"]), strict=True)
     ):
         where = f"nodes{SUFFIX}, row {number}"
-        payload = load_node(kind, text, where)
+        definition = load_definition(kind, text, where)
         if list(coordinates) != sorted(set(coordinates)):
             raise InvalidInput(f"coordinates {list(coordinates)} are not sorted", where)
         if (kind == "one") != (number == 0):
             raise InvalidInput("the constant 1 is node 0, and no other", where)
-        if number and table.node(kind, payload, extents, frozenset(coordinates)) != number:
+        if number and table.define(definition, extents, frozenset(coordinates)) != number:
             raise InvalidInput(f"defines {kind} {text[:60]} a second time", where)
         if table[number].extents != extents or table[number].coordinates != set(coordinates):
             raise InvalidInput("the constant 1 has no axes and no coordinates", where)

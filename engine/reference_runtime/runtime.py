@@ -128,10 +128,12 @@ class Crew(Generic[T]):
 
     @property
     def program(self) -> Program:
+        """The program that the ranks run."""
         return self.plan.single if self.whole else self.plan.programs[self.number]
 
     @property
     def who(self) -> str:
+        """The first rank, for messages."""
         return f"rank {self.ranks[0]}"
 
     def run(self) -> Generator[None, None, None]:
@@ -140,6 +142,7 @@ class Crew(Generic[T]):
             yield from self.call(call)
 
     def call(self, call: Call) -> Generator[None, None, None]:
+        """Run a body once; yields where it waits."""
         body = self.program.bodies[call.body]
         values = self.bound(call, body)
         for number, op in enumerate(body.ops):
@@ -268,6 +271,7 @@ class Crew(Generic[T]):
             values[value] = output
 
     def load(self, call: Call, number: int, body: Body, value: int) -> T:
+        """The slice of a batch tensor that the ranks load for a call."""
         declared = body.values[value]
         if self.whole:
             return self.world.arithmetic.batch(number, declared.shape, declared.dtype, None)
@@ -294,6 +298,7 @@ class Crew(Generic[T]):
         return peer + self.ranks[position] - self.program.base
 
     def sent(self, op: Op, x: T | None) -> None:
+        """Post what each rank sends to its peer."""
         if x is None:
             raise Stuck(f"{self.who} sends nothing")
         for position, rank in enumerate(self.ranks):
@@ -301,6 +306,7 @@ class Crew(Generic[T]):
             mail.append(self.world.arithmetic.of(x, position))
 
     def received(self, op: Op) -> Generator[None, None, list[T]]:
+        """What each rank receives from its peer; yields until all of it is there."""
         channels = [(self.peer(op, i), rank) for i, rank in enumerate(self.ranks)]
         while not all(self.world.mail.get(channel) for channel in channels):
             yield
@@ -332,6 +338,7 @@ class Crew(Generic[T]):
         return tuple(sorted(ranks))
 
     def chunk(self, op: Op, x: T | None) -> T:
+        """Of a tensor that every member has, the piece at the place of each rank in its group."""
         if x is None:
             raise Stuck(f"{self.who}: a chunk of nothing")
         parts = []
@@ -413,6 +420,7 @@ def slices_of(plan: Plan, program: Program) -> int:
 
 
 def single_crew(plan: Plan, arithmetic: Arithmetic[T]) -> Crew[T]:
+    """The ranks of the single-device program: one."""
     return Crew(plan, -1, [{}], [0], World(arithmetic), 1)
 
 

@@ -50,6 +50,7 @@ def mesh(program: Program) -> list[tuple[str, int, int]]:
 
 
 def fault(kind: str, message: str, ranks: tuple[int, ...], op: Op) -> Finding:
+    """A finding about an operator of the plan."""
     place = op.source.location or op.source.cell
     return Finding(kind, message, op.name, op.source.module, place, ranks)
 

@@ -205,7 +205,11 @@ class Recorder:
             if not row.backward:
                 if None in inputs:
                     raise Unsupported("an operand without a value")
-                return apply_forward(self.reading, row.name, inputs, row.attrs)
+                self.reading.stretches = row.name == "expand"
+                try:
+                    return apply_forward(self.reading, row.name, inputs, row.attrs)
+                finally:
+                    self.reading.stretches = False
             return self.backward(row, inputs)
         if row.kind == "shard" or (row.kind == "accumulate" and not inputs):
             number = row.attrs["shard"]
@@ -241,15 +245,18 @@ class Recorder:
         return inputs[0]
 
     def gathers(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        """The classes of what an all-gather joins."""
         dim = attribute_dim(row, "dim", len(inputs[0].dims))
         return self.gathered(inputs, dim, prod(n for _, n in row.over))
 
     def scatters(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        """The classes of what a reduce-scatter leaves."""
         first = self.shared(row, inputs)
         dim = attribute_dim(row, "dim", len(first.dims))
         return self.kept(first, dim, group_size(row.over, len(inputs)))
 
     def exchanges(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+        """The classes of what an all-to-all leaves."""
         first = self.shared(row, inputs)
         split = attribute_dim(row, "split_dim", len(first.dims))
         joined = attribute_dim(row, "concat_dim", len(first.dims))

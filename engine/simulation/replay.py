@@ -119,6 +119,7 @@ class Replay:
         return [(axis, extent) for axis, extent in axes if axis in self.sizes.expanded]
 
     def axes_of(self, tensor: int) -> list[tuple[str, int]]:
+        """The coordinates along which members of a tensor are evaluated apart, with extents."""
         held = self.unrolled.tensors[tensor]
         return self.family(held.program, held.batched)
 
@@ -128,6 +129,7 @@ class Replay:
             yield {axis: p for (axis, _), p in zip(axes, position, strict=True)}
 
     def key(self, tensor: int, at: Mapping[str, int]) -> Coordinates:
+        """Which member of a tensor is meant; raises `Unsupported` if ``at`` does not say."""
         try:
             return tuple((axis, at[axis]) for axis, _ in self.axes_of(tensor))
         except KeyError as missing:
@@ -136,6 +138,7 @@ class Replay:
             ) from None
 
     def get(self, tensor: int, at: Mapping[str, int]) -> Weighted:
+        """The value of a tensor at coordinates; raises `Unsupported` if it has none."""
         key = self.key(tensor, at)
         found = self.values[tensor].get(key)
         if found is None:
@@ -143,6 +146,7 @@ class Replay:
         return found
 
     def put(self, tensor: int, at: Mapping[str, int], value: Weighted) -> None:
+        """Keep the value of a tensor at coordinates."""
         self.values[tensor][self.key(tensor, at)] = value
 
     def reading(self, at: Mapping[str, int]) -> FloatReading:
@@ -154,6 +158,7 @@ class Replay:
     # -- rows ---------------------------------------------------------------------------------
 
     def operator(self, number: int, row: Row) -> None:
+        """Evaluate a row for every member of its family."""
         row = row._replace(attrs=self.sizes.attrs(self.recording, number, row))
         batched = any(self.unrolled.tensors[v].batched for v in row.outputs)
         for at in self.members(self.family(row.programs[0], batched)):
@@ -185,6 +190,7 @@ class Replay:
                 self.put(value, at, output)
 
     def input(self, row: Row, at: Mapping[str, int]) -> list[Weighted]:
+        """The values of a row that reads nothing."""
         if row.kind == "seed":
             shape = self.unrolled.tensors[row.outputs[0]].shape
             return [
@@ -317,12 +323,14 @@ class Replay:
     def gathers(
         self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
     ) -> list[Weighted]:
+        """What an all-gather gives to each member."""
         joined = attribute_dim(row, "dim", len(inputs[0].dims))
         return [reading.concat(inputs, joined)] * len(inputs)
 
     def scatters(
         self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
     ) -> list[Weighted]:
+        """What a reduce-scatter gives to each member."""
         total = self.reduced(reading, row, inputs, alike)
         dim = attribute_dim(row, "dim", len(inputs[0].dims))
         return [self.part(reading, total, dim, i, len(inputs)) for i in range(len(inputs))]
@@ -330,6 +338,7 @@ class Replay:
     def exchanges(
         self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
     ) -> list[Weighted]:
+        """What an all-to-all gives to each member."""
         split = attribute_dim(row, "split_dim", len(inputs[0].dims))
         joined = attribute_dim(row, "concat_dim", len(inputs[0].dims))
         return [
@@ -341,6 +350,7 @@ class Replay:
     def reduced(
         reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
     ) -> Weighted:
+        """The sum or the maximum of the members."""
         kind = row.attrs.get("op", "sum")
         if kind == "sum":
             return reading.combine(inputs, [Fraction(alike)] * len(inputs), Fraction(0))

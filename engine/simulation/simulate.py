@@ -9,13 +9,14 @@ small, again with distinct slices, of more classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from shardproof.engine.lineage.sums import SOME
 from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.schedule.instances import Unrolled
@@ -77,6 +78,7 @@ class Comparison:
 
     @property
     def program(self) -> int:
+        """The parallel program that holds the value."""
         return self.demand.program
 
     @property
@@ -85,10 +87,12 @@ class Comparison:
 
     @property
     def name(self) -> str:
+        """The name of the single-device value."""
         return self.demand.name
 
     @property
     def differs(self) -> bool:
+        """Whether the relative error is more than rounding explains, or no number."""
         return not self.error <= TOLERANCE
 
 
@@ -98,8 +102,9 @@ class Simulation:
     cannot run, not because something is not supported.  ``expanded``: the coordinates along which
     members were evaluated one by one; ``seed``: of the inputs; ``indexed``: see `shrink`;
     ``of_losses``: only what the losses depend on was evaluated; ``undefined``: the single-device
-    program is not defined on these inputs, which are none.  ``another``: what was run is a plan
-    with fewer positions of an indexed axis (classes, experts, positions under a mask)."""
+    program is not defined on these inputs, which are none.  ``fewer``: of every indexed axis
+    (classes, experts, positions under a mask) of which what was run has fewer positions, a number
+    that divides all its true extents."""
 
     comparisons: tuple[Comparison, ...] = ()
     expanded: frozenset[str] = frozenset()
@@ -109,19 +114,27 @@ class Simulation:
     indexed: int = 0
     of_losses: bool = False
     undefined: bool = False
-    another: bool = False
+    fewer: tuple[int, ...] = ()
     sides: dict[str, Replay] = field(default_factory=dict)
+
+    def counts(self, counted: Collection[int]) -> bool:
+        """Whether a value may tell how many positions such an axis has, where what does not vary is
+        summed over ``counted`` positions."""
+        return any(n == SOME or n % common == 0 for n in counted for common in self.fewer)
 
     @property
     def losses(self) -> tuple[Comparison, ...]:
+        """The comparisons of losses."""
         return tuple(found for found in self.comparisons if found.demand.kind == LOSS)
 
     @property
     def gradients(self) -> tuple[Comparison, ...]:
+        """The comparisons of gradients."""
         return tuple(found for found in self.comparisons if found.demand.kind == GRADIENT)
 
     @property
     def differs(self) -> bool:
+        """Whether a value differs, on inputs on which the single-device program is defined."""
         return not self.undefined and any(found.differs for found in self.comparisons)
 
     @property
@@ -290,7 +303,7 @@ def _run(
         sizes.expanded,
         seed=seed,
         undefined=any(bool(np.isnan(data).any()) for data in wanted.values()),
-        another=sizes.another,
+        fewer=sizes.fewer,
         sides={"single": one, "parallel": many},
     )
 

@@ -22,13 +22,27 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.claim import Claim
-from shardproof.engine.claims.cone import COMPARES, Cone, operand_nodes, operands
+from shardproof.engine.claims.cone import Cone, operands
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.lineage import ABSOLUTE, Lineage, NodeTable, Operand
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    Combine,
+    Comparison,
+    Einsum,
+    Labelled,
+    Most,
+    Onehot,
+    Operand,
+    Restrict,
+    Select,
+    Unary,
+)
+from shardproof.engine.lineage.lineage import ABSOLUTE, Lineage
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.ops.primitives import Selection
 from shardproof.engine.small_model.digits import Axis, Digits, Relation
-from shardproof.engine.small_model.related import applied, names_of, related
+from shardproof.engine.small_model.related import applied, names_of, related, relations_of
 from shardproof.engine.small_model.shared_dims import ALIKE, Digit, Relating
 from shardproof.engine.small_model.shared_dims import Tensor as Dims
 
@@ -66,7 +80,7 @@ class Classes:
         self._coordinates(lineages, joined)
         self.ordered = dict(self.above)
         for number in here.defined | here.opaque:
-            if nodes[number].kind in COMPARES:
+            if isinstance(nodes[number].definition, Comparison):
                 self._compare((number, 0), (number, 1))
 
     def _relate(self, relations: Iterable[Relation]) -> None:
@@ -184,11 +198,9 @@ class Definitions:
     def _axis(self, axis: Axis, extent: int) -> list[Class]:
         return self.classes.along(axis, 1, extent)
 
-    def _reduced(self, number: int) -> Count:
+    def _reduced(self, number: int, read: Labelled) -> Count:
         """The reduced labels of a definition."""
-        reads = operands(self.nodes, number)
-        outputs: Sequence[int] = self.nodes[number].payload[-1]  # type: ignore[assignment]
-        found = {x: e for o in reads for _, _, e, x in o.atoms if x not in outputs}
+        found = {x: e for o in read.reads() for _, _, e, x in o.atoms if x not in read.outputs}
         return Counter(c for x, e in found.items() for c in self._axis((number, -1 - x), e))
 
     def _fixed(self, read: Operand) -> Count:
@@ -203,30 +215,33 @@ class Definitions:
         reads = operands(self.nodes, number)
         below = [self.summed(read.node) + self._fixed(read) for read in reads]
         found: Count = Counter()
-        match self.nodes[number].kind:
-            case "einsum":
+        match self.nodes[number].definition:
+            case Einsum() as read:
                 for part in below:
                     found += part
-                found += self._reduced(number)
-            case "combine":
+                found += self._reduced(number, read)
+            case Combine():
                 for part in below:
                     found |= part
-            case "block":
-                found += self.summed(*operand_nodes(self.nodes, number))
+            case Restrict(node=operand):
+                found += self.summed(operand)
         return found
 
     def _note(self, number: int) -> None:
         node = self.nodes[number]
-        if node.kind not in ("unary", "onehot", "amax", "select"):
+        definition = node.definition
+        if not isinstance(definition, Unary | Onehot | Amax | Most | Select):
             return
         axes = Counter(c for i, n in enumerate(node.extents) for c in self._axis((number, i), n))
-        if node.kind in ("amax", "select"):
-            axes += self._reduced(number)
-        name = str(node.payload[0]) if node.kind == "unary" else node.kind
-        (operand,) = operand_nodes(self.nodes, number)
-        for read in operands(self.nodes, number):
+        if isinstance(definition, Amax | Select):
+            axes += self._reduced(number, definition)
+        for read in definition.reads():
             axes += self._fixed(read)
-        self.levels.add(name, Level(axes, self.summed(operand)))
+        name = definition.function if isinstance(definition, Unary) else definition.kind
+        # The maximum of several is one set of entries with the maximum along an axis.
+        name = Amax.kind if isinstance(definition, Most) else name
+        for operand in definition.children():
+            self.levels.add(name, Level(axes, self.summed(operand)))
 
 
 class Counted(NamedTuple):
@@ -384,6 +399,8 @@ def _enough(
         rest = iter(inputs)
         found = applied(counting, claim, [None if x is None else next(rest) for x in claim.inputs])
         summed = [x.summed for x in found]
+        if not set(relations_of(reading, tensors)) <= set(relations):
+            raise Unsupported("an operator that relates other dimensions when it is read again")
     else:
         members = Counter(classes.of(coordinate(place)) for place in range(len(joined)))
         total = _most(x.summed for x in inputs) + members

@@ -13,17 +13,20 @@ from math import gcd
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import Affine
-from shardproof.engine.claims.cone import operands
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.blocks import Block, Digit, digits
-from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
-    BROADCAST,
-    Atom,
-    Lineage,
-    NodeTable,
-    Part,
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    Combine,
+    Einsum,
+    Most,
+    Onehot,
+    Restrict,
+    Select,
+    Unary,
 )
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, Part
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import of_dim
 
 #: Node and axis; axis -1 - l: reduced label l of the node's definition.  Node -1 - i: dimension of
@@ -202,41 +205,37 @@ class Digits:
                 raise Unsupported("a definition that reads two ranges as one")
 
     def relations(self, number: int) -> list[Relation]:
-        node = self.nodes[number]
-        if node.kind in ("unary", "onehot"):
-            operand = node.payload[2] if node.kind == "unary" else node.payload[1]
-            axes = self.nodes[operand].extents  # type: ignore[index]
-            return [((number, i), 1, (operand, i), 1, n) for i, n in enumerate(axes)]  # type: ignore[misc]
-        if node.kind == "block":
-            operand, held = node.payload
-            cut = {block.axis for block in held}  # type: ignore[attr-defined]
-            axes = self.nodes[operand].extents  # type: ignore[index]
-            return [
-                ((number, i), 1, (operand, i), 1, n)  # type: ignore[misc]
-                for i, n in enumerate(axes)
-                if i not in cut
-            ]
-        reads = operands(self.nodes, number)
-        outputs: Sequence[int] = node.payload[-1] if reads else ()  # type: ignore[assignment]
-        place = {label: i for i, label in enumerate(outputs)}
-        return [
-            ((number, place.get(label, -1 - label)), 1, (o.node, axis), stride, extent)
-            for o in reads
-            for axis, stride, extent, label in o.atoms
-        ]
+        match self.nodes[number].definition:
+            case Unary(node=operand) | Onehot(node=operand):
+                axes = self.nodes[operand].extents
+                return [((number, i), 1, (operand, i), 1, n) for i, n in enumerate(axes)]
+            case Restrict(node=operand, blocks=blocks):
+                cut = {block.axis for block in blocks}
+                axes = self.nodes[operand].extents
+                return [
+                    ((number, i), 1, (operand, i), 1, n) for i, n in enumerate(axes) if i not in cut
+                ]
+            case Einsum() | Combine() | Most() | Amax() | Select() as read:
+                place = {label: i for i, label in enumerate(read.outputs)}
+                return [
+                    ((number, place.get(label, -1 - label)), 1, (o.node, axis), stride, extent)
+                    for o in read.reads()
+                    for axis, stride, extent, label in o.atoms
+                ]
+        return []
 
     def shifts(self, number: int) -> list[Shift]:
         """The digits of the axes that a block cuts."""
-        node = self.nodes[number]
-        if node.kind != "block":
+        definition = self.nodes[number].definition
+        if not isinstance(definition, Restrict):
             return []
-        operand, held = node.payload
-        axes = self.nodes[operand].extents  # type: ignore[index]
+        operand, blocks = definition.node, definition.blocks
+        axes = self.nodes[operand].extents
         try:
             return [
-                Shift((number, axis), (operand, axis), digit)  # type: ignore[arg-type]
-                for axis in sorted({block.axis for block in held})  # type: ignore[attr-defined]
-                for digit in digits(held, axis, axes[axis])  # type: ignore[arg-type]
+                Shift((number, axis), (operand, axis), digit)
+                for axis in sorted({block.axis for block in blocks})
+                for digit in digits(blocks, axis, axes[axis])
             ]
         except ValueError as error:
             raise Unsupported(str(error)) from None

@@ -18,16 +18,8 @@ from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters.dims import Dim, Factor
 from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
-    BROADCAST,
-    Atom,
-    Layout,
-    Lineage,
-    NodeTable,
-    Part,
-    Term,
-)
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, Part, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import alone, clipped, radix, split
 from shardproof.engine.small_model.digits import Axis, Digits, Relation, Shift
 
@@ -40,27 +32,6 @@ FEWEST = 2
 MOST_SHIFTED = 8
 #: Positions of an axis, and entries of a tensor, of claims that are stated without reduction.
 MOST_WHOLE, MOST_ENTRIES = 64, 4096
-
-
-def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
-    """The member of a family at the given coordinates."""
-
-    def at(value: Affine) -> Affine:
-        for axis, position in here.items():
-            value = value.fix(axis, position)
-        return value
-
-    def atoms(dim: Iterable[Atom]) -> tuple[Atom, ...]:
-        return tuple(a._replace(start=at(a.start)) for a in dim)
-
-    terms = tuple(
-        t._replace(
-            layout=Layout(tuple(atoms(d) for d in t.layout.dims), atoms(t.layout.fixed)),
-            parts=tuple(p._replace(start=at(p.start)) for p in t.parts),
-        )
-        for t in lineage.terms
-    )
-    return Lineage(lineage.shape, terms)
 
 
 class Grid(Digits):
@@ -356,6 +327,8 @@ class Grid(Digits):
             places = [atom.stride * (start + i) for i in range(atom.size)]
             return [((1,) * atom.size, places)]
         digits = self.within(key, atom.stride, atom.extent)
+        if atom.extent != ABSOLUTE and prod(e for _, e in digits) != atom.extent:
+            raise Unsupported(f"an axis read at stride {atom.stride}, where it is not split")
         intervals = self._intervals(digits, self.at(atom.start), atom.size)
         result = []
         for (s, e), interval in zip(digits, intervals, strict=True):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardproof.engine.lineage.lineage import Node, NodeTable, Operand
-from shardproof.engine.ops.primitives import Selection
+from shardproof.engine.lineage.expressions import Causal, Constant, Onehot, Order, Select
+from shardproof.engine.lineage.nodes import Node, NodeTable
 
 
 def kept_whole(nodes: NodeTable) -> tuple[str, ...]:
@@ -21,24 +21,24 @@ def kept_whole(nodes: NodeTable) -> tuple[str, ...]:
 
 def _found(nodes: NodeTable) -> Iterator[str]:
     for node in nodes.nodes:
-        match node.kind, node.payload:
-            case "select", (_, Operand() as operand, int(row), Selection() as how, _):
+        match node.definition:
+            case Select(operand=operand, row=row, selection=how):
                 extent = next(e for _, _, e, label in operand.atoms if label == row)
                 yield (
                     f"a row of {extent:,} of which {how.topk} are chosen: the choice depends on all"
                     " of it, so it is one function of the row, named by its full length"
                 )
-            case "causal", _:
+            case Causal():
                 yield (
                     "positions that a causal mask compares: they keep their order, and what is"
                     " masked does not enter sums"
                 )
-            case "order", _:
+            case Order():
                 yield (
                     "positions that are compared as numbers: they keep their order, and the "
                     "representatives of the rest are counted as the last row has them"
                 )
-            case "constant", (str(name),):
+            case Constant(name=name):
                 yield f"the constant table {name}: it is small, and taken as it is"
         for extent in _classes(nodes, node):
             yield (
@@ -49,9 +49,8 @@ def _found(nodes: NodeTable) -> Iterator[str]:
 
 def _classes(nodes: NodeTable, node: Node) -> Iterator[int]:
     """Over how many classes of one-hots a definition runs."""
-    for kind, item in node.payload_items():
-        for operand in (item,) if kind == "operand" else item if kind == "operands" else ():
-            held = nodes[operand.node]
-            if held.kind == "onehot":
-                last = len(held.extents) - 1
-                yield from (e for axis, _, e, _ in operand.atoms if axis == last and e)
+    for operand in node.definition.reads():
+        read = nodes[operand.node]
+        if isinstance(read.definition, Onehot):
+            last = len(read.extents) - 1
+            yield from (e for axis, _, e, _ in operand.atoms if axis == last and e)

@@ -36,6 +36,11 @@ def related(claim: Claim, coarse: bool = False) -> list[Relation]:
             for one, other in zip(tensors[0], tensor, strict=True):
                 small, large = sorted((one, other), key=lambda d: d[0].size if d else 1)
                 reading.inside(large, small)
+    return relations_of(reading, tensors)
+
+
+def relations_of(reading: Relating, tensors: Sequence[Tensor]) -> list[Relation]:
+    """What a reading has taken for one another, as the grid names it."""
     names = names_of(tensors, reading.count)
     joined: list[Relation] = [
         (names[x.root], x.stride, names[y.root], y.stride, x.size) for x, y in reading.relations

@@ -9,23 +9,18 @@ program alone.  Whether a lineage is the expected one is exact comparison at tru
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
+from shardproof.engine.lineage.expressions import Combine
 from shardproof.engine.lineage.floating import settled
 from shardproof.engine.lineage.layout import Misaligned, narrow
-from shardproof.engine.lineage.lineage import (
-    BROADCAST,
-    Atom,
-    Dim,
-    Layout,
-    Lineage,
-    Node,
-    NodeTable,
-    Term,
-)
+from shardproof.engine.lineage.lineage import BROADCAST, Atom, Dim, Layout, Lineage, Term
+from shardproof.engine.lineage.members import axes_of, concrete, every
+from shardproof.engine.lineage.nodes import Node, NodeTable
 from shardproof.engine.lineage.places import cut, joined, of_dim
 from shardproof.engine.lineage.sums import collect, family_sum, merge_parts
 from shardproof.engine.plan.expectations import COVERAGE, GRADIENT, LOSS
@@ -36,6 +31,8 @@ from shardproof.engine.specification.gradients import Derived, first_of_box
 from shardproof.engine.specification.tiling import TooMany, boxes, covers
 
 Lineages = Sequence[Lineage | None]
+#: Members of a family that are compared one by one.
+MOST_MEMBERS = 256
 
 
 class Conclusion(NamedTuple):
@@ -53,6 +50,7 @@ class Conclusion(NamedTuple):
 
 
 def scaled(lineage: Lineage, factor: Fraction) -> Lineage:
+    """``factor`` times a lineage."""
     return Lineage(
         lineage.shape, tuple(t._replace(factor=t.factor * factor) for t in lineage.terms)
     )
@@ -198,6 +196,7 @@ class Wants:
         self.lineages = lineages
 
     def conclusion(self, demand: Demand) -> Conclusion:
+        """Whether what is demanded follows from the lineages, and why not."""
         ranks = () if demand.program < 0 else (self.plan.programs[demand.program].base,)
         message = self.fault(demand)
         return Conclusion(
@@ -256,6 +255,7 @@ class Wants:
         return ""
 
     def extents(self, demand: Demand) -> dict[str, int]:
+        """The coordinates of the program that a demand is about, with their extents."""
         extents = self.plan.programs[demand.program].extents
         return {**extents, MICROBATCH: self.plan.microbatches}
 
@@ -356,12 +356,12 @@ def _unfolded(nodes: NodeTable, terms: Iterable[Term]) -> Iterator[Term]:
 def _operands(node: Node, term: Term) -> list[Term]:
     """A view of a sum as the views of its operands (none: it is no sum, or one whose operands do
     not have its axes as they are)."""
-    if node.kind != "combine" or node.coordinates or term.parts:
+    total = node.definition
+    if not isinstance(total, Combine) or node.coordinates or term.parts:
         return []
-    payload: tuple[Any, ...] = node.payload
-    factors, operands, labels = payload
+    labels = total.outputs
     found = []
-    for factor, operand in zip(factors, operands, strict=True):
+    for factor, operand in zip(total.factors, total.operands, strict=True):
         axes = {label: axis for axis, _, _, label in operand.atoms}
         plain = [
             (stride, extent) == (1, node.extents[labels.index(label)])
@@ -406,7 +406,36 @@ def _difference(
     want: Lineage,
     extents: Mapping[str, int],
 ) -> str:
-    """Why a value is not the expected box ("" if it is)."""
+    """Why a value is not the expected box ("" if it is).  Where the members of a family are no one
+    view, as where some hold one value and some another, each is compared by itself."""
+    message = _differs(nodes, demand, where, have, want, extents)
+    axes = axes_of(have).union(*(start.axes for start in demand.relative))
+    if not message or not axes or not axes <= extents.keys():
+        return message
+    members = list(every(axes, extents, MOST_MEMBERS))
+    for here in members:
+        offset = tuple(_fixed(start, here) for start in demand.offset)
+        one = replace(demand, offset=offset)
+        if _differs(nodes, one, where, concrete(have, here), want, extents):
+            return message
+    return "" if members else message
+
+
+def _fixed(start: Affine, here: Mapping[str, int]) -> Affine:
+    for axis, position in here.items():
+        start = start.fix(axis, position)
+    return start
+
+
+def _differs(
+    nodes: NodeTable,
+    demand: Demand,
+    where: str,
+    have: Lineage,
+    want: Lineage,
+    extents: Mapping[str, int],
+) -> str:
+    """`_difference`, of a family as one."""
     if not demand.offset and have.shape != want.shape:
         return f"{where} has shape {list(have.shape)}, the single-device one {list(want.shape)}"
     try:

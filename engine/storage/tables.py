@@ -21,11 +21,12 @@ import pyarrow as pa
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.storage import files
 
-#: What a column holds: "number" (64 bits), "ref" (32 bits), "flag", "text", "word" (text that
-#: repeats), or several: "numbers", "refs", "words".
+#: What a column holds: "number" (64 bits), "ref" and "count" (32 bits), "flag", "text", "word"
+#: (text that repeats), or several: "numbers", "refs", "words".
 TYPES: Mapping[str, pa.DataType] = {
     "number": pa.int64(),
     "ref": pa.int32(),
+    "count": pa.int32(),
     "flag": pa.bool_(),
     "text": pa.large_string(),
     "word": pa.dictionary(pa.int32(), pa.string()),
@@ -41,6 +42,7 @@ _READ_ERRORS = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowErr
 
 
 def schema(declared: Declared) -> pa.Schema:
+    """The Arrow schema of declared columns."""
     return pa.schema([pa.field(c, TYPES[kind], nullable=False) for c, kind in declared.items()])
 
 
@@ -48,7 +50,7 @@ def encode(name: str, declared: Declared, columns: Columns, form: str) -> bytes:
     """The file of a table; raises `InvalidInput` for values that the columns do not hold."""
     metadata = {"format": form, "table": name}
     try:
-        arrays = [_array(kind, columns[column]) for column, kind in declared.items()]
+        arrays = [array_of(kind, columns[column]) for column, kind in declared.items()]
         table = pa.Table.from_arrays(arrays, schema=schema(declared).with_metadata(metadata))
     except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
         raise InvalidInput(f"cannot be stored: {error}", f"table {name}") from error
@@ -71,38 +73,39 @@ def decode(name: str, declared: Declared, data: bytes, form: str) -> dict[str, l
         table.validate(full=True)
         whole = table.combine_chunks()
         return {
-            column: _cells(kind, whole[column].chunk(0)) if len(whole) else []
+            column: cells_of(kind, whole[column].chunk(0)) if len(whole) else []
             for column, kind in declared.items()
         }
     except _READ_ERRORS as error:
         raise InvalidInput(f"is no Arrow table: {error}") from error
 
 
-def _array(kind: str, cells: Sequence[Any]) -> pa.Array:
+def array_of(kind: str, cells: Sequence[Any], types: Mapping[str, pa.DataType] = TYPES) -> pa.Array:
+    """A column of the given cells."""
     if kind == "word":
         return pa.array(cells, pa.string()).dictionary_encode()
     if kind not in ("numbers", "refs", "words"):
-        return pa.array(cells, TYPES[kind])
+        return pa.array(cells, types[kind])
     lengths = np.fromiter((len(cell) for cell in cells), np.int64, len(cells))
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     flat = list(chain.from_iterable(cells))
     return pa.ListArray.from_arrays(
-        pa.array(offsets, pa.int32()), pa.array(flat, TYPES[kind].value_type)
+        pa.array(offsets, pa.int32()), pa.array(flat, types[kind].value_type)
     )
 
 
-def _cells(kind: str, array: pa.Array) -> list[Any]:
+def cells_of(kind: str, array: pa.Array) -> list[Any]:
     """The cells of a column as Python values; raises ``ValueError`` for a null."""
     if array.null_count:
         raise ValueError("a cell is null")
     if kind == "word":
-        words = _cells("text", array.dictionary)
+        words = cells_of("text", array.dictionary)
         return [words[i] for i in array.indices.to_numpy().tolist()]
-    if kind in ("number", "ref"):
+    if kind in ("number", "count", "ref"):
         return list(array.to_numpy().tolist())
     if kind in ("flag", "text"):
         return list(array.to_pylist())
-    flat = _cells({"numbers": "number", "refs": "ref", "words": "text"}[kind], array.values)
+    flat = cells_of({"numbers": "number", "refs": "ref", "words": "text"}[kind], array.values)
     return [tuple(flat[a:b]) for a, b in pairwise(array.offsets.to_numpy().tolist())]
 
 

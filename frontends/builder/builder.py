@@ -21,8 +21,8 @@ Programs without a batch to load, outputs, and a backward that is written out:
 `frontends.builder.expecting`.
 
 Shapes are inferred from the operators' declarations and gradients derived from them; a
-declared operator is a method of the body, a float the decimal that it prints as.  What does not
-fit raises `engine.errors.InvalidInput`, which says where.
+declared operator is a method of the body, a float the decimal that it prints as, `Sqrt(2)` exact.
+What does not fit raises `engine.errors.InvalidInput`, which says where.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import isqrt
 from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
@@ -39,11 +40,21 @@ from shardproof.frontends.builder.communication import Communicating, along
 from shardproof.frontends.builder.shapes import Inference, Shape
 from shardproof.frontends.builder.tape import Held, Reverse, Tensor
 
-__all__ = ["BodyBuilder", "ProgramBuilder", "along"]
+__all__ = ["BodyBuilder", "ProgramBuilder", "Sqrt", "along"]
 
 
 #: For each dimension that is divided: the rank axis, or several, outermost first.
 Split: TypeAlias = "Mapping[int, str | tuple[str, ...]]"
+
+
+class Sqrt(NamedTuple):
+    """The square root of a positive number, exactly: ``Sqrt(128)`` is no decimal.
+
+    ``body.div_constant(scores, Sqrt(head_dim))`` divides by it on both sides alike; the root of a
+    square is the number itself.
+    """
+
+    of: Fraction | int
 
 
 class Scatter(NamedTuple):
@@ -93,11 +104,24 @@ class BodyBuilder(Communicating):
     def mul(self, x: int, y: int, name: str = "") -> Tensor:
         return self.op("mul", x, y, name=name)
 
-    def mul_constant(self, x: int, other: Fraction | float, name: str = "") -> Tensor:
+    def mul_constant(self, x: int, other: Fraction | float | Sqrt, name: str = "") -> Tensor:
+        if isinstance(other, Sqrt):
+            return self.mul(x, self._root(other, "sqrt"), name)
         return self.op("mul", x, name=name, other=other)
 
-    def div_constant(self, x: int, other: Fraction | float, name: str = "") -> Tensor:
+    def div_constant(self, x: int, other: Fraction | float | Sqrt, name: str = "") -> Tensor:
+        if isinstance(other, Sqrt):
+            return self.mul(x, self._root(other, "rsqrt"), name)
         return self.op("div", x, name=name, other=other)
+
+    def _root(self, number: Sqrt, function: str) -> Tensor:
+        """The root of a number, or one over it, as a tensor of one entry."""
+        if isinstance(number.of, float) or number.of <= 0:
+            raise InvalidInput(f"{number}: expected a positive integer or fraction", self.name)
+        root = Fraction(isqrt(number.of.numerator), isqrt(number.of.denominator))
+        if root * root == number.of:
+            return self.op("full", size=(1,), value=root if function == "sqrt" else 1 / root)
+        return self.op(function, self.op("full", size=(1,), value=Fraction(number.of)))
 
     def exp(self, x: int, name: str = "") -> Tensor:
         return self.op("exp", x, name=name)

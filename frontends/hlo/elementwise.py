@@ -14,6 +14,7 @@ from shardproof.frontends.graphs.graph import Node
 from shardproof.frontends.hlo import indices
 from shardproof.frontends.hlo.items import Ids, Item, Tensor, exact
 from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.positive import nonnegative
 from shardproof.frontends.hlo.state import Lowering, Rule, integral
 
 
@@ -135,6 +136,8 @@ def abs(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if isinstance(xs[0], Ids):
         raise Unsupported("the magnitude of an index")
     x = low.tensor(xs[0])
+    if nonnegative(low.recorder, x):
+        return Tensor(x)
     double = low.op("mul", _step(low, x), other=Fraction(2)).value
     return low.op("mul", x, low.op("add", double, other=Fraction(-1)).value)
 
@@ -247,7 +250,7 @@ def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def is_finite(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     text = "numbers are finite wherever a program asks (is-finite)"
-    low.recorder.notes.append(Assumption("inferred", "is-finite", node.source.location, text))
+    low.recorder.notes.append(Assumption("inferred", "is-finite", "", text))
     return _constant(low, node, Fraction(1))
 
 

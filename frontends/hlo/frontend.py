@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.frontends.untrusted.child import run_bounded
@@ -24,7 +25,9 @@ class Hlo:
     name = "HLO text"
     files = "HLO or StableHLO text (.hlo, .txt, .mlir)"
     suffixes = (".hlo", ".txt", ".mlir", ".hlo.txt")
-    options = frozenset[str]()
+    sides = 2
+    options: Mapping[str, Mapping[str, str]] = {}
+    table = ""
 
     def accepts(self, path: Path, head: bytes) -> bool:
         return bool(HLO.match(head) or STABLE.match(head))
@@ -36,6 +39,9 @@ class Hlo:
     def read_side(self, path: Path) -> Plan:
         function = "shardproof.frontends.hlo.read:side"
         return store.from_bytes(run_bounded(function, [str(path)]))
+
+    def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
+        return ()
 
 
 FRONTEND = Hlo()

@@ -16,10 +16,10 @@ ASYNCHRONOUS: Final = Assumption(
 )
 #: An adapter's result may have the name of what it read, and be what the segment gives.
 BEFORE_ADAPTER: Final = Assumption(
-    "framework",
+    "user's word",
     "gradients",
     "",
     "a gradient that arrives for a value whose name an adapter gives again is the gradient of the "
     "value that the plan names it for: what the adapter read, where the gradient of its result has "
-    "another name",
+    "another name. (Code that nnScaler generates starts from the adapter's result.)",
 )

@@ -8,7 +8,7 @@ by every rank that is in it), and places that disagree are findings beside the v
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from shardproof.engine.findings import Finding
@@ -17,6 +17,8 @@ from shardproof.frontends.nnscaler.records import Box, Constant, FullTensor, Ten
 
 #: The kind of these findings.
 KIND: Final = "metadata"
+#: The kind of those about whose gradient arrives (`renamings`).
+GRADIENT_NAME: Final = "gradient name"
 #: Findings that are listed; the rest are counted.
 MOST: Final = 20
 
@@ -242,6 +244,24 @@ class _Comparison:
                     says or "",
                     list(ranks),
                 )
+
+
+def renamings(renamed: Mapping[int, tuple[str, set[int]]]) -> tuple[Finding, ...]:
+    """Where the plan names an arriving gradient for what an adapter read, and the generated code
+    gives it to the adapter's result (`BodyWriter.owner_of`)."""
+    return tuple(
+        Finding(
+            GRADIENT_NAME,
+            f"adapter {adapter} gives its result the name of what it read, and the segment gives "
+            f"that: in the code that nnScaler generates, {name} arrives as the gradient of the "
+            "adapter's result and passes through its backward half; the plan records it as that of "
+            "what the adapter read",
+            operator="adapter",
+            source=f"adapter {adapter}",
+            ranks=tuple(sorted(devices)),
+        )
+        for adapter, (name, devices) in sorted(renamed.items())
+    )
 
 
 def _denier(

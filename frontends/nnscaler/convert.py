@@ -22,9 +22,10 @@ from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Source, Value
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.nnscaler import cells
-from shardproof.frontends.nnscaler.bodies import BodyWriter, Forward, shape_of, tensors_of
-from shardproof.frontends.nnscaler.contradictions import contradictions
+from shardproof.frontends.nnscaler import cells, masks
+from shardproof.frontends.nnscaler.bodies import BodyWriter
+from shardproof.frontends.nnscaler.contradictions import contradictions, renamings
+from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 #: What a reducer does is an option of the runtime, and in no plan.
@@ -62,6 +63,8 @@ class _DeviceWriter:
         as_recorded: bool,
         joined: set[int],
         assumed: set[Assumption],
+        renamed: dict[int, tuple[str, set[int]]],
+        drawings: masks.Drawings,
     ) -> None:
         self.number = number
         self.as_recorded = as_recorded
@@ -69,6 +72,10 @@ class _DeviceWriter:
         #: Full tensors to which several stages contribute: a record of one is about none of them.
         self.joined = joined
         self.assumed = assumed
+        self.renamed = renamed
+        self.drawings = drawings
+        #: By body the masks that it reads as its last inputs.
+        self.drawn: dict[int, tuple[str, ...]] = {}
         self.axes = ((REPLICA, replicas, stride),) if replicas > 1 else ()
         self.bodies: list[Body] = []
         self.calls: list[Call] = []
@@ -129,9 +136,10 @@ class _DeviceWriter:
             number = self.write_body(cell)
             self.known[id(cell)] = number
         body = self.bodies[number]
-        if len(ins) != len(body.inputs) or len(outs) != len(body.outputs):
+        given = len(body.inputs) - len(self.drawn.get(number, ()))
+        if len(ins) != given or len(outs) != len(body.outputs):
             raise UnreadablePlan(
-                f"expected {len(body.inputs)} inputs and {len(body.outputs)} outputs as in "
+                f"expected {given} inputs and {len(body.outputs)} outputs as in "
                 f"{body.name}, found {len(ins)} and {len(outs)}",
                 f"use {item.id}",
             )
@@ -168,7 +176,9 @@ class _DeviceWriter:
             writer.adapter(cell)
         else:
             writer.forward(cell)
-        self.bodies.append(writer.body(inputs, [writer.read(x) for x in tensors_of(cell.outputs)]))
+        outputs = [writer.read(x) for x in tensors_of(cell.outputs)]
+        self.drawn[len(self.bodies)] = tuple(writer.drawn)
+        self.bodies.append(writer.body([*inputs, *writer.drawn.values()], outputs))
         return len(self.bodies) - 1
 
     def segment(self, cell: cells.Segment, name: str) -> Body:
@@ -199,7 +209,8 @@ class _DeviceWriter:
                 ) from None
         outputs = writer.returned(outs)
         mirror = -1 if of is None else self.known[id(of.segment)]
-        body = writer.body(inputs, outputs, mirror)
+        self.drawn[len(self.bodies)] = tuple(writer.drawn)
+        body = writer.body([*inputs, *writer.drawn.values()], outputs, mirror)
         if of is None:
             self.forwards[cell.id] = Forward(
                 cell,
@@ -207,7 +218,8 @@ class _DeviceWriter:
                 writer.reads,
                 writer.makes,
                 writer.called,
-                body.inputs,
+                writer.within,
+                tuple(inputs),
                 body.outputs,
             )
         return body
@@ -276,7 +288,8 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
     """The programs of a plan; raises `UnreadablePlan` naming device, cell and tensor.
 
     ``as_recorded``: the user's assumption that groups are ordered as index maps say (a chunk is cut
-    where its output's says, an all-gather joins by its inputs'), instead of by rank.
+    where its output's says, an all-gather joins by its inputs'), instead of by rank, and that
+    gradients that arrive are of what the plan names them for (`BodyWriter.owner_of`).
     """
     count = len(plan.devices)
     if plan.ranks > count and not plan.data_parallel:
@@ -294,17 +307,24 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
     writers = []
     joined: set[int] = set()
     assumed: set[Assumption] = set()
+    renamed: dict[int, tuple[str, set[int]]] = {}
+    drawings: masks.Drawings = {}
     losses = returned_losses(plan)
     loads = 0
     for device in sorted(plan.devices):
-        writer = _DeviceWriter(device, replicas, count, single, as_recorded, joined, assumed)
+        writer = _DeviceWriter(
+            device, replicas, count, single, as_recorded, joined, assumed, renamed, drawings
+        )
         for item in plan.sequence(device):
             writer.item(item)
         writer.returned(losses)
         loads = max(loads, writer.loads)
         writers.append(writer)
     programs = [writer.program() for writer in writers]
-    recorded = () if single else contradictions(plan)
+    programs = masks.with_masks(programs, [writer.drawn for writer in writers])
+    if not single:
+        assumed.update(masks.assumed(drawings, replicas * max(1, loads)))
+    recorded = () if single else (*renamings(renamed), *contradictions(plan))
     return Side(
         tuple(programs),
         max(1, loads),

@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.assumptions import ASSUME
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler.masks import aligned
 from shardproof.frontends.nnscaler.read import reading
 from shardproof.frontends.untrusted.head import unpacked
 from shardproof.frontends.untrusted.inert import printable
 
 #: The user's word that process groups are ordered as the plan's index maps say.
 GROUPS, AS_RECORDED = "groups", "as recorded"
+
+#: What each order assumes.
+_ORDERS: Final[Mapping[str, str]] = {
+    "by rank": "process groups are ordered by rank, as nnScaler's runtime makes them: a chunk is "
+    "the one at the rank's position in its group",
+    AS_RECORDED: "process groups are ordered as the plan's index maps say: a chunk is the one "
+    "that its output's index map names (--nnscaler-groups as-recorded)",
+}
 
 
 class NnScaler:
@@ -24,7 +36,9 @@ class NnScaler:
     name = "nnScaler"
     files = "an nnScaler plan (.pkl, .pkl.gz)"
     suffixes = (".pkl", ".pkl.gz")
-    options = frozenset({GROUPS})
+    sides = 2
+    options: Mapping[str, Mapping[str, str]] = {GROUPS: _ORDERS}
+    table = "nnscaler"
 
     def accepts(self, path: Path, head: bytes) -> bool:
         """A pickle of protocol 2 or later, as it is or compressed by gzip."""
@@ -45,10 +59,11 @@ class NnScaler:
                 f"{alone.microbatches} microbatches",
                 str(single),
             )
+        one, many = aligned(alone.programs[0], other.programs)
         return Plan(
             name=other.name,
-            single=alone.programs[0],
-            programs=other.programs,
+            single=one,
+            programs=many,
             microbatches=other.microbatches,
             replica_axes=other.replica_axes,
             loss=alone.loss,
@@ -59,6 +74,13 @@ class NnScaler:
     def read_side(self, path: Path) -> Plan:
         with _side(path, single=False, as_recorded=False) as side:
             return side()
+
+    def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
+        """The order of process groups: the user's word, or that of nnScaler's runtime."""
+        order = options.get(GROUPS, "by rank")
+        if order == AS_RECORDED:
+            return (Assumption("stated", GROUPS, ASSUME, _ORDERS[order]),)
+        return (Assumption("framework", GROUPS, "", _ORDERS[order]),)
 
 
 FRONTEND = NnScaler()

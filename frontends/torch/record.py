@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from types import FrameType
 from typing import Any
@@ -19,9 +19,7 @@ import torch
 import torch.distributed as dist
 from msgspec import structs
 from torch._C._distributed_c10d import (
-    FakeWork,
     ProcessGroup,
-    Work,
     _resolve_process_group,
 )
 from torch._subclasses.fake_tensor import (
@@ -33,7 +31,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch.shadows import MOST_SHADOW, Shadows, flat
+from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat
 from shardproof.frontends.torch.trace import (
     CONSTANT,
     MOST_ELEMENTS,
@@ -49,9 +47,10 @@ from shardproof.frontends.torch.trace import (
     Trace,
     tensors_of,
 )
+from shardproof.frontends.torch.watched import Splits, Watched
 
 #: Elements of a tensor whose values are kept as constants, and their types.
-MOST_CONSTANT = 1 << 14
+MOST_CONSTANT = MOST_COMPUTED
 _KEPT = (torch.float64, torch.float32, torch.int64, torch.int32, torch.bool)
 #: Events of one rank.
 MOST_EVENTS = 2_000_000
@@ -122,6 +121,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._contents: dict[bytes, int] = {}
         self.names: dict[int, str] = {}
         self.stack: list[str] = []
+        self.groups: dict[tuple[int, ...], str] = {}
+        self.splits = Splits(lambda path: not _machinery(path))
 
     # -- tensors ----------------------------------------------------------------------------
 
@@ -179,6 +180,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 continue
             if not 1 < x.numel() <= MOST_CONSTANT or x.dtype not in _KEPT:
                 continue
+            if self.tensor(x).number in self._values:
+                continue  # Nothing has written it since.
             with _disable_current_modes(), torch.no_grad():
                 real = self._shadows.real(x).contiguous()
                 first = real.flatten()[0]
@@ -197,6 +200,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """An argument as plain data."""
         if isinstance(x, torch.Tensor):
             return self.tensor(x)
+        if isinstance(x, Watched):
+            return int(x)
         if x is None or isinstance(x, (bool, int, float, str)):
             return x
         if isinstance(x, (list, tuple)):
@@ -206,13 +211,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(x, torch.ScriptObject):
             return self._object(x)
         if isinstance(x, ProcessGroup):
-            return Ranks(tuple(dist.get_process_group_ranks(x)))
+            return self._group(x)
         return Named(type(x).__name__, str(x)[:200])
 
     def _object(self, x: Any) -> Arg:
         kind = str(x._type()).rsplit(".", 1)[-1]
         if kind == "ProcessGroup":
-            return Ranks(tuple(dist.get_process_group_ranks(ProcessGroup.unbox(x))))
+            return self._group(ProcessGroup.unbox(x))
         if kind == "ReduceOp":
             return Named("reduce", REDUCTIONS[int(x.op())])
         return Named(kind, "")
@@ -224,8 +229,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for i, argument in enumerate(func._schema.arguments[: len(args)]):
                 if argument.name == "group_name" and isinstance(args[i], str):
                     group = _resolve_process_group(args[i])
-                    found[i] = Ranks(tuple(dist.get_process_group_ranks(group)))
+                    found[i] = self._group(group)
         return found
+
+    def _group(self, group: ProcessGroup) -> Ranks:
+        """A process group, whose name is kept if a mesh gave it one."""
+        ranks = tuple(dist.get_process_group_ranks(group))
+        if group.group_desc.startswith("mesh_"):
+            self.groups.setdefault(ranks, group.group_desc.removeprefix("mesh_"))
+        return Ranks(ranks)
 
     # -- events -----------------------------------------------------------------------------
 
@@ -408,6 +420,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tuple(self._modules),
             self.constants,
             tuple(self.notes),
+            tuple((name, ranks) for ranks, name in self.groups.items()),
+            tuple(self.splits.found),
         )
 
 
@@ -418,29 +432,3 @@ _SUBCLASSED = (torch.nn.Parameter,)
 
 def _tensors(x: Any) -> list[torch.Tensor]:
     return [item for item in flat(x) if isinstance(item, torch.Tensor)]
-
-
-def watch_handles(recorder: Recorder) -> None:
-    """Make waits for asynchronous operations visible, in this process, for good."""
-
-    def issuing(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = method(*args, **kwargs)
-            if isinstance(result, Work):
-                recorder.handle(result)
-            return result
-
-        return call
-
-    for name, method in list(vars(ProcessGroup).items()):
-        if not name.startswith("__") and callable(method) and "Work" in (method.__doc__ or ""):
-            setattr(ProcessGroup, name, issuing(method))
-    for owner in (Work, FakeWork):
-        if "wait" in owner.__dict__:
-            original = owner.__dict__["wait"]
-
-            def wait(work: Any, *args: Any, _wait: Any = original, **kwargs: Any) -> Any:
-                recorder.waited(work)
-                return _wait(work, *args, **kwargs)
-
-            owner.wait = wait  # type: ignore[method-assign,assignment]

@@ -15,6 +15,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 #: Tensors of more elements have no shadow, and are no constants.
 MOST_SHADOW = 1 << 16
+#: Elements of what is computed of smaller ones (rotary tables of all positions): nothing else that
+#: is as large has a shadow.
+MOST_COMPUTED = 1 << 21
 
 #: Operators whose result is memory that nothing has written, and those that write all of a tensor.
 ALLOCATES = ("aten.empty", "aten.new_empty")
@@ -55,10 +58,13 @@ class Shadows:
         """Compute the operator on shadows too; False if what it reads that has a shadow meets what
         has none."""
         results = [x for x in flat(out) if isinstance(x, torch.Tensor)]
-        large = sum(x.numel() for x in results) > MOST_SHADOW or any(x.is_meta for x in results)
-        if large or str(func).startswith(ALLOCATES):
+        if str(func).startswith(ALLOCATES):
             self.forget(func, args)
             return True
+        given = any(isinstance(x, torch.Tensor) for x in flat((args, tuple(kwargs.values()))))
+        most = MOST_COMPUTED if given else MOST_SHADOW
+        if sum(x.numel() for x in results) > most or any(x.is_meta for x in results):
+            return False
         random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         return (
             not random and func.namespace == "aten" and self._computed(func, args, kwargs, results)

@@ -47,8 +47,8 @@ def _parts(state: object, kind: str) -> tuple[Fields, ...]:
 class Record:
     """An object of the plan that we read: the fields named in the allow-list, nothing else.
 
-    A field is an attribute of nnScaler's own name; one that the file does not give is not set.
-    ``view`` is where `frontends.nnscaler.records` keeps what it made of the record.
+    A field is an attribute of the record's own name; one that the file does not give is not set.
+    ``view`` is where the frontend keeps what it made of the record.
     """
 
     __slots__ = ("view",)

@@ -20,9 +20,9 @@ import pyarrow as pa
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.cone import cone
 from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.lineage.members import concrete
 from shardproof.engine.obligations.obligation import Claim, Obligation, build, points
 from shardproof.engine.plan.ir import MICROBATCH, Attr
-from shardproof.engine.small_model.grid import concrete
 from shardproof.partition.audit.members import Family, Mask, Numbers
 from shardproof.partition.stages.partition import PARALLEL, Partition, Stage, is_same
 from shardproof.partition.templates.keys import key

@@ -9,6 +9,7 @@ together but for each by its own numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.cone import cone, operands
 from shardproof.engine.claims.symmetry import follow, starts
-from shardproof.engine.lineage.lineage import NodeTable
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.plan.ir import Attr
 
@@ -25,30 +26,16 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
-class _Column:
-    """A distance of many members, as one number.
+class _Equal:
+    """Which members are equal in all that was required: where distances of many members have to be
+    equal, those that differ are taken out of ``same``, and the others go on."""
 
-    Comparing it does not stop for the members that differ: it takes them out of ``same``, which all
-    columns of one question share, and goes on with the others.
-    """
-
-    __slots__ = ("same", "values")
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, values: Numbers, same: Mask) -> None:
-        self.values = values
+    def __init__(self, same: Mask) -> None:
         self.same = same
 
-    def __add__(self, other: _Column) -> _Column:
-        return _Column(self.values + other.values, self.same)
-
-    def __mul__(self, factor: int) -> _Column:
-        return _Column(self.values * factor, self.same)
-
-    def __eq__(self, other: object) -> bool:
-        assert isinstance(other, _Column)
-        np.logical_and(self.same, self.values == other.values, out=self.same)
-        return True
+    def __call__(self, left: tuple[Numbers, ...], right: tuple[Numbers, ...]) -> None:
+        for mine, theirs in zip(left, right, strict=True):
+            self.same &= mine == theirs
 
 
 class Family:
@@ -97,19 +84,18 @@ class Family:
 
     def moved(self, mine: tuple[Numbers, Numbers], example: tuple[Numbers, Numbers]) -> Mask:
         """Which members (rows of ``mine``) are the example (one row of each), moved."""
-        same: Mask = np.asarray((mine[1] == example[1]).all(axis=1))
         steps = mine[0] - example[0]
-        zero = _Column(np.zeros(len(steps), np.int64), same)
+        equal = _Equal(np.asarray((mine[1] == example[1]).all(axis=1)))
         views = []
         at = 0
         for term in self._terms:
             count = len(starts(term))
-            columns = [_Column(steps[:, at + n], same) for n in range(count)]
-            views.append((term, columns.__getitem__))
+            views.append((term, partial(_column, steps, at)))
             at += count
-        if not follow(self.nodes, self._cone, views, zero):
-            same[:] = False
-        return same
+        zero = np.zeros(len(steps), np.int64)
+        if not follow(self.nodes, self._cone, views, zero, equal):
+            equal.same[:] = False
+        return equal.same
 
     def _matrix(self, affine: Sequence[Affine]) -> tuple[Numbers, Numbers]:
         """Constants, and coefficients by axis, of affine numbers; a column each."""
@@ -117,6 +103,11 @@ class Family:
         coefficients = [[a.coefficient(axis) for a in affine] for axis in self.axes]
         shape = (len(self.axes), len(affine))
         return constants, np.array(coefficients, np.int64).reshape(shape)
+
+
+def _column(steps: Numbers, first: int, n: int) -> Numbers:
+    column: Numbers = steps[:, first + n]
+    return column
 
 
 def _affines(value: Attr) -> list[Affine]:

@@ -11,7 +11,8 @@ from itertools import permutations, product
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import Affine
-from shardproof.engine.lineage.lineage import Atom, Operand
+from shardproof.engine.lineage.expressions import Operand
+from shardproof.engine.lineage.lineage import Atom
 
 #: An operand before labels are final: node, (atom, label) pairs, fixed atoms, a weight that orders
 #: operands of the same node (the factor of a sum; empty for products).

@@ -13,17 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from shardproof.engine.algebra.affine import ZERO
+from shardproof.engine.lineage.expressions import Einsum, Operand
 from shardproof.engine.lineage.layout import Misaligned, merge
-from shardproof.engine.lineage.lineage import (
-    BROADCAST,
-    Atom,
-    Dim,
-    Layout,
-    NodeTable,
-    Operand,
-    Part,
-    Term,
-)
+from shardproof.engine.lineage.lineage import BROADCAST, Atom, Dim, Layout, Part, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.primitives import labels
 
 ONE = Fraction(1)
@@ -36,11 +29,10 @@ def closed(nodes: NodeTable, term: Term, product: Product) -> Term:
     no constant intervals."""
     if not term.parts:
         return term
-    node = nodes[term.node]
-    if node.kind != "einsum" or any(p.start.terms for p in term.parts):
+    definition = nodes[term.node].definition
+    if not isinstance(definition, Einsum) or any(p.start.terms for p in term.parts):
         raise Misaligned
-    operands: Sequence[Operand] = node.payload[0]  # type: ignore[assignment]
-    outputs: Sequence[int] = node.payload[1]  # type: ignore[assignment]
+    operands, outputs = definition.operands, definition.outputs
     own: dict[int, Part] = {}
     inner: dict[int, list[Part]] = {}
     for part in term.parts:

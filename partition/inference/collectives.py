@@ -13,6 +13,7 @@ from functools import reduce
 from math import prod
 
 from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.lineage.expressions import AtCoordinate, Maximum, OverRanks
 from shardproof.engine.lineage.layout import Misaligned, merge
 from shardproof.engine.lineage.lineage import BROADCAST, Atom, Layout, Lineage, Term
 from shardproof.engine.lineage.sums import Over, merge_parts, root_kinds, term_over_axis
@@ -50,7 +51,7 @@ def _maximum(reading: LineageReading, members: Sequence[Lineage]) -> Lineage:
         if len(terms) == 1:
             return Lineage(first.shape, tuple(terms))
     taken = tuple(reading.piece(m).terms[0] for m in members)
-    node = reading.local_node("maximum", (taken,), first.shape, taken)
+    node = reading.local_node(Maximum(taken), first.shape, taken)
     return local_view(node, first.shape)
 
 
@@ -62,9 +63,8 @@ def _over_axis(reading: LineageReading, x: Lineage, axis: str, extent: int, kind
         ]
     except Misaligned:
         taken = reading.piece(x)
-        node = reading.table.node(
-            "over",
-            (axis, extent, kind, taken.terms[0].node),
+        node = reading.table.define(
+            OverRanks(axis, extent, kind, taken.terms[0].node),
             tuple(n for n in x.shape if n != 1),
             lineage_axes(x, reading.table) - {axis},
         )
@@ -136,8 +136,8 @@ def at_coordinate(reading: LineageReading, x: Lineage, axis: str, position: int)
         node = term.node
         if axis in reading.table[node].coordinates:
             held = reading.table[node]
-            node = reading.table.node(
-                "at", (axis, position, node), held.extents, held.coordinates - {axis}
+            node = reading.table.define(
+                AtCoordinate(axis, position, node), held.extents, held.coordinates - {axis}
             )
         layout = Layout(
             tuple(tuple(fixed(a) for a in dim) for dim in term.layout.dims),

@@ -11,21 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, combinations, islice, product
-from typing import Any, NamedTuple, TypeAlias
+from math import gcd
+from typing import NamedTuple, TypeAlias
 
-from shardproof.engine.algebra.affine import affine
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.lineage.expressions import Einsum
 from shardproof.engine.lineage.floating import floating, settled, within
 from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import (
-    BROADCAST,
-    Atom,
-    Layout,
-    NodeTable,
-    Operand,
-    Part,
-    Term,
-    Token,
-)
+from shardproof.engine.lineage.lineage import BROADCAST, Atom, Layout, Part, Term
+from shardproof.engine.lineage.nodes import NodeTable, Token
 
 #: Ways that are tried for one operator, and exposures that are combined.
 MOST_WAYS, MOST_EXPOSED = 96, 4
@@ -56,6 +50,9 @@ def ways(
     """Other ways to read views together; ``sums``: positions may be summed over.  ``letters``: for
     new labels; ``sides``: what a view is, as part of a sum."""
     yield from _ways(terms, mesh, letters, sums=sums)
+    apart = [_in_blocks(t) for t in terms]
+    if apart != list(terms):
+        yield from _ways(apart, mesh, letters, sums=sums)
     parts = [sides(t) or t for t in terms] if sums else list(terms)
     if parts != list(terms):
         yield Way(tuple(parts), ("",) * len(parts), "")
@@ -100,6 +97,29 @@ def _cut(term: Term, inner: int) -> Term:
         else:
             found.append(atom)
     return term._replace(layout=Layout(dims, tuple(found)))
+
+
+def _in_blocks(term: Term) -> Term:
+    """The same view, of which every interval that lies in one of many equal blocks is that of a
+    position, of the block, and an interval within: features of one head are a head and features."""
+    dims: list[tuple[Atom, ...]] = []
+    fixed = list(term.layout.fixed)
+    for dim in term.layout.dims:
+        own = []
+        for atom in dim:
+            block = gcd(*(n for _, n in atom.start.terms)) if atom.start.terms else atom.size
+            inside = Affine(atom.start.const % block) if block else atom.start
+            fits = block < atom.extent and inside.const + atom.size <= block
+            if atom.axis == BROADCAST or atom.size == 1 or not fits or atom.extent % block:
+                own.append(atom)
+                continue
+            own.append(atom._replace(extent=block, start=inside))
+            place = (atom.start - inside) // block
+            fixed.append(Atom(atom.axis, atom.stride * block, atom.extent // block, place, 1))
+        dims.append(tuple(own))
+    if len(fixed) == len(term.layout.fixed):
+        return term
+    return term._replace(layout=Layout(tuple(dims), tuple(fixed)))
 
 
 def _ways(
@@ -299,24 +319,22 @@ class Reductions:
 
     def __init__(self, table: NodeTable, size: int) -> None:
         self.table = table
-        self.of: dict[int, list[int]] = {}
+        self.of: dict[int, list[tuple[int, Einsum]]] = {}
         for number in range(size):
-            node = table[number]
-            if node.kind == "einsum" and len(node.payload[0]) == 1:  # type: ignore[arg-type]
-                self.of.setdefault(node.payload[0][0].node, []).append(number)  # type: ignore[index]
+            definition = table[number].definition
+            if isinstance(definition, Einsum) and len(definition.operands) == 1:
+                self.of.setdefault(definition.operands[0].node, []).append((number, definition))
 
     def part(self, term: Term) -> Term | None:
         """A view as part of a sum; None where it is none."""
-        for number in self.of.get(term.node, ()):
-            found = self._part(term, number)
+        for number, definition in self.of.get(term.node, ()):
+            found = self._part(term, number, definition)
             if found is not None:
                 return found
         return None
 
-    def _part(self, term: Term, number: int) -> Term | None:
-        payload: tuple[Any, ...] = self.table[number].payload
-        read: Operand = payload[0][0]
-        outputs: Sequence[int] = payload[1]
+    def _part(self, term: Term, number: int, definition: Einsum) -> Term | None:
+        (read,), outputs = definition.operands, definition.outputs
         summed = [(a, s, e, x) for a, s, e, x in read.atoms if x not in outputs]
         if len(summed) != 1 or read.fixed or term.parts:
             return None

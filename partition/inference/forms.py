@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
-from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.plan.ir import Attr, Group
 
 #: Attributes that say nothing about what an operator means.

@@ -18,6 +18,17 @@ from string import ascii_letters
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    Causal,
+    Most,
+    Onehot,
+    Order,
+    Select,
+    Stack,
+    Unary,
+)
+from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.layout import Misaligned, regroup
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
@@ -36,12 +47,15 @@ from shardproof.engine.lineage.places import (
     moved,
     permuted,
     placed,
+    side_by_side,
 )
+from shardproof.engine.lineage.sums import merge_parts
 from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.families import along_axes
 from shardproof.partition.inference.floats import Way, dropped, ways
-from shardproof.partition.inference.laws import rewritten
+from shardproof.partition.inference.laws import Factor, factors_of, rewritten
+from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.products import Products
 from shardproof.partition.inference.sums import tried
 from shardproof.partition.inference.views import (
@@ -61,16 +75,53 @@ class LineageReading(Products):
         if several is not None:
             return several
         term = self._single(x)
-        if known := rewritten(self.table, function, term):
+        made = self._reciprocals(term) if function == "inv" else None
+        return Lineage(x.shape, (made or self._function(function, term),))
+
+    def _reciprocals(self, term: Term) -> Term | None:
+        """1 / (a b) as 1 / a times 1 / b; None if the term is no product."""
+        flat = [atom for dim in term.layout.dims for atom in dim]
+        numbers = iter(range(len(flat)))
+        dims: list[list[int | Atom]] = [
+            [a if a.axis == BROADCAST else n for a, n in zip(dim, numbers, strict=False)]
+            for dim in term.layout.dims
+        ]
+        held = {n: a for n, a in enumerate(flat) if a.axis != BROADCAST}
+        whole = Factor(term, tuple((atom, n) for n, atom in held.items()))
+        found = factors_of(self.table, whole)
+        if len(found) < 2 or not term.factor:
+            return None
+        factor = 1 / term.factor
+        inverse: list[Term] = []
+        for one in found:
+            own = Layout(tuple((atom,) for atom, _ in one.atoms), one.term.layout.fixed)
+            made = self._function("inv", one.term._replace(layout=own))
+            factor *= made.factor
+            inverse.append(made)
+        self.rewrote = True
+        extents = {n: atom.extent for n, atom in held.items()}
+        atoms = [one.atoms for one in found]
+        return self._product_term(factor, inverse, atoms, dims, frozenset(held), extents, held)
+
+    def _function(self, function: str, term: Term) -> Term:
+        known = rewritten(self.table, function, term)
+        if known is not None:
             self.rewrote = True
-            return Lineage(x.shape, (known,))
+            self._note_powers(known)
+            return known
         if is_partial(function):
             self.partial.append((function, term))
         operand = self.table[term.node]
-        node = self.table.node(
-            "unary", (function, term.factor, term.node), operand.extents, operand.coordinates
+        node = self.table.define(
+            Unary(function, term.factor, term.node), operand.extents, operand.coordinates
         )
-        return Lineage(x.shape, (Term(Fraction(1), node, term.layout),))
+        return Term(Fraction(1), node, term.layout)
+
+    def _note_powers(self, known: Term) -> None:
+        """A power of a power is defined where the inner one is and the power that both are."""
+        match self.table[known.node].definition:
+            case Unary(function=function, factor=factor, node=node) if is_partial(function):
+                self.partial.append((function, known._replace(factor=factor, node=node)))
 
     def reshape(self, x: Lineage, shape: tuple[int, ...]) -> Lineage:
         if prod(shape) != prod(x.shape):
@@ -117,7 +168,7 @@ class LineageReading(Products):
             return Lineage(tuple(shape), tuple(self._side_by_side(xs, dim, shape[dim])))
         except Misaligned:
             taken = tuple(self.piece(x).terms[0] for x in xs)
-            node = self.local_node("stack", (dim, taken), tuple(shape), taken)
+            node = self.local_node(Stack(dim, taken), tuple(shape), taken)
             return local_view(node, tuple(shape))
 
     def _side_by_side(self, xs: Sequence[Lineage], dim: int, whole: int) -> list[Term]:
@@ -136,6 +187,7 @@ class LineageReading(Products):
             order = [i for i in range(len(x.shape)) if i != dim]
             rows = permuted(x, [*order, dim])
             several = self._each(rows, lambda here: self.amax(here, len(order)), 1)
+            several = several or self._largest(x, dim)
             if several is not None:
                 return several
         term = self._single(x)
@@ -143,6 +195,28 @@ class LineageReading(Products):
             return self._placed_amax(x.shape, term, dim)
         except Misaligned:
             return self._amax(x.shape, self.piece(x).terms[0], dim)
+
+    def _largest(self, x: Lineage, dim: int) -> Lineage | None:
+        """The maximum along a dimension in which several values lie side by side: that of their
+        maxima (None: something else is there too)."""
+        try:
+            return self._most([self.amax(part, dim) for part in side_by_side(x, dim)])
+        except Misaligned:
+            return None
+
+    def _most(self, xs: Sequence[Lineage]) -> Lineage:
+        """The elementwise maximum of tensors of one shape, as parts of one maximum or as a node;
+        raises `Misaligned` where it is neither."""
+        if has_places(*xs):
+            return each(xs, self._most)
+        if any(len(x.terms) != 1 for x in xs):
+            raise Misaligned
+        terms = merge_parts(self.table, [x.terms[0] for x in xs], self.mesh, add=False)
+        if len(terms) == 1:
+            return Lineage(xs[0].shape, tuple(terms))
+        if any(term.parts for term in terms):
+            raise Misaligned
+        return self._sum_node(xs[0].shape, terms, Most)
 
     def _placed_amax(self, shape: tuple[int, ...], term: Term, dim: int) -> Lineage:
         """`_amax`, with positions of one of many where the single-device program has them."""
@@ -158,8 +232,10 @@ class LineageReading(Products):
             return dropped(made, len(shape) - 1)
 
         def others() -> Iterator[Term | None]:
+            inside = term._replace(layout=sunk(term.layout))
+            yield tried(lambda t: self._amax(shape, t, dim).terms[0], inside)
             found = ways([term], self.mesh, ascii_letters, sums=True, sides=self.as_part)
-            return (tried(another, way) for way in found)
+            yield from (tried(another, way) for way in found)
 
         first = tried(lambda t: self._amax(shape, t, dim).terms[0], term)
         taken = self._taken([term], first, others)
@@ -191,8 +267,8 @@ class LineageReading(Products):
             draft: Draft = (term.node, tuple(drafts), term.layout.fixed, ())
             form = canonical([draft], frozenset(outputs), extents)
             sign = 1 if term.factor > 0 else -1
-            payload = (sign, form.operands[0], form.outputs)
-            node = self._definition("amax", payload, form.outputs, form.extents, [term])
+            definition = Amax(sign, form.operands[0], form.outputs)
+            node = self._definition(definition, form.outputs, form.extents, [term])
             parts = [
                 p._replace(token=self.table.token(self.table.tokens[p.token]._replace(kind="max")))
                 for p in self._partial_sums(node, form.labels, frozenset(outputs), intervals)
@@ -208,18 +284,18 @@ class LineageReading(Products):
             return several
         term = self._single(ids)
         operand = self.table[term.node]
-        node = self.table.node(
-            "onehot", (term.factor, term.node), (*operand.extents, ABSOLUTE), operand.coordinates
+        node = self.table.define(
+            Onehot(term.factor, term.node), (*operand.extents, ABSOLUTE), operand.coordinates
         )
         classes = Atom(len(operand.extents), 1, ABSOLUTE, start.settled(self.mesh), size)
         layout = Layout((*term.layout.dims, (classes,)), term.layout.fixed)
         return Lineage((*ids.shape, size), (Term(Fraction(1), node, layout),))
 
     def causal(self, queries: int, keys: int) -> Lineage:
-        return causal_view(self.table, queries, keys)
+        return causal_view(self.table, queries, keys, Causal())
 
     def order(self, queries: int, keys: int) -> Lineage:
-        return causal_view(self.table, queries, keys, "order")
+        return causal_view(self.table, queries, keys, Order())
 
     def select(self, scores: Lineage, selection: Selection) -> Lineage:
         several = self._each(scores, lambda here: self.select(here, selection), 1)
@@ -232,17 +308,18 @@ class LineageReading(Products):
             row = term.layout.dims[-1]
         if not row or row[0].axis == BROADCAST:
             raise Unsupported("a choice from a row of one entry, or of zeros")
+        inside = sunk(term.layout)
+        if inside.dims[-1] == (row[0],):
+            term = term._replace(layout=inside)
         tokens = [a for dim in term.layout.dims[:-1] for a in dim if a.axis != BROADCAST]
         atoms = [(a, i) for i, a in enumerate([row[0], *tokens])]
         outputs = frozenset(range(1, len(atoms)))
         extents = {i: a.extent for a, i in atoms}
         intervals = {i: a for a, i in atoms}
         form = canonical([(term.node, tuple(atoms), term.layout.fixed, ())], outputs, extents)
-        payload = (term.factor, form.operands[0], form.labels[0][0], selection, form.outputs)
+        choice = Select(term.factor, form.operands[0], form.labels[0][0], selection, form.outputs)
         axes = tuple(form.extents[x] for x in form.outputs)
-        node = self.table.node(
-            "select", payload, (*axes, selection.topk), self.table[term.node].coordinates
-        )
+        node = self.table.define(choice, (*axes, selection.topk), self.table[term.node].coordinates)
         label = iter(range(1, len(atoms)))
         dims = [
             [a if a.axis == BROADCAST else next(label) for a in dim]

@@ -1,7 +1,8 @@
 """The laws of `engine.ops.laws` over lineages: the node that a value is written as.
 
-``1 / exp(x)`` is a view of the node ``exp(-x)``; a product in which ``exp(x)`` meets ``exp(-x)`` is
-the product of its other factors, also where they meet in products of products.
+``1 / exp(x)`` is a view of the node ``exp(-x)``, ``1 / sqrt(x)`` one of ``rsqrt(x)``; a product in
+which ``exp(x)`` meets ``exp(-x)``, or ``x`` meets ``1 / x``, is the product of what is left of it,
+also where they meet in products of products.
 """
 
 from __future__ import annotations
@@ -11,9 +12,18 @@ from fractions import Fraction
 from math import prod
 from typing import NamedTuple
 
+from shardproof.engine.lineage.expressions import Einsum, Operand, Unary
 from shardproof.engine.lineage.layout import constant_atom
-from shardproof.engine.lineage.lineage import Atom, Layout, NodeTable, Operand, Term
-from shardproof.engine.ops.laws import of_constant
+from shardproof.engine.lineage.lineage import Atom, Layout, Term
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.ops.laws import (
+    NAMED_POWERS,
+    exponent_of,
+    of_constant,
+    power,
+    power_of_power,
+    settled,
+)
 
 #: Products of products that are looked into, one inside the other.
 DEEPEST = 4
@@ -31,14 +41,43 @@ def rewritten(table: NodeTable, function: str, term: Term) -> Term | None:
     if term.node == table.one:
         value = of_constant(function, term.factor)
         return None if value is None else term._replace(factor=value)
-    if function != "inv" or not _is_exponential(table, term.node) or not term.factor:
+    node, exponential = table[term.node], _exponential(table, term.node)
+    if not term.factor or not isinstance(node.definition, Unary):
         return None
-    node = table[term.node]
-    _, factor, operand = node.payload
-    if table.is_masked(operand):  # type: ignore[arg-type]
+    if function != "inv" or exponential is None:
+        return _one_power(table, function, term, node.definition)
+    if table.is_masked(exponential.node):
         return None
-    opposite = table.node("unary", ("exp", -factor, operand), node.extents, node.coordinates)  # type: ignore[operator]
+    opposite = table.define(_opposite(exponential), node.extents, node.coordinates)
     return Term(1 / term.factor, opposite, term.layout)
+
+
+def _one_power(table: NodeTable, function: str, term: Term, held: Unary) -> Term | None:
+    """A power of a power."""
+    inner, outer = exponent_of(held.function), exponent_of(function)
+    if inner is None or outer is None:
+        return None
+    found = power_of_power(term.factor, inner, outer)
+    if found is None:
+        return None
+    node, factor = _raised(table, held.factor, held.node, found[1])
+    return Term(found[0] * factor, node, term.layout)
+
+
+def _raised(
+    table: NodeTable, scale: Fraction, operand: int, exponent: Fraction
+) -> tuple[int, Fraction]:
+    """The node of a power of ``scale`` times a node, and its factor."""
+    if exponent == 1:
+        return operand, scale
+    held = table[operand]
+    raised = Unary(power(exponent), scale, operand)
+    return table.define(raised, held.extents, held.coordinates), Fraction(1)
+
+
+def factors_of(table: NodeTable, factor: Factor) -> list[Factor]:
+    """The factors of a product without sums, in the labels of the whole; itself if it is none."""
+    return _flat(table, factor, DEEPEST)
 
 
 class Left(NamedTuple):
@@ -65,18 +104,16 @@ def left(
 ) -> Left | None:
     """What is left of a product where some of its factors cancel; None if none do.  A label that
     is summed and that nothing varies along any more is counted."""
-    if not any(_is_exponential(table, x.term.node) for x in factors):
-        return None
     flat = [x for one in factors for x in _flat(table, one, DEEPEST)]
-    kept: list[Factor] = []
-    for one in flat:
-        other = next((x for x in kept if _cancel(table, x, one)), None)
-        if other is None:
-            kept.append(one)
-        else:
-            kept.remove(other)
-    if len(kept) == len(flat):
+    if not any(_may_cancel(table, x.term.node) for x in flat):
         return None
+    for found in (list(factors), flat):
+        scale, kept = _without_powers(table, _without_exponentials(table, found))
+        if len(kept) < len(found):
+            break
+    else:
+        return None
+    factor *= scale
     held = frozenset(label for x in kept for _, label in x.atoms)
     spread = [
         [x if isinstance(x, Atom) or x in held else constant_atom(intervals[x].size) for x in dim]
@@ -88,19 +125,98 @@ def left(
     return Left(factor, terms, atoms, spread, outputs & held, kept_extents)
 
 
-def _is_exponential(table: NodeTable, number: int) -> bool:
-    node = table[number]
-    return node.kind == "unary" and node.payload[0] == "exp"
+def _may_cancel(table: NodeTable, number: int) -> bool:
+    return _exponential(table, number) is not None or _power(table, number) is not None
+
+
+def _without_exponentials(table: NodeTable, flat: Sequence[Factor]) -> list[Factor]:
+    kept: list[Factor] = []
+    for one in flat:
+        other = next((x for x in kept if _cancel(table, x, one)), None)
+        if other is None:
+            kept.append(one)
+        else:
+            kept.remove(other)
+    return kept
+
+
+class _Power(NamedTuple):
+    """A node is ``scale`` times node ``operand``, to a power."""
+
+    exponent: Fraction
+    scale: Fraction
+    operand: int
+
+
+def _power(table: NodeTable, number: int) -> _Power | None:
+    """What power a node is, of those that meet others (square roots and reciprocals)."""
+    definition = table[number].definition
+    if not isinstance(definition, Unary):
+        return None
+    exponent = exponent_of(definition.function)
+    if exponent is None or definition.function not in NAMED_POWERS.values():
+        return None
+    return _Power(exponent, definition.factor, definition.node)
+
+
+def _without_powers(table: NodeTable, factors: Sequence[Factor]) -> tuple[Fraction, list[Factor]]:
+    """A product in which powers of one base that go up and down are one, and its factor."""
+    for first in factors:
+        held = _power(table, first.term.node)
+        if held is None or first.term.parts:
+            continue
+        own: dict[int, Fraction] = {}
+        for i, x in enumerate(factors):
+            exponent = _exponent(table, x, held, first)
+            if exponent is not None:
+                own[i] = exponent
+        left = settled(list(own.values()))
+        if left is None:
+            continue
+        plain = sum(factors[i].term.node == held.operand for i in own)
+        kept = [x for i, x in enumerate(factors) if i not in own]
+        scale = held.scale**-plain
+        for exponent in left:
+            node, share = _raised(table, held.scale, held.operand, exponent)
+            scale *= share
+            kept.append(first._replace(term=first.term._replace(factor=Fraction(1), node=node)))
+        share, kept = _without_powers(table, kept)
+        return scale * share, kept
+    return Fraction(1), list(factors)
+
+
+def _exponent(table: NodeTable, one: Factor, base: _Power, like: Factor) -> Fraction | None:
+    """Which power of a base a factor is, if it is one, read as another is."""
+    if one.term.parts or one.term.layout.fixed != like.term.layout.fixed:
+        return None
+    if sorted(one.atoms) != sorted(like.atoms):
+        return None
+    if one.term.node == base.operand:
+        return Fraction(1)
+    held = _power(table, one.term.node)
+    if held is None or (held.scale, held.operand) != (base.scale, base.operand):
+        return None
+    return held.exponent
+
+
+def _exponential(table: NodeTable, number: int) -> Unary | None:
+    """The definition of a node that is an exponential."""
+    definition = table[number].definition
+    return definition if isinstance(definition, Unary) and definition.function == "exp" else None
+
+
+def _opposite(power: Unary) -> Unary:
+    """``exp(-x)`` for ``exp(x)``."""
+    return Unary("exp", -power.factor, power.node)
 
 
 def _cancel(table: NodeTable, one: Factor, other: Factor) -> bool:
     """Whether two factors are ``exp(x)`` and ``exp(-x)``, read alike."""
-    if not _is_exponential(table, one.term.node) or not _is_exponential(table, other.term.node):
+    power = _exponential(table, one.term.node)
+    if power is None or table[other.term.node].definition != _opposite(power):
         return False
-    _, factor, operand = table[one.term.node].payload
     return (
-        table[other.term.node].payload == ("exp", -factor, operand)  # type: ignore[operator]
-        and not table.is_masked(operand)  # type: ignore[arg-type]
+        not table.is_masked(power.node)
         and not one.term.parts
         and not other.term.parts
         and one.term.layout.fixed == other.term.layout.fixed
@@ -110,11 +226,11 @@ def _cancel(table: NodeTable, one: Factor, other: Factor) -> bool:
 
 def _flat(table: NodeTable, factor: Factor, depth: int) -> list[Factor]:
     """The factors of a product without sums, in the labels of the whole; itself if it is none."""
-    node = table[factor.term.node]
-    if node.kind != "einsum" or factor.term.parts or factor.term.layout.fixed or not depth:
+    product = table[factor.term.node].definition
+    inner = factor.term.parts or factor.term.layout.fixed or not depth
+    if not isinstance(product, Einsum) or inner:
         return [factor]
-    operands: tuple[Operand, ...] = node.payload[0]  # type: ignore[assignment]
-    outputs: Sequence[int] = node.payload[1]  # type: ignore[assignment]
+    operands, outputs = product.operands, product.outputs
     read = {outputs[atom.axis]: (atom, label) for atom, label in factor.atoms}
     whole = len(read) == len(factor.atoms) and all(a.stride == 1 for a, _ in factor.atoms)
     if not whole or any(not _reads(o, read) for o in operands):

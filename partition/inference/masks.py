@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.lineage import BROADCAST, Atom, NodeTable, Operand, Term
+from shardproof.engine.lineage.expressions import Causal, Combine, Operand
+from shardproof.engine.lineage.lineage import BROADCAST, Atom, Term
+from shardproof.engine.lineage.nodes import NodeTable
 
 
 def unscaled(nodes: NodeTable, terms: Sequence[Term]) -> Sequence[Term]:
@@ -18,8 +20,7 @@ def unscaled(nodes: NodeTable, terms: Sequence[Term]) -> Sequence[Term]:
     if any(t.factor < 0 for t in masked):
         raise Unsupported("the negative of masked entries, which are minus infinity")
     return [
-        t._replace(factor=Fraction(1)) if nodes[t.node].kind == "causal" and t.factor > 0 else t
-        for t in terms
+        t._replace(factor=Fraction(1)) if _is_mask(nodes, t) and t.factor > 0 else t for t in terms
     ]
 
 
@@ -28,22 +29,24 @@ def masked_once(nodes: NodeTable, terms: Sequence[Term]) -> list[Term]:
     return [
         t
         for t in terms
-        if nodes[t.node].kind != "causal"
+        if not _is_mask(nodes, t)
         or t.factor <= 0
         or not any(u.factor > 0 and _has(nodes, u, t) for u in terms if u is not t)
     ]
 
 
+def _is_mask(nodes: NodeTable, term: Term) -> bool:
+    return isinstance(nodes[term.node].definition, Causal)
+
+
 def _has(nodes: NodeTable, view: Term, mask: Term) -> bool:
     """Whether the definition of a viewed node adds this very part of the mask."""
-    node = nodes[view.node]
-    if node.kind != "combine" or mask.layout.fixed:
+    total = nodes[view.node].definition
+    if not isinstance(total, Combine) or mask.layout.fixed:
         return False
-    factors, reads, outputs = node.payload
-    found = zip(factors, reads, strict=True)  # type: ignore[call-overload]
     return any(
-        factor > 0 and read.node == mask.node and _same_part(view, mask, read, outputs)  # type: ignore[arg-type]
-        for factor, read in found
+        factor > 0 and read.node == mask.node and _same_part(view, mask, read, total.outputs)
+        for factor, read in zip(total.factors, total.operands, strict=True)
     )
 
 

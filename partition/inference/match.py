@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.claims.cone import operands
+from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -25,12 +26,10 @@ from shardproof.engine.lineage.lineage import (
     Dim,
     Layout,
     Lineage,
-    NodeTable,
-    Operand,
     Part,
     Term,
-    Token,
 )
+from shardproof.engine.lineage.nodes import NodeTable, Token
 from shardproof.engine.lineage.positions import normal
 from shardproof.partition.inference.canonical import Draft, canonical
 
@@ -81,20 +80,23 @@ class _Form(NamedTuple):
 
 class Alias(NamedTuple):
     """A value is ``factor`` times ``node``; its axis i is axis ``axes[i]`` of the node; ``sums``:
-    where a label that it reduces is reduced there, and at which stride (of single products)."""
+    where a label that it reduces is reduced there, and at which stride; ``leaves``: where a node
+    that both read is read there (of single products)."""
 
     node: int
     factor: Fraction
     axes: tuple[int, ...]
     sums: Mapping[Inside, tuple[Inside, int]]
+    leaves: Mapping[Path, Path]
 
 
 class _Sum(NamedTuple):
     """A node multiplied out: factors of distinct products; ``reduced``: where the labels that a
-    single product reduces are in its form."""
+    single product reduces are in its form; ``leaves``: which operands lead to those of its form."""
 
     forms: dict[_Form, Fraction]
     reduced: dict[Inside, Digit]
+    leaves: tuple[Path, ...] = ()
 
 
 @dataclass(slots=True)
@@ -126,28 +128,27 @@ class _Expansion:
         if leaf.node == self.table.one:
             return [_Product(factor, ())]
         own = leaf.node >= self.reference_size
-        opens = self.table[leaf.node].kind in ("einsum", "combine")
-        if opens and (own or (depth > 0 and leaf.node not in self.stop)):
-            return self._definition(leaf, factor, depth if own else depth - 1)
+        definition = self.table[leaf.node].definition
+        opens = own or (depth > 0 and leaf.node not in self.stop)
+        if opens and isinstance(definition, Einsum | Combine):
+            return self._definition(definition, leaf, factor, depth if own else depth - 1)
         if own:
             raise _TooLarge
         return [_Product(factor, (leaf,))]
 
-    def _definition(self, leaf: _Leaf, factor: Fraction, depth: int) -> list[_Product]:
-        node = self.table[leaf.node]
-        reads = operands(self.table, leaf.node)
-        outputs: Sequence[int] = node.payload[-1]  # type: ignore[assignment]
+    def _definition(
+        self, definition: Einsum | Combine, leaf: _Leaf, factor: Fraction, depth: int
+    ) -> list[_Product]:
         inner: dict[int, int] = {}
         below = [
-            self._substituted(o, leaf, outputs, inner)._replace(path=(*leaf.path, place))
-            for place, o in enumerate(reads)
+            self._substituted(o, leaf, definition.outputs, inner)._replace(path=(*leaf.path, place))
+            for place, o in enumerate(definition.operands)
         ]
         self.reduced |= {(leaf.path, label): own for label, own in inner.items()}
-        if node.kind == "combine":
-            factors: Sequence[Fraction] = node.payload[0]  # type: ignore[assignment]
+        if isinstance(definition, Combine):
             terms = [
                 p
-                for f, o in zip(factors, below, strict=True)
+                for f, o in zip(definition.factors, below, strict=True)
                 for p in self._open(o, factor * f, depth)
             ]
             return self._bounded(terms)
@@ -224,10 +225,15 @@ class Matcher:
     def _part(self, part: Part, alias: Alias) -> Part | None:
         """A part of a value as one of the node that it is; None where its range is none there."""
         path: list[int] = []
+        number: int | None = part.token
         token = self.table.tokens[part.token]
         while token.kind == "via":
             path.append(token.where)
-            token = self.table.tokens[token.inner]
+            number, token = token.inner, self.table.tokens[token.inner]
+            read = alias.leaves.get(tuple(path))
+            if read is not None:
+                inside = self._via(alias.node, read, number)
+                return None if inside is None else part._replace(token=inside)
         found = alias.sums.get((tuple(path), token.where))
         if token.kind != "sum" or found is None:
             return None
@@ -239,12 +245,21 @@ class Matcher:
 
     def _token(self, node: int, path: Path, label: int) -> int | None:
         """The token of a label that is reduced behind operands of a node, if it is linear there."""
-        if self.table[node].kind != "einsum":
+        if not isinstance(self.table[node].definition, Einsum):
             return None
         if not path:
             return self.table.token(Token("sum", node, label))
         inner = self._token(operands(self.table, node)[path[0]].node, path[1:], label)
         return None if inner is None else self.table.token(Token("via", node, path[0], inner))
+
+    def _via(self, node: int, path: Path, inner: int) -> int | None:
+        """A token of a node that is read behind operands of another one, as one of that."""
+        if not path:
+            return inner
+        if self.table[node].kind != "einsum":
+            return None
+        below = self._via(operands(self.table, node)[path[0]].node, path[1:], inner)
+        return None if below is None else self.table.token(Token("via", node, path[0], below))
 
     def alias(self, number: int) -> Alias | None:
         """The reference node that a node of the parallel side is, if there is one."""
@@ -254,7 +269,7 @@ class Matcher:
 
     def _match(self, number: int) -> Alias | None:
         node = self.table[number]
-        if node.kind not in ("einsum", "combine") or node.coordinates:
+        if not isinstance(node.definition, Einsum | Combine) or node.coordinates:
             return None
         for depth in range(DEEPEST + 1):
             if self._work > MOST_WORK:
@@ -284,13 +299,15 @@ class Matcher:
             self._work += expansion.work
         found: dict[_Form, Fraction] = {}
         reduced: dict[Inside, Digit] = {}
+        paths: tuple[Path, ...] = ()
         for factor, leaves in products:
-            form, places = _form(leaves, labels, expansion.extents)
+            form, places, order = _form(leaves, labels, expansion.extents)
             found[form] = found.get(form, Fraction(0)) + factor
             if len(products) == 1:
                 held = expansion.reduced.items()
                 reduced = {inside: places[label] for inside, label in held if label in places}
-        return _Sum({form: factor for form, factor in found.items() if factor}, reduced)
+                paths = tuple(leaves[i].path for i in order)
+        return _Sum({form: factor for form, factor in found.items() if factor}, reduced, paths)
 
     def _candidates(self, leaves: frozenset[int], extents: tuple[int, ...]) -> Iterator[int]:
         """Reference nodes of these extents above the leaf that is read least."""
@@ -334,7 +351,8 @@ class Matcher:
             ratios = {mine[form] / moved[form] for form in mine}
             if len(ratios) == 1:
                 sums = _reduced_alike(value.reduced, there.reduced)
-                return Alias(candidate, ratios.pop(), axes, sums)
+                read = dict(zip(value.leaves, there.leaves, strict=True))
+                return Alias(candidate, ratios.pop(), axes, sums, read)
         return None
 
 
@@ -357,10 +375,10 @@ def _outlines(forms: dict[_Form, Fraction]) -> list[str]:
 
 def _form(
     leaves: Sequence[_Leaf], labels: Sequence[int], extents: dict[int, int]
-) -> tuple[_Form, Mapping[int, Digit]]:
-    """A product in canonical form, and where its labels are in it."""
+) -> tuple[_Form, Mapping[int, Digit], tuple[int, ...]]:
+    """A product in canonical form, where its labels are in it, and its leaves in its order."""
     if not leaves:
-        return _Form((), (), tuple(None for _ in labels)), {}
+        return _Form((), (), tuple(None for _ in labels)), {}, ()
     drafts: list[Draft] = [
         (
             leaf.node,
@@ -377,7 +395,7 @@ def _form(
         {label: n for label, n in extents.items() if label in used},
     )
     places = tuple(form.labels.get(label) for label in labels)
-    return _Form(form.operands, form.outputs, places), form.labels
+    return _Form(form.operands, form.outputs, places), form.labels, form.order
 
 
 def _renamed(term: Term, alias: Alias) -> Term:

@@ -9,18 +9,13 @@ from math import prod
 from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
+from shardproof.engine.lineage.expressions import Einsum
+from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.layout import Misaligned, align, constant_atom, merge
-from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
-    BROADCAST,
-    Atom,
-    Layout,
-    Lineage,
-    Part,
-    Term,
-    Token,
-)
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, Part, Term
+from shardproof.engine.lineage.nodes import Token
 from shardproof.engine.lineage.places import has_places
+from shardproof.engine.lineage.sums import SOME
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closing import closed
 from shardproof.partition.inference.floats import Way, dropped, ways
@@ -57,7 +52,7 @@ class Products(Sums):
             except Misaligned:
                 xs = tuple(self.piece(x) if has_places(x) else x for x in xs)
         if prod(len(x.terms) for x in xs) > MOST_PRODUCTS:
-            xs = tuple(self.piece(x) if len(x.terms) > 1 else x for x in xs)
+            xs = tuple(Lineage(x.shape, (self._single(x),)) if len(x.terms) > 1 else x for x in xs)
         terms: list[Term] = []
         for chosen in product(*(x.terms for x in xs)):
             try:
@@ -99,8 +94,10 @@ class Products(Sums):
         def others() -> Iterator[Term | None]:
             used = {*"".join(names), *output}
             letters = "".join(a for a in ascii_letters if a not in used)
+            inside = [t._replace(layout=sunk(t.layout)) for t in terms]
+            yield tried(lambda t: self._product(names, output, t, sizes), inside)
             found = ways(terms, self.mesh, letters, sums=True, sides=self.as_part)
-            return (tried(another, way) for way in found)
+            yield from (tried(another, way) for way in found)
 
         def another(way: Way) -> Term:
             spelled = [n + more for n, more in zip(names, way.labels, strict=True)]
@@ -140,7 +137,7 @@ class Products(Sums):
                 if joined.axis == BROADCAST:
                     if name not in output and joined.size != 1:
                         factor *= joined.size
-                        self.counts = True
+                        self.counted.add(joined.size)
                     dim.append(joined)
                     continue
                 extents[label] = joined.extent
@@ -179,15 +176,17 @@ class Products(Sums):
             return Term(factor, only.node, Layout(moved, only.layout.fixed), only.parts)
         read = [Factor(terms[k], tuple(atoms[k])) for k in real]
         if rest := left(self.table, factor, read, dims, outputs, extents, intervals):
-            self.rewrote, self.counts = True, self.counts or rest.factor != factor
+            self.rewrote = True
+            if rest.factor != factor:
+                self.counted.add(SOME)
             return self._product_term(*rest, intervals)
         chosen = [terms[k] for k in real]
         drafts: list[Draft] = [
             (t.node, tuple(atoms[k]), t.layout.fixed, ()) for k, t in zip(real, chosen, strict=True)
         ]
         form = canonical(drafts, outputs, dict(extents))
-        payload = (form.operands, form.outputs)
-        node = self._definition("einsum", payload, form.outputs, form.extents, chosen)
+        definition = Einsum(form.operands, form.outputs)
+        node = self._definition(definition, form.outputs, form.extents, chosen)
         parts = self._inherited(node, [chosen[i] for i in form.order])
         parts += self._partial_sums(node, form.labels, outputs, intervals)
         layout = result_layout(dims, form.labels, form.outputs, intervals)

@@ -11,29 +11,32 @@ looks whether what it is added to has the mask already.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from shardproof.engine.lineage.lineage import (
-    PAYLOAD,
-    Lineage,
-    Node,
-    NodeTable,
-    Term,
-    Token,
-    with_nodes,
+from shardproof.engine.lineage.expressions import (
+    Causal,
+    Comparison,
+    Constant,
+    Labelled,
+    Onehot,
+    Renaming,
+    Restrict,
+    Unary,
 )
+from shardproof.engine.lineage.lineage import Lineage, Term
+from shardproof.engine.lineage.nodes import Node, NodeTable, Token
 from shardproof.engine.plan.collectives import COPIES
 from shardproof.engine.schedule.instances import Row
 from shardproof.partition.inference.forms import Forms, View
 from shardproof.partition.inference.interpreter import LineageReading
 
-#: From a number to another one; raises ValueError or IndexError for one that was not met.
-Renaming: TypeAlias = Callable[[int], int]
-
 #: Rows that are read by what they are and where, not by their inputs.
 GIVEN = COPIES | {"shard", "load", "seed"}
-#: Definitions that are made of nodes alone (others are of local tensors).
-MADE = frozenset({*PAYLOAD, "causal", "order", "constant"})
+#: Definitions that read nodes.
+READING = Labelled | Unary | Onehot | Restrict
+#: Definitions that are made of nodes alone (others are of local tensors). To rename one raises
+#: ValueError or IndexError for a node that was not met.
+MADE = READING | Comparison | Constant
 
 
 class _Made(NamedTuple):
@@ -96,7 +99,7 @@ class Repeats:
         nodes = _distinct(n for v in views if v is not None for n in v.nodes)
         nodes.setdefault(self._table.one, len(nodes))
         tokens = _distinct(t for v in views if v is not None for t in v.tokens)
-        if any(self._table[n].kind == "causal" for n in nodes):
+        if any(isinstance(self._table[n].definition, Causal) for n in nodes):
             return read()
         key = (
             row.kind,
@@ -132,8 +135,8 @@ class Repeats:
             known = self._facts[number] = self._forms.number(
                 (
                     node.kind,
-                    with_nodes(node.kind, node.payload, lambda _: 0)
-                    if node.kind in PAYLOAD
+                    node.definition.rename(lambda _: 0)
+                    if isinstance(node.definition, READING)
                     else (),
                     node.extents,
                     node.coordinates,
@@ -194,10 +197,10 @@ class Repeats:
         for kind, n in met:
             if kind == "node" and n not in nodes:
                 node = self._table[n]
-                if self._has_alias(n) or node.kind not in MADE:
+                if self._has_alias(n) or not isinstance(node.definition, MADE):
                     raise ValueError(node.kind)
-                payload = with_nodes(node.kind, node.payload, nodes.index)
-                made.append(_Made(node._replace(payload=payload), None, _below(n, nodes)))
+                renamed = node._replace(definition=node.definition.rename(nodes.index))
+                made.append(_Made(renamed, None, _below(n, nodes)))
                 nodes.append(n)
             elif kind == "token" and n not in tokens:
                 token = _token(self._table.tokens[n], nodes.index, tokens.index)
@@ -210,8 +213,8 @@ class Repeats:
         node_at, token_at = nodes.__getitem__, tokens.__getitem__
         for node, token, below in known.made:
             if node is not None:
-                payload = with_nodes(node.kind, node.payload, node_at)
-                new, met = self._table.node(node.kind, payload, *node[2:]), nodes
+                renamed = node.definition.rename(node_at)
+                new, met = self._table.define(renamed, node.extents, node.coordinates), nodes
                 if self._has_alias(new):
                     return None
             elif token is not None:

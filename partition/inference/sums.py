@@ -8,9 +8,11 @@ from string import ascii_letters
 from typing import TypeVar
 
 from shardproof.engine.errors import ShapeMismatch
-from shardproof.engine.lineage.floating import settled
+from shardproof.engine.lineage.expressions import Combine, Expression, Local, Most, Piece
+from shardproof.engine.lineage.floating import settled, sunk
 from shardproof.engine.lineage.layout import Misaligned, align
-from shardproof.engine.lineage.lineage import BROADCAST, Atom, Lineage, NodeTable, Term
+from shardproof.engine.lineage.lineage import BROADCAST, Atom, Lineage, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import collect, largest, merge_parts
 from shardproof.partition.inference.canonical import Draft, canonical
@@ -47,7 +49,8 @@ class Values:
         self._reductions: Reductions | None = None
         self.windows = Windows(table, reference_size is None, self.mesh)
         self.partial: list[tuple[str, Term]] = []
-        self.counts = self.rewrote = False
+        self.counted: set[int] = set()
+        self.rewrote = False
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
@@ -59,8 +62,7 @@ class Values:
 
     def _definition(
         self,
-        kind: str,
-        payload: tuple[object, ...],
+        definition: Expression,
         outputs: Sequence[int],
         extents: Mapping[int, int],
         terms: Sequence[Term],
@@ -70,8 +72,8 @@ class Values:
             coordinates |= self.table[term.node].coordinates
             for atom in term.layout.fixed:
                 coordinates.update(atom.start.axes)
-        return self.table.node(
-            kind, payload, tuple(extents[x] for x in outputs), frozenset(coordinates)
+        return self.table.define(
+            definition, tuple(extents[x] for x in outputs), frozenset(coordinates)
         )
 
     def as_part(self, term: Term) -> Term | None:
@@ -103,19 +105,14 @@ class Values:
         if not x.terms:
             return Lineage(x.shape, (Term(Fraction(0), self.table.one, constant_layout(x.shape)),))
         ranked = tuple(sorted(x.terms, key=repr))
-        self.counts |= any(a.axis == BROADCAST for t in ranked for d in t.layout.dims for a in d)
-        node = self.local_node("piece", (ranked,), x.shape, ranked)
+        atoms = (a for t in ranked for dim in t.layout.dims for a in dim)
+        self.counted.update(a.size for a in atoms if a.axis == BROADCAST)
+        node = self.local_node(Piece(ranked), x.shape, ranked)
         return local_view(node, x.shape)
 
-    def local_node(
-        self,
-        kind: str,
-        payload: tuple[object, ...],
-        shape: tuple[int, ...],
-        terms: Sequence[Term],
-    ) -> int:
+    def local_node(self, definition: Local, shape: tuple[int, ...], terms: Sequence[Term]) -> int:
         axes = lineage_axes(Lineage(shape, tuple(terms)), self.table)
-        return self.table.node(kind, payload, tuple(n for n in shape if n != 1), axes)
+        return self.table.define(definition, tuple(n for n in shape if n != 1), axes)
 
 
 class Sums(Values):
@@ -182,13 +179,20 @@ class Sums(Values):
             return dropped(made, len(shape))
 
         def others() -> Iterator[Term | None]:
+            inside = [t._replace(layout=sunk(t.layout)) for t in terms]
+            yield tried(lambda t: self._sum_node(shape, t).terms[0], inside)
             found = ways(terms, self.mesh, ascii_letters, sums=False, sides=self.as_part)
-            return (tried(another, way) for way in found)
+            yield from (tried(another, way) for way in found)
 
         first = tried(lambda t: self._sum_node(shape, t).terms[0], terms)
         return Lineage(shape, (self._taken(terms, first, others),))
 
-    def _sum_node(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
+    def _sum_node(
+        self,
+        shape: tuple[int, ...],
+        terms: Sequence[Term],
+        kind: type[Combine] | type[Most] = Combine,
+    ) -> Lineage:
         outputs: set[int] = set()
         extents: dict[int, int] = {}
         intervals: dict[int, Atom] = {}
@@ -214,11 +218,12 @@ class Sums(Values):
         form = canonical(drafts, frozenset(outputs), extents)
         factors = [terms[i].factor for i in form.order]
         lead = self._lead(terms)
+        lead = abs(lead) if kind is Most else lead
         operands = tuple(
             o._replace(node=self.table.one) if o.node == -1 else o for o in form.operands
         )
-        payload = (tuple(f / lead for f in factors), operands, form.outputs)
-        node = self._definition("combine", payload, form.outputs, form.extents, terms)
+        definition = kind(tuple(f / lead for f in factors), operands, form.outputs)
+        node = self._definition(definition, form.outputs, form.extents, terms)
         layout = result_layout(dims, form.labels, form.outputs, intervals)
         return Lineage(shape, (Term(lead, node, layout),))
 
@@ -226,7 +231,7 @@ class Sums(Values):
         """The factor that is taken out of a sum: of what is a sum already and was there first (the
         residual stream), so that factors do not pile up layer by layer.  A masked sum keeps its
         sign: minus infinity has no negative."""
-        sums = [t for t in terms if self.table[t.node].kind == "combine"] or [
+        sums = [t for t in terms if isinstance(self.table[t.node].definition, Combine)] or [
             t for t in terms if t.node != self.table.one
         ]
         first = min(t.node for t in sums)

@@ -12,7 +12,9 @@ from typing import NamedTuple
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.findings import UNSUPPORTED, Finding
-from shardproof.engine.lineage.lineage import Lineage, NodeTable, Term, box_view
+from shardproof.engine.lineage.expressions import Input
+from shardproof.engine.lineage.lineage import Lineage, Term, box_view
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.collectives import COPIES, TABLE, Effect, group_size, refused
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
@@ -41,15 +43,15 @@ class Trace:
     """``lineages[v]``: of tensor v, None where an operator on its way is not supported;
     ``repeats[r]``: what row r repeats, where it does; ``partial``: functions that are undefined
     somewhere, and what they were taken of; ``guessed``: values were matched by what they multiply
-    out to, or written otherwise by a law; ``counts``: what does not vary along an axis was summed
-    over it."""
+    out to, or written otherwise by a law; ``counted``: over how many positions what does not vary
+    was summed (`engine.lineage.sums.SOME`: some number)."""
 
     lineages: list[Lineage | None]
     repeats: dict[int, Repeat] = field(default_factory=dict)
     partial: list[tuple[str, Term]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     guessed: bool = False
-    counts: bool = False
+    counted: frozenset[int] = frozenset()
 
 
 def reference(program: Program, unrolled: Unrolled) -> Reference:
@@ -124,7 +126,7 @@ class Tracer:
         trace.partial = self.reading.partial
         matcher = self.reading.matcher
         trace.guessed = self.reading.rewrote or (matcher is not None and matcher.matched)
-        trace.counts = self.reading.counts
+        trace.counted = frozenset(self.reading.counted)
         return trace
 
     def outputs(
@@ -253,7 +255,7 @@ class Tracer:
         return box_view(node, full, shard.shape, offset)
 
     def input_node(self, name: str, full: tuple[int, ...]) -> int:
-        return self.table.node("input", (name,), tuple(n for n in full if n != 1))
+        return self.table.define(Input(name), tuple(n for n in full if n != 1))
 
     def slice_number(self, row: Row) -> tuple[Affine, int]:
         """Which slice of the batch a load reads, and of how many."""

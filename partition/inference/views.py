@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.lineage.expressions import Comparison, Constant
 from shardproof.engine.lineage.layout import Misaligned, adjoin, constant_atom, merge
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
@@ -14,10 +15,10 @@ from shardproof.engine.lineage.lineage import (
     Dim,
     Layout,
     Lineage,
-    NodeTable,
     Term,
     box_view,
 )
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.primitives import CONSTANTS
 
 
@@ -46,10 +47,9 @@ def local_view(node: int, shape: tuple[int, ...]) -> Lineage:
     return box_view(node, shape, shape, (ZERO,) * len(shape))
 
 
-def causal_view(table: NodeTable, queries: int, keys: int, kind: str = "causal") -> Lineage:
-    """The first positions of the mask (of ``kind`` "order": as numbers), which is as large as it
-    has to be."""
-    node = table.node(kind, (), (ABSOLUTE, ABSOLUTE))
+def causal_view(table: NodeTable, queries: int, keys: int, mask: Comparison) -> Lineage:
+    """The first positions of the mask, which is as large as it has to be."""
+    node = table.define(mask, (ABSOLUTE, ABSOLUTE))
     dims = tuple(
         (Atom(axis, 1, ABSOLUTE, ZERO, size),) for axis, size in enumerate((queries, keys))
     )
@@ -60,7 +60,7 @@ def constant_view(table: NodeTable, name: str) -> Lineage:
     """All of a table of constants."""
     array = CONSTANTS[name]
     shape = (len(array), len(array[0]), len(array[0][0]))
-    return local_view(table.node("constant", (name,), shape), shape)
+    return local_view(table.define(Constant(name), shape), shape)
 
 
 def join(position: Sequence[Atom | None]) -> Atom:

@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.lineage.blocks import Block, extents
+from shardproof.engine.lineage.expressions import Restrict
 from shardproof.engine.lineage.layout import Misaligned, constant_atom
-from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, NodeTable, Term
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.partition.inference.views import join
 
 #: Where an interval may run, in positions of its atom: (start, size).
@@ -233,4 +235,4 @@ class Reads:
             full = extents(blocks, held.extents)
         except ValueError:
             raise Misaligned from None
-        return self.windows.table.node("block", (term.node, blocks), full, held.coordinates)
+        return self.windows.table.define(Restrict(term.node, blocks), full, held.coordinates)

@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 from shardproof.engine.claims.symmetry import is_moved
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.findings import UNSUPPORTED, Finding
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Term
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.obligations.spot_check import holds
 from shardproof.engine.plan.collectives import COPIES
@@ -24,6 +25,7 @@ from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Row, Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import Conclusion, conclude
+from shardproof.engine.specification.definedness import Domain, Signs, domain
 from shardproof.engine.specification.demands import roots
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
@@ -95,7 +97,7 @@ class Side:
         )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Partition:
     """Everything that is claimed about a plan.
 
@@ -103,8 +105,8 @@ class Partition:
     claim it is; ``reference_size``: nodes below are the single-device program's.
     ``more``: representatives of every piece of an axis beyond the fewest that are enough.
     ``faults``: the plan contradicts itself; ``unsupported``: operators without a meaning here.
-    ``counts``: a side sums what does not vary along an axis: its value tells how many positions the
-    axis has.  ``guessed``: some values were matched by what they multiply out to
+    ``counted``: a side sums what does not vary over this many positions (0: some number): its value
+    tells how many there are.  ``guessed``: some values were matched by what they multiply out to
     (`partition.inference.match`);
     ``wider``: templates whose cut was moved back, and by how many definitions.
     """
@@ -124,7 +126,7 @@ class Partition:
     unsupported: list[Finding] = field(default_factory=list)
     more: int = 0
     guessed: bool = False
-    counts: bool = False
+    counted: frozenset[int] = frozenset()
     wider: dict[int, int] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)
 
@@ -166,14 +168,14 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         unsupported=list(parallel.unsupported),
         more=more,
         guessed=first.guessed or second.guessed,
-        counts=first.counts or second.counts,
+        counted=first.counted | second.counted,
         memo=memo or Memo(),
     )
     result.memo.begin(nodes, size)
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
-    result.findings += _less_defined(first, second, tracer.mesh)
+    result.findings += _less_defined(nodes, first, second, tracer.mesh)
     if not parallel.faults and not parallel.unsupported:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
@@ -336,17 +338,23 @@ def _live(result: Partition, name: str) -> set[int]:
     return live
 
 
-def _less_defined(single: Trace, parallel: Trace, mesh: Mapping[str, int]) -> list[Finding]:
-    """Functions that are undefined somewhere, of entries that the single-device program does not
-    take them of: the parallel program might be undefined where the other one is not."""
-    whole = {(f, t.factor, t.node) for f, t in single.partial if _is_whole(t)}
-    boxes: dict[tuple[str, Fraction, int], list[Term]] = {}
+def _less_defined(
+    nodes: NodeTable, single: Trace, parallel: Trace, mesh: Mapping[str, int]
+) -> list[Finding]:
+    """Functions that are undefined somewhere, of entries that the single-device program takes none
+    of that domain of, and which are not in it by their definition: the parallel program might be
+    undefined where the other one is not."""
+    taken: dict[tuple[int, int], list[tuple[Domain, Term]]] = {}
     for f, t in single.partial:
-        boxes.setdefault((f, t.factor, t.node), []).append(t)
+        taken.setdefault((t.node, _sign(t.factor)), []).append((domain(f), t))
+    signs = Signs(nodes)
     found = {}
     for function, term in parallel.partial:
-        key = (function, term.factor, term.node)
-        if key in whole or any(lies_in(term, box, mesh) for box in boxes.get(key, ())):
+        held = domain(function)
+        known = taken.get((term.node, _sign(term.factor)), [])
+        if signs.within(term.factor, term.node, held) or any(
+            own.lies_in(held) and (_is_whole(box) or lies_in(term, box, mesh)) for own, box in known
+        ):
             continue
         found[function, term.node] = Finding(
             "definedness",
@@ -355,6 +363,10 @@ def _less_defined(single: Trace, parallel: Trace, mesh: Mapping[str, int]) -> li
             operator=function,
         )
     return list(found.values())
+
+
+def _sign(factor: Fraction) -> int:
+    return (factor > 0) - (factor < 0)
 
 
 def _is_whole(term: Term) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.lineage.lineage import NodeTable
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.partition.stages.partition import Partition, Stage
 from shardproof.partition.templates.memo import Memo

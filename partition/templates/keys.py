@@ -8,18 +8,11 @@ the origin.  It is an index only: claims of one key share a template if they are
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from shardproof.engine.algebra.affine import ZERO, Affine
-from shardproof.engine.claims.cone import Cone, cone, operand_nodes
-from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
-    BROADCAST,
-    Atom,
-    Lineage,
-    NodeTable,
-    Part,
-)
+from shardproof.engine.claims.cone import Cone, cone
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, Part
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.partition.inference.forms import attributes
 
@@ -51,21 +44,7 @@ class _Numbering:
         held = self.nodes[node]
         if node not in self.here.defined:
             return ("symbol", held.extents)
-        if node == self.nodes.one:
-            return ("one",)
-        if not operand_nodes(self.nodes, node):
-            return (held.kind, held.payload, held.extents)
-        return (held.kind, *(self.renamed(item) for item in held.payload_items()), held.extents)
-
-    def renamed(self, item: tuple[str, Any]) -> object:
-        kind, value = item
-        if kind == "node":
-            return self(value)
-        if kind == "operand":
-            return (self(value.node), value.atoms, value.fixed)
-        if kind == "operands":
-            return tuple((self(o.node), o.atoms, o.fixed) for o in value)
-        return value
+        return (held.definition.rename(self), held.extents)
 
 
 def _origins(lineages: Iterable[Lineage], held: frozenset[str]) -> dict[int, Affine]:

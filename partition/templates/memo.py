@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from shardproof.engine.claims.cone import cone
-from shardproof.engine.lineage.lineage import Node, NodeTable
+from shardproof.engine.lineage.nodes import Node, NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardproof.engine.claims.cone import cone, operand_nodes
-from shardproof.engine.lineage.lineage import with_nodes
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.partition.inference.forms import Forms
 
@@ -84,11 +83,9 @@ class Signatures:
         if known is not None:
             return known
         node = self.nodes[number]
-        below = tuple(operand_nodes(self.nodes, number))
-        payload = with_nodes(node.kind, node.payload, lambda _: 0)
+        below = operand_nodes(self.nodes, number)
         outline = (
-            node.kind,
-            payload,
+            node.definition.rename(lambda _: 0),
             node.extents,
             node.coordinates,
             number == self.nodes.one,

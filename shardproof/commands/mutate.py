@@ -42,8 +42,8 @@ def mutate(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Change PLAN (a folder, or two nnScaler files) in N ways; label each by evaluation in float64
-    and in a finite field, independently of the prover; verify each.
+    """Change PLAN (a folder, or two files of one format) in N ways; label each by evaluation in
+    float64 and in a finite field, independently of the prover; verify each.
 
     Exits with 1 if a mutant that computes something else was proved, or an equivalent one refuted.
     """

@@ -13,26 +13,20 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan.assumption import Assumption, Kind
-from shardproof.engine.plan.assumptions import ASSUME, expectation, statements
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.assumptions import expectation, statements
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.storage import files
+from shardproof.frontends.frontend import frontends
 
 Groups: TypeAlias = Literal["by rank", "as recorded"]
-
-_GROUPS: Final[Mapping[Groups, str]] = {
-    "by rank": "process groups are ordered by rank, as nnScaler's runtime makes them: a chunk is "
-    "the one at the rank's position in its group",
-    "as recorded": "process groups are ordered as the plan's index maps say: a chunk is the one "
-    "that its output's index map names (--nnscaler-groups as-recorded)",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
     """What the user states.
 
-    ``groups``: how members of nnScaler's process groups are ordered.  ``loss``: how the losses of
+    ``groups``: how members of a plan's process groups are ordered.  ``loss``: how the losses of
     microbatches and replicas combine, "sum" or "mean"; None: as the single-device plan reduces
     its loss over the batch.  ``expected``: parameters whose gradients must be concluded.
     ``relations``: the file that says where inputs and outputs of graphs lie (empty: none).
@@ -44,7 +38,7 @@ class Assumptions:
     relations: str = ""
 
     def with_groups(self, flag: str | None) -> Assumptions:
-        """As ``--nnscaler-groups`` says, which comes before a file's word."""
+        """As the command line says, which comes before a file's word."""
         if flag is None:
             return self
         return replace(self, groups="as recorded" if flag == "as-recorded" else "by rank")
@@ -53,11 +47,10 @@ class Assumptions:
     def as_recorded(self) -> bool:
         return self.groups == "as recorded"
 
-    def of_groups(self) -> Assumption:
-        """The assumption in force about process groups."""
-        kind: Kind = "stated" if self.as_recorded else "framework"
-        where = ASSUME if self.as_recorded else ""
-        return Assumption(kind, "groups", where, _GROUPS[self.groups])
+    def of_frontends(self) -> dict[str, str]:
+        """What is stated about how plans are read, by the names of frontends' options."""
+        stated = {"groups": str(self.groups)} if self.as_recorded else {}
+        return stated | ({"relations": self.relations} if self.relations else {})
 
     def describe(self, plan: Plan) -> tuple[Assumption, ...]:
         """Every assumption under which a verdict on ``plan`` holds, defaults and notes of the plan
@@ -89,9 +82,10 @@ def read(path: Path) -> Assumptions:
 
 
 def _assumptions(data: Mapping[str, Any]) -> Assumptions:
-    _known(data, "table", _TABLES)
+    tables = {**_of_frontends(), **_TABLES}
+    _known(data, "table", tables)
     fields: dict[str, Any] = {}
-    for table, keys in _TABLES.items():
+    for table, keys in tables.items():
         values = data.get(table, {})
         if not isinstance(values, dict):
             raise InvalidInput(f"expected a table [{table}], found {values!r}")
@@ -133,9 +127,20 @@ def _names(key: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _of_frontends() -> dict[str, _Keys]:
+    """The tables of frontends: their options that have a choice of values."""
+    return {
+        frontend.table: {
+            key: (key, _one_of(*values)) for key, values in frontend.options.items() if values
+        }
+        for frontend in frontends()
+        if frontend.table
+    }
+
+
 #: Table -> key -> (field of `Assumptions`, what makes its value).
-_TABLES: Final[Mapping[str, Mapping[str, tuple[str, Callable[[str, object], object]]]]] = {
-    "nnscaler": {"groups": ("groups", _one_of("by rank", "as recorded"))},
+_Keys: TypeAlias = Mapping[str, tuple[str, Callable[[str, object], object]]]
+_TABLES: Final[Mapping[str, _Keys]] = {
     "loss": {"combine": ("loss", _one_of("sum", "mean"))},
     "expect": {"parameters": ("expected", _names)},
 }

@@ -1,4 +1,4 @@
-"""From what the user names to one plan: two files of one format, or a folder with both sides.
+"""From what the user names to one plan: two files of one format, or one path with both sides.
 
 Which format it is, its frontend recognises by content (`frontends.frontend`).  The files are not
 trusted: a frontend reads them in bounded children, and what comes back are Arrow bytes.  That the
@@ -29,7 +29,7 @@ def load_plan(single: Path | Plan, parallel: Path | None, assumptions: Assumptio
         plan = _in_memory(single, assumptions)
     elif parallel is None:
         where = printable(str(single), 400)
-        plan = _stored(single, assumptions)
+        plan = _whole(single, assumptions)
     else:
         where = printable(str(parallel), 400)
         plan = _paired(single, parallel, assumptions)
@@ -54,8 +54,9 @@ def _in_memory(plan: Plan, assumptions: Assumptions) -> Plan:
 def _refuse_orders(assumptions: Assumptions, where: str) -> None:
     """A plan of our own records no order of groups."""
     if assumptions.as_recorded:
+        names = " or ".join(f.name for f in frontends() if "groups" in f.options)
         raise InvalidInput(
-            "groups 'as recorded' is about nnScaler plans, this is a stored plan", where
+            f"groups {assumptions.groups!r} is about {names} plans, this is a stored plan", where
         )
 
 
@@ -73,27 +74,32 @@ def plan_name(path: Path | Plan) -> str:
     return next((name[: -len(s)] for s in known if name.endswith(s)), name)
 
 
-def _stored(folder: Path, assumptions: Assumptions) -> Plan:
-    """The plan in a folder of ours."""
-    if not folder.exists():
-        raise InvalidInput("expected a plan folder, found nothing", str(folder))
-    if not folder.is_dir():
+def _whole(path: Path, assumptions: Assumptions) -> Plan:
+    """The plan in a path that holds both sides."""
+    if not path.exists():
+        raise InvalidInput("expected a plan folder, found nothing", str(path))
+    frontend = of(path)
+    if frontend.sides != 1 and not path.is_dir():
         raise InvalidInput(
             "expected a folder with both sides of a plan, found a file; "
-            "to verify nnScaler plans give two: SINGLE PARALLEL",
-            str(folder),
+            "to verify two files of one format give both: SINGLE PARALLEL",
+            str(path),
         )
-    if not (folder / f"programs{store.SUFFIX}").exists():
-        what = "the directory of a run" if is_run(folder) else "another one"
-        raise InvalidInput(f"expected a plan folder, found {what}", str(folder))
+    if frontend.sides != 1:
+        what = "the directory of a run" if is_run(path) else "another one"
+        raise InvalidInput(f"expected a plan folder, found {what}", str(path))
     if assumptions.relations:
-        raise InvalidInput("relations are about graphs, this is a stored plan", str(folder))
-    _refuse_orders(assumptions, str(folder))
-    return _combined(store.load(folder), assumptions)
+        raise InvalidInput("relations are about graphs, this is a stored plan", str(path))
+    _refuse_orders(assumptions, str(path))
+    return _combined(frontend.read_side(path), assumptions)
 
 
 def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
     """The plan of two files of one format."""
+    for path in (single, parallel):
+        if of(path).sides == 1:
+            files = of(path).files
+            raise InvalidInput(f"{files} holds both sides of a plan and is given alone", str(path))
     frontend = of_pair(single, parallel)
     for path in (single, parallel):
         if path.is_dir() and not frontend.accepts(path, b""):
@@ -102,16 +108,12 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
                 "a plan folder holds both sides and is given alone",
                 str(path),
             )
-    stated: dict[str, str] = {"groups": assumptions.groups} if assumptions.as_recorded else {}
-    if assumptions.relations:
-        stated["relations"] = assumptions.relations
-    for key in sorted(set(stated) - frontend.options):
+    stated = assumptions.of_frontends()
+    for key in sorted(stated.keys() - frontend.options.keys()):
         raise InvalidInput(f"{key} {stated[key]!r} says nothing of {frontend.name}", str(parallel))
     plan = frontend.read_pair(single, parallel, stated)
-    own = (assumptions.of_groups(),) if "groups" in frontend.options else ()
-    return _combined(
-        replace(plan, name=plan_name(parallel), assumed=(*own, *plan.assumed)), assumptions
-    )
+    assumed = (*frontend.assumed(stated), *plan.assumed)
+    return _combined(replace(plan, name=plan_name(parallel), assumed=assumed), assumptions)
 
 
 def _combined(plan: Plan, assumptions: Assumptions) -> Plan:

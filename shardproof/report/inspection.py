@@ -29,15 +29,14 @@ Data = dict[str, Any]
 
 
 def look(path: Path) -> Data:
-    """What is in a plan folder, an nnScaler plan or the directory of a run, as plain data; raises
-    `InvalidInput`."""
+    """What is in a plan or the directory of a run, as plain data; raises `InvalidInput`."""
     if path.is_dir() and rundir.is_run(path):
         return run(path)
     return plan(plan_of(path))
 
 
 def plan_of(path: Path) -> Plan:
-    """The plan in a plan folder, an nnScaler plan or the directory of a run; raises
+    """The plan in a folder, a file that a frontend reads, or the directory of a run; raises
     `InvalidInput`."""
     from shardproof.engine.plan_files import store
     from shardproof.inputs.load import load_side
@@ -51,7 +50,7 @@ def plan_of(path: Path) -> Plan:
 
 
 def plan(held: Plan) -> Data:
-    """The plan in numbers.  A side without calls is one that is not there (an nnScaler plan)."""
+    """The plan in numbers.  A side without calls is one that is not there: the file has another."""
     sides = {"single": [held.single] if held.single.calls else [], "parallel": held.programs}
     return {
         "kind": "plan",

@@ -30,6 +30,8 @@ def to_try(reason: str, timeout: float | None = None) -> str:
 
 #: The kind of finding that tells that a plan records another order of groups than ranks have.
 CHUNK_POSITION: Final = "chunk position"
+#: And that tells that a gradient arrives for another value than the plan records it for.
+GRADIENT_NAME: Final = "gradient name"
 
 #: What such findings mean, and how to go on.
 ORDER: Final = (
@@ -39,9 +41,22 @@ ORDER: Final = (
     "`--nnscaler-groups as-recorded` (or, in the file of --assume, `[nnscaler]` with "
     '`groups = "as recorded"`)'
 )
+#: What findings about gradients mean, and how to go on.
+NAMES: Final = (
+    "an adapter gives its result the name of what it read, and the segment gives it on. In "
+    "generated code the name stands for the adapter's result from then on, so that the "
+    "gradient that arrives passes through the adapter's backward half (an all-reduce counts a "
+    "complete gradient once for each rank); this plan's records have it arrive before the adapter. "
+    "Nothing crashes: a real hazard, which a multiref of the value avoids. If your runtime does "
+    "what the records say: `--nnscaler-groups as-recorded` (or, in the file of --assume, "
+    '`[nnscaler]` with `groups = "as recorded"`)'
+)
 
 
 def about_order(verdict: str, kinds: Iterable[str]) -> str:
-    """What to know of the order of groups, where findings of a plan that is not proved are about
-    it; ``kinds``: of the findings."""
-    return ORDER if verdict != "proved" and CHUNK_POSITION in kinds else ""
+    """What to know of the order of groups and of the names of gradients, where findings of a plan
+    that is not proved are about them; ``kinds``: of the findings."""
+    known = set(kinds) if verdict != "proved" else set()
+    if CHUNK_POSITION in known:
+        return ORDER
+    return NAMES if GRADIENT_NAME in known else ""

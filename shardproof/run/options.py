@@ -158,7 +158,7 @@ class Options:
     nnscaler_groups: str | None = field(
         default=None,
         metadata=_text(
-            "How an nnScaler plan's process groups are ordered (docs/nnscaler.md); before what"
+            "How the process groups of a plan are ordered (docs/nnscaler.md); before what"
             " --assume says.  [default: by-rank]",
             str,
             choices=GROUPS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from shardproof.cluster import state_claims as stating
 from shardproof.cluster.execute import joined
@@ -18,6 +19,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.ops.listing import foreign
 from shardproof.engine.plan import constants as rounding
+from shardproof.engine.plan.apart import written_out
 from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.assumptions import stated_orders
 from shardproof.engine.plan.ir import Plan
@@ -34,7 +36,7 @@ from shardproof.partition.evidence.rounding import without_rounding
 from shardproof.partition.stages.partition import Partition, partition
 from shardproof.partition.templates.memo import Memo
 from shardproof.run import certificate
-from shardproof.run.optional import optional
+from shardproof.run.optional import is_all, optional, partials
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.proofs import Proof, produce
@@ -76,10 +78,10 @@ def run(
     """
     start = time.perf_counter()
     plan = on_one_mesh(plan)
-    progress.phase("partition")
     told = (*assumptions.describe(plan), *stated_orders(plan), *foreign(plan))
+    work = _Work(options, settings, out, progress, memo)
     try:
-        result = without_rounding(partition(plan, options.shapes, memo))
+        attempt = work.on(plan, otherwise, options.exhaustive)
     except Unsupported as error:
         # The single-device side has no meaning here: there is nothing to hold the plan against.
         seconds = time.perf_counter() - start
@@ -92,22 +94,14 @@ def run(
             assumption_details=told,
             run_dir=str(out),
         )
+    cache, partitioned, solved = attempt.cache, attempt.partitioned, attempt.solved
+    if attempt.decision.verdict == "inconclusive" and (other := written_out(plan)) is not None:
+        # Ranks of a family may hold different values: then each is read by itself.
+        again = work.on(other, None, exhaustive=False)
+        if again.decision.verdict == "proved":
+            attempt = work.on(other, None, exhaustive=True) if options.exhaustive else again
+    result, answers, decision = attempt.result, attempt.answers, attempt.decision
     told = (*told, *liveness.statement(result.plan), *rounding.statement(result.plan))
-    if not result.faults:
-        result.findings += [*precision(result), *metadata(result)]
-    with joined(settings), Ledger(out) as ledger:
-        stated = stating.texts(result, settings, progress.update)
-        partitioned = time.perf_counter()
-        progress.phase("solve")
-        cache = VerdictCache(path(options.cache_dir)) if options.cache else None
-        solving = Solving(settings, ledger, cache, progress.update)
-        answers = solving.run(stated)
-        if options.exhaustive:
-            batch = batch_instances(settings.memory_budget_bytes)
-            _audit(result, solving, audit(result, out / INSTANCES, batch, progress.update))
-    solved = time.perf_counter()
-    progress.phase("compose")
-    decision = _decide(result, answers, otherwise)
     beside = optional(result, answers) if result.conclusions else []
     if options.strict:
         decision = strictly(decision, told)
@@ -143,6 +137,53 @@ def run(
     )
 
 
+class _Attempt(NamedTuple):
+    """What came out for a plan; ``partitioned``, ``solved``: when."""
+
+    result: Partition
+    answers: Answers
+    decision: Decision
+    cache: VerdictCache | None
+    partitioned: float
+    solved: float
+
+
+class _Work(NamedTuple):
+    """How a plan is decided."""
+
+    options: Options
+    settings: Settings
+    out: Path
+    progress: Progress
+    memo: Memo | None
+
+    def on(
+        self, plan: Plan, otherwise: Callable[[], Plan | None] | None, exhaustive: bool
+    ) -> _Attempt:
+        """Partition, solve and decide; raises `Unsupported` where the single-device side has no
+        meaning."""
+        options, settings, progress = self.options, self.settings, self.progress
+        progress.phase("partition")
+        result = without_rounding(partition(plan, options.shapes, self.memo))
+        if not result.faults:
+            result.findings += [*precision(result), *metadata(result)]
+        with joined(settings), Ledger(self.out) as ledger:
+            stated = stating.texts(result, settings, progress.update)
+            partitioned = time.perf_counter()
+            progress.phase("solve")
+            cache = VerdictCache(path(options.cache_dir)) if options.cache else None
+            solving = Solving(settings, ledger, cache, progress.update)
+            answers = solving.run(stated)
+            if exhaustive:
+                batch = batch_instances(settings.memory_budget_bytes)
+                found = audit(result, self.out / INSTANCES, batch, progress.update)
+                _audit(result, solving, found)
+        solved = time.perf_counter()
+        progress.phase("compose")
+        decision = _decide(result, answers, otherwise)
+        return _Attempt(result, answers, decision, cache, partitioned, solved)
+
+
 def counts(result: Partition, answers: Answers) -> Counts:
     """What there was, and how much of it was distinct."""
     return Counts(
@@ -167,8 +208,12 @@ def _decide(
             simulation = simulated(
                 result, SEEDS if any(not c.holds for c in result.conclusions) else 1
             )
+        summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
-            found = diagnosed(result, simulation, otherwise)
+            known = not result.faults and summed and is_all(result, summed)
+            found = () if known else diagnosed(result, simulation, otherwise)
+        others = (f._replace(group=f.group + len(summed)) if f.group else f for f in found)
+        found = (*summed, *others)
     elif doubtful(result.nodes, result.reference_size):
         simulation = simulated(result, SEEDS, until_defined=True)
     return decide(result, open_stages, found, simulation)

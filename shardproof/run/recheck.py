@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.apart import written_out
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.engine.records.certificate import read_certificate
@@ -84,15 +85,19 @@ def _read(run_dir: Path, paths: Sequence[Path], question: asked.Asked | None) ->
 
 def _as_in(run_dir: Path, plan: Plan) -> Plan:
     """The plan, or where the run has it so, with constants that differ by rounding alone taken as
-    equal, which the certificate lists among the assumptions."""
+    equal, which the certificate lists among the assumptions; or with its ranks written out."""
     try:
         stored = read_certificate(run_dir).plan
     except InvalidInput:
         return plan  # the check itself says what is wrong
-    if stored == store.digest(plan):
-        return plan
-    other = rounded(plan)
-    return other if stored == store.digest(other) else plan
+    for found in (plan, written_out(plan)):
+        if found is not None:
+            if stored == store.digest(found):
+                return found
+            other = rounded(found)
+            if stored == store.digest(other):
+                return other
+    return plan
 
 
 def _question(run_dir: Path) -> asked.Asked | None:

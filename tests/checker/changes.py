@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from shardproof.engine.algebra.affine import affine
-from shardproof.engine.lineage.lineage import Atom, Lineage, Part, Token
+from shardproof.engine.lineage.expressions import Einsum, Input
+from shardproof.engine.lineage.lineage import Atom, Lineage, Part
+from shardproof.engine.lineage.nodes import Token
 from shardproof.engine.plan.ir import Op, Plan
 from shardproof.engine.schedule.instances import Row
 from shardproof.engine.specification.conclusions import Conclusion
@@ -200,7 +202,7 @@ def swap_inputs(parts: Any) -> None:
     seen: dict[tuple[int, ...], int] = {}
     nodes = parts.nodes.nodes
     for number, node in enumerate(nodes):
-        if node.kind == "input" and "norm" in node.payload[0]:
+        if isinstance(node.definition, Input) and "norm" in node.definition.name:
             if node.extents in seen:
                 other = seen[node.extents]
                 nodes[number], nodes[other] = nodes[other], nodes[number]
@@ -221,13 +223,23 @@ def is_shard(row: Row, lineage: Lineage) -> bool:
 
 
 def self_reference(number: int, node: Any) -> Any:
-    operands, outputs = node.payload
-    return node._replace(payload=((operands[0]._replace(node=number), *operands[1:]), outputs))
+    first, *others = node.definition.operands
+    operands = (first._replace(node=number), *others)
+    return node._replace(definition=Einsum(operands, node.definition.outputs))
+
+
+def in_place_of_function(name: str) -> Callable[[int, Any], Any]:
+    """A function of another name."""
+
+    def change(_: int, node: Any) -> Any:
+        return node._replace(definition=replace(node.definition, function=name))
+
+    return change
 
 
 def scale_addend(_: int, node: Any) -> Any:
-    factors, operands, outputs = node.payload
-    return node._replace(payload=((factors[0] * 3, *factors[1:]), operands, outputs))
+    first, *others = node.definition.factors
+    return node._replace(definition=replace(node.definition, factors=(first * 3, *others)))
 
 
 def token(**changes: Any) -> Change:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.plan.assumptions import stated_orders, statements
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.records.certificate import Certificate

@@ -20,7 +20,6 @@ import pytest
 
 import shardproof
 from shardproof.checker import check
-from shardproof.checker.obligations.restate import read_by
 from shardproof.checker.solving import Solver, Texts
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption, texts
@@ -149,7 +148,7 @@ def _reached(run: Run) -> set[int]:
         number = todo.pop()
         if number not in found:
             found.add(number)
-            todo += read_by(run.nodes, number)
+            todo += run.nodes[number].definition.children()
     return found
 
 

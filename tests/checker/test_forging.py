@@ -16,6 +16,7 @@ import pytest
 
 from shardproof.checker import check
 from shardproof.checker.result import Problems
+from shardproof.engine.lineage.expressions import Piece
 from tests.checker.changes import operator, output, with_term, without_last_reduction
 from tests.checker.forge import concluded, forged
 from tests.checker.test_changed_plans import PLAN_CHANGES
@@ -114,7 +115,7 @@ def test_a_value_that_only_the_parallel_program_has_concludes_nothing(
     lineage = parts.parallel[value]
     term = lineage.terms[0]
     extents = parts.nodes[term.node].extents
-    own = parts.nodes.node("piece", ((term,),), extents, frozenset())
+    own = parts.nodes.define(Piece((term,)), extents, frozenset())
     parts.parallel[value] = with_term(lineage, node=own, parts=())
     said = rejected(forged(concluded(parts)), tmp_path)
     assert any("solver:" in line or "node:" in line or "stated" in line for line in said), said

@@ -17,6 +17,7 @@ import pytest
 
 from shardproof.checker import check
 from shardproof.engine.algebra.affine import affine
+from shardproof.engine.lineage.expressions import Input
 from shardproof.engine.records.certificate import Certificate
 from tests.checker.changes import (
     Change,
@@ -35,6 +36,7 @@ from tests.checker.changes import (
     drop_stage,
     extra_template,
     frozen,
+    in_place_of_function,
     is_partial,
     is_shard,
     nonlinear,
@@ -195,11 +197,11 @@ TAMPERINGS: dict[str, tuple[Change, str]] = {
         r"(its obligation is sat|is not the text of template)",
     ),
     "another function": (
-        change_node("unary", lambda _, n: n._replace(payload=("tanh", *n.payload[1:]))),
+        change_node("unary", in_place_of_function("tanh")),
         r"its obligation is sat|its obligation, stated again, is not the text",
     ),
     "an unknown function": (
-        change_node("unary", lambda _, n: n._replace(payload=("magic", *n.payload[1:]))),
+        change_node("unary", in_place_of_function("magic")),
         r"there is no function magic",
     ),
     "other extents": (
@@ -211,7 +213,7 @@ TAMPERINGS: dict[str, tuple[Change, str]] = {
         r"depends on \[\], stored are \['tp'\]",
     ),
     "an input that does not exist": (
-        change_node("input", lambda _, n: n._replace(payload=("nothing",))),
+        change_node("input", lambda _, n: n._replace(definition=Input("nothing"))),
         r"the plan has no input nothing",
     ),
     "two inputs swapped": (swap_inputs, r"is not what the plan says"),

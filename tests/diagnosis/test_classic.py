@@ -37,7 +37,7 @@ UNNAMED = {
 }
 
 
-def held(found: Judged) -> None:
+def assert_held(found: Judged) -> None:
     """What must hold of every case: a twin that is proved, a mistake that is refuted."""
     assert found.right == "proved", found
     assert found.verdict == "refuted", found
@@ -46,7 +46,7 @@ def held(found: Judged) -> None:
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_classic_mistake_is_named_and_repaired(name: str) -> None:
     found = judge(CASES[name])
-    held(found)
+    assert_held(found)
     assert found.placed, found
     assert found.named, found
     assert found.repaired, found
@@ -56,7 +56,7 @@ def test_a_classic_mistake_is_named_and_repaired(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in CASES if name not in SAMPLE])
 def test_every_other_mistake_is_refuted_and_what_is_named_stays_named(name: str) -> None:
     found = judge(CASES[name])
-    held(found)
+    assert_held(found)
     assert found.placed or name in MISPLACED, found
     assert found.named or name in UNNAMED, found
 

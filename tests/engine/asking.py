@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shardproof.engine.lineage.lineage import NodeTable
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, build
 from shardproof.solvers import Portfolio, Query
 

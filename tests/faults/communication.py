@@ -13,7 +13,7 @@ from tests.faults.plans import verify
 from tests.faults.small import WIDTH
 
 
-def checked(plan: Plan, folder: Path) -> None:
+def assert_checked(plan: Plan, folder: Path) -> None:
     """Assert that a plan is proved and that the checker comes to the same."""
     found = verify(plan, out=folder)
     assert found.verdict == "proved", (found.reason, found.findings[:3])
@@ -21,13 +21,13 @@ def checked(plan: Plan, folder: Path) -> None:
     assert again.ok, again.problems
 
 
-def forged(right: Plan, wrong: Plan, folder: Path) -> None:
+def assert_forged(right: Plan, wrong: Plan, folder: Path) -> None:
     """Assert that the checker rejects the run of the ``right`` plan with the ``wrong`` one in it."""
     parts_of(right).copy(plan=wrong).store(folder)
     assert not check(folder).ok
 
 
-def inconclusive(plan: Plan, says: str, operator: str | None = None) -> None:
+def assert_inconclusive(plan: Plan, says: str, operator: str | None = None) -> None:
     found = verify(plan)
     assert found.verdict == "inconclusive", (found.verdict, found.findings[:2])
     assert says in found.reason, found.reason

@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardproof.engine.plan import same_model as pairing
+from shardproof.engine.plan.apart import apart
 from shardproof.engine.plan.ir import Attr, Body, Call, Op, Plan, Program, Shard, Value
 from shardproof.engine.plan_files import wellformed
 from shardproof.frontends.zoo import build
 from shardproof.inputs.assume import Assumptions
-from shardproof.mutation.edit import apart
 from shardproof.run import pipeline
 from shardproof.run.options import Options
 from shardproof.run.progress import Progress
@@ -89,7 +89,7 @@ def verify(plan: Plan, *, exhaustive: bool = False, out: Path | None = None) -> 
         )
 
 
-def proved(plan: Plan) -> Result:
+def assert_proved(plan: Plan) -> Result:
     """Assert that a plan is proved, with every conclusion."""
     result = verify(plan)
     assert result.verdict == "proved", (result.reason, result.findings[:3])
@@ -98,7 +98,7 @@ def proved(plan: Plan) -> Result:
     return result
 
 
-def refuted(
+def assert_refuted(
     plan: Plan,
     *,
     kind: str,

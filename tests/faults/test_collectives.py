@@ -21,34 +21,34 @@ from shardproof.engine.reference_runtime.exchange import Stuck
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.frontends.builder.builder import ProgramBuilder
 from tests.faults.communication import (
-    checked,
+    assert_checked,
+    assert_forged,
+    assert_inconclusive,
     copied,
     exchange,
-    forged,
-    inconclusive,
     rooted,
     scattered,
 )
-from tests.faults.plans import attrs, edit_body, edit_op, proved, refuted, verify
+from tests.faults.plans import assert_proved, assert_refuted, attrs, edit_body, edit_op, verify
 from tests.faults.small import parts, replicas
 
 # -- rooted collectives -----------------------------------------------------------------------------
 
 
 def test_a_reduce_along_an_axis_is_no_all_reduce(tmp_path: Path) -> None:
-    checked(rooted("all_reduce", axes=True), tmp_path / "twin")
-    inconclusive(rooted("reduce", axes=True), "a reduce along mesh axes ['tp']", "reduce")
-    forged(rooted("all_reduce", axes=True), rooted("reduce", axes=True), tmp_path / "forged")
+    assert_checked(rooted("all_reduce", axes=True), tmp_path / "twin")
+    assert_inconclusive(rooted("reduce", axes=True), "a reduce along mesh axes ['tp']", "reduce")
+    assert_forged(rooted("all_reduce", axes=True), rooted("reduce", axes=True), tmp_path / "forged")
 
 
 def test_a_root_that_is_another_coordinate_is_no_contradiction() -> None:
-    inconclusive(rooted("reduce", axes=True, root=1), "only one of these ranks is the root")
+    assert_inconclusive(rooted("reduce", axes=True, root=1), "only one of these ranks is the root")
 
 
 @pytest.mark.parametrize("root", [0, 1])
 def test_a_reduce_over_explicit_ranks_is_proved_on_its_root(root: int, tmp_path: Path) -> None:
     plan = rooted("reduce", axes=False, root=root)
-    checked(plan, tmp_path)
+    assert_checked(plan, tmp_path)
     assert runtime.worst(plan, 0)[0] < 1e-12
 
 
@@ -58,26 +58,26 @@ def test_a_reduce_whose_result_is_elsewhere_is_refuted() -> None:
         moved = edit_op(
             edit_op(plan, "reduce", attrs(root=root)), "reduce", attrs(root=root), program=1
         )
-        refuted(moved, kind="root", operator="reduce", says=f"what goes to rank {root}")
+        assert_refuted(moved, kind="root", operator="reduce", says=f"what goes to rank {root}")
 
 
 def test_a_reduce_is_simulated() -> None:
     """A fault beside it is confirmed by evaluation."""
     plan = rooted("reduce", axes=False)
-    refuted(edit_op(plan, "reduce", attrs(op="max")), kind="collective mismatch")
+    assert_refuted(edit_op(plan, "reduce", attrs(op="max")), kind="collective mismatch")
     both = edit_op(edit_op(plan, "reduce", attrs(op="max")), "reduce", attrs(op="max"), program=1)
     assert verify(both).verdict == "refuted"
 
 
 def test_a_broadcast_is_of_explicit_ranks(tmp_path: Path) -> None:
     for number, buffers in enumerate((False, True)):
-        checked(copied(axes=False, buffers=buffers), tmp_path / str(number))
-    inconclusive(copied(axes=True), "a broadcast along mesh axes ['tp']", "broadcast")
+        assert_checked(copied(axes=False, buffers=buffers), tmp_path / str(number))
+    assert_inconclusive(copied(axes=True), "a broadcast along mesh axes ['tp']", "broadcast")
     local = edit_op(
         copied(axes=True), "broadcast", lambda op: replace(op, name="identity", attrs={})
     )
-    checked(local, tmp_path / "twin")
-    forged(local, copied(axes=True), tmp_path / "forged")
+    assert_checked(local, tmp_path / "twin")
+    assert_forged(local, copied(axes=True), tmp_path / "forged")
 
 
 # -- attributes and operands ------------------------------------------------------------------------
@@ -113,15 +113,15 @@ def test_an_attribute_that_is_not_declared_is_refused_by_name(name: str, tmp_pat
     key = {"load_batch": "shuffle", "send": "tag", "recv": "tag"}.get(name, "scale")
     wrong = with_attr(plan, name, **{key: 1})
     assert wrong != plan
-    inconclusive(wrong, f"attribute {key} of operator {name} is not declared", name)
-    forged(plan, wrong, tmp_path)
+    assert_inconclusive(wrong, f"attribute {key} of operator {name} is not declared", name)
+    assert_forged(plan, wrong, tmp_path)
     with pytest.raises(Unsupported):
         runtime.worst(with_attr(replicas(), "load_batch", shuffle=True), 0)
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_its_twin_is_proved(name: str, tmp_path: Path) -> None:
-    checked(PLANS[name](), tmp_path)
+    assert_checked(PLANS[name](), tmp_path)
 
 
 def test_an_attribute_of_the_single_device_program_is_refused_too() -> None:
@@ -140,14 +140,16 @@ def test_an_attribute_of_the_single_device_program_is_refused_too() -> None:
 def test_what_a_reduction_is_by_default_may_be_said(tmp_path: Path) -> None:
     """On one rank and not on the other."""
     plan = rooted("reduce", axes=False)
-    checked(edit_op(plan, "reduce", attrs(op="sum")), tmp_path)
+    assert_checked(edit_op(plan, "reduce", attrs(op="sum")), tmp_path)
 
 
 def test_dimensions_may_be_counted_from_either_end(tmp_path: Path) -> None:
     plan = parts()
-    checked(edit_op(plan, "all_gather", attrs(dim=-1)), tmp_path / "one")
-    checked(with_attr(with_attr(plan, "all_gather", dim=-1), "chunk", dim=-1), tmp_path / "both")
-    refuted(edit_op(plan, "all_gather", attrs(dim=-2)), kind="collective mismatch")
+    assert_checked(edit_op(plan, "all_gather", attrs(dim=-1)), tmp_path / "one")
+    assert_checked(
+        with_attr(with_attr(plan, "all_gather", dim=-1), "chunk", dim=-1), tmp_path / "both"
+    )
+    assert_refuted(edit_op(plan, "all_gather", attrs(dim=-2)), kind="collective mismatch")
     assert runtime.worst(edit_op(plan, "all_gather", attrs(dim=-1)), 0)[0] < 1e-12
 
 
@@ -245,23 +247,23 @@ def test_an_attribute_that_is_needed_is_missed(name: str, key: str) -> None:
 
 
 def test_only_what_joins_in_order_has_positions() -> None:
-    inconclusive(
+    assert_inconclusive(
         with_attr(scattered(), "reduce_scatter", position=0),
         "attribute position of operator reduce_scatter is not declared",
     )
     plan = parts()
     for rank in (0, 1):
         plan = edit_op(plan, "all_gather", attrs(position=7 * rank), program=rank)
-    proved(plan)
+    assert_proved(plan)
     for rank in (0, 1):
         plan = edit_op(plan, "all_gather", attrs(position=-rank), program=rank)
-    refuted(plan, kind="mismatch", operator="all_gather")
+    assert_refuted(plan, kind="mismatch", operator="all_gather")
 
 
 def test_every_reduction_that_has_no_rule_is_named() -> None:
     sequence = PLANS["reduce_scatter"]()
-    inconclusive(with_attr(sequence, "reduce_scatter", op="max"), "reduce_scatter with max")
-    proved(with_attr(sequence, "reduce_scatter", op="sum"))
+    assert_inconclusive(with_attr(sequence, "reduce_scatter", op="max"), "reduce_scatter with max")
+    assert_proved(with_attr(sequence, "reduce_scatter", op="sum"))
 
 
 # -- groups -----------------------------------------------------------------------------------------
@@ -271,11 +273,11 @@ def test_every_reduction_that_has_no_rule_is_named() -> None:
 @pytest.mark.parametrize("ranks", [(0, 0, 1), (0, 9), (1,)])
 def test_a_group_that_is_none_is_refuted(name: str, ranks: tuple[int, ...]) -> None:
     plan = edit_op(parts(), name, attrs(group=Group(ranks=ranks)))
-    refuted(plan, kind="group", operator=name, ranks=(0,))
+    assert_refuted(plan, kind="group", operator=name, ranks=(0,))
 
 
 def test_ranks_are_in_order_however_they_are_listed(tmp_path: Path) -> None:
-    checked(parts(ranks=((1, 0), (0, 1))), tmp_path)
+    assert_checked(parts(ranks=((1, 0), (0, 1))), tmp_path)
 
 
 def mixed(name: str = "") -> Plan:
@@ -305,13 +307,13 @@ def mixed(name: str = "") -> Plan:
 
 
 def test_a_group_of_ranks_and_axes_is_refused_where_it_has_no_rule(tmp_path: Path) -> None:
-    inconclusive(
+    assert_inconclusive(
         mixed("all_gather"),
         "all_gather over explicit ranks and mesh axes together",
         "all_gather",
     )
-    inconclusive(mixed("chunk"), "chunk over explicit ranks and mesh axes together", "chunk")
-    checked(mixed(), tmp_path)
+    assert_inconclusive(mixed("chunk"), "chunk over explicit ranks and mesh axes together", "chunk")
+    assert_checked(mixed(), tmp_path)
 
 
 # -- chunks -----------------------------------------------------------------------------------------
@@ -340,9 +342,9 @@ def chunked(size: int, ranks: int) -> Plan:
 
 def test_a_chunk_that_is_not_there_is_a_contradiction(tmp_path: Path) -> None:
     """torch.chunk makes three parts of five positions for four ranks."""
-    checked(chunked(7, 4), tmp_path)
+    assert_checked(chunked(7, 4), tmp_path)
     plan = chunked(5, 4)
-    refuted(
+    assert_refuted(
         plan, kind="chunk", operator="chunk", ranks=(3,), says="which are 3 chunks of at most 2"
     )
     with pytest.raises(Stuck):

@@ -13,6 +13,8 @@ import pytest
 from shardproof.engine.plan.ir import Call, Group, Plan
 from shardproof.frontends.builder.builder import ProgramBuilder
 from tests.faults.plans import (
+    assert_proved,
+    assert_refuted,
     attrs,
     edit_body,
     edit_calls,
@@ -20,8 +22,6 @@ from tests.faults.plans import (
     edit_program,
     identity,
     llama,
-    proved,
-    refuted,
     scaled_input,
     swapped_calls,
     twice,
@@ -39,7 +39,7 @@ def replicated() -> Plan:
 
 def test_the_twin_is_proved_with_a_gradient_for_every_shard() -> None:
     plan = replicated()
-    found = proved(plan)
+    found = assert_proved(plan)
     shards = [s.name for s in plan.programs[0].shards if s.trainable]
     assert [c.name for c in found.conclusions if c.kind == "gradient"] == shards
     assert sorted(c.name for c in found.conclusions if c.kind == "coverage") == sorted(shards)
@@ -51,12 +51,12 @@ def test_the_twin_is_proved_with_a_gradient_for_every_shard() -> None:
 def test_a_loss_that_is_not_divided_by_all_tokens_is_refuted() -> None:
     """The mean over one microbatch, added up as if it were over all."""
     plan = edit_op(replicated(), "mul", attrs(other=Fraction(1, 8)), layer="loss")
-    found = refuted(plan, kind="mismatch", ranks=(0, 1), layer="loss")
+    found = assert_refuted(plan, kind="mismatch", ranks=(0, 1), layer="loss")
     assert any(c.kind == "loss" and not c.holds for c in found.conclusions)
 
 
 def test_a_mean_of_losses_is_not_their_sum() -> None:
-    found = refuted(
+    found = assert_refuted(
         replace(replicated(), loss="mean"),
         kind="mismatch",
         layer="loss",
@@ -73,7 +73,7 @@ def test_means_of_means_are_proved() -> None:
     plan = replace(replicated(), loss="mean")
     for body in ("forward", "backward"):
         plan = edit_op(plan, "mul", attrs(other=Fraction(1, 8)), layer="loss", body=body)
-    proved(plan)
+    assert_proved(plan)
 
 
 def test_a_plan_without_a_loss_is_not_proved() -> None:
@@ -103,12 +103,14 @@ WK = "layers.0.attention.wk.weight"
 )
 def test_a_scaled_gradient_is_refuted_and_located(factor: Fraction, says: str) -> None:
     plan = scaled_input(replicated(), "all_reduce", factor, body="reducer", nth=3)
-    refuted(plan, kind="conclusion", operator=f"gradient of {WK}", layer=WK, ranks=(0,), says=says)
+    assert_refuted(
+        plan, kind="conclusion", operator=f"gradient of {WK}", layer=WK, ranks=(0,), says=says
+    )
 
 
 def test_a_gradient_that_is_not_reduced_is_refuted_and_located() -> None:
     plan = edit_op(replicated(), "all_reduce", identity, nth=3, body="reducer")
-    refuted(
+    assert_refuted(
         plan,
         kind="conclusion",
         operator=f"gradient of {WK}",
@@ -119,7 +121,7 @@ def test_a_gradient_that_is_not_reduced_is_refuted_and_located() -> None:
 
 
 def test_gradients_that_are_never_reduced_are_refuted() -> None:
-    refuted(
+    assert_refuted(
         edit_calls(replicated(), 0, lambda calls: calls[:-1]),
         kind="mismatch",
         operator="backward of embedding",
@@ -129,14 +131,14 @@ def test_gradients_that_are_never_reduced_are_refuted() -> None:
 
 
 def test_gradients_that_are_reduced_twice_are_refuted() -> None:
-    refuted(
+    assert_refuted(
         edit_calls(replicated(), 0, lambda calls: (*calls, calls[-1])),
         kind="conclusion",
         ranks=(0,),
         says="is 2 times",
     )
     plan = edit_body(replicated(), 0, "reducer", lambda b: twice("all_reduce", b))
-    refuted(plan, kind="mismatch", operator="all_reduce", ranks=(0, 1), says="is 2 times")
+    assert_refuted(plan, kind="mismatch", operator="all_reduce", ranks=(0, 1), says="is 2 times")
 
 
 @pytest.mark.parametrize("axes", [("tp",), ("dp", "tp")])
@@ -144,7 +146,7 @@ def test_a_gradient_reduced_over_the_wrong_axis_is_refuted_and_located(
     axes: tuple[str, ...],
 ) -> None:
     plan = edit_op(replicated(), "all_reduce", attrs(group=Group(axes=axes)), nth=2, body="reducer")
-    refuted(
+    assert_refuted(
         plan,
         kind="mismatch",
         operator="all_reduce",
@@ -156,13 +158,15 @@ def test_a_gradient_reduced_over_the_wrong_axis_is_refuted_and_located(
 def test_a_reducer_before_the_last_backward_is_refuted() -> None:
     plan = replicated()
     last = len(plan.programs[0].calls) - 1
-    refuted(
+    assert_refuted(
         edit_calls(plan, 0, swapped_calls(last - 1, last)),
         kind="mismatch",
         operator="all_reduce",
         ranks=(0, 1),
     )
-    refuted(edit_calls(plan, 0, swapped_calls(0, last)), kind="read before write", ranks=(0,))
+    assert_refuted(
+        edit_calls(plan, 0, swapped_calls(0, last)), kind="read before write", ranks=(0,)
+    )
 
 
 # -- batches ---------------------------------------------------------------------------------------
@@ -178,13 +182,13 @@ def test_microbatches_in_another_order_are_proved_and_one_twice_refuted() -> Non
 
         return edit_calls(replicas(), 0, change)
 
-    proved(numbered({0: 1, 1: 0}))
+    assert_proved(numbered({0: 1, 1: 0}))
     assert verify(numbered({0: 0, 1: 0})).verdict == "refuted"
 
 
 def test_a_missing_microbatch_is_refuted() -> None:
     """Forward and backward of one microbatch only."""
-    refuted(
+    assert_refuted(
         edit_calls(replicas(), 0, lambda calls: (*calls[:2], calls[-1])),
         kind="mismatch",
         ranks=(0,),
@@ -210,11 +214,11 @@ def test_a_parameter_declared_frozen_still_needs_its_gradient() -> None:
 
 def test_a_parameter_without_influence_gets_no_gradient() -> None:
     plan = replicas(spare=True)
-    proved(plan)
+    assert_proved(plan)
     garbage = edit_body(
         plan, 0, "backward", lambda b: replace(b, gradients=(*b.gradients, (b.gradients[0][0], 1)))
     )
-    refuted(garbage, kind="conclusion", operator="gradient of spare", ranks=(0,))
+    assert_refuted(garbage, kind="conclusion", operator="gradient of spare", ranks=(0,))
 
 
 def test_the_single_device_backward_is_checked_too() -> None:
@@ -255,8 +259,8 @@ def partial(extra: int | None) -> Plan:
 
 
 def test_a_function_of_values_that_the_single_device_does_not_take_it_of_is_not_proved() -> None:
-    proved(partial(None))
-    proved(partial(0))
+    assert_proved(partial(None))
+    assert_proved(partial(0))
     assert verify(partial(4)).verdict != "proved"
 
 
@@ -276,6 +280,6 @@ def test_a_division_that_cancels_is_not_proved() -> None:
         return made
 
     single = program(False).build()
-    proved(Plan("division", single, (single,), 1))
+    assert_proved(Plan("division", single, (single,), 1))
     found = verify(Plan("division", single, (program(True).build(),), 1))
     assert found.verdict != "proved"

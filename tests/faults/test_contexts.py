@@ -11,7 +11,7 @@ from shardproof.engine.simulation.shrink import shrink
 from shardproof.engine.simulation.simulate import simulate
 from shardproof.engine.specification.gradients import recorded
 from shardproof.frontends.builder.builder import BodyBuilder
-from tests.faults.plans import edit_body, proved, refuted
+from tests.faults.plans import assert_proved, assert_refuted, edit_body
 from tests.faults.test_routes import Formula, plan
 
 #: Names of tensors of `cast`.
@@ -53,12 +53,14 @@ def routes(formula: Formula) -> Plan:
 
 
 def test_a_context_of_this_shape_that_is_not_read_changes_nothing() -> None:
-    proved(saving(routes(cast), SAVED))
-    proved(saving(routes(cast), LEVEL))
+    assert_proved(saving(routes(cast), SAVED))
+    assert_proved(saving(routes(cast), LEVEL))
 
 
 def test_a_context_of_another_shape_is_refuted_though_it_is_not_read() -> None:
-    refuted(saving(routes(cast), TURNED), kind="shape", operator="backward of float", says="shape")
+    assert_refuted(
+        saving(routes(cast), TURNED), kind="shape", operator="backward of float", says="shape"
+    )
 
 
 def test_sizes_that_coincide_are_made_small_together() -> None:

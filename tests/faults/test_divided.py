@@ -17,7 +17,7 @@ from shardproof.engine.plan.ir import Body, Plan, Program
 from shardproof.engine.reference_runtime import compare as runtime
 from shardproof.frontends.zoo import build
 from shardproof.mutation.edit import Draft
-from tests.faults.plans import edit_body, edit_program, edit_shard, proved, verify
+from tests.faults.plans import assert_proved, edit_body, edit_program, edit_shard, verify
 
 SIZES = {"hidden": 8, "heads": 4, "kv_heads": 4, "ffn": 8, "vocabulary": 8}
 SCATTERS = {1: "reducer", 2: "backward", 3: "backward"}
@@ -45,15 +45,15 @@ def virtual() -> Plan:
     return build("llama3-8b", layers=4, sequence=8, **settings, **SIZES)
 
 
-def wrong(plan: Plan) -> None:
+def assert_wrong(plan: Plan) -> None:
     """Assert that a plan is refuted, and that running its ranks one by one shows why."""
     assert runtime.worst(plan, 0)[0] > 1e-3
     assert verify(plan).verdict == "refuted"
 
 
-def right(plan: Plan) -> None:
+def assert_right(plan: Plan) -> None:
     assert runtime.worst(plan, 0)[0] < 1e-9
-    proved(plan)
+    assert_proved(plan)
 
 
 # -- edits -----------------------------------------------------------------------------------------
@@ -120,16 +120,16 @@ def scattered(stage: int, start: Affine, reduction: str = "all_reduce") -> Plan:
     "stage", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
 )
 def test_a_rank_keeps_its_own_part_of_a_gradient(stage: int) -> None:
-    right(scattered(stage, OWN))
-    wrong(scattered(stage, OTHER))
+    assert_right(scattered(stage, OWN))
+    assert_wrong(scattered(stage, OTHER))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_rank_keeps_no_part_that_is_not_reduced_or_not_its_own(stage: int) -> None:
-    right(zero(stage))
-    wrong(scattered(stage, FIRST))
-    wrong(scattered(stage, OWN, "mul"))
+    assert_right(zero(stage))
+    assert_wrong(scattered(stage, FIRST))
+    assert_wrong(scattered(stage, OWN, "mul"))
 
 
 @pytest.mark.parametrize("stage", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -147,7 +147,7 @@ def test_a_part_that_is_updated_is_the_one_whose_gradient_is_kept(stage: int) ->
                 shards[n] = replace(shard, offset=offset)
         return replace(program, shards=tuple(shards))
 
-    wrong(edit_program(zero(stage), 0, change))
+    assert_wrong(edit_program(zero(stage), 0, change))
 
 
 @pytest.mark.parametrize("name", ["forward", pytest.param("backward", marks=pytest.mark.slow)])
@@ -158,7 +158,7 @@ def test_parts_of_a_parameter_are_gathered_in_order(name: str) -> None:
         assert isinstance(dim, int)
         return rolled(body, number, dim)
 
-    wrong(edit_body(zero(3), 0, name, change))
+    assert_wrong(edit_body(zero(3), 0, name, change))
 
 
 # -- context ---------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_keys_and_values_in_another_order_are_behind_the_wrong_mask() -> None:
                 body = rolled(body, number, 1)
         return body
 
-    wrong(edit_body(context(), 0, "forward", change))
+    assert_wrong(edit_body(context(), 0, "forward", change))
 
 
 def masked(start: Affine) -> Plan:
@@ -190,14 +190,14 @@ def masked(start: Affine) -> Plan:
 
 
 def test_rows_of_the_mask_are_those_of_the_ranks_positions() -> None:
-    right(masked(affine(0, {"cp": 1})))
-    wrong(masked(affine(1, {"cp": -1})))
+    assert_right(masked(affine(0, {"cp": 1})))
+    assert_wrong(masked(affine(1, {"cp": -1})))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [affine(0), affine(4, {"cp": -4})])
 def test_rotary_frequencies_are_those_of_the_ranks_positions(start: Affine) -> None:
-    wrong(
+    assert_wrong(
         edit_shard(context(), 0, "freqs_cis", lambda s: replace(s, offset=(start, *s.offset[1:])))
     )
 
@@ -210,7 +210,7 @@ def test_tokens_weigh_experts_by_their_own_weights() -> None:
         (number,) = numbers(body, "combine_experts")
         return halves_exchanged(body, body.ops[number].inputs[1], number, 1)
 
-    wrong(edit_body(experts(), 0, "forward", change))
+    assert_wrong(edit_body(experts(), 0, "forward", change))
 
 
 @pytest.mark.parametrize(
@@ -225,18 +225,18 @@ def test_tokens_go_to_the_rank_that_has_their_experts(names: tuple[str, ...]) ->
             f"layers.0.feed_forward.experts.{name}",
             lambda s: replace(s, offset=(affine(2, {"ep": -2}), *s.offset[1:])),
         )
-    wrong(plan)
+    assert_wrong(plan)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("which", "dim"), [(0, 0), (0, 1), (1, 0)])
 def test_what_is_exchanged_between_experts_is_in_order(which: int, dim: int) -> None:
-    right(experts())
+    assert_right(experts())
 
     def change(body: Body) -> Body:
         return rolled(body, numbers(body, "all_to_all")[which], dim)
 
-    wrong(edit_body(experts(), 0, "forward", change))
+    assert_wrong(edit_body(experts(), 0, "forward", change))
 
 
 # -- virtual stages --------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_layers_are_in_their_virtual_stage(exchanges: tuple[Exchange, ...]) -> N
     plan = virtual()
     for number, one, other in exchanges:
         plan = edit_program(plan, number, _exchanged(one, other))
-    wrong(plan)
+    assert_wrong(plan)
 
 
 def _exchanged(one: str, other: str) -> Callable[[Program], Program]:
@@ -277,4 +277,4 @@ def _exchanged(one: str, other: str) -> Callable[[Program], Program]:
 
 @pytest.mark.slow
 def test_virtual_stages_in_order_are_proved() -> None:
-    right(virtual())
+    assert_right(virtual())

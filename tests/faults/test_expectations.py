@@ -16,6 +16,7 @@ import pytest
 from shardproof import checker
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.apart import apart as taken_apart
 from shardproof.engine.plan.ir import Expectation, Plan, Program
 from shardproof.engine.plan_files import store, wellformed
 from shardproof.engine.reference_runtime import compare as runtime
@@ -23,7 +24,6 @@ from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.simulate import simulate
 from shardproof.engine.specification.demands import demands
 from shardproof.engine.specification.gradients import derive
-from shardproof.mutation.edit import apart as taken_apart
 from shardproof.run.result import Result
 from tests.faults.expected import (
     apart,

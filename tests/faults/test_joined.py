@@ -12,7 +12,7 @@ from shardproof.engine.plan.ir import Attr, Body, Plan
 from shardproof.engine.schedule.instances import NOWHERE, Row, Tensor
 from shardproof.engine.schedule.rejoin import rejoined
 from shardproof.mutation.edit import Draft
-from tests.faults.plans import edit_body, find, llama, proved, refuted, verify
+from tests.faults.plans import assert_proved, assert_refuted, edit_body, find, llama, verify
 
 #: (start, size) of each slice.
 Pieces = tuple[tuple[int, int], ...]
@@ -62,12 +62,12 @@ def joined(pieces: Pieces) -> Plan:
 
 @pytest.mark.parametrize("pieces", RIGHT)
 def test_slices_that_are_joined_again_are_proved(pieces: Pieces) -> None:
-    proved(joined(pieces))
+    assert_proved(joined(pieces))
 
 
 @pytest.mark.parametrize("pieces", WRONG)
 def test_slices_that_are_joined_otherwise_are_refuted(pieces: Pieces) -> None:
-    refuted(joined(pieces), kind="mismatch", layer="layers.0.attention")
+    assert_refuted(joined(pieces), kind="mismatch", layer="layers.0.attention")
 
 
 def test_joined_slices_are_checked_and_hold_for_every_instance(tmp_path: Path) -> None:
@@ -97,5 +97,5 @@ def test_parts_of_what_does_not_vary_are_stated(pieces: Pieces) -> None:
             llama(cp=2), 0, "backward", lambda b: cut(b, find(b, "sum"), 1, pieces, factor)
         )
 
-    proved(scaled(1))
-    refuted(scaled(2), kind="mismatch")
+    assert_proved(scaled(1))
+    assert_refuted(scaled(2), kind="mismatch")

@@ -10,7 +10,7 @@ import pytest
 
 from shardproof.engine.plan.ir import Body, Op, Plan
 from shardproof.frontends.builder.builder import BodyBuilder
-from tests.faults.plans import edit_body, proved, refuted
+from tests.faults.plans import assert_proved, assert_refuted, edit_body
 from tests.faults.test_routes import Formula, plan
 
 #: What the gradient of a maximum may be mistaken for.
@@ -54,19 +54,19 @@ def renamed(made: Plan, name: str) -> Plan:
 def test_the_gradient_of_a_maximum_is_proved() -> None:
     made = plan(over(itself), over(itself))
     assert any(op.name == "amax" for op in made.programs[0].bodies[1].ops)
-    proved(made)
+    assert_proved(made)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_gradient_of_a_maximum_is_refuted(name: str) -> None:
     made = plan(over(itself), over(itself))
-    refuted(renamed(made, name), kind="mismatch")
+    assert_refuted(renamed(made, name), kind="mismatch")
 
 
 def test_the_maximum_of_something_else_is_refuted() -> None:
-    refuted(plan(over(itself), over(twice)), kind="mismatch")
+    assert_refuted(plan(over(itself), over(twice)), kind="mismatch")
 
 
 def test_the_maximum_over_one_rank_is_not_that_over_all() -> None:
-    proved(plan(by_column, by_column, replicas=1))
-    refuted(plan(by_column, by_column), kind="mismatch")
+    assert_proved(plan(by_column, by_column, replicas=1))
+    assert_refuted(plan(by_column, by_column), kind="mismatch")

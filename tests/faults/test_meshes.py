@@ -10,8 +10,8 @@ import pytest
 from shardproof.engine.plan.ir import Group, Plan, Program
 from shardproof.engine.reference_runtime import compare as runtime
 from shardproof.frontends.builder.builder import ProgramBuilder
-from tests.faults.communication import checked
-from tests.faults.plans import attrs, edit_op, refuted
+from tests.faults.communication import assert_checked
+from tests.faults.plans import assert_refuted, attrs, edit_op
 from tests.faults.small import WIDTH
 
 
@@ -63,15 +63,17 @@ def test_stages_that_lie_alike_may_say_so_otherwise(
     first: Any, second: Any, tmp_path: Path
 ) -> None:
     plan = staged(first, second)
-    checked(plan, tmp_path)
+    assert_checked(plan, tmp_path)
     assert runtime.worst(plan, 0)[0] < 1e-12
 
 
 def test_stages_that_do_not_lie_alike_are_refuted() -> None:
-    refuted(staged((TP, DP), (("tp", 2, 2), ("dp", 2, 1))), kind="peer", says="laid out otherwise")
+    assert_refuted(
+        staged((TP, DP), (("tp", 2, 2), ("dp", 2, 1))), kind="peer", says="laid out otherwise"
+    )
 
 
 def test_an_axis_of_one_position_is_no_axis_of_a_group(tmp_path: Path) -> None:
     plan = staged((TP, DP), (TP, ONE, DP))
     both = edit_op(plan, "all_reduce", attrs(group=Group(axes=("tp", "cp"))), program=1)
-    checked(both, tmp_path)
+    assert_checked(both, tmp_path)

@@ -17,7 +17,7 @@ from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.contradictions import contradictions
 from shardproof.partition.evidence import recorded as metadata
 from shardproof.partition.stages.partition import partition
-from tests.faults.plans import llama, proved, refuted
+from tests.faults.plans import assert_proved, assert_refuted, llama
 from tests.faults.records import (
     LLAMA,
     LLAMA_222,
@@ -167,7 +167,9 @@ PROVED: dict[str, tuple[Edit, str, tuple[int, ...], str]] = {
 }
 
 
-def named(findings: Sequence[Finding], operator: str, ranks: tuple[int, ...], says: str) -> None:
+def assert_named(
+    findings: Sequence[Finding], operator: str, ranks: tuple[int, ...], says: str
+) -> None:
     """Assert that a finding of metadata says this, and that there is little else."""
     assert {f.kind for f in findings} == {metadata.KIND}
     found = [f for f in findings if says in f.message]
@@ -185,7 +187,7 @@ def claims(plan: Plan) -> int:
 def test_the_twin_is_proved_and_has_no_finding(shared_plans: Path) -> None:
     plan = edited(shared_plans, LLAMA, LLAMA_222)
     assert claims(plan) > 400
-    assert proved(plan).findings == ()
+    assert assert_proved(plan).findings == ()
 
 
 def test_a_mixture_of_experts_has_no_finding(shared_plans: Path) -> None:
@@ -203,8 +205,8 @@ def test_plans_of_the_builder_record_nothing() -> None:
 @pytest.mark.parametrize("name", PROVED)
 def test_a_contradiction_is_a_finding_beside_the_proof(shared_plans: Path, name: str) -> None:
     edit, operator, ranks, says = PROVED[name]
-    result = proved(edited(shared_plans, LLAMA, LLAMA_222, edit))
-    named(result.findings, operator, ranks, says)
+    result = assert_proved(edited(shared_plans, LLAMA, LLAMA_222, edit))
+    assert_named(result.findings, operator, ranks, says)
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -213,7 +215,7 @@ def test_a_record_against_the_computation_is_a_finding(shared_plans: Path, name:
     result = partition(edited(shared_plans, LLAMA, LLAMA_222, edit))
     assert all(c.holds for c in result.conclusions)
     found = metadata.metadata(result)
-    named(found, operator, ranks, says)
+    assert_named(found, operator, ranks, says)
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -221,7 +223,7 @@ def test_records_against_each_other_are_a_finding(shared_plans: Path, name: str)
     edit, operator, ranks, says = RECORDS[name]
     records = Records(shared_plans / f"{LLAMA_222}.pkl")
     edit(records)
-    named(contradictions(cells.plan(records.root)), operator, ranks, says)
+    assert_named(contradictions(cells.plan(records.root)), operator, ranks, says)
 
 
 @pytest.mark.parametrize("name", [LLAMA, LLAMA_222, MOE_222, TP_8])
@@ -288,4 +290,4 @@ def test_an_exchange_in_the_computation_is_refuted_whatever_is_recorded(shared_p
             index = weight(records, device, "layers.0.feed_forward.w1.weight")[0]._indmap
             index._indices = (other, index._indices[1])
 
-    refuted(edited(shared_plans, LLAMA, LLAMA_222, edit), kind="mismatch")
+    assert_refuted(edited(shared_plans, LLAMA, LLAMA_222, edit), kind="mismatch")

@@ -11,7 +11,7 @@ import pytest
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.frontends.builder.builder import ProgramBuilder
-from tests.faults.plans import edit_program, proved, refuted
+from tests.faults.plans import assert_proved, assert_refuted, edit_program
 from tests.faults.small import layer, replicas
 
 REDUCER = 2
@@ -33,13 +33,13 @@ def reducers(microbatches: Sequence[int]) -> Plan:
 
 @pytest.mark.parametrize("microbatches", [(0, 1), (-1, -1), (1, 0)])
 def test_a_reducer_that_runs_in_every_microbatch_reduces_twice(microbatches: Sequence[int]) -> None:
-    refuted(reducers(microbatches), kind="conclusion", says="2 times")
+    assert_refuted(reducers(microbatches), kind="conclusion", says="2 times")
 
 
 @pytest.mark.parametrize("microbatch", [-1, 0, 1])
 def test_a_reducer_that_runs_once_is_proved_whatever_it_is_labelled(microbatch: int) -> None:
     plan = reducers([microbatch])
-    proved(plan)
+    assert_proved(plan)
     assert unroll(plan.programs, 2).symbolic == (microbatch < 0)
 
 
@@ -61,24 +61,24 @@ def frozen(calls: Sequence[int], microbatches: int = 2) -> Plan:
 
 
 def test_both_microbatches_are_proved() -> None:
-    proved(frozen([0, 1]))
-    proved(frozen([1, 0]))
+    assert_proved(frozen([0, 1]))
+    assert_proved(frozen([1, 0]))
 
 
 def test_where_there_is_one_microbatch_it_need_not_be_named() -> None:
-    proved(frozen([0], 1))
-    proved(frozen([-1], 1))
-    refuted(frozen([-1, -1], 1), kind="conclusion")
+    assert_proved(frozen([0], 1))
+    assert_proved(frozen([-1], 1))
+    assert_refuted(frozen([-1, -1], 1), kind="conclusion")
 
 
 @pytest.mark.parametrize("calls", [[-1], [-1, -1], [0, 2], [0, -1]])
 def test_a_batch_is_loaded_for_a_microbatch_that_there_is(calls: Sequence[int]) -> None:
-    refuted(frozen(calls), kind="microbatch", operator="load_batch", ranks=(0,))
+    assert_refuted(frozen(calls), kind="microbatch", operator="load_batch", ranks=(0,))
 
 
 @pytest.mark.parametrize("calls", [[0], [1], [0, 0], [0, 1, 1]])
 def test_a_microbatch_that_is_missing_or_there_twice_is_refuted(calls: Sequence[int]) -> None:
-    refuted(frozen(calls), kind="conclusion")
+    assert_refuted(frozen(calls), kind="conclusion")
 
 
 def penalty(factor: Fraction, microbatches: Sequence[int]) -> Plan:
@@ -104,11 +104,11 @@ def penalty(factor: Fraction, microbatches: Sequence[int]) -> Plan:
 
 @pytest.mark.parametrize("microbatches", [[-1], [0], [1]])
 def test_a_loss_of_one_call_counts_once(microbatches: Sequence[int]) -> None:
-    proved(penalty(Fraction(1), microbatches))
-    refuted(penalty(HALF, microbatches), kind="mismatch", operator="mul")
+    assert_proved(penalty(Fraction(1), microbatches))
+    assert_refuted(penalty(HALF, microbatches), kind="mismatch", operator="mul")
 
 
 @pytest.mark.parametrize("microbatches", [[0, 1], [-1, -1], [0, -1]])
 def test_a_loss_of_two_calls_counts_in_each(microbatches: Sequence[int]) -> None:
-    proved(penalty(HALF, microbatches))
-    refuted(penalty(Fraction(1), microbatches), kind="conclusion")
+    assert_proved(penalty(HALF, microbatches))
+    assert_refuted(penalty(Fraction(1), microbatches), kind="conclusion")

@@ -32,12 +32,12 @@ from shardproof.partition.stages.partition import partition
 from tests.faults.plans import (
     OpEdit,
     appended,
+    assert_proved,
     attrs,
     edit_body,
     edit_op,
     find,
     llama,
-    proved,
     verify,
 )
 from tests.faults.rows import ROWS, WIDTH, Compute, plan
@@ -76,7 +76,7 @@ CALLS: dict[str, tuple[str, OpEdit, str]] = {
 
 
 def test_the_twin_of_these_calls_is_proved() -> None:
-    proved(llama())
+    assert_proved(llama())
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -181,7 +181,7 @@ def test_an_attribute_of_what_joins_slices_is_read() -> None:
 
         return edit_body(joined(RIGHT[1]), 0, "forward", change)
 
-    proved(joined(RIGHT[1]))
+    assert_proved(joined(RIGHT[1]))
     for name in ("concat", "slice"):
         found = verify(within("reverse", True, name))
         assert found.verdict == "inconclusive"
@@ -290,7 +290,7 @@ def nothing_summed(b: BodyBuilder, x: int, w: int) -> int:
     ids=["a mask less itself", "an inner dimension of 0"],
 )
 def test_what_is_no_number_is_inconclusive(compute: Compute, said: str) -> None:
-    proved(plan(linear))
+    assert_proved(plan(linear))
     found = verify(plan(compute))
     assert found.verdict == "inconclusive"
     assert said in found.reason
@@ -314,7 +314,7 @@ def test_a_fault_of_ours_is_no_word_about_the_plan(monkeypatch: pytest.MonkeyPat
     def fails(*_: object) -> None:
         raise IndexError("tuple index out of range")
 
-    proved(plan(linear))
+    assert_proved(plan(linear))
     monkeypatch.setattr(LineageReading, "einsum", fails)
     with pytest.raises(IndexError) as found:
         verify(plan(linear))
@@ -410,7 +410,7 @@ def test_a_quotient_by_itself_is_not_refuted_by_rounding() -> None:
     def one(b: BodyBuilder, x: int, w: int) -> int:
         return b.op("add", b.op("mul", b.linear(x, w), other=Fraction(0)), other=Fraction(1))
 
-    proved(plan(itself))
+    assert_proved(plan(itself))
     assert verify(plan(itself, one)).verdict != "refuted"
     assert verify(plan(one, itself)).verdict == "inconclusive"
 
@@ -458,8 +458,8 @@ def per_root(b: BodyBuilder, y: int, ids: int) -> int:
 
 
 def test_a_mean_over_classes_that_are_counted_is_proved() -> None:
-    proved(classes(times(Fraction(1, VOCABULARY)), per_class))
-    proved(classes(per_class, times(Fraction(1, VOCABULARY))))
+    assert_proved(classes(times(Fraction(1, VOCABULARY)), per_class))
+    assert_proved(classes(per_class, times(Fraction(1, VOCABULARY))))
     assert verify(classes(times(Fraction(1, VOCABULARY - 1)), per_class)).verdict == "refuted"
 
 

@@ -16,6 +16,8 @@ from shardproof.engine.plan.ir import Op, Plan
 from tests.faults.plans import (
     OpEdit,
     appended,
+    assert_proved,
+    assert_refuted,
     attrs,
     edit_body,
     edit_op,
@@ -24,8 +26,6 @@ from tests.faults.plans import (
     llama,
     named,
     outputs_exchanged,
-    proved,
-    refuted,
     renamed,
     scaled_input,
     verify,
@@ -44,7 +44,7 @@ def fault(name: str, change: OpEdit, nth: int = 0, body: str = "forward") -> Pla
 
 
 def test_the_twin_of_all_faults_is_proved() -> None:
-    found = proved(square())
+    found = assert_proved(square())
     assert {c.kind for c in found.conclusions} >= {"loss", "gradient", "coverage"}
     assert not found.findings
 
@@ -92,7 +92,7 @@ FORWARD = {
 @pytest.mark.parametrize("name", FORWARD)
 def test_a_wrong_forward_operator_is_refuted_and_located(name: str) -> None:
     plan, operator, layer = FORWARD[name]
-    refuted(plan, kind="mismatch", operator=operator, ranks=(0,), layer=layer)
+    assert_refuted(plan, kind="mismatch", operator=operator, ranks=(0,), layer=layer)
 
 
 BACKWARD = {
@@ -143,7 +143,7 @@ BACKWARD = {
 def test_a_wrong_backward_operator_is_refuted_and_located(name: str) -> None:
     """The loss is right, and every conclusion that does not depend on the operator."""
     plan, operator, layer = BACKWARD[name]
-    found = refuted(plan, kind="mismatch", operator=operator, ranks=(0,), layer=layer)
+    found = assert_refuted(plan, kind="mismatch", operator=operator, ranks=(0,), layer=layer)
     assert [c.holds for c in found.conclusions if c.kind == "loss"] == [True]
 
 
@@ -152,14 +152,14 @@ def test_a_wrong_backward_operator_is_refuted_and_located(name: str) -> None:
 
 def test_operands_that_commute_are_proved() -> None:
     plan = edit_op(square(), "mul", exchanged(), layer=FEED_FORWARD)
-    proved(edit_op(plan, "add", exchanged()))
+    assert_proved(edit_op(plan, "add", exchanged()))
 
 
 def test_an_operator_that_nobody_reads_changes_nothing() -> None:
     """Dead operators are counted, no conclusion depends on them."""
     plan = edit_body(square(), 0, "forward", lambda b: appended(b, "exp", (3,), (1, 4, 16)))
-    found = proved(plan)
-    assert found.counts.parallel_operators == proved(square()).counts.parallel_operators + 2
+    found = assert_proved(plan)
+    assert found.counts.parallel_operators == assert_proved(square()).counts.parallel_operators + 2
 
 
 # -- attributes and shapes -------------------------------------------------------------------------
@@ -171,9 +171,9 @@ def test_a_mean_over_another_count_is_refuted() -> None:
     right = edit_op(tokens, "mul", attrs(other=Fraction(1, 2)), layer="loss")
     back = edit_op(right, "sum", named("mean"), body="backward")
     back = edit_op(back, "mul", attrs(other=Fraction(1, 2)), body="backward", layer="loss")
-    proved(back)
+    assert_proved(back)
     wrong = edit_op(back, "mean", attrs(count=8))
-    found = refuted(wrong, kind="mismatch", ranks=(0,), layer="loss")
+    found = assert_refuted(wrong, kind="mismatch", ranks=(0,), layer="loss")
     assert any(c.kind == "loss" and not c.holds for c in found.conclusions)
 
 
@@ -204,7 +204,9 @@ def test_a_declared_shape_that_the_operator_does_not_give_is_refuted() -> None:
     def squeeze(op: Op) -> Op:
         return replace(op, attrs={"size": (1, 16, 4)})
 
-    refuted(fault("view", squeeze, 3), kind="shape", operator="view", ranks=(0,), layer=ATTENTION)
+    assert_refuted(
+        fault("view", squeeze, 3), kind="shape", operator="view", ranks=(0,), layer=ATTENTION
+    )
 
 
 # -- other models ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from shardproof.engine.plan.ir import Program
-from tests.faults.plans import edit_program, llama, proved, refuted
+from tests.faults.plans import assert_proved, assert_refuted, edit_program, llama
 from tests.faults.small import PASS, Step, segments, stages
 
 # -- contexts: both microbatches forward, then both backward ---------------------------------------
@@ -33,13 +33,13 @@ def swapped(order: Sequence[tuple[str, int]], first: int, second: int) -> list[t
 def test_any_order_of_microbatches_that_pairs_contexts_is_proved(
     order: Sequence[tuple[str, int]],
 ) -> None:
-    proved(segments(order))
+    assert_proved(segments(order))
 
 
 @pytest.mark.parametrize("name", ["first backward", "second backward", "second"])
 def test_gradients_of_one_microbatch_with_contexts_of_another_are_refuted(name: str) -> None:
     first = GPIPE.index((name, 0))
-    refuted(
+    assert_refuted(
         segments(swapped(GPIPE, first, first + 1)),
         kind="mismatch",
         operator="backward of silu",
@@ -49,7 +49,7 @@ def test_gradients_of_one_microbatch_with_contexts_of_another_are_refuted(name: 
 
 def test_a_backward_that_runs_before_its_gradient_arrives_is_refuted() -> None:
     early = swapped(GPIPE, GPIPE.index(("second backward", 0)), GPIPE.index(("first backward", 0)))
-    refuted(
+    assert_refuted(
         segments(early),
         kind="read before write",
         operator="first backward",
@@ -59,7 +59,7 @@ def test_a_backward_that_runs_before_its_gradient_arrives_is_refuted() -> None:
 
 
 def test_a_backward_without_its_forward_is_refuted() -> None:
-    refuted(
+    assert_refuted(
         segments([step for step in GPIPE if step != ("first", 1)]),
         kind="read before write",
         ranks=(0,),
@@ -69,7 +69,9 @@ def test_a_backward_without_its_forward_is_refuted() -> None:
 def test_a_missing_backward_is_refuted() -> None:
     """The loss is right; the gradient lacks a microbatch."""
     short = [step for step in GPIPE if step != ("first backward", 1)]
-    found = refuted(segments(short), kind="conclusion", operator="gradient of w1", ranks=(0,))
+    found = assert_refuted(
+        segments(short), kind="conclusion", operator="gradient of w1", ranks=(0,)
+    )
     assert [c.holds for c in found.conclusions if c.kind == "loss"] == [True]
 
 
@@ -96,25 +98,25 @@ REUSED: Step = ("receive", 1, (), (4,))
 
 
 def test_stages_in_order_are_proved() -> None:
-    proved(stages(SENDS, RECEIVES))
+    assert_proved(stages(SENDS, RECEIVES))
 
 
 def test_uses_given_the_other_microbatch_are_refuted() -> None:
     exchanged = (*RECEIVES[:4], ("compute", 0, (5, 1), (6,)), ("compute", 1, (4, 3), (7,)))
-    refuted(stages(SENDS, exchanged), kind="mismatch", operator="mul", ranks=(1,))
+    assert_refuted(stages(SENDS, exchanged), kind="mismatch", operator="mul", ranks=(1,))
 
 
 def test_a_slot_overwritten_before_it_is_read_is_refuted_and_harmless_reuse_proved() -> None:
     last = ("compute", 1, (4, 3), (7,))
     overwritten = (*RECEIVES[:3], REUSED, RECEIVES[4], last)
-    refuted(stages(SENDS, overwritten), kind="mismatch", operator="mul", ranks=(1,))
+    assert_refuted(stages(SENDS, overwritten), kind="mismatch", operator="mul", ranks=(1,))
     harmless = (*RECEIVES[:3], RECEIVES[4], REUSED, last)
-    proved(stages(SENDS, harmless))
+    assert_proved(stages(SENDS, harmless))
 
 
 def test_a_read_before_the_message_arrives_is_refuted() -> None:
     early = (*RECEIVES[:3], RECEIVES[4], RECEIVES[5], RECEIVES[3])
-    refuted(
+    assert_refuted(
         stages(SENDS, early),
         kind="read before write",
         operator="compute",
@@ -125,31 +127,31 @@ def test_a_read_before_the_message_arrives_is_refuted() -> None:
 
 def test_messages_issued_in_exchanged_order_are_refuted_unless_both_sides_exchange() -> None:
     late = (SENDS[0], SENDS[1], *SENDS[3:], SENDS[2])
-    refuted(stages(late, RECEIVES), kind="mismatch", operator="mul", ranks=(1,))
+    assert_refuted(stages(late, RECEIVES), kind="mismatch", operator="mul", ranks=(1,))
     both = (*RECEIVES[:2], ("receive", 1, (), (5,)), ("receive", 0, (), (4,)), *RECEIVES[4:])
-    proved(stages(late, both))
+    assert_proved(stages(late, both))
 
 
 def test_a_message_to_the_wrong_rank_is_refuted() -> None:
     astray = (*SENDS[:2], ("send to 2", 0, (2,), ()), *SENDS[3:])
-    refuted(
+    assert_refuted(
         stages(astray, RECEIVES, idle=True),
         kind="unmatched message",
         operator="recv",
         ranks=(0, 1),
         says="1 sends, 2 receives",
     )
-    proved(stages(SENDS, RECEIVES, idle=True))
+    assert_proved(stages(SENDS, RECEIVES, idle=True))
 
 
 def test_a_message_to_no_rank_is_refuted() -> None:
     astray = (*SENDS[:2], ("send to 2", 0, (2,), ()), *SENDS[3:])
-    refuted(stages(astray, RECEIVES), kind="peer", operator="send", ranks=(0,))
+    assert_refuted(stages(astray, RECEIVES), kind="peer", operator="send", ranks=(0,))
 
 
 def test_a_message_that_nobody_receives_is_refuted() -> None:
     short = (*RECEIVES[:3], RECEIVES[4])
-    refuted(
+    assert_refuted(
         stages(SENDS, short),
         kind="unmatched message",
         operator="send",
@@ -161,8 +163,10 @@ def test_a_message_that_nobody_receives_is_refuted() -> None:
 def test_ranks_that_both_receive_first_are_refuted() -> None:
     wait: Step = ("receive acknowledgement", 0, (), ())
     acknowledged = (*RECEIVES, ("acknowledge", 0, (6,), ()))
-    refuted(stages((wait, *SENDS), acknowledged), kind="deadlock", operator="recv", ranks=(0, 1))
-    proved(stages((*SENDS, wait), acknowledged))
+    assert_refuted(
+        stages((wait, *SENDS), acknowledged), kind="deadlock", operator="recv", ranks=(0, 1)
+    )
+    assert_proved(stages((*SENDS, wait), acknowledged))
 
 
 def test_a_stage_that_loads_microbatches_in_another_order_is_refuted() -> None:
@@ -176,5 +180,5 @@ def test_a_stage_that_loads_microbatches_in_another_order_is_refuted() -> None:
         )
         return replace(program, calls=calls)
 
-    proved(plan)
-    refuted(edit_program(plan, 0, exchanged), kind="mismatch")
+    assert_proved(plan)
+    assert_refuted(edit_program(plan, 0, exchanged), kind="mismatch")

@@ -16,6 +16,8 @@ from shardproof.engine.plan.ir import Group, Plan, Shard
 from tests.faults.plans import (
     OpEdit,
     apart_llama,
+    assert_proved,
+    assert_refuted,
     attrs,
     edit_body,
     edit_op,
@@ -23,8 +25,6 @@ from tests.faults.plans import (
     identity,
     llama,
     named,
-    proved,
-    refuted,
     scaled_input,
     twice,
     verify,
@@ -51,7 +51,7 @@ def moved(plan: Plan, rank: int, name: str, *offset: int) -> Plan:
 
 
 def test_ranks_apart_are_proved_as_the_family_is() -> None:
-    found, family = proved(apart_llama()), proved(llama(tp=2))
+    found, family = assert_proved(apart_llama()), assert_proved(llama(tp=2))
     assert found.counts.ranks == family.counts.ranks == 2
     assert found.counts.parallel_operators == family.counts.parallel_operators
 
@@ -89,14 +89,14 @@ ON_RANK_1 = {
 @pytest.mark.parametrize("name", ON_RANK_1)
 def test_a_fault_on_one_rank_is_found_on_that_rank(name: str) -> None:
     plan, operator, layer = ON_RANK_1[name]
-    found = refuted(plan, kind="mismatch", operator=operator, layer=layer)
+    found = assert_refuted(plan, kind="mismatch", operator=operator, layer=layer)
     assert 1 in found.findings[0].ranks
     assert operator is None or found.findings[0].ranks == (1,)
 
 
 def test_a_gradient_that_one_rank_drops_is_found_there() -> None:
     plan = edit_body(apart_llama(), 1, "backward", lambda b: replace(b, gradients=b.gradients[1:]))
-    refuted(
+    assert_refuted(
         plan,
         kind="conclusion",
         operator="gradient of tok_embeddings.weight",
@@ -114,7 +114,9 @@ def test_gradients_of_two_parameters_exchanged_are_refuted() -> None:
         "backward",
         lambda b: replace(b, gradients=tuple((v, other.get(s, s)) for v, s in b.gradients)),
     )
-    refuted(plan, kind="conclusion", operator=f"gradient of {ATTENTION}.wk.weight", ranks=(1,))
+    assert_refuted(
+        plan, kind="conclusion", operator=f"gradient of {ATTENTION}.wk.weight", ranks=(1,)
+    )
 
 
 # -- shards ----------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ def test_swapped_shards_are_refuted_and_located(
     name: str, operator: str | None, layer: str, first: tuple[int, ...], second: tuple[int, ...]
 ) -> None:
     plan = moved(moved(apart_llama(), 0, name, *first), 1, name, *second)
-    refuted(plan, kind="mismatch", operator=operator, ranks=(0, 1), layer=layer)
+    assert_refuted(plan, kind="mismatch", operator=operator, ranks=(0, 1), layer=layer)
 
 
 def test_vocabulary_shards_swapped_together_with_their_ranges_are_proved() -> None:
@@ -142,19 +144,19 @@ def test_vocabulary_shards_swapped_together_with_their_ranges_are_proved() -> No
         plan = edit_op(
             plan, "cross_entropy_grad", attrs(start=start), program=rank, body="backward"
         )
-    proved(plan)
+    assert_proved(plan)
 
 
 def test_shards_that_overlap_are_refuted() -> None:
     """Both ranks hold the first half: values and coverage are wrong."""
-    found = refuted(moved(apart_llama(), 1, f"{ATTENTION}.wq.weight", 0, 0), kind="mismatch")
+    found = assert_refuted(moved(apart_llama(), 1, f"{ATTENTION}.wq.weight", 0, 0), kind="mismatch")
     assert [c.name for c in found.conclusions if c.kind == "coverage" and not c.holds] == [
         f"{ATTENTION}.wq.weight"
     ]
 
 
 def test_a_shard_off_by_one_is_refuted_and_one_outside_is_invalid() -> None:
-    refuted(moved(apart_llama(), 1, f"{FEED_FORWARD}.w1.weight", 11, 0), kind="mismatch")
+    assert_refuted(moved(apart_llama(), 1, f"{FEED_FORWARD}.w1.weight", 11, 0), kind="mismatch")
     with pytest.raises(InvalidInput, match=r"w1\.weight"):
         verify(moved(apart_llama(), 1, f"{FEED_FORWARD}.w1.weight", 13, 0))
 
@@ -163,7 +165,7 @@ def test_a_shard_off_by_one_is_refuted_and_one_outside_is_invalid() -> None:
 
 
 def test_removing_an_all_reduce_is_refuted_and_located() -> None:
-    refuted(
+    assert_refuted(
         on_both("all_reduce", identity, 1),
         kind="mismatch",
         operator="add",
@@ -175,7 +177,7 @@ def test_removing_an_all_reduce_is_refuted_and_located() -> None:
 
 def test_removing_an_all_reduce_from_the_family_is_refuted_and_located() -> None:
     plan = edit_op(llama(tp=2), "all_reduce", identity, nth=1)
-    refuted(
+    assert_refuted(
         plan,
         kind="mismatch",
         operator="add",
@@ -186,7 +188,7 @@ def test_removing_an_all_reduce_from_the_family_is_refuted_and_located() -> None
 
 
 def test_removing_an_all_reduce_on_one_rank_is_a_contradiction() -> None:
-    refuted(
+    assert_refuted(
         on(1, "all_reduce", identity, 1),
         kind="unmatched collective",
         operator="all_reduce",
@@ -196,7 +198,7 @@ def test_removing_an_all_reduce_on_one_rank_is_a_contradiction() -> None:
 
 
 def test_removing_a_backward_all_reduce_is_refuted() -> None:
-    found = refuted(
+    found = assert_refuted(
         on_both("all_reduce", identity, 1, "backward"),
         kind="mismatch",
         operator="backward of rms_norm",
@@ -209,18 +211,18 @@ def test_removing_a_backward_all_reduce_is_refuted() -> None:
 def test_an_all_reduce_over_groups_of_one_is_refuted() -> None:
     plan = on(0, "all_reduce", attrs(group=Group(ranks=(0,))), 1)
     plan = edit_op(plan, "all_reduce", attrs(group=Group(ranks=(1,))), nth=1, program=1)
-    refuted(plan, kind="mismatch", operator="add", ranks=(0, 1), layer=ATTENTION)
+    assert_refuted(plan, kind="mismatch", operator="add", ranks=(0, 1), layer=ATTENTION)
 
 
 def test_reducing_twice_is_refuted() -> None:
     plan = apart_llama()
     for rank in (0, 1):
         plan = edit_body(plan, rank, "forward", lambda b: twice("all_reduce", b))
-    refuted(plan, kind="mismatch", ranks=(0, 1), layer="layers.0")
+    assert_refuted(plan, kind="mismatch", ranks=(0, 1), layer="layers.0")
 
 
 def test_a_maximum_for_a_sum_and_a_sum_for_a_maximum_are_not_proved() -> None:
-    refuted(
+    assert_refuted(
         on_both("all_reduce", attrs(op="max"), 1),
         kind="mismatch",
         operator="all_reduce",
@@ -235,8 +237,8 @@ def test_sequence_parallel_twins() -> None:
     """The sequence is divided outside tensor-parallel regions; gathered along another dimension
     of equal size it is not."""
     plan = llama(tp=2, sequence_parallel=True)
-    proved(plan)
-    refuted(
+    assert_proved(plan)
+    assert_refuted(
         edit_op(plan, "reduce_scatter", attrs(dim=2), nth=1),
         kind="shape",
         operator="reduce_scatter",
@@ -246,7 +248,7 @@ def test_sequence_parallel_twins() -> None:
 
 def test_a_loss_on_some_ranks_only_is_enough_and_on_none_is_not() -> None:
     plan = edit_body(apart_llama(), 1, "forward", lambda b: replace(b, losses=()))
-    found = proved(plan)
+    found = assert_proved(plan)
     assert [c.ranks for c in found.conclusions if c.kind == "loss"] == [(0,)]
     none = edit_body(plan, 0, "forward", lambda b: replace(b, losses=()))
     lost = verify(none)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardproof.engine.errors import InvalidInput
-from tests.faults.plans import proved, refuted, verify
+from tests.faults.plans import assert_proved, assert_refuted, verify
 from tests.faults.records import (
     LLAMA,
     LLAMA_3,
@@ -243,18 +243,20 @@ MOE_FAULTS: dict[str, Expected] = {
 
 @pytest.mark.parametrize(("single", "parallel"), [(LLAMA, LLAMA_222), (MOE, MOE_222)])
 def test_the_twins_are_proved(shared_plans: Path, single: str, parallel: str) -> None:
-    proved(edited(shared_plans, single, parallel))
+    assert_proved(edited(shared_plans, single, parallel))
 
 
 @pytest.mark.parametrize("single", [LLAMA, MOE])
 def test_a_plan_is_proved_against_itself(shared_plans: Path, single: str) -> None:
-    proved(edited(shared_plans, single, single))
+    assert_proved(edited(shared_plans, single, single))
 
 
 @pytest.mark.parametrize("name", LLAMA_FAULTS)
 def test_a_fault_in_a_llama_plan_is_refuted_and_located(shared_plans: Path, name: str) -> None:
     edit, kind, operator, ranks = LLAMA_FAULTS[name]
-    refuted(edited(shared_plans, LLAMA, LLAMA_222, edit), kind=kind, operator=operator, ranks=ranks)
+    assert_refuted(
+        edited(shared_plans, LLAMA, LLAMA_222, edit), kind=kind, operator=operator, ranks=ranks
+    )
 
 
 @pytest.mark.parametrize("name", MOE_FAULTS)
@@ -262,7 +264,9 @@ def test_a_fault_in_a_mixture_of_experts_is_refuted_and_located(
     shared_plans: Path, name: str
 ) -> None:
     edit, kind, operator, ranks = MOE_FAULTS[name]
-    refuted(edited(shared_plans, MOE, MOE_222, edit), kind=kind, operator=operator, ranks=ranks)
+    assert_refuted(
+        edited(shared_plans, MOE, MOE_222, edit), kind=kind, operator=operator, ranks=ranks
+    )
 
 
 def test_microbatches_share_what_does_not_depend_on_them(shared_plans: Path) -> None:
@@ -272,7 +276,7 @@ def test_microbatches_share_what_does_not_depend_on_them(shared_plans: Path) -> 
         first, second = records.uses(2, LAST_FORWARD)[:2]
         second._inputs = (first._inputs[0], *second._inputs[1:])
 
-    proved(edited(shared_plans, LLAMA, LLAMA_222, edit))
+    assert_proved(edited(shared_plans, LLAMA, LLAMA_222, edit))
 
 
 def test_a_cast_to_integers_is_not_taken_for_an_identity(shared_plans: Path) -> None:
@@ -327,4 +331,4 @@ BUGS = {
 def test_plans_with_a_bug_are_refuted_and_located(shared_plans: Path, bug: str) -> None:
     kind, operator, ranks = BUGS[bug]
     name = f"bugs/llama3_br{bug}_{LLAMA_222.removeprefix('llama3_default_')}"
-    refuted(edited(shared_plans, LLAMA, name), kind=kind, operator=operator, ranks=ranks)
+    assert_refuted(edited(shared_plans, LLAMA, name), kind=kind, operator=operator, ranks=ranks)

@@ -15,8 +15,8 @@ from shardproof.engine.plan.ir import Body, Plan, Program
 from shardproof.engine.reference_runtime import compare as runtime
 from shardproof.frontends.builder.builder import ProgramBuilder, along
 from tests.checker.conftest import parts_of
-from tests.faults.communication import checked
-from tests.faults.plans import edit_body, edit_program, proved, verify
+from tests.faults.communication import assert_checked
+from tests.faults.plans import assert_proved, edit_body, edit_program, verify
 from tests.faults.small import layer, replicas
 
 
@@ -42,7 +42,7 @@ def spared(*, reduces: bool) -> Plan:
 @pytest.mark.parametrize("reduces", [False, True])
 def test_the_gradient_of_what_has_none_is_zero(reduces: bool, tmp_path: Path) -> None:
     plan = spared(reduces=reduces)
-    checked(plan, tmp_path)
+    assert_checked(plan, tmp_path)
     assert runtime.worst(plan, 0)[0] < 1e-12
 
 
@@ -70,7 +70,7 @@ def test_a_gradient_that_is_reduced_before_it_is_there_is_refuted() -> None:
     found = verify(wrong)
     assert found.verdict == "refuted"
     assert runtime.worst(wrong, 0)[0] > 0.1
-    proved(replicas())
+    assert_proved(replicas())
 
 
 def test_a_body_does_not_add_to_what_it_replaces() -> None:
@@ -91,4 +91,4 @@ def test_a_body_does_not_add_to_what_it_replaces() -> None:
     for change, says in ((both, "adds to it as well"), (twice, "does so twice")):
         with pytest.raises(InvalidInput, match=rf"gradient of shard {shard} \(w\), and {says}"):
             verify(edit_body(plan, 0, reducer.name, change))
-    proved(plan)
+    assert_proved(plan)

@@ -13,6 +13,7 @@ from shardproof.frontends.zoo import build
 from shardproof.partition.stages.partition import partition
 from tests.faults.plans import (
     apart_llama,
+    assert_proved,
     attrs,
     edit_body,
     edit_op,
@@ -21,7 +22,6 @@ from tests.faults.plans import (
     identity,
     llama,
     named,
-    proved,
     verify,
 )
 
@@ -138,7 +138,7 @@ def test_with_the_repair_that_is_named_the_plan_is_proved(name: str) -> None:
     assert search.run()
     assert 1 <= search.tries <= MOST_TRIES
     assert search.rows <= MOST_ROWS
-    proved(search.state.plan)
+    assert_proved(search.state.plan)
 
 
 def test_a_refuted_plan_names_its_repair_and_a_counterexample() -> None:
@@ -148,7 +148,7 @@ def test_a_refuted_plan_names_its_repair_and_a_counterexample() -> None:
     assert first.repair.startswith("holds with eps about 1e-05 in place of 1/2")
     assert first.counterexample
     assert any(d.expected != d.actual for d in first.counterexample)
-    assert all(not f.repair for f in proved(llama()).findings)
+    assert all(not f.repair for f in assert_proved(llama()).findings)
 
 
 def test_what_no_candidate_puts_right_gets_no_repair() -> None:

@@ -17,7 +17,7 @@ from shardproof.checker import check
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
 from shardproof.partition.stages.partition import partition
-from tests.faults.plans import proved, verify
+from tests.faults.plans import assert_proved, verify
 
 WIDTH = 6
 ROWS = 4
@@ -139,8 +139,8 @@ ROUTES = [
 
 @pytest.mark.parametrize(("one", "other", "wrong"), ROUTES)
 def test_another_route_is_proved(one: Formula, other: Formula, wrong: Formula) -> None:
-    proved(plan(one, other))
-    proved(plan(other, one))
+    assert_proved(plan(one, other))
+    assert_proved(plan(other, one))
 
 
 @pytest.mark.parametrize(("one", "other", "wrong"), ROUTES)
@@ -172,7 +172,7 @@ def test_a_claim_that_is_too_large_is_stated_behind_its_inputs(
         patch.setattr("shardproof.partition.stages.partition.WIDEST", 0)
         assert "a claim over more than 40 products" in _problems(made)
     assert _problems(made) == set()
-    proved(made)
+    assert_proved(made)
     assert verify(plan(difference_of_squares, other_difference)).verdict == "refuted"
 
 

@@ -20,7 +20,7 @@ from shardproof.engine.schedule.messages import match
 from tests.checker.conftest import parts_of
 from tests.checker.record.test_files import edit_certificate
 from tests.faults.communication import exchange
-from tests.faults.plans import llama, proved, refuted, verify
+from tests.faults.plans import assert_proved, assert_refuted, llama, verify
 
 BUFFERED = "a send does not wait for its receive"
 
@@ -63,20 +63,22 @@ def test_the_assumption_cannot_be_left_out(tmp_path: Path) -> None:
 
 
 def test_both_receive_first_is_a_deadlock_and_a_post_is_no_receive() -> None:
-    refuted(exchange("rs"), kind="deadlock", operator="recv", ranks=(0, 1))
-    refuted(exchange("prs"), kind="deadlock", operator="recv", ranks=(0, 1))
-    proved(exchange("psr"))
+    assert_refuted(exchange("rs"), kind="deadlock", operator="recv", ranks=(0, 1))
+    assert_refuted(exchange("prs"), kind="deadlock", operator="recv", ranks=(0, 1))
+    assert_proved(exchange("psr"))
 
 
 def test_a_receive_that_is_posted_and_never_waited_for_is_refuted() -> None:
-    found = refuted(exchange("ppsr", second="psr"), kind="unmatched message", operator="post_recv")
+    found = assert_refuted(
+        exchange("ppsr", second="psr"), kind="unmatched message", operator="post_recv"
+    )
     assert "a receive is posted, and nothing waits for it" in found.findings[0].message
 
 
 def test_pipelines_say_what_they_need() -> None:
     """1F1B sends forward while its neighbour sends back."""
     plan = llama(pp=2, layers=2, microbatches=4)
-    found = proved(plan)
+    found = assert_proved(plan)
     assert [line for line in found.assumptions if line.startswith(BUFFERED)]
     assert not statement(llama(tp=2))
     assert len(statement(plan)) == 1

@@ -16,7 +16,7 @@ from shardproof.frontends.builder.builder import ProgramBuilder, along
 from shardproof.mutation.edit import Draft
 from shardproof.mutation.equivalent import inner_split
 from shardproof.mutation.operators import twice as operator_twice
-from tests.faults.plans import edit_body, find, llama, proved, refuted, verify
+from tests.faults.plans import assert_proved, assert_refuted, edit_body, find, llama, verify
 
 
 def split(plan: Plan, operator: str, cuts: tuple[tuple[int, int], tuple[int, int]]) -> Plan:
@@ -58,7 +58,7 @@ def split(plan: Plan, operator: str, cuts: tuple[tuple[int, int], tuple[int, int
 def test_parts_that_are_all_of_it_are_proved(
     operator: str, cuts: tuple[tuple[int, int], tuple[int, int]]
 ) -> None:
-    proved(split(llama(tp=2, microbatches=2), operator, cuts))
+    assert_proved(split(llama(tp=2, microbatches=2), operator, cuts))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_parts_that_are_all_of_it_are_proved(
 def test_parts_that_overlap_or_leave_a_gap_are_refuted(
     operator: str, cuts: tuple[tuple[int, int], tuple[int, int]]
 ) -> None:
-    refuted(split(llama(tp=2, microbatches=2), operator, cuts), kind="mismatch")
+    assert_refuted(split(llama(tp=2, microbatches=2), operator, cuts), kind="mismatch")
 
 
 @pytest.mark.slow
@@ -89,9 +89,9 @@ def test_what_the_sum_of_parts_rests_on_is_checked_and_holds_for_every_instance(
 
 def test_a_mask_that_is_added_twice_is_one() -> None:
     plan = llama(tp=2, microbatches=2)
-    proved(edit_body(plan, 0, "forward", lambda body: _again(body, "apply_mask")))
+    assert_proved(edit_body(plan, 0, "forward", lambda body: _again(body, "apply_mask")))
     twice = edit_body(plan, 0, "forward", lambda body: _again(body, "div"))
-    refuted(twice, kind="mismatch", layer="layers.0.attention")
+    assert_refuted(twice, kind="mismatch", layer="layers.0.attention")
 
 
 def test_a_mask_that_is_multiplied_is_the_mask() -> None:
@@ -111,8 +111,8 @@ def test_a_mask_that_is_multiplied_is_the_mask() -> None:
 
         return edit_body(plan, 0, "forward", change)
 
-    proved(times(2, 1))
-    refuted(times(2, 0), kind="mismatch", layer="layers.0.attention")
+    assert_proved(times(2, 1))
+    assert_refuted(times(2, 0), kind="mismatch", layer="layers.0.attention")
     assert verify(times(-1, 1)).verdict != "proved"
     assert verify(times(0, 1)).verdict != "proved"
 
@@ -147,6 +147,6 @@ def repeated(start: Affine) -> Plan:
 
 
 def test_blocks_of_equal_columns_are_gathered_in_order() -> None:
-    proved(repeated(affine(0, {"tp": 3})))
-    refuted(repeated(affine(9, {"tp": -3})), kind="mismatch", operator="all_gather")
-    refuted(repeated(affine(0)), kind="mismatch")
+    assert_proved(repeated(affine(0, {"tp": 3})))
+    assert_refuted(repeated(affine(9, {"tp": -3})), kind="mismatch", operator="all_gather")
+    assert_refuted(repeated(affine(0)), kind="mismatch")

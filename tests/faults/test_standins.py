@@ -8,7 +8,7 @@ import pytest
 
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Op, Plan
-from tests.faults.plans import edit_op, proved, verify
+from tests.faults.plans import assert_proved, edit_op, verify
 from tests.faults.small import replicas
 
 
@@ -27,4 +27,4 @@ def test_a_stand_in_refutes_nothing(kind: str, verdict: str) -> None:
     found = verify(replace(wrong(), assumed=assumed))
     assert found.verdict == verdict, found.reason
     assert ("positions are any numbers" in found.reason) == (kind == "stand-in")
-    proved(replace(replicas(), assumed=assumed))
+    assert_proved(replace(replicas(), assumed=assumed))

@@ -16,6 +16,8 @@ from shardproof.frontends.zoo import build
 from shardproof.partition.stages.partition import partition
 from tests.faults.plans import (
     appended,
+    assert_proved,
+    assert_refuted,
     attrs,
     edit_body,
     edit_op,
@@ -24,8 +26,6 @@ from tests.faults.plans import (
     llama,
     named,
     on_microbatch,
-    proved,
-    refuted,
     verify,
 )
 
@@ -48,12 +48,12 @@ def test_replicas_and_microbatches_cost_nothing() -> None:
 def test_a_fault_in_one_pipeline_stage_is_found_there(operator: str) -> None:
     plan = llama(tp=2, pp=2, microbatches=2, layers=2)
     wrong = attrs(eps=2) if operator == "rms_norm" else named("sigmoid")
-    found = refuted(edit_op(plan, operator, wrong, program=1), kind="mismatch", ranks=(2, 3))
+    found = assert_refuted(edit_op(plan, operator, wrong, program=1), kind="mismatch", ranks=(2, 3))
     assert found.findings[0].layer.startswith("layers.1")
 
 
 def test_the_pipeline_without_a_fault_is_proved() -> None:
-    proved(llama(tp=2, pp=2, microbatches=2, layers=2))
+    assert_proved(llama(tp=2, pp=2, microbatches=2, layers=2))
 
 
 def sigmoid(body: Body) -> Body:
@@ -66,8 +66,8 @@ def sigmoid(body: Body) -> Body:
 def test_a_fault_in_one_microbatch_is_found_there() -> None:
     """Microbatches that run different bodies are taken one by one."""
     plan = llama(tp=2, microbatches=2)
-    proved(on_microbatch(plan, 1, lambda body: body))
-    found = refuted(
+    assert_proved(on_microbatch(plan, 1, lambda body: body))
+    found = assert_refuted(
         on_microbatch(plan, 1, sigmoid),
         kind="mismatch",
         ranks=(0, 1),
@@ -86,7 +86,7 @@ def four() -> Plan:
 
 
 def test_four_ranks_are_proved() -> None:
-    proved(four())
+    assert_proved(four())
 
 
 def through(*points: int) -> Affine:
@@ -110,7 +110,7 @@ def through(*points: int) -> Affine:
 def test_a_range_that_is_right_on_some_ranks_only_is_refuted(
     start: Affine, operator: str, body: str
 ) -> None:
-    refuted(edit_op(four(), operator, attrs(start=start), body=body), kind="mismatch")
+    assert_refuted(edit_op(four(), operator, attrs(start=start), body=body), kind="mismatch")
 
 
 @pytest.mark.parametrize("start", [through(8, 0), through(24, -8), through(0, 0)])
@@ -118,7 +118,7 @@ def test_a_shard_that_is_right_on_some_ranks_only_is_refuted(start: Affine) -> N
     def change(shard: Shard) -> Shard:
         return replace(shard, offset=(start, *shard.offset[1:]))
 
-    refuted(edit_shard(four(), 0, "output.weight", change), kind="mismatch")
+    assert_refuted(edit_shard(four(), 0, "output.weight", change), kind="mismatch")
 
 
 # -- symmetry off ----------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from shardproof.commands.mutate import mutate
+from shardproof.engine.plan.apart import apart, separable
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.frontends.zoo import build
 from shardproof.mutation import campaign
-from shardproof.mutation.edit import Draft, apart, one_call, separable
+from shardproof.mutation.edit import Draft, one_call
 from shardproof.mutation.evaluate import uncovered
 from shardproof.mutation.label import Labelled, label
 from shardproof.run import mutant

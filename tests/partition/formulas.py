@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from shardproof.checker import check
+from shardproof.engine.plan.apart import apart
 from shardproof.engine.plan.ir import Group, Plan, Program
 from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
-from shardproof.mutation.edit import apart
 from shardproof.run.result import Result
 from tests.faults.plans import verify
 

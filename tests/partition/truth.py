@@ -14,9 +14,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardproof.engine.claims.cone import operands
 from shardproof.engine.interpreters.numeric import TRUE_FUNCTIONS
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, NodeTable, Operand, Part, Term
+from shardproof.engine.lineage.blocks import Block
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    Causal,
+    Combine,
+    Constant,
+    Einsum,
+    Input,
+    Onehot,
+    Operand,
+    Order,
+    Restrict,
+    Unary,
+)
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Part, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.primitives import CONSTANTS
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Unrolled
@@ -69,41 +83,40 @@ class Values:
 
     def _node(self, number: int, parts: Parts, at: Place) -> Floats:
         node = self.nodes[number]
-        payload: tuple[Any, ...] = node.payload
         if number == self.nodes.one:
             return np.array(1.0)
-        if node.kind in ("einsum", "combine", "amax"):
-            return self._reduced(number, parts, at)
+        if isinstance(node.definition, Einsum | Combine | Amax):
+            return self._reduced(number, node.definition, parts, at)
         if parts:
             raise Unknown
-        if node.kind == "input":
-            return self._input(payload[0]).astype(float).reshape(node.extents)
-        if node.kind == "constant":
-            return np.array(CONSTANTS[payload[0]], dtype=float)
-        if node.kind == "causal":
-            places = np.arange(REACH)
-            return np.where(places[None, :] > places[:, None], -np.inf, 0.0)
-        if node.kind == "order":
-            places = np.arange(REACH)
-            return np.where(places[None, :] > places[:, None], 0.0, 1.0)
-        if node.kind == "unary":
-            return _function(payload[0], float(payload[1]) * self.node(payload[2], (), at))
-        if node.kind == "block":
-            return self._block(payload, self.node(payload[0], (), at))
-        if node.kind == "onehot":
-            ids = float(payload[0]) * self.node(payload[1], (), at)
-            return np.asarray(ids[..., None] == np.arange(REACH), dtype=float)
+        places = np.arange(REACH)
+        match node.definition:
+            case Input(name=name):
+                return self._input(name).astype(float).reshape(node.extents)
+            case Constant(name=name):
+                return np.array(CONSTANTS[name], dtype=float)
+            case Causal():
+                return np.where(places[None, :] > places[:, None], -np.inf, 0.0)
+            case Order():
+                return np.where(places[None, :] > places[:, None], 0.0, 1.0)
+            case Unary(function=function, factor=factor, node=operand):
+                return _function(function, float(factor) * self.node(operand, (), at))
+            case Restrict(node=operand, blocks=blocks):
+                return self._restricted(blocks, self.node(operand, (), at))
+            case Onehot(factor=factor, node=operand):
+                ids = float(factor) * self.node(operand, (), at)
+                return np.asarray(ids[..., None] == places, dtype=float)
         raise Unknown
 
     @staticmethod
-    def _block(payload: tuple[Any, ...], array: Floats) -> Floats:
+    def _restricted(blocks: Sequence[Block], array: Floats) -> Floats:
         """What blocks leave: by a mask along each axis."""
-        for axis, start, size, extent in payload[1]:
+        for axis, start, size, extent in blocks:
             place = np.arange(array.shape[axis])
             kept = (place % extent if extent else place) - start
             # Counted in positions of the whole axis: the innermost block goes last.
             array = np.where(_along((kept >= 0) & (kept < size), axis, array.ndim), array, np.nan)
-        for axis in {block[0] for block in payload[1]}:
+        for axis in {block.axis for block in blocks}:
             other = tuple(i for i in range(array.ndim) if i != axis)
             array = np.compress(~np.isnan(array).all(axis=other), array, axis=axis)
         return array
@@ -115,10 +128,11 @@ class Values:
             return self.inputs.batch(int(name.removeprefix("batch.")), None).data
         return self.inputs.parameter(name).data
 
-    def _reduced(self, number: int, parts: Parts, at: Place) -> Floats:
+    def _reduced(
+        self, number: int, definition: Einsum | Combine | Amax, parts: Parts, at: Place
+    ) -> Floats:
         """A sum of products, a sum, or a maximum: by all labels, then over those not kept."""
-        node, reads = self.nodes[number], operands(self.nodes, number)
-        kept: tuple[int, ...] = node.payload[-1]  # type: ignore[assignment]
+        node, reads, kept = self.nodes[number], definition.reads(), definition.outputs
         sizes = {label: extent or REACH for o in reads for _, _, extent, label in o.atoms}
         sizes |= {label: n or REACH for label, n in zip(kept, node.extents, strict=True)}
         labels = [*kept, *sorted(sizes.keys() - set(kept))]
@@ -138,12 +152,11 @@ class Values:
             inside = inside & _along(within, labels.index(token.where), len(grid))
         read = [self._operand(o, labels, grid, inner.get(i, ()), at) for i, o in enumerate(reads)]
         over = tuple(range(len(kept), len(grid)))
-        if node.kind == "combine":
-            factors: Sequence[Fraction] = node.payload[0]  # type: ignore[assignment]
-            total = sum(float(f) * x for f, x in zip(factors, read, strict=True))
+        if isinstance(definition, Combine):
+            total = sum(float(f) * x for f, x in zip(definition.factors, read, strict=True))
             return np.broadcast_to(total, grid)
-        if node.kind == "amax":
-            signed = np.broadcast_to(float(node.payload[0]) * read[0], grid)  # type: ignore[arg-type]
+        if isinstance(definition, Amax):
+            signed = np.broadcast_to(float(definition.sign) * read[0], grid)
             return np.asarray(np.where(inside, signed, -np.inf).max(axis=over))
         product = np.ones([1] * len(grid))
         for x in read:

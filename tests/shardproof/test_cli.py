@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any, get_args
 
@@ -187,7 +188,7 @@ def test_an_expected_gradient_that_is_not_concluded_is_no_proof(
 # -- verify: input -------------------------------------------------------------------------------
 
 
-def invalid(run: Run, message: str, *args: object) -> None:
+def assert_invalid(run: Run, message: str, *args: object) -> None:
     """``shardproof verify ARGS`` is refused with ``message``, with and without ``--json``."""
     outcome = run("verify", *args)
     assert (outcome.exit_code, outcome.stdout) == (3, "")
@@ -201,7 +202,7 @@ def invalid(run: Run, message: str, *args: object) -> None:
 
 def test_garbage(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.pkl").write_bytes(b"# no pickle")
-    invalid(
+    assert_invalid(
         run,
         "'a.pkl', byte 0: expected a pickled nnScaler plan, found "
         "\"UnpicklingError: invalid load key, '#'.\"",
@@ -212,9 +213,9 @@ def test_garbage(run: Run, tmp_path: Path) -> None:
 
 
 def test_missing_files(run: Run) -> None:
-    invalid(run, "none: expected a plan folder, found nothing", "none")
+    assert_invalid(run, "none: expected a plan folder, found nothing", "none")
     found = "expected a readable file, found: No such file or directory"
-    invalid(run, f"'none': {found}", "none", "none")
+    assert_invalid(run, f"'none': {found}", "none", "none")
 
 
 def test_names_that_could_steer_a_terminal(run: Run) -> None:
@@ -236,7 +237,7 @@ def test_a_used_run_directory(run: Run, plan_dir: Path) -> None:
 def test_a_wrong_file_of_assumptions(run: Run, plan_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("[loss]\nmode = 'sum'\n")
     message = "a.toml, [loss]: unknown key 'mode'; allowed are 'combine'"
-    invalid(run, message, plan_dir, "--assume", "a.toml")
+    assert_invalid(run, message, plan_dir, "--assume", "a.toml")
 
 
 # -- verify: wrong use, and faults ---------------------------------------------------------------
@@ -519,10 +520,10 @@ def test_check_of_what_is_no_run(run: Run, path: str) -> None:
 
 
 def test_version_and_help(run: Run) -> None:
-    assert run("--version").stdout == "shardproof 0.1.0\n"
+    assert run("--version").stdout == f"shardproof {metadata.version('shardproof')}\n"
     for args in (["--help"], ["verify", "-h"], ["plan", "-h"], ["inspect", "-h"], ["check", "-h"]):
         outcome = run(*args)
-        assert outcome.exit_code == 0
+        assert outcome.exit_code == 0, outcome.output
         assert outcome.stdout.startswith("Usage: ")
     assert run("prove").exit_code == 3
     assert run().exit_code == 3

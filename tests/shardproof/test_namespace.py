@@ -63,6 +63,16 @@ def test_the_wheel_holds_one_package(wheel: Path) -> None:
         for path in (ROOT / folder).rglob("*.py")
     }  # fmt: skip
     assert {f"shardproof/{source}" for source in sources} <= set(names)
+    data = {
+        f"shardproof/{path.relative_to(ROOT / 'shardproof')}"
+        for suffix in (".j2", ".css", ".js")
+        for path in (ROOT / "shardproof").rglob(f"*{suffix}")
+    }
+    assert {name.rpartition("/")[2] for name in data} >= {
+        *("page.html.j2", "parts.html.j2", "report.css", "report.js"),
+        *("nightly.html.j2", "sweep.html.j2"),
+    }
+    assert data <= set(names)
     assert "shardproof/py.typed" in names
     assert "shardproof/configs/models/llama3-8b.toml" in names
 
@@ -82,6 +92,9 @@ def test_a_plan_is_proved_beside_packages_of_the_same_names(
     verified = run(training_repository, home, "verify", "plan", "--out", "run", "--no-cache")
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert run(training_repository, home, "check", "run").returncode == 0
+    page = run(training_repository, home, "report", "run")
+    assert page.returncode == 0, page.stderr
+    assert "<style>" in (training_repository / "run" / "report.html").read_text()
 
 
 def test_the_builder_is_still_found_where_it_was() -> None:

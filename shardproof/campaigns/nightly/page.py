@@ -15,45 +15,6 @@ from shardproof.inputs import rundir
 PAGE: Final = "report.html"
 DOCUMENT: Final = "report.json"
 
-_TEMPLATE: Final = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ suite }}, {{ began }}</title>
-<style>
-body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em; }
-table { border-collapse: collapse; margin: 1em 0;
-  display: block; max-width: 100%; overflow-x: auto; }
-th, td { padding: 3px 10px; border-bottom: 1px solid #ddd; text-align: right; }
-td.words, th.words { text-align: left; }
-.proved, .c0 { color: #17692c; } .refuted, .invalid, .internal, .c1, .c4 { color: #b00020; }
-.inconclusive, .c2 { color: #8a6100; }
-</style></head><body>
-<h1>{{ suite }}, {{ began }}</h1>
-<p><b class="c{{ exit_code }}">{{ headline }}</b> (exit code {{ exit_code }}). Compared with
-{{ before or "nothing: this is the first night" }}.
-Z3 {{ versions.z3 }}, cvc5 {{ versions.cvc5 }}.</p>
-<h2>What changed</h2>
-{% if changes %}<table><tr><th class="words">what</th><th class="words">plan</th><th class="words">
-</th></tr>
-{% for one in changes %}<tr><td class="words c{{ one.exit_code }}">{{ one.kind }}</td>
-<td class="words">{{ one.plan }}</td><td class="words">{{ one.message }}</td></tr>
-{% endfor %}</table>{% else %}<p>Nothing.</p>{% endif %}
-<h2>Plans</h2>
-<table><tr><th class="words">plan</th><th>seed</th><th class="words">verdict</th><th class="words">
-</th><th>s</th>
-<th>before</th><th>MiB</th><th>before</th><th>templates</th><th class="words">reason</th></tr>
-{% for one in points %}<tr><td class="words">{{ one.plan }}</td><td>{{ one.seed }}</td>
-<td class="words {{ one.verdict.split()[0] }}">{{ one.verdict }}</td>
-<td class="words">{% if one.report %}<a href="{{ one.report }}">report</a>{% endif %}</td>
-<td>{{ "%.1f" % one.seconds }}</td>
-<td>{{ "" if one.then is none else "%.1f" % one.then.seconds }}</td>
-<td>{{ "%.0f" % one.peak_rss_mib }}</td>
-<td>{{ "" if one.then is none else "%.0f" % one.then.peak_rss_mib }}</td>
-<td>{{ one.templates }}</td><td class="words">{{ one.reason }}</td></tr>
-{% endfor %}</table>
-</body></html>
-"""
-
 
 def document(night: Night, before: Night | None, found: Sequence[Change]) -> dict[str, Any]:
     """The report as plain data."""
@@ -84,13 +45,15 @@ def document(night: Night, before: Night | None, found: Sequence[Change]) -> dic
 
 def write(folder: Path, data: dict[str, Any]) -> Path:
     """Write both forms of the report, and the page of every run; where the first page is."""
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     for point in data["points"]:
         point["report"] = _of_run(folder, point["run_dir"])
     rundir.keep(folder, DOCUMENT, json.dumps(data, indent=2, allow_nan=False) + "\n")
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    rundir.keep(folder, PAGE, environment.from_string(_TEMPLATE).render(data))
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
+    )
+    rundir.keep(folder, PAGE, environment.get_template("nightly.html.j2").render(data))
     return folder / PAGE
 
 

@@ -36,47 +36,6 @@ _COLUMNS: Final[Mapping[str, str]] = {
     "compared": "compared s",
 }
 
-_TEMPLATE: Final = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Sweep: {{ title }}</title>
-<style>
-body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em; }
-table { border-collapse: collapse; font-size: 12px; margin: 1em 0;
-  display: block; max-width: 100%; overflow-x: auto; }
-th, td { padding: 2px 8px; border-bottom: 1px solid #ddd; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-.proved, .yes { color: #17692c; } .refuted, .invalid, .internal, .no { color: #b00020; }
-.inconclusive { color: #8a6100; } svg { max-width: 100%; height: auto; }
-</style></head><body>
-<h1>Sweep: {{ title }}</h1>
-<p>Worst verdict: <b class="{{ verdict.split()[0] }}">{{ verdict }}</b>. {{ machine }}. Numbers are
-medians of the runs of a point; every run is a process of its own.</p>
-{% for section in sections %}
-<h2>{{ section.name }}</h2>
-{% if section.growth %}<table><tr><th>growth along</th><th>from</th><th>to</th>
-{% for name in section.measures %}<th>{{ name }}</th>{% endfor %}
-<th>asked of CPU</th><th>holds</th></tr>
-{% for one in section.growth %}<tr><td>{{ one.axis }}</td><td>{{ one.first }}</td>
-<td>{{ one.last }}</td>
-{% for name in section.measures %}<td>{{ "%.2f" % one.ratios[name] }}</td>{% endfor %}
-<td>{{ "" if one.bound is none else "at most %.4g" % one.bound }}</td>
-<td class="{{ "yes" if one.holds else "no" }}">
-{{ "" if one.holds is none else "yes" if one.holds else "no" }}</td></tr>
-{% endfor %}</table>{% endif %}
-{% for plot in section.plots %}{{ plot | safe }}
-{% endfor %}
-{% if not draws %}<p>No plots: matplotlib is not installed (<code>{{ draws_with }}</code>).</p>
-{% endif %}
-<table><tr>{% for name in section.headings %}<th>{{ name }}</th>{% endfor %}<th></th></tr>
-{% for row in section.rows %}<tr>{% for cell in row.cells %}<td>{{ cell }}</td>{% endfor %}
-<td>{% if row.report %}<a href="{{ row.report }}">report</a>{% endif %}</td></tr>
-{% endfor %}</table>
-{% for reason in section.reasons %}<p>{{ reason }}</p>
-{% endfor %}{% endfor %}
-</body></html>
-"""
-
 
 def write(swept: Swept) -> Path:
     """Draw the plots of all sweeps and write the page beside them; its path."""
@@ -86,7 +45,9 @@ def write(swept: Swept) -> Path:
         _section(swept, sweep, rows, number)
         for number, (sweep, rows) in enumerate(zip(swept.sweeps, swept.rows, strict=True))
     ]
-    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_TEMPLATE)
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
+    template = environment.get_template("sweep.html.j2")
     path = swept.folder / PAGE
     path.write_text(
         template.render(

@@ -12,16 +12,9 @@ from shardproof.checker.obligations.restate import MOST_WIDENED, Rebuilder
 from shardproof.checker.result import Problems
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
-    Atom,
-    Dim,
-    Layout,
-    Lineage,
-    NodeTable,
-    Operand,
-    Term,
-)
+from shardproof.engine.lineage.expressions import Causal, Combine, Input, Operand, Piece
+from shardproof.engine.lineage.lineage import ABSOLUTE, Atom, Dim, Layout, Lineage, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, build
 from shardproof.engine.records.run import TemplateRecord
 from shardproof.partition.stages.partition import WIDEST
@@ -33,7 +26,7 @@ EXTENTS = {"dp": 4, "mb": 2}
 
 def table() -> tuple[NodeTable, int]:
     nodes = NodeTable()
-    return nodes, nodes.node("input", ("x",), (512,))
+    return nodes, nodes.define(Input("x"), (512,))
 
 
 def view(node: int, *dims: Dim) -> Lineage:
@@ -115,7 +108,7 @@ def test_what_is_scattered_is_written_out(holds: Holds) -> None:
 def test_a_value_that_differs_along_the_joined_axis_is_refused() -> None:
     """A node of every replica's own is no symbol that four replicas have in common."""
     nodes, x = table()
-    own = nodes.node("piece", ((view(x, merged(DP * 128)).terms[0],),), (128,), frozenset({"dp"}))
+    own = nodes.define(Piece((view(x, merged(DP * 128)).terms[0],)), (128,), frozenset({"dp"}))
     given = view(own, (Atom(0, 1, 128, ZERO, 128),))
     total = given._replace(terms=(given.terms[0]._replace(factor=Fraction(4)),))
     problems = Problems()
@@ -129,8 +122,8 @@ def test_a_value_that_differs_along_the_joined_axis_is_refused() -> None:
 
 def test_forms_are_equal_up_to_names_only() -> None:
     nodes, x = table()
-    y = nodes.node("input", ("y",), (512,))
-    z = nodes.node("input", ("z",), (256,))
+    y = nodes.define(Input("y"), (512,))
+    z = nodes.define(Input("z"), (256,))
 
     def of(given: Lineage, claimed: Lineage, **changes: object) -> object:
         return form(nodes, identity(given, claimed)._replace(**changes))
@@ -149,8 +142,8 @@ def test_forms_are_equal_up_to_names_only() -> None:
 def test_forms_hold_the_definitions_that_are_read() -> None:
     nodes, x = table()
     operand = Operand(x, ((0, 1, 512, 0),))
-    double = nodes.node("combine", ((Fraction(2),), (operand,), (0,)), (512,))
-    triple = nodes.node("combine", ((Fraction(3),), (operand,), (0,)), (512,))
+    double = nodes.define(Combine((Fraction(2),), (operand,), (0,)), (512,))
+    triple = nodes.define(Combine((Fraction(3),), (operand,), (0,)), (512,))
     whole: Dim = (Atom(0, 1, 512, ZERO, 512),)
     forms = {form(nodes, identity(view(x, whole), view(n, whole))) for n in (double, triple)}
     assert len(forms) == 2
@@ -161,7 +154,7 @@ def test_forms_hold_the_definitions_that_are_read() -> None:
 
 def test_equal_forms_have_equal_texts() -> None:
     nodes, x = table()
-    y = nodes.node("input", ("y",), (512,))
+    y = nodes.define(Input("y"), (512,))
     texts = set()
     for node in (x, y):
         claim = identity(view(node, merged(DP * 128)), view(node, split(DP)))
@@ -192,7 +185,7 @@ def test_a_mask_is_looked_at_for_every_member(
     claimed: Affine, everywhere: bool, holds: Holds
 ) -> None:
     nodes = NodeTable()
-    number = nodes.node("causal", (), (ABSOLUTE, ABSOLUTE))
+    number = nodes.define(Causal(), (ABSOLUTE, ABSOLUTE))
     given, other = (
         x._replace(terms=(x.terms[0]._replace(node=number),))
         for x in (masked(affine(0, {"dp": 128})), masked(claimed))
@@ -210,7 +203,7 @@ def test_a_mask_is_looked_at_for_every_member(
 
 def test_too_many_members_of_a_mask_are_refused() -> None:
     nodes = NodeTable()
-    number = nodes.node("causal", (), (ABSOLUTE, ABSOLUTE))
+    number = nodes.define(Causal(), (ABSOLUTE, ABSOLUTE))
     x = masked(affine(0, {"dp": 128}))
     x = x._replace(terms=(x.terms[0]._replace(node=number),))
     claim = identity(x, x)._replace(extents={"dp": 2048})

@@ -12,15 +12,9 @@ from shardproof.checker.values.ranges import IllFormed
 from shardproof.checker.values.views import ViewChecker
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.lineage import (
-    Layout,
-    Lineage,
-    NodeTable,
-    Operand,
-    Part,
-    Term,
-    Token,
-)
+from shardproof.engine.lineage.expressions import Einsum, Input, Operand
+from shardproof.engine.lineage.lineage import Layout, Lineage, Part, Term
+from shardproof.engine.lineage.nodes import NodeTable, Token
 from shardproof.engine.obligations.obligation import Claim, build
 from shardproof.solvers import Portfolio, Query
 
@@ -39,10 +33,10 @@ def at(constant: int = 0, **steps: int) -> Affine:
 def table() -> NodeTable:
     """A sum over 96 positions of x times y: node 3, token 0."""
     nodes = NodeTable()
-    x = nodes.node("input", ("x",), (RANGE,))
-    y = nodes.node("input", ("y",), (RANGE,))
+    x = nodes.define(Input("x"), (RANGE,))
+    y = nodes.define(Input("y"), (RANGE,))
     reads = (Operand(x, ((0, 1, RANGE, 0),)), Operand(y, ((0, 1, RANGE, 0),)))
-    nodes.token(Token("sum", nodes.node("einsum", (reads, ()), ()), 0))
+    nodes.token(Token("sum", nodes.define(Einsum(reads, ()), ()), 0))
     return nodes
 
 

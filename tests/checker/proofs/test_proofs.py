@@ -98,7 +98,7 @@ def looked_at(run: Path, external: Ethos | None = None) -> tuple[Proofs, list[st
     return found, [str(problem) for problem in problems.all()]
 
 
-def rejected(run: Path, message: str, external: Ethos | None = None) -> None:
+def assert_rejected(run: Path, message: str, external: Ethos | None = None) -> None:
     told = looked_at(run, external)[1]
     assert any(message in line for line in told), told
 
@@ -128,7 +128,7 @@ def edit_proof(run: Path, number: int, change: Callable[[str], str]) -> None:
 
 def test_a_changed_step_is_rejected(run: Path) -> None:
     edit_proof(run, 3, lambda proof: proof.replace(":rule eq_resolve", ":rule trans"))
-    rejected(run, "proof: the proof of template 3 does not hold: @p")
+    assert_rejected(run, "proof: the proof of template 3 does not hold: @p")
 
 
 def test_the_proof_of_another_template_is_rejected(run: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_proof_of_another_template_is_rejected(run: Path) -> None:
     table = pa.ipc.open_file(pa.py_buffer((run / "proofs.arrow").read_bytes())).read_all()
     other = next(n for n, e in enumerate(entries) if n > 3 and e["text"] != entries[3]["text"])
     edit_proof(run, 3, lambda _: str(table["proof"][other].as_py()))
-    rejected(
+    assert_rejected(
         run, "proof: the proof of template 3 does not hold: @p1 assumes what the text does not"
     )
 
@@ -151,7 +151,7 @@ def test_a_step_of_trust_is_no_step(run: Path) -> None:
 
 def test_an_entry_of_another_text_is_rejected(run: Path) -> None:
     edit_entry(run, 2, text="0" * 64)
-    rejected(run, "proof: the proof of template 2 is of another text")
+    assert_rejected(run, "proof: the proof of template 2 is of another text")
 
 
 def test_what_a_solver_does_not_say_again_is_named(run: Path) -> None:
@@ -171,25 +171,25 @@ def test_a_missing_entry_is_named(run: Path) -> None:
     entries = certificate(run)["proofs"]
     del entries[5]
     edit_certificate(run, proofs=entries)
-    rejected(run, "its proof of template 5 is not the one that the certificate names")
+    assert_rejected(run, "its proof of template 5 is not the one that the certificate names")
 
 
 def test_an_entry_twice_is_named(run: Path) -> None:
     entries = certificate(run)["proofs"]
     edit_certificate(run, proofs=[*entries, entries[0]])
-    rejected(run, "proof: an entry about template 0, which is not there or had one")
+    assert_rejected(run, "proof: an entry about template 0, which is not there or had one")
 
 
 def test_a_solver_that_is_none_is_named(run: Path) -> None:
     edit_entry(run, 1, solvers=["z3", "oracle"])
-    rejected(run, "proof: template 1 is proved by z3, oracle")
+    assert_rejected(run, "proof: template 1 is proved by z3, oracle")
 
 
 def test_a_changed_file_of_proofs_is_noticed(run: Path) -> None:
     data = bytearray((run / "proofs.arrow").read_bytes())
     data[len(data) // 2] ^= 1
     (run / "proofs.arrow").write_bytes(data)
-    rejected(run, "proofs.arrow: was changed")
+    assert_rejected(run, "proofs.arrow: was changed")
 
 
 def test_a_single_solver_case_is_named(run: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_run_without_proofs_has_none_to_check(run: Path) -> None:
     files = certificate(run)["files"]
     del files["proofs.arrow"]
     edit_certificate(run, files=files, proofs=[])
-    rejected(run, "proof: the run has no stored proofs: it was made without --proofs")
+    assert_rejected(run, "proof: the run has no stored proofs: it was made without --proofs")
 
 
 # -- ethos ------------------------------------------------------------------------------------------

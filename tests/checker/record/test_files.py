@@ -72,7 +72,7 @@ def set_cell(name: str, column: str, row: int, value: Any) -> Callable[[Path], N
     return lambda run: edit_table(run, name, change)
 
 
-def rejected(run: Path, message: str, kind: str = "file") -> None:
+def assert_rejected(run: Path, message: str, kind: str = "file") -> None:
     found = check(run)
     assert not found.ok
     told = [str(problem) for problem in found.problems]
@@ -125,13 +125,13 @@ def test_a_changed_byte_is_noticed(run: Path, name: str) -> None:
     data = bytearray((run / name).read_bytes())
     data[len(data) // 2] ^= 1
     (run / name).write_bytes(data)
-    rejected(run, f"{name}: was changed")
+    assert_rejected(run, f"{name}: was changed")
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_is_named(run: Path, name: str) -> None:
     (run / name).unlink()
-    rejected(run, f"{name}: cannot be read")
+    assert_rejected(run, f"{name}: cannot be read")
 
 
 #: Tables that are cut off, and after which share of their bytes.
@@ -145,29 +145,29 @@ def test_a_truncated_file_is_no_table(run: Path, name: str, share: float) -> Non
     data = (run / name).read_bytes()
     (run / name).write_bytes(data[: int(len(data) * share)])
     with_digests(run)
-    rejected(run, f"{name}: is no Arrow table")
+    assert_rejected(run, f"{name}: is no Arrow table")
 
 
 @pytest.mark.parametrize("garbage", [b"", b"garbage", b"ARROW1\0\0" + b"\xff" * 4096, b"\0" * 99])
 def test_garbage_is_no_table(run: Path, garbage: bytes) -> None:
     (run / "terms.arrow").write_bytes(garbage)
     with_digests(run)
-    rejected(run, "terms.arrow: is no Arrow table")
+    assert_rejected(run, "terms.arrow: is no Arrow table")
 
 
 def test_a_table_in_the_place_of_another_is_noticed(run: Path) -> None:
     shutil.copy(run / "atoms.arrow", run / "parts.arrow")
     with_digests(run)
-    rejected(run, "parts.arrow: its metadata do not say")
+    assert_rejected(run, "parts.arrow: its metadata do not say")
 
 
 def test_a_run_without_a_certificate_is_not_finished(run: Path) -> None:
     (run / "certificate.json").unlink()
-    rejected(run, "certificate.json: is missing: this is no finished run")
+    assert_rejected(run, "certificate.json: is missing: this is no finished run")
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
-    rejected(tmp_path / "nowhere", "is no run directory")
+    assert_rejected(tmp_path / "nowhere", "is no run directory")
 
 
 CERTIFICATES: list[tuple[dict[str, Any], str]] = [
@@ -187,13 +187,13 @@ def test_a_certificate_is_held_to_its_form(
     run: Path, changes: dict[str, Any], message: str
 ) -> None:
     edit_certificate(run, **changes)
-    rejected(run, message)
+    assert_rejected(run, message)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
 def test_a_certificate_that_is_none(run: Path, data: bytes) -> None:
     (run / "certificate.json").write_bytes(data)
-    rejected(run, "is no certificate")
+    assert_rejected(run, "is no certificate")
 
 
 # -- the plan ---------------------------------------------------------------------------------------
@@ -201,32 +201,32 @@ def test_a_certificate_that_is_none(run: Path, data: bytes) -> None:
 
 def test_another_plan_in_its_place_is_noticed(run: Path, make_plan: Callable[..., Plan]) -> None:
     store.save(make_plan(sequence=20), run / "plan")
-    rejected(run, "is another plan than the certificate's")
+    assert_rejected(run, "is another plan than the certificate's")
 
 
 def test_another_plan_with_its_digest_is_noticed(run: Path, make_plan: Callable[..., Plan]) -> None:
     other = make_plan(sequence=20)
     store.save(other, run / "plan")
     edit_certificate(run, plan=store.digest(other))
-    rejected(run, "has shape", "lineage")
+    assert_rejected(run, "has shape", "lineage")
 
 
 def test_a_plan_of_other_parameters_is_noticed(run: Path, make_plan: Callable[..., Plan]) -> None:
     other = make_plan(ffn=320)
     store.save(other, run / "plan")
     edit_certificate(run, plan=store.digest(other))
-    rejected(run, "has extents", "node")
+    assert_rejected(run, "has extents", "node")
 
 
 def test_a_missing_plan_is_noticed(run: Path) -> None:
     shutil.rmtree(run / "plan")
-    rejected(run, "is no plan folder")
+    assert_rejected(run, "is no plan folder")
 
 
 def test_a_damaged_plan_is_noticed(run: Path) -> None:
     path = run / "plan" / "ops.arrow"
     path.write_bytes(path.read_bytes()[:-40])
-    rejected(run, "ops.arrow")
+    assert_rejected(run, "ops.arrow")
 
 
 def test_the_callers_inputs_are_held_against_the_certificate(
@@ -327,7 +327,7 @@ TABLE_EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
 def test_a_table_is_held_to_its_form(run: Path, name: str) -> None:
     change, message = TABLE_EDITS[name]
     change(run)
-    rejected(run, message)
+    assert_rejected(run, message)
 
 
 # -- leftovers --------------------------------------------------------------------------------------
@@ -337,9 +337,9 @@ def test_a_result_says_what_the_certificate_says(run: Path) -> None:
     (run / "result.json").write_text('{"verdict": "proved"}')
     assert check(run).ok
     (run / "result.json").write_text('{"verdict": "refuted"}')
-    rejected(run, "result.json says refuted, the certificate proved", "verdict")
+    assert_rejected(run, "result.json says refuted, the certificate proved", "verdict")
     (run / "result.json").write_text("{")
-    rejected(run, "result.json: is no result")
+    assert_rejected(run, "result.json: is no result")
 
 
 def test_a_result_says_nothing_else_than_the_run(proved: Any, run: Path) -> None:
@@ -366,18 +366,18 @@ def test_a_result_says_nothing_else_than_the_run(proved: Any, run: Path) -> None
     assert check(run).ok
     for name in ("assumptions", "kept_whole", "conclusions"):
         written(**{name: right[name][1:]})
-        rejected(run, f"result.json has other {name} than the run", "verdict")
+        assert_rejected(run, f"result.json has other {name} than the run", "verdict")
     written(counts={"templates": 1})
-    rejected(run, "result.json has other counts than the run", "verdict")
+    assert_rejected(run, "result.json has other counts than the run", "verdict")
     for changes in ({"reason": "none"}, {"findings": [{"kind": "metadata", "message": "other"}]}):
         written(**changes)
-        rejected(run, "result.json has other findings than the certificate", "verdict")
+        assert_rejected(run, "result.json has other findings than the certificate", "verdict")
 
 
 def test_a_proof_that_lacks_what_was_expected_is_none(run: Path) -> None:
     """The result may be weaker than the certificate, where the user expected something."""
     (run / "result.json").write_text('{"verdict": "inconclusive", "reason": "not concluded"}')
-    rejected(run, "result.json says inconclusive, the certificate proved", "verdict")
+    assert_rejected(run, "result.json says inconclusive, the certificate proved", "verdict")
     certificate = read_run(run).certificate
     expected = expectation(["norm.weight"])
     edit_certificate(
@@ -387,7 +387,7 @@ def test_a_proof_that_lacks_what_was_expected_is_none(run: Path) -> None:
     )
     assert check(run).ok
     (run / "result.json").write_text('{"verdict": "refuted"}')
-    rejected(run, "result.json says refuted, the certificate proved", "verdict")
+    assert_rejected(run, "result.json says refuted, the certificate proved", "verdict")
 
 
 Entry = tuple[str, str, int]
@@ -428,26 +428,26 @@ def test_a_record_of_another_verdict_is_noticed(proved: Any, run: Path) -> None:
     first, *rest = recorded(proved)
     number = used(proved)[0]
     record(run, [(first[0], "sat", 1), *rest])
-    rejected(run, f"verdicts.arrows says that template {number} is sat", "verdict")
+    assert_rejected(run, f"verdicts.arrows says that template {number} is sat", "verdict")
     record(run, [first, *rest, (first[0], "unknown", 2)])
-    rejected(run, f"verdicts.arrows says that template {number} is unknown", "verdict")
+    assert_rejected(run, f"verdicts.arrows says that template {number} is unknown", "verdict")
     (run / "verdicts.arrows").write_bytes(b"garbage")
-    rejected(run, "verdicts.arrows: is no record of verdicts")
+    assert_rejected(run, "verdicts.arrows: is no record of verdicts")
 
 
 def test_missing_and_repeated_verdicts_are_noticed(proved: Any, run: Path) -> None:
     first, *rest = recorded(proved)
     record(run, rest)
-    rejected(run, f"verdicts.arrows has no verdict on template {used(proved)[0]}", "verdict")
+    assert_rejected(run, f"verdicts.arrows has no verdict on template {used(proved)[0]}", "verdict")
     record(run, [first, *rest, first])
-    rejected(run, f"two verdicts on {first[0]} with the same options")
+    assert_rejected(run, f"two verdicts on {first[0]} with the same options")
 
 
 def test_the_record_of_another_run_is_noticed(
     proved: Any, run: Path, make_parts: Callable[..., Any], make_plan: Any
 ) -> None:
     record(run, recorded(make_parts(make_plan(sequence=20))))
-    rejected(run, r"verdicts.arrows has no verdict on template \d+", "verdict")
+    assert_rejected(run, r"verdicts.arrows has no verdict on template \d+", "verdict")
 
 
 def test_a_record_with_offsets_out_of_range_is_refused(proved: Any, run: Path) -> None:
@@ -460,4 +460,4 @@ def test_a_record_with_offsets_out_of_range_is_refused(proved: Any, run: Path) -
         pa.ipc.new_stream(sink, batch.schema) as writer,
     ):
         writer.write_batch(batch)
-    rejected(run, "verdicts.arrows: is no record of verdicts")
+    assert_rejected(run, "verdicts.arrows: is no record of verdicts")

@@ -64,7 +64,7 @@ def tensor(reading: Any, dims: Sequence[Dim], seed: int) -> Weighted:
     return Weighted(rng.normal(size=shape), tuple(dims))
 
 
-def same(found: Weighted, expected: Weighted) -> None:
+def assert_same(found: Weighted, expected: Weighted) -> None:
     """Fail unless ``found`` stands for ``expected``."""
     np.testing.assert_allclose(expand(found).data, expected.data, rtol=1e-9, atol=1e-9)
 
@@ -72,7 +72,7 @@ def same(found: Weighted, expected: Weighted) -> None:
 def commutes(reading: Reading[Weighted], run: Callable[..., Any], *xs: Weighted) -> None:
     """Fail unless ``run(reading, ...)`` on ``xs`` stands for its result on what they stand for."""
     for x, y in zip(run(reading, *xs), run(reading, *map(expand, xs)), strict=True):
-        same(x, y)
+        assert_same(x, y)
 
 
 # -- weighted dimensions --------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_reshape_to_factors_and_back(dims: list[Dim], data: st.DataObject, seed:
         commutes(FLOAT, lambda r, t, shape=shape: [r.reshape(t, tuple(shape))], x)
     there = FLOAT.reshape(x, tuple(merged))
     back = FLOAT.reshape(there, tuple(int(n) for n in x.shape))
-    same(back, expand(x))
+    assert_same(back, expand(x))
 
 
 @given(st.permutations([2, 2, 3, 3, 5]), st.permutations([2, 2, 3, 3, 5]), st.integers(1, 4))
@@ -127,7 +127,7 @@ def test_slices_and_their_concatenation(a: Dim, b: Dim, data: st.DataObject, see
         return [*pieces, r.concat(pieces, 1)]
 
     commutes(FLOAT, parts, x)
-    same(parts(FLOAT, x)[-1], expand(x))
+    assert_same(parts(FLOAT, x)[-1], expand(x))
 
 
 def test_a_cut_through_an_inner_factor_is_unsupported() -> None:

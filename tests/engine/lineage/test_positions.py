@@ -37,8 +37,10 @@ def coordinates(axes: tuple[str, ...]) -> list[dict[str, int]]:
         (affine(0, {"edp": 24, "mb": 8, "ep": 2}), 2),
         (affine(0, {"mb": 16, "ep": 4, "edp": 2}), 2),
         (affine(0, {"ep": 12, "edp": 6, "mb": 2}), 2),
+        (affine(24, {"edp": -24, "mb": 8, "ep": 2}), 2),
+        (affine(46, {"mb": -16, "ep": -4, "edp": -2}), 2),
     ],
-    ids=["edp mb ep", "mb ep edp", "ep edp mb"],
+    ids=["edp mb ep", "mb ep edp", "ep edp mb", "edp in reverse", "all in reverse"],
 )
 def test_digits_are_summed_in_any_order(order: tuple[str, ...], start: Affine, size: int) -> None:
     """After every sum the parts hold for the union of what was summed; in the end for all."""
@@ -64,6 +66,8 @@ def test_digits_are_summed_in_any_order(order: tuple[str, ...], start: Affine, s
         (affine(0, {"mb": 5}), 2),  # steps that are no digit of the range
         (affine(0, {"mb": 12, "ep": 4}), 2),  # members reach into the next block
         (affine(11, {"mb": 12}), 2),  # one member lies in two blocks
+        (affine(8, {"mb": -4}), 6),  # members overlap, from the last one on
+        (affine(24, {"mb": -12, "ep": -1}), 2),  # members reach into the block before
         (affine(0, {"mb": 12, "unknown": 1}), 1),
     ],
 )

@@ -12,17 +12,9 @@ from shardproof.checker.obligations.families import members
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.claims.cone import cone
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
-    Atom,
-    Layout,
-    Lineage,
-    NodeTable,
-    Operand,
-    Part,
-    Term,
-    Token,
-)
+from shardproof.engine.lineage.expressions import Causal, Combine, Einsum, Input, Onehot, Operand
+from shardproof.engine.lineage.lineage import ABSOLUTE, Atom, Layout, Lineage, Part, Term
+from shardproof.engine.lineage.nodes import NodeTable, Token
 from shardproof.engine.obligations.obligation import MOST_MEMBERS, Claim, build, points
 from shardproof.engine.small_model.grid import concrete
 from tests.engine.asking import Holds
@@ -50,21 +42,21 @@ Place = Callable[[NodeTable, Affine], Term]
 
 def in_a_table(nodes: NodeTable, start: Affine) -> Term:
     """An entry of a vector, by its position."""
-    x = nodes.node("input", ("x",), (MEMBERS,))
+    x = nodes.define(Input("x"), (MEMBERS,))
     return Term(Fraction(1), x, Layout(((Atom(0, 1, MEMBERS, start, 1),),)))
 
 
 def in_strides(nodes: NodeTable, start: Affine) -> Term:
     """Four entries of a vector, one of every row of 32."""
-    x = nodes.node("input", ("x",), (4 * MEMBERS,))
+    x = nodes.define(Input("x"), (4 * MEMBERS,))
     column, row = Atom(0, 1, MEMBERS, start, 1), Atom(0, MEMBERS, 4, ZERO, 4)
     return Term(Fraction(1), x, Layout(((row,),), (column,)))
 
 
 def in_a_vocabulary(nodes: NodeTable, start: Affine) -> Term:
     """Whether an id is a class, by the number of the class."""
-    ids = nodes.node("input", ("ids",), ())
-    hot = nodes.node("onehot", (Fraction(1), ids), (ABSOLUTE,))
+    ids = nodes.define(Input("ids"), ())
+    hot = nodes.define(Onehot(Fraction(1), ids), (ABSOLUTE,))
     return Term(Fraction(1), hot, Layout(((Atom(0, 1, ABSOLUTE, start, 1),),)))
 
 
@@ -107,7 +99,7 @@ def test_a_class_is_read_by_its_number_where_a_one_hot_is_defined(holds: Holds) 
     backwards = identity(given, Lineage((1,), (in_a_vocabulary(nodes, BACK),)))
     assert len(stated(nodes, backwards)) == MEMBERS
     assert not holds(nodes, backwards)
-    ids = Lineage((1,), (Term(Fraction(1), nodes[hot.node].payload[1], Layout(((),))),))  # type: ignore[arg-type]
+    ids = Lineage((1,), (Term(Fraction(1), *nodes[hot.node].definition.children(), Layout(((),))),))
     made = identity(ids, given)
     assert len(stated(nodes, made)) == len(list(members(nodes, made))) == MEMBERS
 
@@ -126,7 +118,7 @@ def at(claim: Claim, position: int) -> Claim:
 
 def masked(nodes: NodeTable, rows: Affine) -> Lineage:
     """16 rows of a causal mask from ``rows`` on, and its keys 200 to 204."""
-    causal = nodes.node("causal", (), (ABSOLUTE, ABSOLUTE))
+    causal = nodes.define(Causal(), (ABSOLUTE, ABSOLUTE))
     dims = (Atom(0, 1, ABSOLUTE, rows, 16),), (Atom(1, 1, ABSOLUTE, affine(200), 4),)
     return Lineage((16, 4), (Term(Fraction(1), causal, Layout(dims)),))
 
@@ -165,7 +157,7 @@ def test_too_many_that_differ_are_refused() -> None:
 
 def test_members_that_are_one_claim_moved_are_one_however_many(holds: Holds) -> None:
     nodes = NodeTable()
-    x = nodes.node("input", ("x",), (4096,))
+    x = nodes.define(Input("x"), (4096,))
     given = Lineage((4,), (Term(Fraction(1), x, Layout(((Atom(0, 1, 4096, DP * 4, 4),),))),))
     claim = identity(given, given, 1024)
     assert stated(nodes, claim) == [{}]
@@ -180,11 +172,11 @@ def test_members_that_are_one_claim_moved_are_one_however_many(holds: Holds) -> 
 
 def sums(nodes: NodeTable) -> tuple[int, int, int]:
     """A sum over 4,096 products of x and y; a node that is twice the whole of it."""
-    x, y = (nodes.node("input", (name,), (4096,)) for name in "xy")
+    x, y = (nodes.define(Input(name), (4096,)) for name in "xy")
     reads = tuple(Operand(n, ((0, 1, 4096, 0),)) for n in (x, y))
-    total = nodes.node("einsum", (reads, ()), ())
+    total = nodes.define(Einsum(reads, ()), ())
     token = nodes.token(Token("sum", total, 0))
-    twice = nodes.node("combine", ((Fraction(2),), (Operand(total, ()),), ()), ())
+    twice = nodes.define(Combine((Fraction(2),), (Operand(total, ()),), ()), ())
     return total, token, twice
 
 
@@ -209,7 +201,7 @@ def test_a_range_that_moves_beside_the_whole_sum_is_not() -> None:
     for other in (total, twice):
         also = Term(Fraction(1), other, Layout(()))
         claimed = Lineage((), (*part.terms, also))
-        x = nodes.node("input", ("x",), (4096,))
+        x = nodes.define(Input("x"), (4096,))
         given = Lineage((4,), (Term(Fraction(1), x, Layout(((Atom(0, 1, 4096, DP * 4, 4),),))),))
         claim = Claim("op", "sum", {}, False, (), 1, (given,), (claimed,), {"dp": 1024})
         assert len(stated(nodes, claim)) == len(list(members(nodes, claim))) == 1024
@@ -229,7 +221,7 @@ def vector(nodes: NodeTable, *atoms: Atom, factor: int = 1) -> Lineage:
     extent, size = 1, 1
     for atom in atoms:
         extent, size = extent * atom.extent, size * atom.size
-    x = nodes.node("input", ("x",), (extent,))
+    x = nodes.define(Input("x"), (extent,))
     return Lineage((size,), (Term(Fraction(factor), x, Layout((atoms,))),))
 
 

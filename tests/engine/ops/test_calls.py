@@ -18,7 +18,9 @@ from shardproof.engine.algebra.affine import affine
 from shardproof.engine.algebra.terms import TermTable
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import FloatReading, TermReading, exact
-from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.lineage.expressions import Input
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops import (
     OPERATORS,
     Operator,
@@ -213,7 +215,7 @@ def tensors(kind: str, shapes: Sequence[tuple[int, ...]]) -> tuple[Any, list[Any
         table = NodeTable()
         found: list[Lineage] = []
         for i, shape in enumerate(shapes):
-            node = table.node("input", (f"x{i}",), tuple(n for n in shape if n != 1))
+            node = table.define(Input(f"x{i}"), tuple(n for n in shape if n != 1))
             found.append(local_view(node, shape))
         return LineageReading(table), found
     if kind == "shape":

@@ -8,7 +8,15 @@ from fractions import Fraction
 import pytest
 
 from shardproof.engine.algebra.terms import Term, TermTable
-from shardproof.engine.ops.laws import applied, of_constant, without_opposites
+from shardproof.engine.ops.laws import (
+    HALF,
+    applied,
+    of_constant,
+    power,
+    power_of_power,
+    settled,
+    without_opposites,
+)
 
 
 def value(term: Term, symbols: dict[str, float]) -> float:
@@ -23,10 +31,20 @@ def value(term: Term, symbols: dict[str, float]) -> float:
             return sum(args)
         case "mul":
             return math.prod(args)
-    return {"exp": math.exp, "inv": lambda x: 1 / x}[str(term.name)](*args)
+    return FUNCTIONS[str(term.name)](*args)
 
 
-POINT = {"a": 0.7, "b": -1.3}
+FUNCTIONS = {
+    "exp": math.exp,
+    "inv": lambda x: 1 / x,
+    "sqrt": math.sqrt,
+    "rsqrt": lambda x: 1 / math.sqrt(x),
+    "pow:1/4": lambda x: x**0.25,
+    "pow:-1/4": lambda x: x**-0.25,
+}
+
+
+POINT = {"a": 0.7, "b": -1.3, "c": 2.3}
 
 
 def test_the_inverse_of_an_exponential_is_one() -> None:
@@ -77,3 +95,72 @@ def test_constants() -> None:
 
 def below(term: Term) -> list[Term]:
     return [term, *(t for x in term.args for t in below(x))]
+
+
+NAMES = ("inv", "sqrt", "rsqrt")
+
+
+@pytest.mark.parametrize("outer", NAMES)
+@pytest.mark.parametrize("inner", NAMES)
+def test_a_power_of_a_power_is_one_power(inner: str, outer: str) -> None:
+    table = TermTable()
+    base = table.add(table.symbol("a"), table.symbol("c"))
+    found = applied(table, outer, applied(table, inner, base))
+    plain = table.app(outer, table.app(inner, base))
+    assert math.isclose(value(found, POINT), value(plain, POINT))
+    assert len([t for t in below(found) if t.kind == "app"]) <= 1
+
+
+def test_the_root_of_an_even_power_is_none() -> None:
+    """It is the size of the base, not the base."""
+    assert power_of_power(Fraction(1), Fraction(-2), HALF) is None
+    assert power_of_power(Fraction(2), Fraction(-1), HALF) is None
+    assert power_of_power(Fraction(2), HALF, Fraction(-1)) == (HALF, -HALF)
+    assert power(-HALF) == "rsqrt"
+
+
+def test_powers_of_one_base_join_in_products() -> None:
+    table = TermTable()
+    a, b, c = (table.symbol(x) for x in "abc")
+    base = table.mul(3, a)
+    inverse, root = table.app("inv", base), table.app("rsqrt", base)
+    for product in (
+        table.mul(a, inverse),
+        table.mul(table.mul(a, b), table.mul(2, inverse)),
+        table.mul(a, root, b),
+        table.mul(a, root, root, root),
+        table.mul(table.app("sqrt", base), table.app("sqrt", base)),
+        table.mul(a, a, inverse, c),
+    ):
+        found = without_opposites(product)
+        assert found is not product
+        assert math.isclose(value(found, POINT), value(product, POINT))
+    assert without_opposites(table.mul(a, inverse)) is table.const(Fraction(1, 3))
+
+
+def test_powers_of_other_bases_stay() -> None:
+    table = TermTable()
+    a, b = table.symbol("a"), table.symbol("b")
+    for product in (
+        table.mul(a, table.app("inv", b)),
+        table.mul(a, table.app("inv", table.add(a, b))),
+        table.mul(table.app("rsqrt", a), table.app("rsqrt", a)),
+        table.mul(a, a),
+    ):
+        assert without_opposites(product) is product
+
+
+def test_what_is_left_of_powers_has_their_sum() -> None:
+    for exponents in (
+        [1, -1],
+        [1, -HALF],
+        [1, -HALF, -HALF, -HALF],
+        [HALF, HALF, HALF],
+        [1, -1, -1],
+    ):
+        left = settled([Fraction(e) for e in exponents])
+        assert left is not None
+        assert sum(left, start=Fraction(0)) == sum(map(Fraction, exponents))
+        assert len(left) < len(exponents)
+    assert settled([Fraction(1), Fraction(1)]) is None
+    assert settled([-HALF, -HALF, -HALF]) is None

@@ -43,7 +43,7 @@ def draw(example: Example, number: int, limit: int = 5) -> Draw:
     return Draw(np.random.default_rng([crc32(example.operator.encode()), number]), limit)
 
 
-def close(found: NDArray[Any], expected: NDArray[Any], what: str) -> None:
+def assert_close(found: NDArray[Any], expected: NDArray[Any], what: str) -> None:
     """Fail unless equal up to a relative error (of the tensor) of 1e-9."""
     assert found.shape == expected.shape, f"{what}: {found.shape} is not {expected.shape}"
     finite = np.abs(expected[np.isfinite(expected)])
@@ -62,7 +62,7 @@ def check_forward(example: Example, number: int) -> None:
     found = apply_forward(FLOAT, example.operator, [exact(x) for x in inputs], attrs)
     assert len(found) == len(expected)
     for i, (x, y) in enumerate(zip(found, expected, strict=True)):
-        close(x.data, y.numpy(), f"output {i} of {example.operator}")
+        assert_close(x.data, y.numpy(), f"output {i} of {example.operator}")
 
 
 def check_backward(example: Example, number: int) -> None:
@@ -89,7 +89,9 @@ def check_backward(example: Example, number: int) -> None:
     for i, gradient in zip(wrt, found, strict=True):
         expected = tensors[i].grad
         assert expected is not None
-        close(gradient.data, expected.numpy(), f"gradient of input {i} of {example.operator}")
+        assert_close(
+            gradient.data, expected.numpy(), f"gradient of input {i} of {example.operator}"
+        )
 
 
 def every_round(check: Callable[[Example, int], None], example: Example) -> None:
@@ -288,7 +290,7 @@ def test_terms_mean_the_values(example: Example, field: bool) -> None:
         if field:
             np.testing.assert_array_equal(evaluator.entries(term), number.data)
         else:
-            close(evaluator.entries(term), number.data, example.operator)
+            assert_close(evaluator.entries(term), number.data, example.operator)
 
 
 # -- wrong declarations fail the same checks ------------------------------------------------------

@@ -23,7 +23,7 @@ from shardproof.engine.ops.basic import R
 from shardproof.solvers import Portfolio, Query
 from tests.engine.mixture_examples import EXAMPLES
 from tests.engine.operator_examples import Attrs, Draw, Example
-from tests.engine.ops.test_operators import close, draw
+from tests.engine.ops.test_operators import assert_close, draw
 
 CLAIMED = [e for e in EXAMPLES if e.conforms]
 FLOAT = FloatReading()
@@ -132,13 +132,13 @@ def check_signature(example: Example, number: int) -> None:
         if role == "":
             kept = rng.permutation(sizes[axis])[: 1 + rng.integers(sizes[axis])].tolist()
             for x, y, layout in zip(part(axis, kept), whole, outputs, strict=True):
-                close(x, take(y, layout, sizes, axis, kept), what)
+                assert_close(x, take(y, layout, sizes, axis, kept), what)
         elif role in "+^" and sizes[axis] > 1:
             cut = int(rng.integers(1, sizes[axis]))
             parts = part(axis, range(cut)), part(axis, range(cut, sizes[axis]))
             join: Callable[..., Any] = np.add if role == "+" else np.maximum
             for x, y, z in zip(*parts, whole, strict=True):
-                close(join(x, y), z, what)
+                assert_close(join(x, y), z, what)
 
 
 def every_round(example: Example) -> None:

@@ -211,7 +211,6 @@ def ran(plan: Plan, single: Unrolled, parallel: Unrolled) -> Simulation:
     [
         (LLAMA, "llama3_default_dp2_pp2_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"),
         (LLAMA, "llama3_default_dp16_pp4_tp1_nm8_gbs512_ly2_h32_hi4096_sq128"),
-        (LLAMA, "llama3_default_dp2_pp16_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"),
         (MOE, "moe_default_dp2_pp2_tp2_nm2_gbs1024_ly2_h16_hi512_sq128_a2_r16"),
     ],
 )
@@ -225,14 +224,15 @@ def test_real_plans_do_not_differ(shared_plans: Path, single: str, parallel: str
     ("single", "parallel"),
     [
         (LLAMA, "llama3_default_dp2_pp4_tp8_nm8_gbs512_ly2_h32_hi4096_sq128"),
+        (LLAMA, "llama3_default_dp2_pp16_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"),
         (LARGE_MOE, "moe_default_dp16_pp2_tp4_nm16_gbs1024_ly2_h16_hi512_sq128_a6_r64"),
     ],
 )
-def test_chunks_at_their_rank_differ_where_a_plan_records_another_order(
+def test_they_differ_where_a_plan_records_what_the_runtime_does_not_do(
     shared_plans: Path, single: str, parallel: str
 ) -> None:
     """nnScaler's own plans with tp >= 4 and pp > 1: the receivers join parts in another order than
-    the senders' ranks have."""
+    the senders' ranks have.  With pp 16: a gradient arrives behind an all-reduce."""
     assert ran(*real(shared_plans, single, parallel)).differs
     found = ran(*real(shared_plans, single, parallel, as_recorded=True))
     assert not found.failure

@@ -11,16 +11,10 @@ from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.claims.claim import Claim
 from shardproof.engine.claims.cone import cone
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.lineage.expressions import Causal, Combine, Einsum, Input, Operand, Unary
 from shardproof.engine.lineage.layout import constant_atom
-from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
-    Atom,
-    Layout,
-    Lineage,
-    NodeTable,
-    Operand,
-    Term,
-)
+from shardproof.engine.lineage.lineage import ABSOLUTE, Atom, Layout, Lineage, Term
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import build
 from shardproof.engine.small_model import grid
 from shardproof.engine.small_model.bounds import enough
@@ -45,7 +39,7 @@ def whole(axis: int, size: int = SIZE) -> tuple[Atom, ...]:
 
 
 def square(nodes: NodeTable) -> int:
-    return nodes.node("input", ("y",), (SIZE, SIZE))
+    return nodes.define(Input("y"), (SIZE, SIZE))
 
 
 def view(node: int, rank: int, *dims: int, factor: int = 1) -> Term:
@@ -87,7 +81,7 @@ def test_three_free_labels_of_one_axis(solver: Portfolio) -> None:
 
 def test_labels_of_different_axes_are_counted_apart(solver: Portfolio) -> None:
     nodes = NodeTable()
-    x = nodes.node("input", ("x",), (SIZE, SIZE, SIZE))
+    x = nodes.define(Input("x"), (SIZE, SIZE, SIZE))
     claim = same([view(x, 3, 0, 1, 2)], [view(x, 3, 0, 1, 2)], 3)
     assert kept(nodes, claim, (x, 0), (x, 1), (x, 2)) == [1, 1, 1]
     assert verdict(solver, nodes, claim) == "unsat"
@@ -97,7 +91,7 @@ def product(nodes: NodeTable, x: int, y: int) -> int:
     """z[i, j] = sum over k of x[i, k] y[k, j]."""
     left = Operand(x, ((0, 1, SIZE, 0), (1, 1, SIZE, 2)))
     right = Operand(y, ((0, 1, SIZE, 2), (1, 1, SIZE, 1)))
-    return nodes.node("einsum", ((left, right), (0, 1)), (SIZE, SIZE))
+    return nodes.define(Einsum((left, right), (0, 1)), (SIZE, SIZE))
 
 
 def matmul(nodes: NodeTable, x: int, y: int, claimed: int) -> Claim:
@@ -111,7 +105,7 @@ def matmul(nodes: NodeTable, x: int, y: int, claimed: int) -> Claim:
 def test_free_and_summed_labels_of_one_axis(solver: Portfolio) -> None:
     """In y y, the axes of y are one class: i, j, and the k that is summed."""
     nodes = NodeTable()
-    x, y = nodes.node("input", ("x",), (SIZE, SIZE)), square(nodes)
+    x, y = nodes.define(Input("x"), (SIZE, SIZE)), square(nodes)
     apart, together = matmul(nodes, x, y, product(nodes, x, y)), product(nodes, y, y)
     assert kept(nodes, apart, (x, 0), (x, 1), (y, 1)) == [1, 1, 1]
     claim = matmul(nodes, y, y, together)
@@ -131,8 +125,8 @@ def test_arguments_are_compared_with_one_another() -> None:
     turned = Lineage((SIZE, SIZE), (view(y, 2, 0, 1), view(y, 2, 1, 0)))
     shape = (SIZE, SIZE)
     parts = [Operand(y, ((0, 1, SIZE, a), (1, 1, SIZE, 1 - a))) for a in (0, 1)]
-    total = nodes.node("combine", ((Fraction(1),) * 2, tuple(parts), (0, 1)), shape)
-    exp = nodes.node("unary", ("exp", Fraction(1), total), shape)
+    total = nodes.define(Combine((Fraction(1),) * 2, tuple(parts), (0, 1)), shape)
+    exp = nodes.define(Unary("exp", Fraction(1), total), shape)
     claimed = Lineage(shape, (view(exp, 2, 0, 1),))
     claim = Claim("op", "exp", {}, False, (), 1, (turned,), (claimed,), {})
     assert kept(nodes, claim, (y, 0), (y, 1)) == [4, 4]
@@ -146,7 +140,7 @@ def test_the_operator_counts_as_well_as_what_is_claimed(digits: tuple[int, ...])
     """Whatever is claimed of it, layernorm sums products of three sums, over every digit of its
     axis: of (x - mean)^2, where each mean is a sum."""
     nodes = NodeTable()
-    x, w, b = (nodes.node("input", (n,), (SIZE, SIZE) if n == "x" else (SIZE,)) for n in "xwb")
+    x, w, b = (nodes.define(Input(n), (SIZE, SIZE) if n == "x" else (SIZE,)) for n in "xwb")
     strides = [1] if len(digits) == 1 else [digits[1], 1]
     split = tuple(Atom(1, s, n, ZERO, n) for s, n in zip(strides, digits, strict=True))
     tensor = Lineage((SIZE, SIZE), (Term(Fraction(1), x, Layout((whole(0), split))),))
@@ -167,16 +161,16 @@ def test_the_operator_counts_as_well_as_what_is_claimed(digits: tuple[int, ...])
 def softmax_sum(nodes: NodeTable, *, of_scores: bool) -> Claim:
     """sum over k of exp(mask[q, k] + s[q, k]), or of exp(mask[q, k]): how many keys there are."""
     shape = (SIZE, SIZE)
-    scores = nodes.node("input", ("s",), shape)
-    mask = nodes.node("causal", (), (ABSOLUTE, ABSOLUTE))
+    scores = nodes.define(Input("s"), shape)
+    mask = nodes.define(Causal(), (ABSOLUTE, ABSOLUTE))
     reads = [Operand(mask, ((0, 1, SIZE, 0), (1, 1, SIZE, 1)))]
     if of_scores:
         reads.append(Operand(scores, ((0, 1, SIZE, 0), (1, 1, SIZE, 1))))
     payload = ((Fraction(1),) * len(reads), tuple(reads), (0, 1))
-    masked = nodes.node("combine", payload, shape)
-    weights = nodes.node("unary", ("exp", Fraction(1), masked), shape)
+    masked = nodes.define(Combine(*payload), shape)
+    weights = nodes.define(Unary("exp", Fraction(1), masked), shape)
     whole_row = Operand(weights, ((0, 1, SIZE, 0), (1, 1, SIZE, 1)))
-    total = nodes.node("einsum", ((whole_row,), (0,)), (SIZE,))
+    total = nodes.define(Einsum((whole_row,), (0,)), (SIZE,))
     claimed = Lineage((SIZE,), (view(total, 1, 0),))
     exp = Lineage(shape, (view(weights, 2, 0, 1),))
     return Claim("op", "sum", {"dim": (1,), "keepdim": False}, False, (), 1, (exp,), (claimed,), {})

@@ -141,7 +141,7 @@ def test_what_is_not_understood_is_named(call: cells.ForwardOp, name: str) -> No
 def test_a_function_of_the_model_is_known_by_its_name_and_that_is_assumed() -> None:
     found = declared(op("my.model.apply_mask", X, Y))
     assert (found.name, found.word) == ("apply_mask", "my.model.apply_mask")
-    assumed = taken(found.word, found.name)
+    assumed = taken(found.word, found)
     assert (assumed.kind, assumed.about) == ("user's word", "my.model.apply_mask")
     assert assumed.text.startswith("my.model.apply_mask computes the declared operator apply_mask")
 

@@ -232,7 +232,7 @@ def runtime(case: Case, half: int | None) -> dict[int, Array]:
     return found
 
 
-def agree(mine: dict[int, Array | None], theirs: dict[int, Array]) -> None:
+def assert_agree(mine: dict[int, Array | None], theirs: dict[int, Array]) -> None:
     for rank, x in mine.items():
         if x is None:
             # The runtime says nothing of this buffer: the judge fills it with NaN.
@@ -250,7 +250,7 @@ def test_a_primitive_does_what_the_runtime_does(kind: str) -> None:
         for rank, (prim, x) in case.items():
             steps = plain_steps(prim, rank, prim.inputs)
             made[rank] = (steps, [] if x is None else [x])
-        agree(together(made), runtime(case, None))
+        assert_agree(together(made), runtime(case, None))
 
 
 @pytest.mark.parametrize("kind", sorted(lockstep.FUSED))
@@ -267,7 +267,7 @@ def test_both_halves_of_a_fused_primitive(kind: str, half: int) -> None:
             steps = fused_steps(adapter, rank)
             assert steps is not None
             made[rank] = (steps, [x])
-        agree(together(made), runtime(case, half))
+        assert_agree(together(made), runtime(case, half))
 
 
 def test_unequal_chunks_are_those_of_torch() -> None:
@@ -282,7 +282,7 @@ def test_unequal_chunks_are_those_of_torch() -> None:
             made = {
                 r: (plain_steps(p, r, p.inputs), [x]) for r, (p, x) in case.items() if x is not None
             }
-            agree(together(made), runtime(case, None))
+            assert_agree(together(made), runtime(case, None))
 
 
 @pytest.mark.parametrize("kind", sorted({*PLAIN, *FUSED}))

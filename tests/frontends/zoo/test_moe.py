@@ -17,7 +17,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Group, Op, Plan
 from shardproof.engine.plan_files.wellformed import check
 from shardproof.frontends.zoo import build
-from tests.faults.plans import edit_op, identity, proved, scaled_input, verify
+from tests.faults.plans import assert_proved, edit_op, identity, scaled_input, verify
 
 COMMON = {"hidden": 48, "vocabulary": 94, "sequence": 20}
 LATENT = {"heads": 6, "kv_rank": 22, "nope": 14, "rope": 8, "value": 18, "dense_layers": 1}
@@ -54,29 +54,29 @@ MORE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def holds(name: str, layout: dict[str, Any]) -> None:
+def assert_holds(name: str, layout: dict[str, Any]) -> None:
     plan = small(name, **layout)
     check(plan)
     assert any("dense dispatch, no drops" in note for note in plan.notes)
-    assert proved(plan).counts.obligations > 0
+    assert assert_proved(plan).counts.obligations > 0
 
 
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS, ids=str)
 def test_layouts_are_proved(name: str, layout: dict[str, Any]) -> None:
-    holds(name, layout)
+    assert_holds(name, layout)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "layout"), MORE, ids=str)
 def test_every_layout_is_proved(name: str, layout: dict[str, Any]) -> None:
-    holds(name, layout)
+    assert_holds(name, layout)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-236b", "deepseek-v3-671b"])
 def test_everything_at_once_is_proved(name: str) -> None:
     layout = {"dp": 4, "tp": 2, "pp": 2, "ep": 2, "microbatches": 2}
-    proved(small(name, **layout, layers=3, sequence_parallel=True))
+    assert_proved(small(name, **layout, layers=3, sequence_parallel=True))
 
 
 # -- each with a fault -----------------------------------------------------------------------------

@@ -17,13 +17,13 @@ from shardproof.engine.plan_files.wellformed import check
 from shardproof.frontends.zoo import build
 from shardproof.frontends.zoo.interleaved import Work, order
 from tests.faults.plans import (
+    assert_proved,
+    assert_refuted,
     attrs,
     edit_op,
     edit_shard,
     identity,
     named,
-    proved,
-    refuted,
     renamed,
     scaled_input,
     verify,
@@ -66,18 +66,18 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS, ids=str)
 def test_every_layout_is_proved(name: str, layout: dict[str, Any]) -> None:
-    found = proved(small(name, **layout))
+    found = assert_proved(small(name, **layout))
     assert found.counts.obligations > 0
 
 
 @pytest.mark.slow
 def test_three_interleaved_stages_are_proved() -> None:
-    proved(llama(pp=3, virtual_stages=2, microbatches=3, layers=7, dp=2))
+    assert_proved(llama(pp=3, virtual_stages=2, microbatches=3, layers=7, dp=2))
 
 
 @pytest.mark.slow
 def test_everything_at_once_is_proved() -> None:
-    proved(
+    assert_proved(
         llama(
             dp=2,
             tp=2,
@@ -176,7 +176,9 @@ def test_a_fault_is_refuted(fault: str) -> None:
 
 
 def test_a_fault_is_found_where_it_is() -> None:
-    refuted(FAULTS["cp: every rank masks the first rows"](), kind="mismatch", says="apply_mask")
+    assert_refuted(
+        FAULTS["cp: every rank masks the first rows"](), kind="mismatch", says="apply_mask"
+    )
 
 
 def test_an_owned_part_that_is_another_ranks_is_refuted() -> None:

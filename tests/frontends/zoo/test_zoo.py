@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.lineage.lineage import Lineage, NodeTable
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.plan.ir import Body, Group, Op, Plan, Program
 from shardproof.engine.plan_files.wellformed import check
 from shardproof.engine.schedule.instances import Unrolled

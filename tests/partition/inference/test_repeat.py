@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.plan.apart import apart
 from shardproof.engine.plan.ir import Plan
 from shardproof.frontends.zoo import build
-from shardproof.mutation.edit import apart
 from shardproof.partition.inference.repeat import GIVEN, Repeats
 from shardproof.partition.stages.partition import PARALLEL, SINGLE, Partition, partition
 from shardproof.partition.stages.state import obligations

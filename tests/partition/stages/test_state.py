@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.lineage import NodeTable
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.partition.stages.partition import partition
 from shardproof.partition.stages.state import obligations

@@ -9,6 +9,7 @@ import pytest
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import texts
+from shardproof.frontends.nnscaler.frontend import FRONTEND
 from shardproof.inputs.assume import Assumptions, read
 from tests.shardproof.faces import tiny
 
@@ -129,4 +130,9 @@ def test_a_flag_says_the_order_of_groups_before_the_file() -> None:
     assert stated.with_groups(None) == stated
     assert stated.with_groups("by-rank") == Assumptions(loss="mean")
     assert Assumptions().with_groups("as-recorded") == Assumptions(groups="as recorded")
-    assert "--nnscaler-groups as-recorded" in stated.of_groups().text
+    assert stated.of_frontends() == {"groups": "as recorded"}
+    assert Assumptions().of_frontends() == {}
+    (told,) = FRONTEND.assumed(stated.of_frontends())
+    assert (told.kind, "--nnscaler-groups as-recorded" in told.text) == ("stated", True)
+    (default,) = FRONTEND.assumed({})
+    assert (default.kind, "by rank" in default.text) == ("framework", True)

@@ -15,6 +15,7 @@ import shardproof
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler.frontend import FRONTEND
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.load import load_plan, plan_name
 from tests.shardproof.faces import proved, stub_pipeline, tiny
@@ -51,7 +52,7 @@ def test_two_nnscaler_plans_become_one(llama: Callable[..., Path]) -> None:
     assert plan.name == "llama3_default_dp2_pp2_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"
     assert (plan.ranks, plan.microbatches, plan.replica_axes) == (8, 2, ("dp",))
     assert (plan.loss, plan.single.axes) == ("sum", ())
-    assert plan.assumed[0] == DEFAULT.of_groups()
+    assert plan.assumed[0] == FRONTEND.assumed({})[0]
     assert sorted((a.kind, a.about) for a in plan.assumed[1:]) == OF_THE_PLAN
 
 
@@ -67,7 +68,7 @@ def test_groups_as_recorded_are_another_plan(llama: Callable[..., Path]) -> None
     paths = llama(ONE), llama("dp2_pp2_tp2_nm2")
     stated = Assumptions(groups="as recorded")
     plan = load_plan(*paths, stated)
-    assert plan.assumed[0] == stated.of_groups()
+    assert plan.assumed[0] == FRONTEND.assumed(stated.of_frontends())[0]
     assert sorted((a.kind, a.about) for a in plan.assumed[1:]) == OF_THE_PLAN
     names = {op.name for p in plan.programs for body in p.bodies for op in body.ops}
     assert "chunk" not in names
@@ -133,7 +134,7 @@ def test_files_and_folders_in_wrong_places(tmp_path: Path) -> None:
     )
     assert refusal(file, None) == (
         f"{file}: expected a folder with both sides of a plan, found a file; "
-        "to verify nnScaler plans give two: SINGLE PARALLEL"
+        "to verify two files of one format give both: SINGLE PARALLEL"
     )
     assert refusal(missing, None) == f"{missing}: expected a plan folder, found nothing"
     assert refusal(folder, None) == f"{folder}: expected a plan folder, found another one"

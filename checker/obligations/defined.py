@@ -1,0 +1,139 @@
+"""Whether what the parallel program takes a function of is in the function's domain wherever the
+single-device program is defined.
+
+Three things show that: a node of it is one of the single device's; the definition of its operand
+says so (`engine.specification.definedness.Signs`); or the single device takes a function with no
+larger domain of the same values.  The last is looked for between operators that take a function of
+an operand as it is, since laws may leave nothing of the function in what such an operator gives:
+``x / x`` is 1, but only where the single-device program divides by ``x`` as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from shardproof.checker.values.sides import Side
+from shardproof.engine.lineage.expressions import Unary
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Term
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.obligations.obligation import Claim
+from shardproof.engine.ops.laws import power
+from shardproof.engine.ops.primitives import is_partial
+from shardproof.engine.plan.ir import Attr
+from shardproof.engine.specification.definedness import Domain, Signs, domain
+
+#: Which operand an operator takes a function of, as it is, forward and backward.
+_OPERAND: Final = {"div": 1, "reciprocal": 0, "log": 0, "sqrt": 0, "rsqrt": 0, "pow": 0}
+
+
+class Taken(NamedTuple):
+    """A function of some domain is taken of a view of a node, times a factor."""
+
+    held: Domain
+    term: Term
+
+
+class Defined:
+    """What the single-device side takes partial functions of; ``nodes``: its values."""
+
+    def __init__(self, table: NodeTable, nodes: frozenset[int], side: Side) -> None:
+        self.nodes = nodes
+        self.signs = Signs(table)
+        self.table = table
+        self._known: dict[tuple[int, int], list[Taken]] = {}
+        for found in _taken(side):
+            key = found.term.node, _sign(found.term.factor)
+            self._known.setdefault(key, []).append(found)
+        self._functions: dict[tuple[int, int], set[Domain]] = {}
+        for number in nodes:
+            known = self._function(number)
+            if known is not None:
+                held, factor, operand = known
+                self._functions.setdefault((operand, _sign(factor)), set()).add(held)
+
+    def node(self, number: int) -> bool:
+        """Whether a node, if it is a partial function, is defined where the single device is."""
+        known = self._function(number)
+        if number in self.nodes or known is None:
+            return True
+        held, factor, operand = known
+        own = self._functions.get((operand, _sign(factor)), ())
+        return self.signs.within(factor, operand, held) or any(d.lies_in(held) for d in own)
+
+    def operand(self, claim: Claim) -> bool:
+        """Whether a claim's operator takes functions of an operand only, and that is in their
+        domain."""
+        found = _of(claim.name, claim.inputs, claim.attrs, claim.backward)
+        if found is None or claim.kind != "op":
+            return False
+        held, term = found
+        known = self._known.get((term.node, _sign(term.factor)), ())
+        return self.signs.within(term.factor, term.node, held) or any(
+            own.held.lies_in(held) and (_whole(own.term) or own.term.layout == term.layout)
+            for own in known
+        )
+
+    def _function(self, number: int) -> tuple[Domain, Fraction, int] | None:
+        match self.table[number].definition:
+            case Unary(function=function, factor=factor, node=node) if is_partial(function):
+                return domain(function), factor, node
+        return None
+
+
+def _taken(side: Side) -> Iterable[Taken]:
+    """What the operators of the single-device side take partial functions of, dead ones too: where
+    they are undefined, so is the program."""
+    for row in side.unrolled.rows:
+        if row.kind == "op":
+            inputs = [side.lineages[v] if v >= 0 else None for v in row.inputs]
+            found = _of(row.name, inputs, row.attrs, row.backward)
+            if found is not None:
+                yield found
+
+
+def _of(
+    name: str,
+    inputs: Iterable[Lineage | None],
+    attrs: object,
+    backward: bool,
+) -> Taken | None:
+    """What an operator takes partial functions of, if that is one whole view."""
+    given = list(inputs)
+    place = _OPERAND.get(name)
+    if place is None or place >= len(given) - backward:
+        return None
+    x = given[place]
+    held = _domain(name, attrs, backward)
+    if x is None or held is None or len(x.terms) != 1 or x.terms[0].parts or x.terms[0].places:
+        return None
+    return Taken(held, x.terms[0])
+
+
+def _domain(name: str, attrs: object, backward: bool) -> Domain | None:
+    """Of which numbers an operator and its derivative are defined; None: of all."""
+    if name in ("div", "reciprocal"):
+        return Domain.NONZERO
+    if name in ("log", "rsqrt"):
+        return Domain.POSITIVE
+    exponent: Attr = attrs.get("exponent") if isinstance(attrs, dict) else None
+    if name == "pow":
+        if not isinstance(exponent, Fraction | int):
+            return None
+        function = power(Fraction(exponent))
+        if not is_partial(function):
+            return None
+        whole = Fraction(exponent).denominator == 1
+        return domain(function) if whole or not backward else Domain.POSITIVE
+    return Domain.POSITIVE if backward else Domain.NONNEGATIVE
+
+
+def _whole(term: Term) -> bool:
+    """Whether a view is of all entries of its node."""
+    atoms = [atom for dim in term.layout.dims for atom in dim]
+    return not term.layout.fixed and all(a.full for a in atoms if a.axis != BROADCAST)
+
+
+def _sign(factor: Fraction) -> int:
+    return (factor > 0) - (factor < 0)

@@ -1,0 +1,139 @@
+"""Reference nodes: the single-device values that lineages are made of, each defined once.
+
+A node is a tensor-valued expression in hash-consed canonical form: two computations that are the
+same up to movement of data, names and the order of sums and products are one node. The
+single-device program defines its nodes; a parallel program that computes the same arrives at the
+same nodes. (Nodes that only the parallel program has are what it computes differently.)
+
+Example: ``table.define(Input("w"), (8, 4))`` is the number of the parameter ``w`` of 8 x 4 entries,
+however often it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from shardproof.engine.lineage.expressions import (
+    Causal,
+    Combine,
+    Expression,
+    One,
+    Restrict,
+    label_name,
+)
+
+
+class Token(NamedTuple):
+    """What is partial.  ``kind``: "sum" or "max": the reduction of ``node`` over its definition's
+    label ``where``; "via": ``node`` is linear in its operand ``where``, which is partial in
+    ``inner``."""
+
+    kind: str
+    node: int
+    where: int
+    inner: int = -1
+
+    def __str__(self) -> str:
+        if self.kind == "via":
+            return f"#{self.inner} in operand {self.where} of n{self.node}"
+        return f"{self.kind} over {label_name(self.where)} in n{self.node}"
+
+
+class Node(NamedTuple):
+    """A reference node: its definition, the extents of its axes, and the mesh coordinates that its
+    value depends on (none for a single-device value)."""
+
+    definition: Expression
+    extents: tuple[int, ...]
+    coordinates: frozenset[str] = frozenset()
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind of its definition."""
+        return self.definition.kind
+
+    def __str__(self) -> str:
+        extents = [n or "*" for n in self.extents]
+        shape = f"[{', '.join(map(str, extents))}]"
+        by = f" by {' '.join(sorted(self.coordinates))}" if self.coordinates else ""
+        return f"{shape}{by} = {self.definition}"
+
+
+class NodeTable:
+    """Hash-consed nodes and tokens, numbered in order of creation (operands first)."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.tokens: list[Token] = []
+        self._masked: set[int] = set()
+        #: Blocks that definitions are about: (node, axis, extent) -> (start, size).
+        self.blocks: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        self._met: list[tuple[str, int]] | None = None
+        self._node_numbers: dict[Expression, int] = {}
+        self._token_numbers: dict[Token, int] = {}
+        self.one = self.define(One())
+
+    def define(
+        self,
+        definition: Expression,
+        extents: tuple[int, ...] = (),
+        coordinates: frozenset[str] = frozenset(),
+    ) -> int:
+        """The number of the node that is defined so, which is made if there is none."""
+        number = self._node_numbers.get(definition)
+        if number is None:
+            number = len(self.nodes)
+            self._node_numbers[definition] = number
+            self.nodes.append(Node(definition, extents, coordinates))
+            if self._masks(definition):
+                self._masked.add(number)
+        if self._met is not None:
+            self._met.append(("node", number))
+        return number
+
+    def _masks(self, definition: Expression) -> bool:
+        """Whether entries may be minus infinity."""
+        match definition:
+            case Causal():
+                return True
+            case Combine(operands=operands):
+                return any(o.node in self._masked for o in operands)
+            case Restrict(node=node):
+                return node in self._masked
+        return False
+
+    def is_masked(self, number: int) -> bool:
+        """Whether entries may be minus infinity: such a node is never taken as a symbol."""
+        return number in self._masked
+
+    def find(self, definition: Expression) -> int | None:
+        """The number of the node that is defined so, if there is one."""
+        return self._node_numbers.get(definition)
+
+    def token(self, token: Token) -> int:
+        """The number of a token, which is given one if it has none."""
+        number = self._token_numbers.get(token)
+        if number is None:
+            number = len(self.tokens)
+            self._token_numbers[token] = number
+            self.tokens.append(token)
+        if self._met is not None:
+            self._met.append(("token", number))
+        return number
+
+    @contextmanager
+    def watched(self) -> Iterator[list[tuple[str, int]]]:
+        """Lists what is asked for meanwhile, new or not: ("node" or "token", number)."""
+        self._met = []
+        try:
+            yield self._met
+        finally:
+            self._met = None
+
+    def __getitem__(self, number: int) -> Node:
+        return self.nodes[number]
+
+    def __len__(self) -> int:
+        return len(self.nodes)

@@ -1,0 +1,146 @@
+"""A plan with the ranks along mesh axes written out, each as a program of its own.
+
+A family of ranks is read as one: what all of them hold has one lineage, whose intervals move with
+the coordinates.  Where some ranks hold one value and some another (the gradients of q, k and v of a
+fused projection, each on its own ranks), there is none.  Written out, every rank has a lineage of
+its own.  For example a program with ``tp = 2`` at rank 0 becomes two programs without that axis, of
+ranks 0 and 1, and a group along ``tp`` the group of ranks (0, 1).
+
+It is the same plan: ranks, order of issue, groups in order of rank and positions are what they were
+at each coordinate.  Axes along which the batch is divided stay: which slice a rank loads is told by
+its coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Final
+
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.plan.collectives import TABLE
+from shardproof.engine.plan.ir import Attr, Expectation, Group, Op, Plan, Program
+
+#: Programs of a plan that is written out, and operators that they issue.
+MOST_PROGRAMS: Final = 16
+MOST_OPERATORS: Final = 20_000
+
+
+def separable(plan: Plan) -> list[str]:
+    """Axes along which every program can be taken apart: the batch is not divided along them."""
+    axes = {axis for program in plan.programs for axis, extent, _ in program.axes if extent > 1}
+    shared = [a for a in sorted(axes) if all(a in p.extents for p in plan.programs)]
+    return [axis for axis in shared if axis not in plan.replica_axes]
+
+
+def written_out(plan: Plan) -> Plan | None:
+    """The plan with the ranks along all separable axes written out; None where there are no such
+    axes, it would be large, or it says of a group what it says of no ranks."""
+    axes = separable(plan)
+    calls = [
+        (prod(p.extents[a] for a in axes), sum(len(p.bodies[c.body].ops) for c in p.calls))
+        for p in plan.programs
+    ]
+    large = (
+        sum(n for n, _ in calls) > MOST_PROGRAMS or sum(n * m for n, m in calls) > MOST_OPERATORS
+    )
+    partial = any(
+        how == "partial" and axis in axes
+        for row in plan.expectations
+        for addend in row.held
+        for axis, how in addend.over
+    )
+    if not axes or large or partial or plan.rounded or not all(map(_joins, plan.programs)):
+        return None
+    if len({tuple(a for a in p.axes if a[0] in axes) for p in plan.programs}) > 1:
+        return None
+    for axis in axes:
+        plan = apart(plan, axis)
+    return plan
+
+
+def _joins(program: Program) -> bool:
+    """Whether groups may be of explicit ranks, beside the axes that stay: not where members say
+    their positions, and along several axes only where the table has a rule for both together."""
+    for op in (op for body in program.bodies for op in body.ops):
+        group, declared = op.attrs.get("group"), TABLE.get(op.name)
+        if declared is None or not isinstance(group, Group) or not group.axes:
+            continue
+        spanned = [axis for axis in group.axes if program.extents.get(axis, 1) > 1]
+        if "position" in op.attrs or (len(spanned) > 1 and not declared.joint):
+            return False
+    return True
+
+
+def apart(plan: Plan, axis: str) -> Plan:
+    """The same plan with a program of its own for every rank along an axis."""
+    programs: list[Program] = []
+    first: list[int] = []
+    for program in plan.programs:
+        extent, stride = next((n, s) for a, n, s in program.axes if a == axis)
+        first.append(len(programs))
+        programs += [_member(program, axis, i, extent, stride) for i in range(extent)]
+    rows = tuple(own for row in plan.expectations for own in _rows(plan, row, axis, first))
+    return replace(plan, programs=tuple(programs), expectations=rows)
+
+
+def _rows(plan: Plan, row: Expectation, axis: str, first: Sequence[int]) -> Iterator[Expectation]:
+    """A row of the table, for every rank along an axis: what is added up along it is an addend of
+    each of them.  ``first``: by program the first one that it becomes."""
+    combined = [dict(addend.over).get(axis) for addend in row.held]
+    extents = [plan.programs[addend.program].extents[axis] for addend in row.held]
+    apart = [n for n, how in zip(extents, combined, strict=True) if how is None]
+    for position in range(min(apart, default=1)):
+        held = []
+        for addend, how, extent in zip(row.held, combined, extents, strict=True):
+            places = [position] if how is None else range(extent)
+            weight = addend.weight / (extent if how == "mean" else 1)
+            over = tuple(pair for pair in addend.over if pair[0] != axis)
+            held += [
+                replace(addend, program=first[addend.program] + i, weight=weight, over=over)
+                for i in places
+            ]
+        offset = tuple(start.fix(axis, position) for start in row.offset)
+        yield replace(row, held=tuple(held), offset=offset)
+
+
+def _member(program: Program, axis: str, position: int, extent: int, stride: int) -> Program:
+    """One rank along an axis."""
+
+    def fixed(value: Attr) -> Attr:
+        if isinstance(value, Affine):
+            return value.fix(axis, position)
+        if isinstance(value, Group):
+            if axis not in value.axes:
+                return Group(tuple(r + stride * position for r in value.ranks), value.axes)
+            bases = value.ranks or (program.base,)
+            ranks = tuple(rank + stride * i for rank in bases for i in range(extent))
+            return Group(ranks, tuple(a for a in value.axes if a != axis))
+        if isinstance(value, tuple):
+            return tuple(fixed(part) for part in value)
+        return value
+
+    def placed(op: Op) -> Op:
+        if not op.attrs:
+            return op
+        declared = TABLE.get(op.name)
+        changed = {key: fixed(value) for key, value in op.attrs.items()}
+        for key, value in changed.items():
+            if declared and key in declared.attrs and declared.attrs[key].kind == "rank":
+                changed[key] = value + stride * position if isinstance(value, int) else value
+        return replace(op, attrs=changed)
+
+    return replace(
+        program,
+        name=f"{program.name} {axis} {position}",
+        base=program.base + stride * position,
+        axes=tuple(a for a in program.axes if a[0] != axis),
+        bodies=tuple(
+            replace(body, ops=tuple(placed(op) for op in body.ops)) for body in program.bodies
+        ),
+        shards=tuple(
+            replace(s, offset=tuple(o.fix(axis, position) for o in s.offset))
+            for s in program.shards
+        ),
+    )
