@@ -236,20 +236,20 @@ def ring(steps: int, shift: int = 1) -> Case:
     }
 
 
-def experts(split: int = 0, combine: bool = True) -> Case:
+def experts() -> Case:
     """Tokens are sorted by expert; ranks hold tokens and experts, and exchange."""
 
     def single(x: Any, w: Any) -> Any:
         return jax.nn.relu(jnp.einsum("etd,edf->etf", x, w))
 
     def twin(x: Any, w: Any) -> Any:
-        x = lax.all_to_all(x, "tp", split, 1, tiled=True)
+        x = lax.all_to_all(x, "tp", 0, 1, tiled=True)
         y = jax.nn.relu(jnp.einsum("etd,edf->etf", x, w))
-        return lax.all_to_all(y, "tp", 1, 0, tiled=True) if combine else y
+        return lax.all_to_all(y, "tp", 1, 0, tiled=True)
 
     return {
         "step": single,
-        "parallel": mapped(twin, (P(None, "tp"), P("tp")), P(None, "tp") if combine else P("tp")),
+        "parallel": mapped(twin, (P(None, "tp"), P("tp")), P(None, "tp")),
         "args": (S((8, 16, WIDTH), F), S((8, WIDTH, WIDTH), F)),
         "mesh": {"tp": 4},
     }
@@ -325,7 +325,6 @@ WRONG: dict[str, Callable[[], Case]] = {
     "no psum of the input's gradient": lambda: backward(psum("dp"), lambda g: g),
     "ring in the other direction": lambda: ring(4, 3),
     "ring a step short": lambda: ring(3),
-    "experts' results not sent back": lambda: experts(combine=False),
     "sum of exponentials over the wrong axis": lambda: vocabulary("dp"),
     "labels off by one": lambda: vocabulary(of_labels=1),
     "gradients of replicas, a mean": lambda: replicas(lambda g: lax.pmean(g, "dp")),

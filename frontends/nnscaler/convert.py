@@ -24,7 +24,7 @@ from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Sou
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells, masks
 from shardproof.frontends.nnscaler.bodies import BodyWriter
-from shardproof.frontends.nnscaler.contradictions import contradictions, renamings
+from shardproof.frontends.nnscaler.contradictions import Comparison, renamings
 from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
@@ -263,6 +263,11 @@ class _DeviceWriter:
         self.bodies.append(Body("returned loss", (value,), (), inputs=(0,), losses=(0,)))
         self.calls += [Call(len(self.bodies) - 1, (loss.id,)) for loss in losses]
 
+    def forget(self) -> None:
+        """Let go of the cells that bodies were written from."""
+        self.known.clear()
+        self.forwards.clear()
+
     def program(self) -> Program:
         return Program(
             name=f"device {self.number}",
@@ -284,12 +289,16 @@ def item_tensors(
     return tensors_of(inputs), tensors_of(outputs)
 
 
-def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Side:
+def convert(
+    plan: cells.Plan, *, single: bool, as_recorded: bool = False, once: bool = False
+) -> Side:
     """The programs of a plan; raises `UnreadablePlan` naming device, cell and tensor.
 
     ``as_recorded``: the user's assumption that groups are ordered as index maps say (a chunk is cut
     where its output's says, an all-gather joins by its inputs'), instead of by rank, and that
     gradients that arrive are of what the plan names them for (`BodyWriter.owner_of`).
+    ``once``: nobody reads the plan again: each device's records are dropped when it is done, so
+    that the programs take their place in memory.
     """
     count = len(plan.devices)
     if plan.ranks > count and not plan.data_parallel:
@@ -311,12 +320,20 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
     drawings: masks.Drawings = {}
     losses = returned_losses(plan)
     loads = 0
+    found = Comparison()
     for device in sorted(plan.devices):
         writer = _DeviceWriter(
             device, replicas, count, single, as_recorded, joined, assumed, renamed, drawings
         )
-        for item in plan.sequence(device):
+        items = list(plan.sequence(device))
+        for item in items:
             writer.item(item)
+        if not single:
+            found.device(device, items)
+        writer.forget()
+        if once:
+            plan.drop(device)
+        del items
         writer.returned(losses)
         loads = max(loads, writer.loads)
         writers.append(writer)
@@ -324,7 +341,8 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
     programs = masks.with_masks(programs, [writer.drawn for writer in writers])
     if not single:
         assumed.update(masks.assumed(drawings, replicas * max(1, loads)))
-    recorded = () if single else (*renamings(renamed), *contradictions(plan))
+    found.compare_groups(set(plan.devices))
+    recorded = () if single else (*renamings(renamed), *found.findings())
     return Side(
         tuple(programs),
         max(1, loads),

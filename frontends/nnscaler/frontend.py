@@ -107,17 +107,22 @@ def convert_side(path: str, single: int, as_recorded: int) -> bytes:
 
     Made to be called by `reading`, in the child.
     """
+    # The plan is handed on and not held here: it is let go of where it has been written.
+    return store.to_bytes(_converted(path, single=bool(single), as_recorded=bool(as_recorded)))
+
+
+def _converted(path: str, *, single: bool, as_recorded: bool) -> Plan:
+    """The plan that `convert_side` writes."""
     from shardproof.frontends.nnscaler import cells, convert
     from shardproof.frontends.nnscaler.read import read_records
 
     try:
-        made = convert.convert(
-            cells.plan(read_records(path)), single=bool(single), as_recorded=bool(as_recorded)
-        )
+        plan = cells.plan(read_records(path))
+        made = convert.convert(plan, single=single, as_recorded=as_recorded, once=True)
     except UnreadablePlan as error:
         name = printable(path, 400)
         raise (error if error.where.startswith(name) else error.within(name)) from None
-    side = Plan(
+    return Plan(
         name="plan",
         single=Program("none", (), ()),
         programs=made.programs,
@@ -127,4 +132,3 @@ def convert_side(path: str, single: int, as_recorded: int) -> bytes:
         assumed=made.assumed,
         recorded=made.recorded,
     )
-    return store.to_bytes(side)

@@ -10,7 +10,6 @@ from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.lineage.expressions import Einsum
-from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.layout import Misaligned, align, constant_atom, merge
 from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, Part, Term
 from shardproof.engine.lineage.nodes import Token
@@ -94,10 +93,8 @@ class Products(Sums):
         def others() -> Iterator[Term | None]:
             used = {*"".join(names), *output}
             letters = "".join(a for a in ascii_letters if a not in used)
-            inside = [t._replace(layout=sunk(t.layout)) for t in terms]
-            yield tried(lambda t: self._product(names, output, t, sizes), inside)
             found = ways(terms, self.mesh, letters, sums=True, sides=self.as_part)
-            yield from (tried(another, way) for way in found)
+            return (tried(another, way) for way in found)
 
         def another(way: Way) -> Term:
             spelled = [n + more for n, more in zip(names, way.labels, strict=True)]
@@ -133,7 +130,8 @@ class Products(Sums):
             for position in align([terms[k].layout.dims[i] for k, i in holders]):
                 label = len(extents)
                 owners = [k for k, _ in holders]
-                joined = reads.label(label, position, owners, closed=name in closed)
+                ends = name in closed or (name not in output and _endless(position))
+                joined = reads.label(label, position, owners, closed=ends)
                 if joined.axis == BROADCAST:
                     if name not in output and joined.size != 1:
                         factor *= joined.size
@@ -248,3 +246,10 @@ class Products(Sums):
         left, output = spec.split("->")
         names = left.split(",")
         return self._product(names, output, terms, {}, over)
+
+
+def _endless(position: Sequence[Atom | None]) -> bool:
+    """Whether aligned atoms are all of axes without an end (classes of a one-hot): a sum over them
+    is one over the block that is read."""
+    atoms = [a for a in position if a is not None and a.axis != BROADCAST]
+    return bool(atoms) and all(a.extent == ABSOLUTE for a in atoms)

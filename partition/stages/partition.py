@@ -33,7 +33,7 @@ from shardproof.partition.inference.repeat import Repeat
 from shardproof.partition.inference.trace import Trace, Tracer, reference
 from shardproof.partition.inference.views import lies_in
 from shardproof.partition.templates.keys import key
-from shardproof.partition.templates.memo import Memo
+from shardproof.partition.templates.memo import Memo, built
 from shardproof.partition.templates.signatures import Signatures
 
 #: Rows that claim nothing beyond their source or an assumption.
@@ -108,7 +108,8 @@ class Partition:
     ``counted``: a side sums what does not vary over this many positions (0: some number): its value
     tells how many there are.  ``guessed``: some values were matched by what they multiply out to
     (`partition.inference.match`);
-    ``wider``: templates whose cut was moved back, and by how many definitions.
+    ``wider``: templates whose cut was moved back, and by how many definitions; ``memo``: what is
+    known from other plans, if anybody asks of several.
     """
 
     plan: Plan
@@ -128,7 +129,7 @@ class Partition:
     guessed: bool = False
     counted: frozenset[int] = frozenset()
     wider: dict[int, int] = field(default_factory=dict)
-    memo: Memo = field(default_factory=Memo)
+    memo: Memo | None = None
 
     def side(self, name: str) -> Side:
         return self.single if name == SINGLE else self.parallel
@@ -169,9 +170,10 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         more=more,
         guessed=first.guessed or second.guessed,
         counted=first.counted | second.counted,
-        memo=memo or Memo(),
+        memo=memo,
     )
-    result.memo.begin(nodes, size)
+    if memo is not None:
+        memo.begin(nodes, size)
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
@@ -229,11 +231,12 @@ def _stage(result: Partition, forms: Forms) -> None:
     """Give every row its template; claims of one key share it."""
     known = Known(Signatures(forms))
     pointless = any(not c.holds for c in result.conclusions)
-    for name in (SINGLE, PARALLEL):
+    concluded = roots(result.plan, result.derived, result.parallel.unrolled)
+    for name, about in zip((SINGLE, PARALLEL), concluded, strict=True):
         side = result.side(name)
-        live = _live(result, name)
+        live = _live(side, about)
         for number, row in enumerate(side.unrolled.rows):
-            used = any(v in live for v in row.outputs)
+            used = not live.isdisjoint(row.outputs)
             if row.kind in UNCLAIMED:
                 result.stages.append(Stage(name, number, NONE, used))
                 continue
@@ -285,7 +288,7 @@ def _stated(result: Partition, claim: Claim, known: Known) -> Stated:
     obligation = None
     if result.guessed:
         try:
-            obligation = result.memo.build(result.nodes, claim, result.more)
+            obligation = built(result.nodes, claim, result.more, result.memo)
         except Unsupported:
             # What is too large to state down to the inputs may be small behind them.
             found = ALONE
@@ -327,14 +330,12 @@ def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
     return is_moved(nodes, sides(claim), sides(example), adds=claim.adds)
 
 
-def _live(result: Partition, name: str) -> set[int]:
-    """Values that some conclusion depends on."""
-    side = result.side(name)
-    single, parallel = roots(result.plan, result.derived, result.parallel.unrolled)
-    live = single if name == SINGLE else parallel
+def _live(side: Side, about: set[int]) -> set[int]:
+    """Values that some conclusion depends on; ``about``: those that conclusions are about."""
+    live = set(about)
     for row in reversed(side.unrolled.rows):
-        if any(v in live for v in row.outputs):
-            live.update(v for v in row.inputs if v >= 0)
+        if not live.isdisjoint(row.outputs):
+            live.update([v for v in row.inputs if v >= 0])
     return live
 
 
@@ -361,6 +362,7 @@ def _less_defined(
             f"the parallel program takes {function} of values that the single-device program does "
             "not take it of",
             operator=function,
+            actual=str(term),
         )
     return list(found.values())
 

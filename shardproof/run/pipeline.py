@@ -101,7 +101,8 @@ def run(
         if again.decision.verdict == "proved":
             attempt = work.on(other, None, exhaustive=True) if options.exhaustive else again
     result, answers, decision = attempt.result, attempt.answers, attempt.decision
-    told = (*told, *liveness.statement(result.plan), *rounding.statement(result.plan))
+    sends = liveness.statement(result.plan, result.parallel.unrolled.waits)
+    told = (*told, *sends, *rounding.statement(result.plan))
     beside = optional(result, answers) if result.conclusions else []
     if options.strict:
         decision = strictly(decision, told)
@@ -168,11 +169,12 @@ class _Work(NamedTuple):
         if not result.faults:
             result.findings += [*precision(result), *metadata(result)]
         with joined(settings), Ledger(self.out) as ledger:
-            stated = stating.texts(result, settings, progress.update)
-            partitioned = time.perf_counter()
-            progress.phase("solve")
             cache = VerdictCache(path(options.cache_dir)) if options.cache else None
             solving = Solving(settings, ledger, cache, progress.update)
+            with solving.ahead() as give:
+                stated = stating.texts(result, settings, progress.update, give)
+            partitioned = time.perf_counter()
+            progress.phase("solve")
             answers = solving.run(stated)
             if exhaustive:
                 batch = batch_instances(settings.memory_budget_bytes)

@@ -152,6 +152,25 @@ PROGRAMS = {
         "  f = f32[4,6] convert(c)\n  ROOT y = f32[4,6] multiply(f, x)"
         for d in ("EQ", "NE")
     },
+    "minus infinity where keys come after queries": "  x = f32[2,4,4] parameter(0)\n"
+    "  q = s32[4,4] iota(), iota_dimension=0\n  k = s32[4,4] iota(), iota_dimension=1\n"
+    "  p = pred[4,4] compare(q, k), direction=GE\n  m = pred[2,4,4] broadcast(p), "
+    "dimensions={1,2}\n  i = f32[] constant(-inf)\n  j = f32[2,4,4] broadcast(i), dimensions={}\n"
+    "  s = f32[2,4,4] select(m, x, j)\n  ROOT y = f32[2,4,4] exponential(s)",
+    **{
+        f"compare with {limit}": "  x = f32[3] parameter(0)\n  z = f32[3] parameter(1)\n"
+        f"  i = f32[] constant({limit})\n  j = f32[3] broadcast(i), dimensions={{}}\n"
+        "  a = pred[3] compare(x, j), direction=LT\n  b = pred[3] compare(j, x), direction=LT\n"
+        "  c = pred[3] compare(x, j), direction=EQ\n  d = pred[3] compare(x, x), direction=NE\n"
+        "  e = pred[3] or(c, d)\n  f = f32[3] select(a, x, z)\n  g = f32[3] select(b, f, x)\n"
+        "  ROOT y = f32[3] select(e, j, g)"
+        for limit in ("inf", "-inf")
+    },
+    "what is left of a count": "  x = f32[3] parameter(0)\n  n = f32[] constant(32)\n"
+    "  o = f32[] constant(1)\n  m = f32[] subtract(n, o)\n  z = f32[] constant(0)\n"
+    "  p = pred[] compare(m, z), direction=GT\n  b = pred[3] broadcast(p), dimensions={}\n"
+    "  u = f32[] constant(nan)\n  w = f32[3] broadcast(u), dimensions={}\n"
+    "  ROOT y = f32[3] select(b, x, w)",
     "magnitude of a sum of squares": "  x = f32[3,4] parameter(0)\n  s = f32[3,4] "
     "multiply(x, x)\n  c = f32[] constant(0)\n  r = f32[3] reduce(s, c), dimensions={1}, "
     "to_apply=add\n  a = f32[3] abs(r)\n  ROOT y = f32[3] log(a)",

@@ -12,7 +12,7 @@ from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.convert import REPLICA, convert
 from shardproof.frontends.nnscaler.operators import declared, taken
-from shardproof.frontends.nnscaler.records import FullTensor, Tensor
+from shardproof.frontends.nnscaler.records import FullTensor, Part, Tensor
 from shardproof.frontends.untrusted.inert import DType
 from tests.faults.plans import verify
 from tests.frontends.pickles import Name, Obj
@@ -23,7 +23,7 @@ from tests.frontends.plan_records import viewed
 def tensor(*shape: int, dtype: str = "float32") -> Tensor:
     box = tuple((0, n) for n in shape)
     whole = FullTensor(1, "x", shape, dtype, False, False, False, True)
-    return Tensor(2, "x", shape, dtype, False, False, box, (0, 1), whole, None)
+    return Tensor(2, Part("x", shape, dtype, False, False, box, (0, 1), whole), None)
 
 
 X, Y = tensor(2, 4), tensor(2, 4)

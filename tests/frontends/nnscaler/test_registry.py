@@ -14,7 +14,7 @@ from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.functions import FUNCTIONS
 from shardproof.frontends.nnscaler.operators import declared
-from shardproof.frontends.nnscaler.records import FullTensor, Tensor
+from shardproof.frontends.nnscaler.records import FullTensor, Part, Tensor
 from shardproof.frontends.untrusted.inert import DType
 from tests.frontends.runtime_functions import call
 
@@ -218,7 +218,7 @@ def record(x: torch.Tensor, ident: int) -> Tensor:
     shape = tuple(x.shape) or (1,)
     full = FullTensor(ident, "x", shape, kind, False, False, False, True)
     box = tuple((0, n) for n in shape)
-    return Tensor(ident, "x", shape, kind, False, False, box, (0, 1), full, None)
+    return Tensor(ident, Part("x", shape, kind, False, False, box, (0, 1), full), None)
 
 
 def test_every_function_of_the_table_is_called() -> None:
