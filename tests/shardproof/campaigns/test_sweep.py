@@ -295,7 +295,7 @@ def test_an_option_of_verify_can_be_an_axis(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("points: [{model: m, verify.wrkers: 1}]", "points[0].verify.wrkers: not a key here"),
-        ("points: [{model: m, verify.workers: many}]", "points[0].verify.workers: expected int"),
+        ("points: [{model: m, verify.workers: many}]", "points[0].verify.workers: expected an integer"),
     ],
 )
 def test_wrong_options_of_a_point_are_named(tmp_path: Path, text: str, message: str) -> None:
