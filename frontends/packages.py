@@ -16,7 +16,8 @@ GROUP: Final = "shardproof.frontends"
 
 
 class Installed(NamedTuple):
-    """``frontends``: what entry points name; ``problems``: what is wrong with packages that cannot be imported."""
+    """``frontends``: what entry points name; ``problems``: what is wrong with packages that cannot
+    be imported."""
 
     frontends: tuple[Any, ...]
     problems: tuple[str, ...]
