@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from shardproof.cluster.settings import Settings
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation
+from shardproof.engine.storage.garbage import swept
 from shardproof.partition.stages.partition import Partition, Template
 from shardproof.partition.stages.state import settle, stated
 from shardproof.solvers import Query
@@ -29,6 +30,10 @@ TRIED_SECONDS = 2.0
 WORTH_SECONDS = 8.0
 """The others go to the cluster if they would take longer than this: its tasks begin in seconds."""
 
+SWEPT = 32
+"""After so many claims what they were stated with is freed: terms and their tables refer to each
+other."""
+
 SLICES_PER_WORKER = 8
 """More than one, since claims differ in size and the slowest slice is waited for."""
 
@@ -40,25 +45,33 @@ def texts(
     result: Partition,
     settings: Settings,
     tell: Callable[[int, int], None] = lambda done, total: None,
+    give: Callable[[Texts], None] = lambda texts: None,
 ) -> list[Texts]:
     """The texts of all templates, in their order; templates that cannot be stated are dropped from
     the partition.
 
-    ``tell`` is told how many of how many slices are done, where there are any. Raises
-    `cluster.on_ray.pool.ClusterError`.
+    ``tell`` is told how many of how many slices are done, where there are any; ``give`` is given
+    texts as they are made here. Raises `cluster.on_ray.pool.ClusterError`.
     """
     found: list[Said] = []
     start = time.perf_counter()
     templates = result.templates
     # Where values were guessed, all templates have their obligations already.
     goes_out = settings.own_cluster and not result.guessed
-    for template in templates:
-        left = len(templates) - len(found)
-        if goes_out and _is_worth(time.perf_counter() - start, len(found), left):
-            found += _spread(result, templates[len(found) :], settings, tell)
-            break
-        one = template.obligation or stated(result.nodes, template.claim, result.more, result.memo)
-        found.append(_said(one))
+    with swept(SWEPT) as sweep:
+        for template in templates:
+            left = len(templates) - len(found)
+            if goes_out and _is_worth(time.perf_counter() - start, len(found), left):
+                found += _spread(result, templates[len(found) :], settings, tell)
+                break
+            said = _said(
+                template.obligation
+                or stated(result.nodes, template.claim, result.more, result.memo)
+            )
+            found.append(said)
+            if not isinstance(said, str):
+                give(said)
+            sweep()
     settle(result, {n: why for n, why in enumerate(found) if isinstance(why, str)})
     return [one for one in found if not isinstance(one, str)]
 

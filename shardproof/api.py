@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from shardproof.engine.errors import InvalidInput
@@ -173,7 +175,11 @@ def _run(
     if related is not None:
         assumptions = replace(assumptions, relations=str(related.resolve()))
     assumptions = assumptions.with_groups(options.nnscaler_groups)
+    # While children read the files this process has nothing to do but to get ready.
+    ready = Thread(target=import_module, args=("shardproof.run.pipeline",), daemon=True)
+    ready.start()
     plan = load_plan(single, parallel, assumptions)
+    ready.join()
     out = rundir.create(chosen, plan.name, datetime.now())
     progress.run_dir = out
     seconds = time.perf_counter() - start

@@ -19,13 +19,16 @@ from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.wellformed import check as check_plan
 from shardproof.engine.records.run import PLAN
+from shardproof.frontends.torch.families import shown
 from shardproof.frontends.torch.plan import (
     CANDIDATE,
     Combination,
+    Known,
     Sides,
     check_names,
     combinations,
     notes,
+    probe,
     sides,
 )
 from shardproof.frontends.torch.plan import plan as make_plan
@@ -85,13 +88,17 @@ def answered(
     options: Options,
     progress: Progress,
     start: float,
+    known: Known | None = None,
 ) -> Result:
-    """The verdict on traces of both sides; ``start``: when the work on them began."""
-    found = sides(single, parallel)
+    """The verdict on traces of both sides; ``start``: when the work on them began; ``known``: what
+    of them was lowered already."""
+    found = sides(single, parallel, known)
     check_names(found)
     too_early = [f for step in found.steps for f in step.findings]
     if too_early:
         return Result("refuted", findings=distinct(too_early), assumptions=notes(found))
+    if found.families.missing:
+        return Result("inconclusive", reason=uncaptured(found), assumptions=notes(found))
     made = make_plan(found, combination=combination(found, combine))
     check_plan(made)
     if validated:
@@ -103,6 +110,15 @@ def answered(
             return Result("inconclusive", reason=reason)
         made = replace(made, notes=(*made.notes, checked.text()))
     return prove(made, options, progress, time.perf_counter() - start)
+
+
+def uncaptured(found: Sides) -> str:
+    """That some ranks have to be captured before anything can be said, and which."""
+    held = shown(tuple(step.trace.rank for step in found.steps))
+    return (
+        f"what was captured (ranks {held}) does not tell what all ranks run: ranks "
+        f"{shown(found.families.missing)} have to be captured too"
+    )
 
 
 def distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -128,9 +144,9 @@ def combination(found: Sides, combine: Combine) -> Combination:
     allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.how == combine]
     if not allowed:
         return ways[0]
-    probe = make_plan(found)
-    check_plan(probe)
-    result = partition(probe)
+    asking = probe(found)
+    check_plan(asking)
+    result = partition(asking)
     held: dict[str, list[bool]] = {}
     for conclusion in result.conclusions:
         held.setdefault(conclusion.kind, []).append(conclusion.holds)

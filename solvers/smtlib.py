@@ -116,8 +116,9 @@ class _View:
         self.declared: dict[str, int] = {}
         self.definitions: list[str] = []
         self._operands: dict[Term, tuple[Term, ...]] = {}
-        self._flatten(_postorder(roots, None))
-        self._order = _postorder(roots, self._operands)
+        plain = _postorder(roots, None)
+        regrouped = self._flatten(plain)
+        self._order = _postorder(roots, self._operands) if regrouped else plain
         self._uses = dict.fromkeys(self._order, 0)
         for term in self._order:
             for operand in self._operands[term]:
@@ -125,17 +126,22 @@ class _View:
         for root in roots:
             self._uses[root] += 1
 
-    def _flatten(self, raw: list[Term]) -> None:
-        """Set the operands of every term; products of the linear rung get sorted factors."""
+    def _flatten(self, raw: list[Term]) -> bool:
+        """Set the operands of every term; products of the linear rung get sorted factors.  Whether
+        any has others than its arguments."""
+        if self.rung != "linear" or not any(_is_product(term) for term in raw):
+            self._operands = {term: term.args for term in raw}
+            return False
         rank = {term: place for place, term in enumerate(raw)}
         for term in raw:
             operands = term.args
-            if self.rung == "linear" and _is_product(term):
+            if _is_product(term):
                 nested = [self._operands[a] if _is_product(a) else (a,) for a in operands]
                 if sum(map(len, nested)) <= FLATTENED_FACTORS:
                     operands = tuple(factor for factors in nested for factor in factors)
                 operands = tuple(sorted(operands, key=rank.__getitem__))
             self._operands[term] = operands
+        return True
 
     def render(self) -> dict[Term, str]:
         """The text of every root, filling declarations and definitions on the way."""

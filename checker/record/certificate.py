@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from shardproof.checker.result import Problems
 from shardproof.engine.ops.listing import foreign
-from shardproof.engine.plan.assumption import Assumption, texts
+from shardproof.engine.plan.assumption import Assumption, left_out, texts
 from shardproof.engine.plan.assumptions import (
     ASSUME,
     CONCLUSIONS,
@@ -40,6 +40,9 @@ def check_assumptions(run: Run, problems: Problems) -> None:
         sound = False
         problems.add("assumption", message)
 
+    if run.certificate.verdict == "proved":
+        for left in left_out(due):
+            wrong(f"a proof of a plan of which something is left out: {left.text[:200]}")
     for line in names:
         if line not in said:
             wrong(f"the certificate does not name the assumption that {line}")

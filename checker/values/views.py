@@ -92,6 +92,7 @@ class ViewChecker:
         """How many positions of each dimension the places of a term leave: each place takes whole
         periods of the one inside it."""
         sizes = list(shape)
+        taken = [1] * len(shape)
         held = [(p.dim, p.extent) for p in term.places]
         if held != sorted(set(held)):
             raise IllFormed("places that are not in order, or of one period")
@@ -105,8 +106,9 @@ class ViewChecker:
             if size == extent or extent % period or start % period or size % period:
                 raise IllFormed(f"a place [{start}, +{size}) of periods of {period}")
             inside[dim] = extent
-            sizes[dim] = sizes[dim] // extent * size
-        return sizes
+            sizes[dim] *= size
+            taken[dim] *= extent
+        return [size // extent for size, extent in zip(sizes, taken, strict=True)]
 
     @staticmethod
     def interval(start: Affine, size: int, extent: int, mesh: Mapping[str, int]) -> None:

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -219,6 +220,8 @@ class Ledger(Closing):
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / FILE
+        # A thread that solves ahead may come late, when the file has another number.
+        self._turn = threading.Lock()
         with ExitStack() as undo:
             self._lock = _lock(self.path)
             undo.callback(os.close, self._lock)
@@ -244,11 +247,12 @@ class Ledger(Closing):
 
     def close(self) -> None:
         """Bring everything to the disk and let another writer in; harmless when closed."""
-        if self._lock >= 0:
-            os.fsync(self._file)
-            os.close(self._file)
-            os.close(self._lock)
-            self._lock = -1
+        with self._turn:
+            if self._lock >= 0:
+                os.fsync(self._file)
+                os.close(self._file)
+                os.close(self._lock)
+                self._lock = -1
 
     def get(self, key: str, options: Options) -> Solved | None:
         """The verdict on record for these texts under these options."""
@@ -266,15 +270,19 @@ class Ledger(Closing):
     ) -> None:
         """Put verdicts on record, by :func:`text_key`; on return they survive this process.
 
-        Raises ValueError for a verdict that is on record, OSError when the disk is full; in both
-        cases none of them is recorded.
+        Raises ValueError for a verdict that is on record and for a ledger that is closed, OSError
+        when the disk is full; in all cases none of them is recorded.
         """
         known = self._known.setdefault(options, {})
         repeated = sorted(known.keys() & solved.keys())
         if repeated:
             raise ValueError(f"{self.path} already has a verdict on {repeated[0]}")
         if solved:
-            self._write(_message(to_batch(solved, options, cached=cached)))
+            message = _message(to_batch(solved, options, cached=cached))
+            with self._turn:
+                if self._lock < 0:
+                    raise ValueError(f"{self.path} is closed")
+                self._write(message)
             known.update(solved)
 
     def _write(self, message: bytes | memoryview) -> None:

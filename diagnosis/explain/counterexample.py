@@ -270,7 +270,7 @@ def simulated(
     for seed in range(seeds):
         tell(seed, seeds)
         found = simulate(result.plan, single, parallel, seed, more=result.more)
-        if found.differs and found.another and result.counts:
+        if found.differs and found.counts(result.counted):
             itself = confirmed(found, result.plan, single, parallel)
             found = found if itself.differs else itself
         if found.differs or found.failure or (until_defined and not found.undefined):

@@ -7,7 +7,7 @@ counterpart's result, although nothing that it reads is already wrong, is where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from math import prod
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -30,6 +30,11 @@ _OF_SHARDS: Final = PLACES | {"start", "size"}
 #: What is wrong with a sum over positions that are not next to one another.
 GAPS: Final = "what it adds up has gaps that nothing fills"
 
+#: What is wrong with a mean over a part of the positions.
+AVERAGED: Final = (
+    "its result is the mean over a part of what the single-device operator takes it over"
+)
+
 #: Kinds of rows that put parts side by side.
 JOINS: Final = frozenset({"all_gather", "all_to_all"})
 
@@ -45,10 +50,12 @@ Kind: TypeAlias = Literal["missing reduction", "wrong scale", ""]
 
 
 class Fault(NamedTuple):
-    """What is wrong with a row's own doing: in words, and what that makes likely."""
+    """What is wrong with a row's own doing: in words, and what that makes likely; ``factor``: it is
+    what it should be but for that."""
 
     words: str
     kind: Kind = ""
+    factor: Fraction | None = None
 
 
 class Culprit(NamedTuple):
@@ -83,23 +90,54 @@ def culprits(result: Partition) -> tuple[Culprit, ...]:
 
 
 def _culprits(result: Partition) -> tuple[Culprit, ...]:
-    side = result.parallel
+    """Where faults begin.  The factor of a local mean, and of its gradients, is made up for later
+    by averaging over replicas, where some conclusion holds: it is then looked at only where there
+    is no other culprit."""
+    aligned = counterparts(result, loosely=True)
+    rows = result.parallel.unrolled.rows
+    faults = [_fault(result, row, aligned[number]) for number, row in enumerate(rows)]
+    some = any(c.holds and c.value >= 0 and c.kind != OWN for c in result.conclusions)
+    means = {fault.factor for fault in faults if fault and some and fault.words == AVERAGED}
+    found = _begin(result, aligned, faults, means)
+    return found or (_begin(result, aligned, faults, set()) if means else ())
+
+
+def _begin(
+    result: Partition,
+    aligned: Sequence[int],
+    faults: Sequence[Fault | None],
+    means: Collection[Fraction | None],
+) -> tuple[Culprit, ...]:
+    """Where faults begin, but for the factors ``means`` of values that no failing conclusion is
+    about, in the order of the program."""
     wrong: set[int] = set()
+    ends = _ends(result, aligned)
     found: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str, Kind]] = {}
-    aligned = counterparts(result, loosely=True)
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
-    for number, row in enumerate(side.unrolled.rows):
-        counterpart = aligned[number]
+    for number, row in enumerate(result.parallel.unrolled.rows):
         tainted = any(v in wrong for v in row.inputs)
-        fault = None if tainted else _fault(result, row, counterpart) or _gap(result, row, gaps)
+        fault = None if tainted else faults[number] or _gap(result, row, gaps)
+        if fault and fault.factor in means and ends.isdisjoint(row.outputs):
+            continue
         if fault or tainted:
             wrong.update(row.outputs)
         if fault:
+            counterpart = aligned[number]
             key = (counterpart if counterpart >= 0 else (row.kind, row.source), fault.words)
             found.setdefault(key, []).append(number)
-            about[key] = (counterpart, *fault)
+            about[key] = (counterpart, fault.words, fault.kind)
     return tuple(Culprit(tuple(rows), *about[key]) for key, rows in found.items())
+
+
+def _ends(result: Partition, aligned: Sequence[int]) -> set[int]:
+    """Values that failing conclusions are about, and those that become them through rows that the
+    single device does not have (a copy, an accumulation)."""
+    ends = {c.value for c in result.conclusions if not c.holds}
+    for number, row in reversed(list(enumerate(result.parallel.unrolled.rows))):
+        if aligned[number] < 0 and not ends.isdisjoint(row.outputs):
+            ends.update(row.inputs)
+    return ends
 
 
 def _fault(result: Partition, row: Row, counterpart: int) -> Fault | None:
@@ -201,10 +239,19 @@ def _difference(result: Partition, row: Row, mine: Essence | None, theirs: Essen
     """What is wrong with a result that is no view of what the single device has there."""
     if mine is not None and theirs is not None and len(mine) == len(theirs) == 1:
         (a, m), (b, n) = *mine, *theirs
+        if m == n and b and any(_averaged(result, v, a / b) for v in row.outputs):
+            return Fault(AVERAGED, "missing reduction", a / b)
         if m == n and b:
             words = f"its result is {times(a / b)} times the single-device operator's"
-            return Fault(words, "wrong scale")
+            return Fault(words, "wrong scale", a / b)
     return _partial_input(result, row) or Fault("its result is not the single-device operator's")
+
+
+def _averaged(result: Partition, value: int, factor: Fraction) -> bool:
+    """Whether a value is a sum over part of the positions, times ``factor``, which is what makes up
+    for the part: the mean over half of them is twice the half of the mean."""
+    parts = {p for t in _terms(result, value) for p in t.parts}
+    return bool(parts) and factor * prod(Fraction(p.size, p.extent) for p in parts) == 1
 
 
 def between(result: Partition, rows: Sequence[Row]) -> str:

@@ -143,7 +143,8 @@ class TermTable:
 
     def __init__(self) -> None:
         self._terms: dict[tuple[str, Any], Term] = {}
-        self._constants: dict[Fraction | int, Term] = {}
+        # By numerator and denominator: a Fraction is slow to hash and to compare.
+        self._constants: dict[tuple[int, int], Term] = {}
         self._count = 0
         self._normal: dict[Term, NormalForm] = {}
         self.zero = self.const(ZERO)
@@ -158,20 +159,20 @@ class TermTable:
         A float stands for its shortest decimal text: ``1e-05`` is 1/100000, not the nearest
         binary fraction. Raises ValueError for what is not a finite number.
         """
-        if isinstance(x, Fraction):
-            value = x
-        elif type(x) is int and (known := self._constants.get(x)) is not None:
-            return known
+        if type(x) is int or type(x) is Fraction:
+            value: int | Fraction = x
         elif isinstance(x, int | Integral):
-            value = Fraction(int(x))
+            value = int(x)
         else:
             try:
                 value = Fraction(repr(float(x)) if isinstance(x, float) else x)
             except (ValueError, OverflowError) as error:
                 raise ValueError(f"not a finite number: {x!r}") from error
-        found = self._constants.get(value)
+        key = (value.numerator, value.denominator)
+        found = self._constants.get(key)
         if found is None:
-            found = self._constants[value] = self._new("const", (), value, None)
+            exact = value if isinstance(value, Fraction) else Fraction(value)
+            found = self._constants[key] = self._new("const", (), exact, None)
         return found
 
     def symbol(self, name: str) -> Term:
@@ -252,6 +253,8 @@ class TermTable:
         return None
 
     def _operand(self, x: object) -> Term:
+        if type(x) is Term and x.table is self:
+            return x
         term = self.lift(x)
         if term is None:
             raise TypeError(f"expected a term, an int or a Fraction, found {x!r}")

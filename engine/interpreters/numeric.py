@@ -17,6 +17,17 @@ from shardproof.engine.ops.primitives import Selection
 _erfc = np.frompyfunc(math.erfc, 1, 1)
 _erf = np.frompyfunc(math.erf, 1, 1)
 
+#: How near a whole number, relatively, is that number, but for rounding.
+NEAR = 1e-9
+
+
+def _whole(x: Array) -> Array:
+    """Numbers that are whole but for rounding as whole numbers: else two orders of one sum would be
+    rounded to two different ones."""
+    nearest = np.rint(x)
+    return np.where(np.abs(x - nearest) <= NEAR * np.maximum(1.0, np.abs(x)), nearest, x)
+
+
 TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "exp": np.exp,
     "log": np.log,
@@ -35,6 +46,9 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "step": lambda x: np.where(x > 0, 1.0, 0.0),
     "abs": np.abs,
     "sign": np.sign,
+    "floor": lambda x: np.floor(_whole(x)),
+    "ceil": lambda x: np.ceil(_whole(x)),
+    "trunc": lambda x: np.trunc(_whole(x)),
 }
 
 

@@ -38,10 +38,13 @@ def normal(places: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def left(shape: Sequence[int], places: Sequence[Place]) -> Shape:
-    """The sizes of the dimensions that places leave."""
+    """The sizes of the dimensions that places leave: places of one dimension are inside one
+    another, and each leaves its share of what is there."""
     sizes = list(shape)
     for place in places:
-        sizes[place.dim] = sizes[place.dim] // place.extent * place.size
+        sizes[place.dim] *= place.size
+    for place in places:
+        sizes[place.dim] //= place.extent
     return tuple(sizes)
 
 

@@ -14,6 +14,9 @@ from shardproof.engine.lineage.lineage import Layout, Lineage, Part, Place, Term
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.positions import along, normal, union
 
+#: In place of how many positions a sum of what does not vary is over: that is not known.
+SOME = 0
+
 Over = tuple[tuple[str, int], ...]
 
 

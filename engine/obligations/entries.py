@@ -403,15 +403,17 @@ class Meaning:
                     steps.append([(atom.axis, place) for place in places])
             dims.append(tuple(factors))
             offsets.append([tuple(chosen) for chosen in product(*steps)])
+        # Moves along no axis, as of what does not vary, are left out.
+        moved = [[tuple([m for m in moves if m[0] >= 0]) for moves in dim] for dim in offsets]
         entries = []
-        for chosen in product(*offsets):
+        for chosen in product(*moved):
             index = list(base)
             for moves in chosen:
                 for axis, place in moves:
-                    if axis >= 0:
-                        index[axis] += place
-            entry = self.entry(view.node, tuple(index), view.parts)
-            entries.append(entry if view.factor == 1 else view.factor * entry)
+                    index[axis] += place
+            entries.append(self.entry(view.node, tuple(index), view.parts))
+        if view.factor != 1:
+            entries = [view.factor * entry for entry in entries]
         data = np.empty(len(entries), dtype=object)
         data[:] = entries
         return Weighted(data.reshape([len(o) for o in offsets]), tuple(dims))

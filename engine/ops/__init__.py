@@ -1,12 +1,12 @@
 """Operator declarations: one place per operator, read over terms, numbers and reference values.
 
 Importing this package fills `OPERATORS`.  To add an operator, declare it in the module of its kind
-(`basic`, `shape`, `model`, `experts`); the generic tests then cover it.  Communication operators
+(`basic`, `shape`, `model`, ...); the generic tests then cover it.  Communication operators
 are declared in `engine.plan.collectives`: they are defined over a group, not over one rank's
 tensors.
 """
 
-from shardproof.engine.ops import basic, experts, library, model, shape
+from shardproof.engine.ops import basic, experts, library, model, random, shape
 from shardproof.engine.ops.declare import (
     OPERATORS,
     Operator,
@@ -32,5 +32,6 @@ __all__ = [
     "lookup",
     "misfit",
     "model",
+    "random",
     "shape",
 ]

@@ -269,7 +269,8 @@ def number(attrs: Attrs, key: str) -> Fraction:
 
 
 def integers(attrs: Attrs, key: str) -> tuple[int, ...]:
-    """A tuple of integers (a single integer counts as one of length 1)."""
+    """A tuple of integers (a single integer counts as one of length 1), each as it is given: some
+    remember how a dimension of that size is represented."""
     value = attrs.get(key)
     if isinstance(value, int) and not isinstance(value, bool):
         return (value,)
@@ -278,7 +279,7 @@ def integers(attrs: Attrs, key: str) -> tuple[int, ...]:
     for item in value:
         if isinstance(item, bool) or not isinstance(item, int):
             raise Unsupported(f"attribute {key} should hold integers, found {item!r}")
-    return tuple(int(item) for item in value)  # type: ignore[arg-type]
+    return value  # type: ignore[return-value]
 
 
 def dimension(index: int, rank: int) -> int:

@@ -56,7 +56,7 @@ def _elementwise(function: str) -> None:
         return [r.unary(function, inputs[0])]
 
 
-for _name in ("sin", "cos", "erf", "relu", "abs", "step"):
+for _name in ("sin", "cos", "erf", "relu", "abs", "step", "floor", "ceil", "trunc"):
     _elementwise(_name)
 
 

@@ -171,6 +171,10 @@ FUNCTIONS: Mapping[str, Derivative] = {
     "step": lambda r, x, y: scale(r, 0, x),
     "abs": lambda r, x, y: r.unary("sign", x),
     "sign": lambda r, x, y: scale(r, 0, x),
+    # At whole numbers, where there is none, it is taken as 0, as PyTorch and JAX do.
+    "floor": lambda r, x, y: scale(r, 0, x),
+    "ceil": lambda r, x, y: scale(r, 0, x),
+    "trunc": lambda r, x, y: scale(r, 0, x),
 }
 
 #: Functions whose real value exists on part of the line only: no plan may add one.

@@ -17,9 +17,17 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 #: ``--assume`` says so; ``framework``: what the training framework does, as it documents it;
 #: ``inferred``: concluded from the plan, not read in it; ``stand-in``: one thing is taken for
 #: another; ``not captured``: the program does it and the plan does not have it; ``user's word``: a
-#: name or a declaration of the user's is believed.
+#: name or a declaration of the user's is believed; ``not compared``: the program gives it and no
+#: demand is about it: nothing is proved of the program as a whole.
 Kind: TypeAlias = Literal[
-    "default", "stated", "framework", "inferred", "stand-in", "not captured", "user's word"
+    "default",
+    "stated",
+    "framework",
+    "inferred",
+    "stand-in",
+    "not captured",
+    "user's word",
+    "not compared",
 ]
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
 
@@ -51,6 +59,11 @@ def unstated(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
 def beyond_strict(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
     """Those that a strict proof may not rest on."""
     return tuple(a for a in assumptions if a.kind not in STRICT)
+
+
+def left_out(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
+    """Those with which there is no proof of the whole program."""
+    return tuple(a for a in assumptions if a.kind == "not compared")
 
 
 # -- as plain data -------------------------------------------------------------------------------

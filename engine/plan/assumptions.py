@@ -8,6 +8,7 @@ from math import prod
 from typing import Final
 
 from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import INPUT_KINDS, Plan
 
 #: What an expectation is about.
@@ -91,6 +92,7 @@ def _expected(plan: Plan) -> list[Assumption]:
     partial = [
         (f"{row.kind} {row.name}", axis)
         for row in plan.expectations
+        if row.kind != PARTIAL
         for addend in row.held
         for axis, how in addend.over
         if how == "partial"

@@ -23,6 +23,8 @@ from shardproof.engine.plan.ir import (
 )
 
 LOSS, GRADIENT, COVERAGE = "loss", "gradient", "coverage"
+#: A row that is not required: that an output is the single device's once it is summed over ranks.
+PARTIAL = "partial"
 #: Kinds of conclusions that are no kinds of rows.
 RESERVED = (COVERAGE, "single-device gradient")
 

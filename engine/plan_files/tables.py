@@ -144,7 +144,12 @@ class Columns:
         try:
             found.update(encode(self.header))
             for name, declared in declared_in(self.version).items():
-                found.update(encode([name, *(self.tables[name][column] for column in declared)]))
+                # What the list of the name and all columns is encoded as, a column at a time.
+                found.update(b"[" + encode(name))
+                for column in declared:
+                    found.update(b",")
+                    found.update(encode(self.tables[name][column]))
+                found.update(b"]")
         except UnicodeEncodeError as error:
             raise InvalidInput(f"cannot be stored: {error}") from error
         return found.hexdigest()

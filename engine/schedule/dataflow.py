@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.ir import Body, Program
-from shardproof.engine.schedule.messages import Matching, communication
+from shardproof.engine.schedule.messages import Event, Matching, communication
 
 
 class Structure(Exception):
@@ -160,6 +160,7 @@ def is_symbolic(
     microbatches: int,
 ) -> bool:
     """Whether all microbatches flow alike, so that one instance stands for all."""
+    meetings: dict[int, object] = {}
     for p, program in enumerate(programs):
         by_body: dict[int, dict[int, int]] = {}
         for c, call in enumerate(program.calls):
@@ -174,8 +175,9 @@ def is_symbolic(
         for number, calls in by_body.items():
             if sorted(calls) != list(range(microbatches)):
                 return False
+            issued = communication(program.bodies[number])
             for m, c in calls.items():
-                found = _signature(programs, flows, matching, labels, p, c, m)
+                found = _signature(programs, flows, matching, labels, p, c, m, issued, meetings)
                 if found is None or signatures.setdefault(number, found) != found:
                     return False
         if not _gradients_complete(program):
@@ -191,8 +193,12 @@ def _signature(
     p: int,
     c: int,
     m: int,
+    issued: Sequence[int],
+    meetings: dict[int, object],
 ) -> object:
-    """What call c reads and whom it meets, with the microbatch taken out (None: another one's)."""
+    """What call c reads and whom it meets, with the microbatch taken out (None: another one's).
+    ``issued``: the communication of its body; ``meetings``: who meets in the collectives that were
+    looked at."""
     program = programs[p]
     parts: list[object] = []
     sources = [(kind, d, i) for kind, d, i in flows[p].inputs[c]]
@@ -202,17 +208,32 @@ def _signature(
         if labels[p][d] != m:
             return None
         parts.append((kind, program.calls[d].body, i))
-    for o in communication(program.bodies[program.calls[c].body]):
+    for o in issued:
         event = (p, c, o)
         number = matching.groups.get(event)
-        met = matching.members[number] if number is not None else ()
-        if event in matching.partner:
-            met = (matching.partner[event],)
-        for q, d, i in met:
-            if labels[q][d] != m:
-                return None
-            parts.append((q, programs[q].calls[d].body, i))
+        if number is None:
+            sender = matching.partner.get(event)
+            met = () if sender is None else _met(programs, labels, (sender,), m)
+        else:
+            if number not in meetings:
+                meetings[number] = _met(programs, labels, matching.members[number], m)
+            met = meetings[number]
+        if met is None:
+            return None
+        parts.append(met)
     return tuple(parts)
+
+
+def _met(
+    programs: Sequence[Program],
+    labels: Sequence[Sequence[int]],
+    members: Sequence[Event],
+    m: int,
+) -> object:
+    """Who meets, with the microbatch taken out (None: calls of another one are among them)."""
+    if any(labels[q][d] != m for q, d, _ in members):
+        return None
+    return tuple([(q, programs[q].calls[d].body, i) for q, d, i in members])
 
 
 def _gradients_complete(program: Program) -> bool:

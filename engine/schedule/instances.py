@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shardproof.engine.findings import Finding
-from shardproof.engine.plan.ir import Attr, Source
+from shardproof.engine.plan.ir import Attr, Op, Source
 from shardproof.engine.plan.recorded import Claimed
 
 
@@ -63,6 +63,7 @@ class Unrolled:
     ``symbolic``: microbatches are the coordinate ``mb``.  ``instances``: operators over all ranks
     and microbatches.  ``faults``: the programs contradict themselves; ``unsupported``: they say
     something of communication that there is no rule for, so that nothing else is said of them.
+    ``waits``: where programs would wait for ever if sends waited (None where that was not asked).
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -75,6 +76,7 @@ class Unrolled:
     findings: list[Finding] = field(default_factory=list)
     symbolic: bool = True
     instances: int = 0
+    waits: tuple[tuple[int, Op], ...] | None = None
 
 
 #: The source of rows that no operator of the plan makes.

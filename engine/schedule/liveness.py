@@ -26,6 +26,9 @@ from shardproof.engine.schedule.messages import (
     operator,
 )
 
+#: A program that does not come to its end, and the operator in which it waits.
+Waits = tuple[int, Op]
+
 
 def deadlock(
     programs: Sequence[Program], matching: Matching, *, synchronous: bool = False
@@ -44,15 +47,22 @@ def deadlock(
     )
 
 
-def statement(plan: Plan) -> tuple[Assumption, ...]:
+def waiting(programs: Sequence[Program], matching: Matching) -> tuple[Waits, ...]:
+    """Where programs would wait for ever if every send waited for its receive."""
+    return tuple(_stuck(programs, matching, True))
+
+
+def statement(plan: Plan, found: Sequence[Waits] | None = None) -> tuple[Assumption, ...]:
     """The assumption under which nobody waits for ever, where that takes one: a sentence with the
-    place at which ranks would hang if every send waited for its receive."""
+    place at which ranks would hang if every send waited for its receive.
+
+    ``found``: what `waiting` gives, where the plan was unrolled and has no faults.
+    """
     if not any(_sends(program) for program in plan.programs):
         return ()
-    matching = match(plan.programs)
-    if matching.findings:
-        return ()
-    found = _stuck(plan.programs, matching, True)
+    if found is None:
+        matching = match(plan.programs)
+        found = () if matching.findings else waiting(plan.programs, matching)
     if not found:
         return ()
     ranks = some([str(plan.programs[p].base) for p, _ in found])
@@ -157,6 +167,8 @@ class _Ranks:
     def joins(self, p: int, event: Event) -> bool:
         """Whether all members are there; then the others get on too."""
         number = self.matching.groups[event]
+        if len(self.matching.members[number]) == 1:
+            return True
         arrived = self.arrived.setdefault(number, set())
         arrived.add(p)
         if len(arrived) < len(self.matching.members[number]):

@@ -19,6 +19,9 @@ Event = tuple[int, int, int]  # program, call, operator of its body
 #: Source and destination of messages; explicit ranks and mesh axes of a group.
 Channel = tuple[int, int]
 Meeting = tuple[tuple[int, ...], tuple[str, ...]]
+#: An operator of a body, and the list of events that every call of it adds one to (None: it has to
+#: be looked at each time).
+Step = tuple[int, Op, "list[Event] | None"]
 
 
 def communication(body: Body) -> list[int]:
@@ -81,17 +84,54 @@ class _Issued:
         self.collectives: dict[Meeting, dict[int, list[Event]]] = {}
         self.findings: list[Finding] = []
         self._faults: dict[tuple[int, tuple[int, ...]], str] = {}
-        per_body = [[communication(body) for body in program.bodies] for program in programs]
+        self.posting = any(
+            TABLE[op.name].wire is Wire.POST
+            for program in programs
+            for body in program.bodies
+            for op in body.ops
+            if op.name in COMMUNICATION
+        )
         for p, program in enumerate(programs):
+            known: dict[int, list[Step]] = {}
             for c, call in enumerate(program.calls):
-                body = program.bodies[call.body]
-                for o in per_body[p][call.body]:
-                    self._event((p, c, o), program, body.ops[o])
+                if call.body not in known:
+                    known[call.body] = self._steps(p, program, program.bodies[call.body])
+                for o, op, into in known[call.body]:
+                    if into is None:
+                        self._event((p, c, o), program, op)
+                    else:
+                        into.append((p, c, o))
             for number in dict.fromkeys(call.body for call in program.calls):
                 for op in program.bodies[number].ops:
                     # A chunk waits for nobody, and is of a group all the same.
                     if op.name in PARTS:
                         self._group(p, program, op)
+
+    def _steps(self, p: int, program: Program, body: Body) -> list[Step]:
+        """What every call of a body issues."""
+        return [(o, body.ops[o], self._into(p, program, body.ops[o])) for o in communication(body)]
+
+    def _into(self, p: int, program: Program, op: Op) -> list[Event] | None:
+        """The list to which an operator adds an event in every call; None where each event has to
+        be looked at (it is at fault, or takes what was posted)."""
+        wire = TABLE[op.name].wire
+        if wire is Wire.GROUP:
+            group = self._meeting(p, program, op)
+            return None if group is None else self._joiners(p, program, group)
+        peer = op.attrs.get("peer")
+        wrong = _peer_fault(self.programs, self.bases, program, op)
+        if wrong or not isinstance(peer, int):
+            return None
+        if wire is Wire.SEND:
+            return self.sends.setdefault((program.base, peer), [])
+        return None if self.posting else self.receives.setdefault((peer, program.base), [])
+
+    def _joiners(self, p: int, program: Program, group: Meeting) -> list[Event]:
+        """What a program issues in a group."""
+        ranks, axes = group
+        # Along an axis of one position nobody meets.
+        spanned = tuple(axis for axis in axes if program.extents[axis] > 1)
+        return self.collectives.setdefault((ranks, spanned), {}).setdefault(p, [])
 
     def _event(self, event: Event, program: Program, op: Op) -> None:
         wire = TABLE[op.name].wire
@@ -120,24 +160,17 @@ class _Issued:
 
     def _joined(self, event: Event, program: Program, op: Op) -> None:
         group = self._group(event[0], program, op)
-        if group is None:
-            return
-        ranks, axes = group
-        # Along an axis of one position nobody meets.
-        spanned = tuple(axis for axis in axes if program.extents[axis] > 1)
-        self.collectives.setdefault((ranks, spanned), {}).setdefault(event[0], []).append(event)
+        if group is not None:
+            self._joiners(event[0], program, group).append(event)
 
     def _group(self, p: int, program: Program, op: Op) -> Meeting | None:
         """The group that an operator names, in order; None, and a finding, if it is none."""
-        group = op.attrs.get("group")
-        group = group if isinstance(group, Group) else Group()
-        ranks = tuple(sorted(group.ranks)) or (program.base,)
-        axes = rank_order(program, group.axes)
-        if (p, ranks) not in self._faults:
-            self._faults[p, ranks] = _group_fault(self.programs, self.bases, program, ranks)
+        meeting = self._meeting(p, program, op)
+        if meeting is not None:
+            return meeting
+        group = group_of(op)
+        ranks = explicit(program, group)
         wrong = self._faults[p, ranks]
-        if not wrong and axes is not None:
-            return ranks, axes
         along = f" along {list(group.axes)}" if group.axes else ""
         self.findings.append(
             fault(
@@ -149,6 +182,26 @@ class _Issued:
             )
         )
         return None
+
+    def _meeting(self, p: int, program: Program, op: Op) -> Meeting | None:
+        """The group that an operator names, in order; None if it is none."""
+        group = group_of(op)
+        ranks = explicit(program, group)
+        axes = rank_order(program, group.axes)
+        if (p, ranks) not in self._faults:
+            self._faults[p, ranks] = _group_fault(self.programs, self.bases, program, ranks)
+        return None if self._faults[p, ranks] or axes is None else (ranks, axes)
+
+
+def group_of(op: Op) -> Group:
+    """The group of an operator: this program alone, where it names none."""
+    group = op.attrs.get("group")
+    return group if isinstance(group, Group) else Group()
+
+
+def explicit(program: Program, group: Group) -> tuple[int, ...]:
+    """The explicit ranks of a group, in order."""
+    return tuple(sorted(group.ranks)) or (program.base,)
 
 
 def match(programs: Sequence[Program]) -> Matching:
@@ -260,7 +313,10 @@ def _pair_collectives(
     groups: dict[Event, int] = {}
     members: list[tuple[Event, ...]] = []
     programs, bases = issued.programs, issued.bases
+    bodies = [[call.body for call in program.calls] for program in programs]
     for (ranks, _), found in issued.collectives.items():
+        # What meets once meets alike in every call of the same bodies.
+        sound: set[tuple[tuple[int, int], ...]] = set()
         lists = [found.get(bases[rank], []) for rank in ranks]
         count = min(len(events) for events in lists)
         if any(len(events) != count for events in lists):
@@ -276,10 +332,13 @@ def _pair_collectives(
                 )
             )
         for joined in zip(*lists, strict=False):
-            wrong = _join_fault(programs, ranks, joined)
-            if wrong is not None:
-                findings.append(wrong)
-                continue
+            alike = tuple([(bodies[p][c], o) for p, c, o in joined])
+            if alike not in sound:
+                wrong = _join_fault(programs, ranks, joined)
+                if wrong is not None:
+                    findings.append(wrong)
+                    continue
+                sound.add(alike)
             for event in joined:
                 groups[event] = len(members)
             members.append(tuple(joined))

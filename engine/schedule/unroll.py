@@ -19,7 +19,7 @@ from shardproof.engine.plan.recorded import Claimed
 from shardproof.engine.schedule.chunks import chunk
 from shardproof.engine.schedule.dataflow import Flow, Structure, flow, is_symbolic, label
 from shardproof.engine.schedule.instances import NOWHERE, Result, Row, Tensor, Unrolled
-from shardproof.engine.schedule.liveness import deadlock
+from shardproof.engine.schedule.liveness import Waits, deadlock, waiting
 from shardproof.engine.schedule.messages import Event, Matching, match, rank_order
 from shardproof.engine.schedule.rejoin import rejoined
 
@@ -461,8 +461,11 @@ def unroll(programs: Sequence[Program], microbatches: int) -> Unrolled:
         return Unrolled(unsupported=unsupported, instances=count_instances(programs))
     matching = match(programs)
     findings = list(matching.findings)
+    waits: tuple[Waits, ...] | None = None
     if not findings:
-        stuck = deadlock(programs, matching)
+        waits = waiting(programs, matching)
+        # What gets on where sends wait gets on where they do not.
+        stuck = deadlock(programs, matching) if waits else None
         findings += [stuck] if stuck else []
     if findings:
         return Unrolled(faults=findings, instances=count_instances(programs))
@@ -476,6 +479,7 @@ def unroll(programs: Sequence[Program], microbatches: int) -> Unrolled:
             labels = [[0] * len(program.calls) for program in programs]
         result = _Emitter(programs, microbatches, flows, matching, labels, symbolic).run()
         result.rows = rejoined(result.rows, result.tensors)
+        result.waits = waits
     except Structure as error:
         result = Unrolled(faults=[error.finding])
     result.instances = count_instances(programs)

@@ -55,6 +55,16 @@ class AxisClass:
     parts: tuple[int, int, int] | None = None
 
 
+def _alike(dims: Sequence[Factors], sizes: Sequence[int]) -> int:
+    """How many dimensions in front have these sizes."""
+    count = 0
+    for dim, size in zip(dims, sizes, strict=False):
+        if extent(dim) != size:
+            break
+        count += 1
+    return count
+
+
 class Axes:
     """All classes of a plan.  Methods that relate dimensions raise `ShapeMismatch` where true
     sizes do not fit."""
@@ -187,6 +197,8 @@ class Axes:
 
     def relate(self, whole: Factors, part: Factors, offset: int) -> None:
         """``part`` is an interval of ``whole`` that starts at a multiple of ``offset``."""
+        if extent(part) == 1 and offset == 0:
+            return  # the first position is there at every size
         if extent(whole) == extent(part) and offset == 0:
             self.unify(whole, part)
         else:
@@ -219,9 +231,16 @@ class Axes:
             self.freeze(left, right)
 
     def reshape(self, dims: Sequence[Factors], sizes: Sequence[int]) -> tuple[Factors, ...]:
-        """The dimensions of a row-major view."""
+        """The dimensions of a row-major view; those in front and behind that stay are left."""
         if prod(map(extent, dims)) != prod(sizes):
             raise ShapeMismatch(f"view of {[extent(d) for d in dims]} as {list(sizes)}")
+        lead = _alike(dims, sizes)
+        last = _alike(dims[lead:][::-1], sizes[lead:][::-1])
+        inside = slice(lead, len(dims) - last), slice(lead, len(sizes) - last)
+        viewed = self._viewed(dims[inside[0]], sizes[inside[1]])
+        return (*dims[:lead], *viewed, *dims[len(dims) - last :])
+
+    def _viewed(self, dims: Sequence[Factors], sizes: Sequence[int]) -> tuple[Factors, ...]:
         factors = list(self.resolve([factor for dim in dims for factor in dim]))
         result: list[Factors] = []
         for size in reversed(sizes):

@@ -205,7 +205,11 @@ class Recorder:
             if not row.backward:
                 if None in inputs:
                     raise Unsupported("an operand without a value")
-                return apply_forward(self.reading, row.name, inputs, row.attrs)
+                self.reading.stretches = row.name == "expand"
+                try:
+                    return apply_forward(self.reading, row.name, inputs, row.attrs)
+                finally:
+                    self.reading.stretches = False
             return self.backward(row, inputs)
         if row.kind == "shard" or (row.kind == "accumulate" and not inputs):
             number = row.attrs["shard"]

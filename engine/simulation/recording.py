@@ -51,17 +51,22 @@ def step_of(offset: Affine) -> int:
 @dataclass(slots=True)
 class RecordingReading:
     """Implements `engine.ops.primitives.Reading`.  ``indexed``: the dimensions that index data was
-    compared with since the list was last emptied."""
+    compared with since the list was last emptied.  ``stretches``: sizes that attributes give are
+    those of dimensions of the result, which are chosen as what reads them needs
+    (`engine.simulation.shrink.Sizes.attrs` gives them then); else they are kept."""
 
     axes: Axes
     indexed: list[Factors] = field(default_factory=list)
+    stretches: bool = False
 
     def shape(self, x: Recorded) -> tuple[int, ...]:
         return tuple(Length(dim) for dim in x.dims)
 
     def dim(self, size: int) -> Factors:
-        """The dimension that a size was taken from; a plain number is kept as it is."""
-        return size.dim if isinstance(size, Length) else self.axes.fixed(size)
+        """The dimension that a size was taken from; a plain number is kept as it is, or new."""
+        if isinstance(size, Length):
+            return size.dim
+        return self.axes.fresh(size) if self.stretches else self.axes.fixed(size)
 
     def einsum(self, spec: str, *xs: Recorded, sizes: Mapping[str, int] | None = None) -> Recorded:
         left, output = spec.split("->")

@@ -18,7 +18,7 @@ from math import isqrt, prod
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters import Dim
-from shardproof.engine.interpreters.dims import count, normal
+from shardproof.engine.interpreters.dims import Extent, count, normal
 from shardproof.engine.plan.ir import Attr, Plan
 from shardproof.engine.schedule.instances import Row, Unrolled
 from shardproof.engine.simulation.factors import AxisClass, Factors, extent
@@ -87,10 +87,12 @@ class Sizes:
         return prod(sum(factor) for factor in self.dim(dim))
 
     @property
-    def another(self) -> bool:
-        """Whether the plan that is evaluated is another one: fewer positions of an indexed axis."""
+    def fewer(self) -> tuple[int, ...]:
+        """Indexed axes of which the plan that is evaluated has fewer positions: for each a number
+        that divides all its true extents."""
         axes = self.recorder.axes
-        return any(axes[a].positional and self.divisor(a) > 1 for a in axes.unsplit())
+        held = [axes[a] for a in axes.unsplit() if axes[a].positional and self.divisor(a) > 1]
+        return tuple(sorted({a.common for a in held}))
 
     def classes(self, axis: int) -> int:
         """The number of positions that index data of this domain may have."""
@@ -113,13 +115,14 @@ class Sizes:
             # The result, or where the derivative is taken the gradient that has its shape.
             target = inputs[-1] if row.backward else side.tensors[row.outputs[0]]
             assert target is not None
-            changed["size"] = tuple(self.small(dim) for dim in target.dims)
+            changed["size"] = tuple(Extent(self.dim(dim)) for dim in target.dims)
         elif row.name == "slice" and inputs[0] is not None:
             dim = inputs[0].dims[attribute_dim(row, "dim", len(inputs[0].dims))]
             kept = row.attrs.get("size")
             changed["start"] = self._index(row, "start", dim)
             if isinstance(kept, int):
-                changed["size"] = self.scaled(kept, dim).const
+                first = kept == 1 and row.attrs.get("start") == 0
+                changed["size"] = 1 if first else self.scaled(kept, dim).const
         elif row.name == "mean" and "count" not in row.attrs and inputs[0] is not None:
             changed["count"] = self._count(row, inputs[0])
         elif number in side.indexed:

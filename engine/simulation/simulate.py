@@ -9,13 +9,14 @@ small, again with distinct slices, of more classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from shardproof.engine.lineage.sums import SOME
 from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.schedule.instances import Unrolled
@@ -101,8 +102,9 @@ class Simulation:
     cannot run, not because something is not supported.  ``expanded``: the coordinates along which
     members were evaluated one by one; ``seed``: of the inputs; ``indexed``: see `shrink`;
     ``of_losses``: only what the losses depend on was evaluated; ``undefined``: the single-device
-    program is not defined on these inputs, which are none.  ``another``: what was run is a plan
-    with fewer positions of an indexed axis (classes, experts, positions under a mask)."""
+    program is not defined on these inputs, which are none.  ``fewer``: of every indexed axis
+    (classes, experts, positions under a mask) of which what was run has fewer positions, a number
+    that divides all its true extents."""
 
     comparisons: tuple[Comparison, ...] = ()
     expanded: frozenset[str] = frozenset()
@@ -112,8 +114,13 @@ class Simulation:
     indexed: int = 0
     of_losses: bool = False
     undefined: bool = False
-    another: bool = False
+    fewer: tuple[int, ...] = ()
     sides: dict[str, Replay] = field(default_factory=dict)
+
+    def counts(self, counted: Collection[int]) -> bool:
+        """Whether a value may tell how many positions such an axis has, where what does not vary is
+        summed over ``counted`` positions."""
+        return any(n == SOME or n % common == 0 for n in counted for common in self.fewer)
 
     @property
     def losses(self) -> tuple[Comparison, ...]:
@@ -296,7 +303,7 @@ def _run(
         sizes.expanded,
         seed=seed,
         undefined=any(bool(np.isnan(data).any()) for data in wanted.values()),
-        another=sizes.another,
+        fewer=sizes.fewer,
         sides={"single": one, "parallel": many},
     )
 

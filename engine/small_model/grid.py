@@ -327,6 +327,8 @@ class Grid(Digits):
             places = [atom.stride * (start + i) for i in range(atom.size)]
             return [((1,) * atom.size, places)]
         digits = self.within(key, atom.stride, atom.extent)
+        if atom.extent != ABSOLUTE and prod(e for _, e in digits) != atom.extent:
+            raise Unsupported(f"an axis read at stride {atom.stride}, where it is not split")
         intervals = self._intervals(digits, self.at(atom.start), atom.size)
         result = []
         for (s, e), interval in zip(digits, intervals, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -18,3 +18,22 @@ def no_collector() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+@contextmanager
+def swept(every: int) -> Iterator[Callable[[], None]]:
+    """A function that frees, each so many calls of it, the cyclic garbage made since this began:
+    what was there before is set aside and not walked."""
+    calls = 0
+
+    def sweep() -> None:
+        nonlocal calls
+        calls += 1
+        if calls % every == 0:
+            gc.collect()
+
+    gc.freeze()
+    try:
+        yield sweep
+    finally:
+        gc.unfreeze()

@@ -7,6 +7,7 @@ or of any other graph of ATen operators, calls `lower`.
 from shardproof.frontends.aten import (
     attention,
     communication,
+    composite,
     fused,
     ids,
     losses,
@@ -35,6 +36,7 @@ __all__ = [
     "Undefined",
     "attention",
     "communication",
+    "composite",
     "fused",
     "ids",
     "losses",

@@ -12,6 +12,8 @@ from shardproof.frontends.aten.lowering import Lowered, Lowering, Real, lowers
 
 
 def _issued(lo: Lowering, name: str, x: Real, ranks: Sequence[int], **attrs: Any) -> Real:
+    if name != "all_reduce" and list(ranks) != sorted(ranks):
+        raise Unsupported(f"a group whose members are not ordered by rank: {list(ranks)[:16]}")
     shape, _ = lo.expected[0]
     output = lo.value(shape, x.dtype, name)
     group = {"group": Group(tuple(ranks))}

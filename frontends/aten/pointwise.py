@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -133,9 +134,10 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
             return x
         if isinstance(x, Real) and x.dtype == "bool" and "float" in dtype:
             return numbers(lo, x, dtype)
-        if lo.standins is not None and dtype.startswith("int") and "float" in x.dtype:
-            lo.standins.setdefault("a cast to integers", "is of whole numbers, and changes nothing")
-            return x
+        if isinstance(x, Real) and dtype.startswith("int") and "float" in x.dtype:
+            return replace(lo.unary("trunc", x), dtype=dtype)
+        if isinstance(x, Real) and x.dtype.startswith("int") and "float" in dtype:
+            return replace(x, dtype=dtype)
         raise Unsupported(f"a cast from {x.dtype} to {dtype}")
     held = lo.real(x)
     if held.dtype == dtype:
@@ -276,7 +278,10 @@ def _function(name: str) -> None:
         return lo.unary(name, x)
 
 
-for _name in ("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "sin", "cos"):
+for _name in (
+    *("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "sin", "cos"),
+    *("floor", "ceil", "trunc"),
+):
     _function(_name)
 
 

@@ -88,7 +88,7 @@ class Positions:
             lo.tables[name] = lo.hold(
                 replace(whole_input(name, (size,), trainable=False), kind="constant")
             )
-            lo.standins.setdefault(name, "are read as any numbers that both sides share")
+        lo.standins.setdefault(name, "are read as any numbers that both sides share")
         wide = tuple(size if d == moving[0] else 1 for d in range(len(self.shape)))
         return lo.real(lo.expand(lo.reshape(lo.tables[name], wide), self.shape))
 

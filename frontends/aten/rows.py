@@ -171,7 +171,7 @@ def _dropout(lo: Lowering, x: Lowered, p: float, train: bool | None = True) -> A
     if lo.mask is None:
         raise Unsupported("a random operator")
     mask = lo.hold(lo.mask(x.shape))
-    return lo.mul(lo.scale(x, 1 / (1 - rate)), mask), mask
+    return lo.emit("dropout", lo.real(x), mask, p=rate), mask
 
 
 @lowers("aten._fused_rms_norm.default")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from shardproof.frontends.fx.place import Piece
 from shardproof.frontends.fx.records import Graph, Node, operand
 
 Cut = tuple[int, ...]
@@ -52,14 +53,22 @@ def _slice(node: Node, slices: dict[tuple[str, int], set[tuple[int, int]]]) -> N
         slices.setdefault((name, dim), set()).add((low, high))
 
 
-def interleaved(single: Graph, ranks: Graph, full: int, part: int) -> Cut | None:
-    """The parts of an axis of the single side that the ranks cut in the same proportions, where
-    they hold ``part`` of ``full`` positions; None: there are none, or all of it is held."""
-    if full == part or full % part:
-        return None
-    own = cuts(ranks).get(part, set())
+def interleaved(single: Graph, own: Graph, full: int, part: int, ranks: int) -> list[Piece]:
+    """The pieces of an axis of the single side of which the ranks, who hold ``part`` of ``full``
+    positions, have shares in the same order; none: there are none, or all of it is held.  Where
+    there are fewer shares of a piece than ranks, ranks one after the other have the same."""
+    if full == part:
+        return []
+    held = cuts(own).get(part, set())
     for cut in sorted(cuts(single).get(full, set())):
-        shares = tuple(n // (full // part) for n in cut)
-        if shares in own and sum(shares) == part:
-            return cut
-    return None
+        for shares in sorted(held):
+            if len(shares) == len(cut) and all(
+                n % share == 0 and ranks % (n // share) == 0
+                for n, share in zip(cut, shares, strict=True)
+            ):
+                starts = [sum(cut[:i]) for i in range(len(cut))]
+                return [
+                    Piece(start, n, ranks * share // n)
+                    for start, n, share in zip(starts, cut, shares, strict=True)
+                ]
+    return []

@@ -9,6 +9,7 @@ from pathlib import Path
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
+from shardproof.frontends.fx import pt2
 from shardproof.frontends.fx.records import RANK
 from shardproof.frontends.untrusted.child import run_bounded
 from shardproof.frontends.untrusted.head import unpacked
@@ -22,8 +23,8 @@ class Fx:
     """See `frontends.frontend.Frontend`."""
 
     name = "FX graphs"
-    files = "a graph in JSON (.json, .json.gz) or a folder with one for each rank"
-    suffixes = (".json", ".json.gz")
+    files = "a graph in JSON or of torch.export (.pt2), or a folder with one for each rank"
+    suffixes = (".json", ".json.gz", ".pt2")
     sides = 2
     options: Mapping[str, Mapping[str, str]] = {RELATIONS: {}}
     table = ""
@@ -31,7 +32,7 @@ class Fx:
     def accepts(self, path: Path, head: bytes) -> bool:
         if path.is_dir():
             return has_ranks(path)
-        return bool(_BEGINS.match(unpacked(head)))
+        return pt2.is_archive(head) or bool(_BEGINS.match(unpacked(head)))
 
     def read_pair(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Plan:
         stated = options.get(RELATIONS, "")

@@ -67,14 +67,17 @@ class Setting:
 
     ``held``: the named inputs that an input node is, side by side; ``mask``: that of random
     operator number k, of a shape; ``groups``: ranks by name of group;
-    ``constants``: stated values of constants that the file names without one; ``narrows``: whether
-    `Wide` is raised for ids that are not known to choose rows that exist, or the operator is not
-    understood."""
+    ``constants``: stated values of constants that the file names without one ("any": any numbers,
+    the same on both sides); ``zeros``: inputs that are zero; ``modules``: names of nodes in
+    findings, where they are others; ``narrows``: whether `Wide` is raised for ids that are not
+    known to choose rows that exist, or the operator is not understood."""
 
     held: Callable[[Node], Sequence[Shard]]
     mask: Callable[[int, Shape], Shard]
     groups: Mapping[str, tuple[int, ...]]
-    constants: Mapping[str, int | float]
+    constants: Mapping[str, int | float | str]
+    zeros: frozenset[str] = frozenset()
+    modules: Mapping[str, str] = field(default_factory=dict)
     narrows: bool = False
     inference: Inference = field(default_factory=Inference)
 
@@ -96,7 +99,9 @@ class _Rank:
         self.masks: list[Shape] = []
         self.gaps: dict[str, str] = {}
         self.tensors = 0
-        self.constants: dict[str, None] = {}
+        #: What is taken for something else, or for 0, by the nodes that do: what, and how.
+        self.standins: dict[str, dict[str, str]] = {}
+        self.constants: dict[str, str] = {}
         for node in graph.nodes:
             for name in (*operands(node.args), *operands(node.kwargs)):
                 self.readers.setdefault(name, []).append(node)
@@ -112,7 +117,10 @@ class _Rank:
 
     def run(self) -> None:
         for node in self.graph.nodes:
-            self.lo.source = Source(cell=node.target, module=node.name, location=node.src or "")
+            module = self.setting.modules.get(node.name, node.name)
+            cell = f"{node.target}, {node.name}"
+            self.lo.source = Source(cell=cell, module=module, location=node.src or "")
+            self.lo.standins = self.standins.setdefault(node.name, {})
             if node.op == PLACEHOLDER:
                 self.known[node.name] = self.held(node)
             elif node.op == CONSTANT:
@@ -128,6 +136,8 @@ class _Rank:
                     self.known[node.name] = self.gap(node, str(error) or type(error).__name__)
 
     def held(self, node: Node) -> Lowered:
+        if node.name in self.setting.zeros:
+            return Const(Fraction(0), tuple(node.shape or ()), node.dtype or "float32")
         parts = [self.lo.hold(shard) for shard in self.setting.held(node)]
         if len(parts) == 1:
             return parts[0]
@@ -143,8 +153,10 @@ class _Rank:
         if node.target not in self.setting.constants:
             if shape:
                 return Undefined(shape, dtype, f"{node.target}, whose value the file does not have")
-            self.constants.setdefault(node.target)
+            self.constants[node.name] = node.target
         number = self.setting.constants.get(node.target, 0)
+        if isinstance(number, str):
+            raise InvalidInput("a scalar is stated as a number", f"constants.{node.target}")
         return Const(Fraction(repr(number)), shape, dtype)
 
     # -- operators ------------------------------------------------------------------------------
@@ -175,7 +187,10 @@ class _Rank:
         name = f"constant tensor {self.tensors}"
         self.tensors += 1
         shape = tuple(node.shape or ())
-        if self.lo.standins is not None:
+        said = self.setting.constants.get(node.name)
+        if isinstance(said, (int, float)):
+            return Const(Fraction(repr(said)), shape, node.dtype or "float32")
+        if said is None and self.lo.standins is not None:
             self.lo.standins[name] = f"of shape {list(shape)} is the same on both sides"
         zero = tuple(affine(0) for _ in shape)
         return self.lo.hold(
@@ -235,6 +250,14 @@ class _Rank:
         self.lo.append(node.target, inputs, [m.number for m in made], {})
         return made[0] if node.shape is not None else tuple(made)
 
+    def live(self, outputs: Sequence[object]) -> set[str]:
+        """The nodes that outputs depend on."""
+        found = set(operands(list(outputs)))
+        for node in reversed(self.graph.nodes):
+            if node.name in found:
+                found.update((*operands(node.args), *operands(node.kwargs)))
+        return found
+
     def wide(self, error: Narrow) -> Exception:
         number = self.lo.origins.get(error.origin)
         if number is None:
@@ -260,34 +283,23 @@ class _Rank:
 
 
 def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody:
-    """The graph as a body with the operators that ``outputs`` depend on;
-    raises `Wide` where the domain of an input is too wide."""
+    """The graph as a body; raises `Wide` where the domain of an input is too wide."""
     rank = _Rank(graph, setting)
     try:
         rank.run()
         results = [rank.result(x) for x in outputs]
     except Narrow as error:
         raise rank.wide(error) from None
-    lo = rank.lo
+    lo, live = rank.lo, rank.live(outputs)
+    standins = [held for name, held in rank.standins.items() if name in live]
     return RankBody(
         tuple(lo.values),
-        tuple(_needed(lo.ops, results)),
+        tuple(lo.ops),
         tuple(lo.shards),
         tuple(lo.bound),
         tuple(results),
         tuple(rank.masks),
         dict(rank.gaps),
-        tuple(rank.constants),
-        dict(lo.standins or {}),
+        tuple(dict.fromkeys(target for name, target in rank.constants.items() if name in live)),
+        {what: how for held in standins for what, how in held.items()},
     )
-
-
-def _needed(ops: Sequence[Op], results: Sequence[int]) -> list[Op]:
-    """The operators that results depend on, in order; other ranks do not wait for the rest."""
-    wanted = set(results)
-    kept = []
-    for op in reversed(ops):
-        if wanted.intersection(op.outputs):
-            kept.append(op)
-            wanted.update(op.inputs)
-    return kept[::-1]

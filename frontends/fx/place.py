@@ -31,32 +31,63 @@ class Box(NamedTuple):
     starts: tuple[Shape, ...]
 
 
-def pieces(relation: InputRelation, name: str, full: Shape, part: Shape, ranks: int) -> list[Part]:
-    """The shares that a rank has of parts of a tensor, as boxes with their shapes."""
-    dim, found = relation.dim, []
-    for start, size in relation.pieces or ():
-        if dim >= len(full) or not size or size % ranks or start + size > full[dim]:
+class Piece(NamedTuple):
+    """A piece of a fused tensor: where it begins, its size, and how many ranks one after the other
+    have the same share of it."""
+
+    start: int
+    size: int
+    copies: int = 1
+
+
+class Part(NamedTuple):
+    box: Box
+    shape: Shape
+
+
+def pieces(
+    held: Sequence[Piece], dim: int, name: str, full: Shape, part: Shape, ranks: int
+) -> list[Part]:
+    """The shares that a rank has of pieces of a tensor, as boxes of named inputs."""
+    found = []
+    for one, (start, size, copies) in zip(whole(held, dim, name, full), held, strict=True):
+        if not copies or ranks % copies or size * copies % ranks:
             raise InvalidInput(
-                f"a piece of {size} from {start} of {list(full)} along dimension {dim}, over "
-                f"{ranks} ranks",
+                f"a piece of {size} from {start}, of which every {copies} ranks have the same, "
+                f"over {ranks} ranks",
                 name,
             )
-        share = size // ranks
+        share = size * copies // ranks
         starts = tuple(
-            tuple(start + rank * share if d == dim else 0 for d in range(len(full)))
+            tuple(rank // copies * share if d == dim else 0 for d in range(len(full)))
             for rank in range(ranks)
         )
         shape = tuple(share if d == dim else n for d, n in enumerate(full))
-        found.append(Part(Box(name, full, starts), shape))
+        found.append(Part(Box(one.box.name, one.shape, starts), shape))
     total = sum(p.shape[dim] for p in found)
     if part != tuple(total if d == dim else n for d, n in enumerate(full)):
         raise InvalidInput(f"pieces of {total} positions in {list(part)}", name)
     return found
 
 
-class Part(NamedTuple):
-    box: Box
-    shape: Shape
+def whole(held: Sequence[Piece], dim: int, name: str, full: Shape) -> list[Part]:
+    """The pieces of a tensor, as named inputs; raises `InvalidInput` unless they are all of it, one
+    after the other."""
+    found, end = [], 0
+    for start, size, _ in held:
+        if dim >= len(full) or not size or start != end:
+            raise InvalidInput(
+                f"a piece of {size} from {start} of {list(full)} along dimension {dim}, expected "
+                f"one from {end}",
+                name,
+            )
+        end = start + size
+        shape = tuple(size if d == dim else n for d, n in enumerate(full))
+        at = ", ".join([*[":"] * dim, f"{start}:{end}"])
+        found.append(Part(everywhere(f"{name}[{at}]", shape, 1), shape))
+    if end != full[dim]:
+        raise InvalidInput(f"pieces of {end} positions of {list(full)} along {dim}", name)
+    return found
 
 
 class Placed(NamedTuple):

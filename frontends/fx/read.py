@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
-from shardproof.frontends.fx import place, records, relations
-from shardproof.frontends.fx.cuts import interleaved
+from shardproof.frontends.fx import align, groups, place, pt2, records, relations
+from shardproof.frontends.fx.choose import chosen
+from shardproof.frontends.fx.inputs import Inputs, shape_of
+from shardproof.frontends.fx.inputs import placed as placed_inputs
 from shardproof.frontends.fx.lower import RankBody, Setting, Wide, lower
 from shardproof.frontends.fx.masks import Masks, mask
 from shardproof.frontends.fx.place import Box, Part, Shape
@@ -42,7 +46,8 @@ def pair(single: str, parallel: str, stated: str) -> bytes:
 
 def side(path: Path) -> list[Graph]:
     """The graphs of a side in order of ranks."""
-    found = [records.read(file) for file in records.ranks(path)]
+    files = records.ranks(path)
+    found = [records.read(file, partial(_exported, n)) for n, file in enumerate(files)]
     for number, graph in enumerate(found):
         if len(found) > 1 and graph.rank != number:
             raise InvalidInput(
@@ -50,6 +55,17 @@ def side(path: Path) -> list[Graph]:
                 printable(str(path), 400),
             )
     return found
+
+
+#: Outputs that are not compared, up to which all are named.
+MOST_TOLD = 8
+
+
+def _exported(rank: int, path: Path) -> Graph | None:
+    """The graph of an archive of `torch.export` (None: it is none)."""
+    with path.open("rb") as file:
+        head = file.read(pt2.HEAD_BYTES)
+    return pt2.read(path, rank) if pt2.is_archive(head) else None
 
 
 class Output(NamedTuple):
@@ -66,13 +82,15 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Pairing:
-    """Both sides, and what is known of how they belong together."""
+    """Both sides, and what is known of how they belong together; ``modules``: see
+    `frontends.fx.align` (that of rank 0 is everybody's)."""
 
     single: Graph
     ranks: Sequence[Graph]
     said: Relations
-    inputs: Mapping[str, Sequence[Part]]
+    inputs: Inputs
     outputs: Sequence[Output]
+    modules: dict[str, str] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -81,20 +99,31 @@ class _Pairing:
 
 def joined(single: Graph, ranks: Sequence[Graph], said: Relations) -> Plan:
     """The plan of a single-device graph and those of the ranks."""
+    return chosen(lambda fused: _joined(single, ranks, said, fused))
+
+
+def _joined(
+    single: Graph, ranks: Sequence[Graph], said: Relations, fused: bool
+) -> tuple[Plan, Inputs]:
+    """The plan, and where inputs lie; ``fused``: those of which two placements fit are in
+    pieces."""
     _same_interface(ranks)
     assumed: list[Assumption] = []
-    inputs = _inputs(single, ranks, said, assumed)
+    inputs = placed_inputs(single, ranks, said, assumed, fused)
     outputs = _outputs(single, ranks[0], said, assumed)
     both = _Pairing(single, ranks, said, inputs, outputs)
+    assumed += groups.assumed(ranks, said.groups)
+    assumed += _values(single, ranks[0], said)
     alone, domains = _single(both, assumed)
+    (alone,) = groups.needed([alone])
     masks = Masks(alone.masks, len(ranks))
-    bodies = [_rank(both, number, domains, masks) for number in range(len(ranks))]
+    bodies = groups.needed([_rank(both, n, domains, masks) for n in range(len(ranks))])
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed()
     assumed += _constants([alone, *bodies])
     boxes = _results(both, alone, bodies[0], assumed)
     mesh = mesh_of(bodies, [box for box in boxes if box is not None])
-    return Plan(
+    plan = Plan(
         "plan",
         programs([alone], Mesh((), ()), "single")[0],
         programs(bodies, mesh, "ranks"),
@@ -103,6 +132,7 @@ def joined(single: Graph, ranks: Sequence[Graph], said: Relations) -> Plan:
         assumed=tuple(dict.fromkeys(assumed)),
         expectations=tuple(_rows(both, alone, bodies, boxes, mesh)),
     )
+    return plan, inputs
 
 
 def _same_interface(ranks: Sequence[Graph]) -> None:
@@ -115,73 +145,15 @@ def _same_interface(ranks: Sequence[Graph]) -> None:
             raise InvalidInput("its outputs are others than those of rank 0", f"rank {number}")
 
 
-def _shape(node: Node) -> Shape:
-    return tuple(node.shape or ())
-
-
-def _inputs(
-    single: Graph, ranks: Sequence[Graph], said: Relations, assumed: list[Assumption]
-) -> dict[str, list[Part]]:
-    """Where the ranks' parts of every input lie, by the parallel side's name: one, or several that
-    lie side by side."""
-    known = {node.name: node for node in single.inputs}
-    pairs, more = place.paired(single.inputs, ranks[0].inputs, said.inputs)
-    assumed += more
-    found = {}
-    for node in ranks[0].inputs:
-        own = known[pairs[node.name]]
-        if place.kind_of(own.dtype) != place.kind_of(node.dtype):
-            raise InvalidInput(
-                f"{node.dtype} on the parallel side, {own.dtype} on the single", own.name
-            )
-        relation = said.inputs.get(node.name)
-        if relation is not None and relation.pieces is not None:
-            found[node.name] = place.pieces(
-                relation, own.name, _shape(own), _shape(node), len(ranks)
-            )
-            text = (
-                f"input {node.name} has shares of {len(found[node.name])} pieces of dimension "
-                f"{relation.dim}, each divided in the order of ranks"
-            )
-            assumed.append(Assumption("stated", node.name, "--relations", text))
-            continue
-        if relation is not None:
-            box = place.stated(relation, own.name, _shape(own), _shape(node), len(ranks))
-            assumed.append(
-                Assumption(
-                    "stated",
-                    node.name,
-                    "--relations",
-                    f"input {node.name} {place.words(box, _shape(node))}",
-                )
-            )
-        else:
-            box, inferred = place.inferred("input", own.name, _shape(own), _shape(node), len(ranks))
-            _refuse_several(single, ranks[0], own, node)
-            assumed += inferred
-        found[node.name] = [Part(box, _shape(node))]
-    return found
-
-
-def _refuse_several(single: Graph, ranks: Graph, own: Node, node: Node) -> None:
-    """Raise `InvalidInput` where a contiguous shard is not the only placement that fits."""
-    for dim, (full, part) in enumerate(zip(_shape(own), _shape(node), strict=True)):
-        cut = interleaved(single, ranks, full, part)
-        if cut is not None:
-            starts = [sum(cut[:i]) for i in range(len(cut))]
-            pieces = [list(p) for p in zip(starts, cut, strict=True)]
-            raise InvalidInput(
-                f"two placements fit, state one in a relations file (--relations): shard = {dim}, "
-                f"or dim = {dim}, pieces = {pieces}",
-                f'inputs."{node.name}"',
-            )
-
-
 def _outputs(
     single: Graph, ranks: Graph, said: Relations, assumed: list[Assumption]
 ) -> list[Output]:
     """The outputs that are compared: those that the relations name, or all, by position."""
     if said.outputs:
+        if said.partial:
+            raise InvalidInput(
+                "is said in [[outputs]] (sum = true) where these are named", "partial"
+            )
         for relation in said.outputs:
             for graph, name in ((single, relation.single), (ranks, relation.parallel)):
                 if name not in {node.name for node in graph.nodes}:
@@ -192,16 +164,7 @@ def _outputs(
         names = [(operand(a), operand(b)) for a, b in zip(own, others, strict=True)]
     else:
         names = _leading(single, ranks)
-        assumed.append(
-            Assumption(
-                "inferred",
-                "outputs",
-                "",
-                f"of {len(own)} outputs of the single side and {len(others)} of the parallel one "
-                f"the first {len(names)} are compared, by position; the others are none of the "
-                "same name",
-            )
-        )
+        assumed.append(_not_compared(own[len(names) :], others[len(names) :], len(names)))
     found = dict.fromkeys((a, b) for a, b in names if a is not None and b is not None)
     if not found:
         raise InvalidInput("no outputs to compare: name them in a relations file ([[outputs]])")
@@ -209,7 +172,31 @@ def _outputs(
         assumed.append(
             Assumption("inferred", "outputs", "", "outputs are paired by position (inferred)")
         )
-    return [Output(a, a, b, None) for a, b in found]
+    unknown = sorted(set(said.partial) - {b for _, b in found})
+    if unknown:
+        raise InvalidInput("the parallel side has no such output", f"partial, {unknown[0]}")
+    summed = {b: OutputRelation(single=a, parallel=b, sum=True) for a, b in found}
+    return [Output(a, a, b, summed[b] if b in said.partial else None) for a, b in found]
+
+
+def _not_compared(own: Sequence[object], others: Sequence[object], count: int) -> Assumption:
+    """That the outputs beyond the first ``count`` of each side, ``own`` and ``others``, are left
+    out: nothing says which one belongs to which."""
+
+    def told(outputs: Sequence[object]) -> str:
+        names = [operand(x) or "None" for x in outputs]
+        more = f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
+        return (", ".join(names[:MOST_TOLD]) or "none") + more
+
+    return Assumption(
+        "not compared",
+        "outputs",
+        "",
+        f"{len(own)} outputs of the single side and {len(others)} of the parallel one are not "
+        f"compared, since nothing says which belong together (single: {told(own)}; parallel: "
+        f"{told(others)}); the first {count} are: name those that count in a relations file "
+        "([[outputs]])",
+    )
 
 
 def _leading(single: Graph, ranks: Graph) -> list[tuple[str | None, str | None]]:
@@ -246,24 +233,25 @@ def _single(
 ) -> tuple[RankBody, dict[str, tuple[int, int]]]:
     """The single side as a body, with domains of ids as its lookups need them."""
     domains: dict[str, tuple[int, int]] = dict(both.said.domains)
-    groups = _groups([both.single], {})
+    own = groups.groups([both.single], {})
+
+    def held(node: Node) -> list[Shard]:
+        alone = Part(place.everywhere(node.name, shape_of(node), 1), shape_of(node))
+        return [
+            _shard(node, part.shape, part.box, 0, _domain(node, domains.get(node.name)))
+            for part in both.inputs.single.get(node.name, [alone])
+        ]
+
     for _ in range(len(both.single.inputs) + 1):
         try:
             body = lower(
                 both.single,
                 Setting(
-                    lambda node: [
-                        _shard(
-                            node,
-                            _shape(node),
-                            place.everywhere(node.name, _shape(node), 1),
-                            0,
-                            _domain(node, domains.get(node.name)),
-                        )
-                    ],
+                    held,
                     lambda number, shape: mask(number, place.everywhere("", shape, 1), shape, 0),
-                    groups,
+                    own,
                     both.said.constants,
+                    frozenset(both.said.zeros),
                     narrows=True,
                 ),
                 [{"n": output.single} for output in both.outputs],
@@ -300,13 +288,17 @@ def _rank(
     def held(node: Node) -> list[Shard]:
         return [
             _shard(node, part.shape, part.box, rank, _domain(node, domains.get(part.box.name)))
-            for part in both.inputs[node.name]
+            for part in both.inputs.ranks[node.name]
         ]
 
     def drawn(number: int, shape: Shape) -> Shard:
         return mask(number, masks.box(number, shape), shape, rank)
 
-    setting = Setting(held, drawn, _groups(both.ranks, both.said.groups, rank), both.said.constants)
+    own = groups.groups(both.ranks, both.said.groups, rank)
+    zeros = frozenset(both.said.zeros)
+    names = both.modules if rank else align.modules(both.single, graph)
+    both.modules.update(names)
+    setting = Setting(held, drawn, own, both.said.constants, zeros, names)
     return lower(graph, setting, _asked(both, rank))
 
 
@@ -324,37 +316,6 @@ def _asked(both: _Pairing, rank: int) -> list[object]:
         else:
             raise InvalidInput(f"has no node {output.parallel}", f"rank {rank}")
     return found
-
-
-def _groups(
-    graphs: Sequence[Graph], said: Mapping[str, list[list[int]]], rank: int = 0
-) -> dict[str, tuple[int, ...]]:
-    """Ranks of every group by its name: as stated, or all ranks."""
-    every = tuple(range(len(graphs)))
-    found: dict[str, tuple[int, ...]] = _AllRanks(every)
-    for name, groups in said.items():
-        own = [tuple(g) for g in groups if rank in g]
-        members = [r for g in groups for r in g]
-        if len(own) != 1 or sorted(members) != list(every):
-            raise InvalidInput(
-                f"expected groups in which each of {len(every)} ranks is once", f"groups.{name}"
-            )
-        found[name] = own[0]
-    return found
-
-
-class _AllRanks(dict[str, tuple[int, ...]]):
-    """Names of groups of which nothing is said are of all ranks."""
-
-    def __init__(self, every: tuple[int, ...]) -> None:
-        super().__init__()
-        self.every = every
-
-    def __missing__(self, name: str) -> tuple[int, ...]:
-        return self.every
-
-    def __contains__(self, name: object) -> bool:
-        return True
 
 
 def _constants(bodies: Sequence[RankBody]) -> list[Assumption]:
@@ -377,6 +338,19 @@ def _notes(bodies: Sequence[RankBody]) -> list[str]:
             for name, why in body.gaps.items()
         )
     )
+
+
+def _values(single: Graph, ranks: Graph, said: Relations) -> list[Assumption]:
+    """What the relations say of values; raises `InvalidInput` for what is no input of both."""
+    for name in said.zeros:
+        if any(name not in {node.name for node in side.inputs} for side in (single, ranks)):
+            raise InvalidInput("is no input of both sides", f"zeros, {name}")
+    names = ", ".join(said.zeros)
+    text = f"inputs {names} are zero"
+    found = [Assumption("stated", "zeros", "--relations", text)] if said.zeros else []
+    shared = ", ".join(name for name, value in said.constants.items() if value == "any")
+    text = f"constants {shared} are any numbers, the same on both sides"
+    return [*found, Assumption("stated", "constants", "--relations", text)] if shared else found
 
 
 # -- expectations ------------------------------------------------------------------------------
@@ -409,33 +383,41 @@ def _rows(
     boxes: Sequence[Box | None],
     mesh: Mesh,
 ) -> list[Expectation]:
-    """One row for every output and program."""
+    """One row for every output and program; beside it, where every rank is to have all of it and
+    the file does not say so, one that is not required: that it is the sum over the ranks."""
     rows = []
     for number, (output, box) in enumerate(zip(both.outputs, boxes, strict=True)):
         if box is None:
             continue
         single = (Addend(0, 0, alone.outputs[number]),)
+        name = (
+            output.name if output.parallel == output.name else f"{output.name} = {output.parallel}"
+        )
+        total = _total(bodies, number, mesh)
         summed = output.said is not None and output.said.sum
         for index, base in enumerate(bases(mesh)):
-            over = (
-                tuple((name, "partial") for name, extent, _ in mesh.axes() if extent > 1)
-                if summed and mesh.extents
-                else ()
-            )
-            held = (Addend(index, 0, bodies[base].outputs[number], over=over),)
+            held = total if summed else (Addend(index, 0, bodies[base].outputs[number]),)
             offset = tuple(
                 placed(tuple(start[d] for start in box.starts), mesh, base)
                 for d in range(len(box.full))
             )
-            name = (
-                output.name
-                if output.parallel == output.name
-                else f"{output.name} = {output.parallel}"
-            )
             rows.append(Expectation("output", name, single, held, offset))
+        everywhere = len(box.starts) > 1 and not any(any(start) for start in box.starts)
+        if everywhere and not summed:
+            rows.append(Expectation(PARTIAL, name, single, total, required=False))
     if not rows:
         raise InvalidInput("no output is a tensor")
     return rows
+
+
+def _total(bodies: Sequence[RankBody], number: int, mesh: Mesh) -> tuple[Addend, ...]:
+    """The sum of an output over all ranks."""
+    axes = mesh.axes() if mesh.extents else ()
+    over = tuple((name, "partial") for name, extent, _ in axes if extent > 1)
+    return tuple(
+        Addend(index, 0, bodies[base].outputs[number], over=over)
+        for index, base in enumerate(bases(mesh))
+    )
 
 
 def alone(path: str) -> bytes:
@@ -444,10 +426,11 @@ def alone(path: str) -> bytes:
     _same_interface(ranks)
     outputs = [Output(n, n, n, None) for n in map(operand, ranks[0].outputs) if n is not None]
     boxes = {
-        node.name: [Part(place.everywhere(node.name, _shape(node), len(ranks)), _shape(node))]
+        node.name: [Part(place.everywhere(node.name, shape_of(node), len(ranks)), shape_of(node))]
         for node in ranks[0].inputs
     }
-    both = _Pairing(ranks[0], ranks, Relations(), boxes, outputs)
-    bodies = [_rank(both, number, {}, Masks((), len(ranks))) for number in range(len(ranks))]
+    both = _Pairing(ranks[0], ranks, Relations(), Inputs(boxes), outputs)
+    masks = Masks((), len(ranks))
+    bodies = groups.needed([_rank(both, number, {}, masks) for number in range(len(ranks))])
     made = programs(bodies, mesh_of(bodies, []), "ranks")
     return store.to_bytes(Plan("plan", Program("none", (), ()), made, microbatches=1))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ MOST_ELEMENTS: Final = 1 << 50
 MOST_RANKS: Final = 1 << 12
 _GZIP: Final = b"\x1f\x8b"
 #: The number of a rank in a file name: fw.g0.r3.json.gz, rank3.json, r3.json.
-RANK: Final = re.compile(r"(?:^|[._-])(?:r|rank)[._-]?(\d+)\.json(?:\.gz)?$")
+RANK: Final = re.compile(r"(?:^|[._-])(?:r|rank)[._-]?(\d+)\.(?:json(?:\.gz)?|pt2)$")
 
 PLACEHOLDER, CALL, CONSTANT, OUTPUT = "placeholder", "call_function", "get_attr", "output"
 OPS: Final = frozenset({PLACEHOLDER, CALL, CONSTANT, OUTPUT})
@@ -118,11 +118,12 @@ def ranks(path: Path) -> list[Path]:
     return [found[rank] for rank in sorted(found)]
 
 
-def read(path: Path) -> Graph:
-    """The graph in a file; raises `UnreadablePlan` naming the file and the node."""
+def read(path: Path, other: Callable[[Path], Graph | None] = lambda _: None) -> Graph:
+    """The graph in a file; raises `UnreadablePlan` naming the file and the node.  ``other``: reads
+    another format (None: the file is JSON)."""
     name = printable(str(path), 400)
     try:
-        graph = msgspec.json.decode(_unpacked(path), type=Graph)
+        graph = other(path) or msgspec.json.decode(_unpacked(path), type=Graph)
         _check(graph)
     except OSError as error:
         raise UnreadablePlan(f"expected a readable file, found: {error.strerror}", name) from None

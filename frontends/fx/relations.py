@@ -11,6 +11,9 @@ A relations file is TOML, read strictly; `docs/graphs.md` describes it::
     single = "add_1"
     parallel = "add_3"        # and, if it is not all of it: shard = 0, starts = ..., sum = true
 
+    partial = ["add_7", "add_9"]      # outputs of which the single device's is the sum over ranks
+    zeros = ["tangents_3"]            # inputs of both sides that are zero
+
     [groups]
     "12" = [[0, 1]]
 
@@ -19,13 +22,14 @@ A relations file is TOML, read strictly; `docs/graphs.md` describes it::
 
     [constants]
     _tensor_constant0 = 0
+    "constant.22" = "any"             # any numbers, the same on both sides
 """
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -48,10 +52,11 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class InputRelation(Place, frozen=True, forbid_unknown_fields=True):
     """``pieces``: (start, size) of parts of the single side's tensor along dimension ``dim``, each
-    divided along it in the order of ranks; a rank has its share of each, side by side."""
+    divided along it in the order of ranks; a rank has its share of each, side by side.  A third
+    number: so many ranks, one after the other, have the same share (heads that are copied)."""
 
     of: str | None = None
-    pieces: list[tuple[Count, Count]] | None = None
+    pieces: list[Annotated[list[Count], msgspec.Meta(min_length=2, max_length=3)]] | None = None
     dim: Count = 0
 
     def said(self) -> int:
@@ -72,7 +77,9 @@ class Relations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: list[OutputRelation] = []
     groups: dict[str, list[list[Count]]] = {}
     domains: dict[str, tuple[int, int]] = {}
-    constants: dict[str, int | float] = {}
+    constants: dict[str, int | float | Literal["any"]] = {}
+    partial: list[str] = []
+    zeros: list[str] = []
 
 
 def read(path: Path) -> Relations:

@@ -7,13 +7,16 @@ from fractions import Fraction
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node
-from shardproof.frontends.hlo import indices
+from shardproof.frontends.hlo import indices, masks
 from shardproof.frontends.hlo.items import Ids, Item, Tensor, exact
 from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.positive import nonnegative
 from shardproof.frontends.hlo.state import Lowering, Rule, integral
 
 
@@ -30,7 +33,15 @@ def finite(item: Item) -> Fraction | None:
 
 
 def _constant(low: Lowering, node: Node, number: Fraction) -> Item:
+    """A constant, known where it is a float (whole numbers that arithmetic gives are compared)."""
+    held = np.array(float(number), dtype="float32")
+    if low.dtype(node) == "float32" and Fraction(float(held)) == number:
+        return Known((np.broadcast_to(held, low.shape(node)),), "float32")
     return Tensor(low.values.full(low.shape(node), number))
+
+
+def _predicate(low: Lowering, node: Node, holds: bool) -> Known:
+    return Known((np.broadcast_to(np.array(holds), low.shape(node)),), "bool")
 
 
 def add(low: Lowering, node: Node, xs: Sequence[Item], sign: int = 1) -> Item:
@@ -135,6 +146,8 @@ def abs(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if isinstance(xs[0], Ids):
         raise Unsupported("the magnitude of an index")
     x = low.tensor(xs[0])
+    if nonnegative(low.recorder, x):
+        return Tensor(x)
     double = low.op("mul", _step(low, x), other=Fraction(2)).value
     return low.op("mul", x, low.op("add", double, other=Fraction(-1)).value)
 
@@ -153,7 +166,12 @@ def compare(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return indices.combine(low, node, xs)
     if node.attrs.get("type") == "TOTALORDER":
         raise Unsupported("comparison in total order")
+    against = _against_infinity(low, node, xs)
+    if against is not None:
+        return against
     x, y = (low.tensor(i) for i in xs)
+    if x == y:
+        return _predicate(low, node, node.attrs.get("direction") in ("EQ", "GE", "LE"))
     over = _step(low, low.op("sub", x, y).value)
     under = _step(low, low.op("sub", y, x).value)
     match node.attrs.get("direction"):
@@ -170,6 +188,20 @@ def compare(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         case "EQ":
             return _not(low, low.op("add", over, under).value)
     raise Unsupported(f"comparison {node.attrs.get('direction')}")
+
+
+def _against_infinity(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | None:
+    """A comparison of numbers, which are finite, with an infinite constant; None: it is none."""
+    for place, sign in ((0, -1), (1, 1)):
+        limit = number_of(xs[place])
+        if limit in (inf, -inf):
+            # How the number lies to the limit: below plus infinity, above minus infinity.
+            below = (limit == inf) == (sign == 1)
+            side = ("LT", "LE", "NE") if below else ("GT", "GE", "NE")
+            holds = node.attrs.get("direction") in side
+            _assume_finite(low)
+            return _predicate(low, node, holds)
+    return None
 
 
 def _not(low: Lowering, x: int) -> Tensor:
@@ -210,6 +242,8 @@ def select(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return x if number else y
     if isinstance(p, Ids):
         return indices.select(low, node, p, x, y)
+    if isinstance(p, Known) and number_of(y) == -inf:
+        return masks.causal(low, p, low.tensor(x))
     if isinstance(x, Ids) and isinstance(y, Ids | Known) and integral(low.dtype(node)):
         raise Unsupported("ids that are chosen by other numbers")
     for other in (x, y):
@@ -245,9 +279,13 @@ def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     return xs[0]
 
 
-def is_finite(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+def _assume_finite(low: Lowering) -> None:
     text = "numbers are finite wherever a program asks (is-finite)"
-    low.recorder.notes.append(Assumption("inferred", "is-finite", node.source.location, text))
+    low.recorder.notes.append(Assumption("inferred", "is-finite", "", text))
+
+
+def is_finite(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    _assume_finite(low)
     return _constant(low, node, Fraction(1))
 
 

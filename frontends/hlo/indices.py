@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import Node, Shape
 from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, per_rank
-from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.state import Lowering
 
 _LETTERS = "abcdefghijklmnopqrstuwxyz"
@@ -49,6 +52,9 @@ def _like(xs: Sequence[Item]) -> Ids:
 def combine(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """Arithmetic, comparisons and logic of ids and constants."""
     like, ranks = _like(xs), low.graph.ranks
+    chosen = _among_positions(low, node, xs)
+    if chosen is not None:
+        return chosen
     f, g = (functions(x, like, ranks) for x in xs)
     if node.target == "compare":
         direction = node.attrs["direction"]
@@ -60,6 +66,56 @@ def combine(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     return _made(
         low, like, [piecewise.combine(node.target, p, q) for p, q in zip(f, g, strict=True)]
     )
+
+
+def _among_positions(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | None:
+    """Whether ids are the positions along a dimension along which they repeat (a one-hot, or 1 less
+    it); None: this is no such comparison."""
+    for ids, other in (xs, xs[::-1]):
+        if not isinstance(ids, Ids) or not isinstance(other, Known):
+            continue
+        found = _positions(other)
+        direction = node.attrs.get("direction")
+        if node.target != "compare" or direction not in ("EQ", "NE") or found is None:
+            continue
+        dim, firsts = found
+        ranks = low.graph.ranks
+        moved = [f[0] for f in ids.functions if len(f) == 1 and f[0].slope == 1]
+        have = low.recorder.shape(ids.origin)
+        axes = [a for a in ids.axes if a >= 0]
+        all_axes = [a for a, n in enumerate(have) if n > 1]
+        if ids.axes[dim] >= 0 or len(moved) < len(ids.functions) or sorted(axes) != all_axes:
+            return None
+        first = firsts * ranks if len(firsts) == 1 else firsts
+        offsets = [f[0].offset for f in per_rank(ids.functions, ranks)]
+        starts = [a - b for a, b in zip(first, offsets, strict=True)]
+        onehot = low.values.onehot(ids.origin, starts, ids.shape[dim])
+        held = low.values.view(onehot, (*(have[a] for a in all_axes), ids.shape[dim]))
+        places = [*(ids.axes.index(a) for a in all_axes), dim]
+        value = low.values.broadcast(held, places, ids.shape)
+        if direction == "EQ":
+            return Tensor(value)
+        negated = low.op("mul", value, other=Fraction(-1))
+        return low.op("add", negated.value, other=Fraction(1))
+    return None
+
+
+def _positions(x: Known) -> tuple[int, list[int]] | None:
+    """The dimension that numbers count along, and the first one on every rank; None: they do not
+    count along one dimension."""
+    found = set()
+    firsts = []
+    for array in x.arrays:
+        core = compact(array)
+        moving = [d for d, n in enumerate(core.shape) if n > 1]
+        if len(moving) != 1:
+            return None
+        line = core.reshape(-1).astype(np.int64)
+        if not np.array_equal(line, line[0] + np.arange(line.size)):
+            return None
+        found.add(moving[0])
+        firsts.append(int(line[0]))
+    return (found.pop(), firsts) if len(found) == 1 else None
 
 
 def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -249,12 +305,12 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         if name and not (n == 1 and name in result):
             result.append(name)
             dims.append(d)
-    rows = shape[dim]
+    count = shape[dim]
     clamped = tuple(
         piecewise.combine(
             "minimum",
             piecewise.combine("maximum", f, piecewise.constant(f, 0)),
-            piecewise.constant(f, rows - 1),
+            piecewise.constant(f, count - 1),
         )
         for f in ids.functions
     )
@@ -307,21 +363,21 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
             if e in back:
                 names[back[e]] = name
         given.append(name)
-    starts, rows = [], shape[dim]
+    starts, count = [], shape[dim]
     ranks = low.graph.ranks
     for f in per_rank(ids.functions, ranks):
         inside = piecewise.combine(
             "and",
             piecewise.compare("GE", f, piecewise.constant(f, 0)),
-            piecewise.compare("LT", f, piecewise.constant(f, rows)),
+            piecewise.compare("LT", f, piecewise.constant(f, count)),
         )
-        found = chosen_rows(f, inside, rows)
+        found = chosen_rows(f, inside, count)
         if found is None:
-            raise Narrow(ids.origin, rows)
-        if len(found) != 1 or found[0].size != rows:
+            raise Narrow(ids.origin, count)
+        if len(found) != 1 or found[0].size != count:
             raise Unsupported("a scatter that writes some of the rows")
         starts.append(found[0].id)
-    onehot = low.values.onehot(ids.origin, starts, rows)
+    onehot = low.values.onehot(ids.origin, starts, count)
     equation = f"{''.join(own)}v,{''.join(given)}->{''.join(names)}"
     added = low.op("einsum", onehot, updates, equation=equation)
     if isinstance(xs[0], Known) and xs[0].number() == 0:

@@ -12,7 +12,15 @@ from shardproof.engine.plan.ir import Source
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Graph, Node
 from shardproof.frontends.graphs.recorder import Held, everywhere
-from shardproof.frontends.hlo import collectives, elementwise, indices, known, movement
+from shardproof.frontends.hlo import (
+    collectives,
+    elementwise,
+    indices,
+    known,
+    movement,
+    rows,
+    stacks,
+)
 from shardproof.frontends.hlo.items import Ids, Item, Narrow, Tensor
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.opcodes import NO_RULE
@@ -23,16 +31,19 @@ DOMAIN = (0, 1 << 30)
 
 
 def lower(
-    graph: Graph, domains: Mapping[int, tuple[int, int]] | None = None
+    graph: Graph,
+    domains: Mapping[int, tuple[int, int]] | None = None,
+    stacked: frozenset[int] = frozenset(),
 ) -> tuple[Lowering, list[int], dict[int, tuple[int, int]]]:
     """The graph's operators, the values of its outputs, and the domains of its integer inputs: as
-    given, or narrowed to the rows that lookups have."""
+    given, or narrowed to the rows that lookups have; ``stacked``: inputs that are held row by
+    row."""
     found = dict(domains or {})
     settled = domains is not None
     while True:
         lowering = Lowering(graph, found, settled)
         try:
-            _run(lowering)
+            _run(lowering, stacked)
             return lowering, _outputs(lowering), found
         except Narrow as error:
             position = lowering.origins.get(error.origin, -1)
@@ -42,7 +53,7 @@ def lower(
                 found[position] = (low, error.rows)
 
 
-def _run(low: Lowering) -> None:
+def _run(low: Lowering, stacked: frozenset[int]) -> None:
     """Emit everything; raises `Unsupported`, and `Narrow` where a domain is too wide."""
     for position, given in enumerate(low.graph.inputs):
         value = low.graph.values[given.value]
@@ -62,7 +73,11 @@ def _run(low: Lowering) -> None:
             raise Unsupported(f"input {given.name} of predicates")
         else:
             low.items[given.value] = Tensor(number)
-        low.recorder.held.append(Held(number, given.name, value.dtype, placed, "batch", domain))
+        held = Held(number, given.name, value.dtype, placed, "batch", domain)
+        if position in stacked:
+            low.items[given.value] = stacks.hold(low, held)
+        else:
+            low.recorder.held.append(held)
     for node in low.graph.nodes:
         low.recorder.source = node.source
         try:
@@ -159,8 +174,8 @@ RULES: Mapping[str, Rule] = {
     "pad": movement.pad,
     "dot": movement.dot,
     "reduce": movement.reduce,
-    "gather": indices.gather,
-    "scatter": indices.scatter,
+    "gather": rows.gather,
+    "scatter": rows.scatter,
     "all-reduce": collectives.all_reduce,
     "all-gather": collectives.all_gather,
     "reduce-scatter": collectives.reduce_scatter,

@@ -92,10 +92,10 @@ def dynamic_update(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return Tensor(part)
     if len(cut) > 1 or isinstance(starts[cut[0]], PerRank):
         raise Unsupported("an update of a box along several dimensions, or elsewhere on each rank")
-    return _framed(low, xs[0], part, cut[0], starts[cut[0]], shape)
+    return framed(low, xs[0], part, cut[0], starts[cut[0]], shape)
 
 
-def _framed(low: Lowering, around: Item, part: int, dim: int, start: int, shape: Shape) -> Tensor:
+def framed(low: Lowering, around: Item, part: int, dim: int, start: int, shape: Shape) -> Tensor:
     """``around`` with ``part`` instead of its positions from ``start`` on."""
     size = low.recorder.shape(part)[dim]
     pieces = [part]
@@ -132,7 +132,7 @@ def pad(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
             value = low.recorder.op("slice", value, dim=d, start=-min(before, 0), size=size)
         shape = low.recorder.shape(value)
         wide = (*shape[:d], size + max(before, 0) + max(after, 0), *shape[d + 1 :])
-        value = _framed(low, xs[1], value, d, max(before, 0), wide).value
+        value = framed(low, xs[1], value, d, max(before, 0), wide).value
     return Tensor(value)
 
 

@@ -16,6 +16,7 @@ from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_output
 from shardproof.frontends.hlo import inline, places, stablehlo, text
 from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.lower import lower
+from shardproof.frontends.hlo.stacks import stacks
 from shardproof.frontends.untrusted.inert import printable
 
 
@@ -89,12 +90,13 @@ def joined(
             ),
         )
     try:
-        alone, results, domains = lower(single)
+        stacked = stacks(single, parallel)
+        alone, results, domains = lower(single, None, stacked)
         parallel, inferred = placed_inputs(single, parallel)
         parallel, found = places.stated(single, parallel, domains)
         parallel, others_inferred = placed_outputs(single, parallel)
         notes = (*inferred, *found, *others_inferred)
-        other, others, _ = lower(parallel, domains)
+        other, others, _ = lower(parallel, domains, stacked)
         return plan(
             name,
             Side(single, alone.recorder, tuple(results)),

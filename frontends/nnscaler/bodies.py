@@ -6,18 +6,25 @@ rules of accumulation.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import replace
 
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr, Body, Op, Source, Value
 from shardproof.engine.plan.recorded import Claimed
 from shardproof.engine.plan_files.calling import wrong_call
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler import cells, masks, stepwise
 from shardproof.frontends.nnscaler.assumed import ASYNCHRONOUS, BEFORE_ADAPTER
+from shardproof.frontends.nnscaler.calls import Drawn
+from shardproof.frontends.nnscaler.forward import (
+    Device,
+    Forward,
+    claim_of,
+    shape_of,
+    source_of,
+    tensors_of,
+)
 from shardproof.frontends.nnscaler.operators import Declared, declared, differentiable, taken
 from shardproof.frontends.nnscaler.primitives import (
     Step,
@@ -26,84 +33,7 @@ from shardproof.frontends.nnscaler.primitives import (
     fused_steps,
     plain_steps,
 )
-from shardproof.frontends.nnscaler.records import Constant, Tensor
-
-_LOCATION = re.compile(r'File "([^"]{1,300})", line (\d{1,9})')
-
-
-@dataclass(slots=True)
-class Forward:
-    """What the body of a forward segment has for its backward one: by node the operator that it is
-    declared as, the numbers of the values that it reads and of those that it makes; and the body's
-    values."""
-
-    segment: cells.Segment
-    values: Sequence[Value] = ()
-    reads: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    makes: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    called: dict[int, tuple[cells.ForwardOp, Declared]] = field(default_factory=dict)
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
-
-    def read_by(self, node: int) -> tuple[int, ...]:
-        """What a node reads; raises `UnreadablePlan` if the segment has no such node."""
-        found = self.reads.get(node)
-        if found is None:
-            raise UnreadablePlan(
-                f"expected cell {node} in the forward segment {self.segment.id} of this backward "
-                "segment"
-            )
-        return found
-
-    def differentiated(self) -> dict[int, int]:
-        """gradient -> the value at the segment's border whose gradient that is.  (Where several
-        tensors name one gradient, the runtime starts from the last.)"""
-        tensors = tensors_of((*self.segment.inputs, *self.segment.outputs))
-        found: dict[int, int] = {}
-        for tensor, value in zip(tensors, (*self.inputs, *self.outputs), strict=True):
-            gradient = tensor.grad()
-            if gradient is not None:
-                found[gradient.id] = value
-        return found
-
-
-class Device(Protocol):
-    """What a body has to know of its device.  ``joined``: full tensors to which several stages
-    contribute; ``claims``: whether records are kept; ``as_recorded``: see `convert`; ``assumed``:
-    what the plan is assumed to mean; ``renamed``: see `BodyWriter.owner_of`."""
-
-    number: int
-    as_recorded: bool
-    claims: bool
-    joined: set[int]
-    assumed: set[Assumption]
-    renamed: dict[int, tuple[str, set[int]]]
-
-    def shard(self, tensor: Tensor) -> int:
-        """The number of the shard that a parameter or buffer is."""
-
-    def graded_shard(self, tensor: Tensor) -> int:
-        """The number of the shard whose gradient this is."""
-
-
-def shape_of(tensor: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Complex tensors are stored as pairs (real, imaginary): one more dimension of 2."""
-    return (*shape, 2) if tensor.dtype.startswith("complex") else shape
-
-
-def claim_of(tensor: Tensor) -> Claimed:
-    """What the plan records about a tensor beside its shape."""
-    low = tuple([start for start, _ in tensor.box])
-    high = tuple([end for _, end in tensor.box])
-    if tensor.dtype.startswith("complex"):
-        low, high = (*low, 0), (*high, 2)
-    return Claimed(tensor.full.id, low, high, *tensor.addend)
-
-
-def source_of(op: cells.ForwardOp, ident: int) -> Source:
-    found = _LOCATION.search(op.comment)
-    place = f"{found[1].rsplit('/', 1)[-1]}:{found[2]}" if found else ""
-    return Source(f"cell {ident}", op.module[-1] if op.module else "", place)
+from shardproof.frontends.nnscaler.records import Tensor
 
 
 class BodyWriter:
@@ -131,6 +61,8 @@ class BodyWriter:
         self.reads: dict[int, tuple[int, ...]] = {}
         self.makes: dict[int, tuple[int, ...]] = {}
         self.called: dict[int, tuple[cells.ForwardOp, Declared]] = {}
+        self.drawn: dict[str, int] = {}
+        self.within: dict[int, tuple[int, ...]] = {}
 
     def new(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
         """A value for a production of ``tensor`` (of another ``shape`` than it records)."""
@@ -180,14 +112,48 @@ class BodyWriter:
     # -- nodes ----------------------------------------------------------------------------------
 
     def forward(self, op: cells.ForwardOp) -> None:
-        name, tensors, attrs, word = found = declared(op)
+        found = declared(op)
         self.called[op.id] = (op, found)
-        if word:
-            self.device.assumed.add(taken(word, name))
-        inputs = tuple(self.read(x) for x in tensors)
+        if found.word:
+            self.device.assumed.add(taken(found.word, found))
+        if found.assumed:
+            self.device.assumed.add(Assumption("user's word", op.signature, "", found.assumed))
+        inputs = (
+            *(self.read(x) for x in found.tensors),
+            *(self.draw(x, op) for x in found.drawn),
+        )
+        source = source_of(op, op.id)
+        if found.steps:
+            numbered = [*inputs, *stepwise.pushed(self, found, inputs, source)]
+            self.within[op.id] = tuple(numbered)
         outputs = tuple(self.write(x) for x in op.outputs if isinstance(x, Tensor))
         self.reads[op.id], self.makes[op.id] = inputs, outputs
-        self.emit(name, inputs, outputs, attrs, source_of(op, op.id))
+        if not found.steps:
+            self.emit(found.name, inputs, outputs, found.attrs, source)
+            return
+        last = found.steps[-1]
+        self.emit(last.name, [numbered[i] for i in last.operands], outputs, last.attrs, source)
+
+    def draw(self, drawn: Drawn, op: cells.ForwardOp) -> int:
+        """The value of a mask's part; the mask is known by the name of the operator's result."""
+        name = next((x.full.name for x in op.outputs if isinstance(x, Tensor)), op.name)
+        self.device.drawings.setdefault(name, {}).setdefault(self.device.number, set()).add(
+            drawn.box
+        )
+        if name not in self.drawn:
+            self.values.append(Value(drawn.shape, "float32", masks.of(name)))
+            self.drawn[name] = len(self.values) - 1
+        value = self.drawn[name]
+        for dim, ((low, high), size) in enumerate(zip(drawn.box, drawn.shape, strict=True)):
+            if (low, high) != (0, size):
+                shape = list(self.values[value].shape)
+                shape[dim] = high - low
+                self.values.append(replace(self.values[value], shape=tuple(shape)))
+                part = len(self.values) - 1
+                attrs: dict[str, Attr] = {"dim": dim, "start": low, "size": high - low}
+                self.emit("slice", [value], [part], attrs, source_of(op, op.id))
+                value = part
+        return value
 
     def unused(self, tensor: Tensor, forward: cells.Segment) -> bool:
         """Whether no gradient can reach a forward tensor: it stays in its segment, and only
@@ -275,7 +241,8 @@ class BodyWriter:
     def backward(self, op: cells.BackwardOp, of: Forward) -> None:
         held, made = of.read_by(op.forward.id), of.makes[op.forward.id]
         mirrored, found = of.called[op.forward.id]
-        name, tensors, attrs, _ = found if mirrored is op.forward else declared(op.forward)
+        found = found if mirrored is op.forward else declared(op.forward)
+        name, tensors, attrs = found.name, found.tensors, found.attrs
         source = source_of(op.forward, op.id)
         if name in ("multiref", "identity") and len(op.outputs) == 1 and op.inputs:
             # Needs no context: the sum of whatever gradients it is given.
@@ -287,7 +254,8 @@ class BodyWriter:
             ]
             self.contribute("add_n", given, op.outputs, held[:1], {}, source)
             return
-        inputs = [self.context(value, x) for value, x in zip(held, tensors, strict=True)]
+        inputs = [self.context(value, x) for value, x in zip(held, tensors, strict=False)]
+        inputs += [self.kept(value) for value in held[len(tensors) :]]
         graded = differentiable(op.forward.outputs)
         if len(graded) != len(op.inputs):
             raise UnreadablePlan(f"expected {len(graded)} output gradients, found {len(op.inputs)}")
@@ -299,6 +267,9 @@ class BodyWriter:
         wrt = differentiable(tensors)
         if len(wrt) != len(op.outputs):
             raise UnreadablePlan(f"expected {len(wrt)} input gradients, found {len(op.outputs)}")
+        if found.steps:
+            stepwise.pulled(self, op, found, of, gradients[0])
+            return
         attrs = {**attrs, "wrt": tuple(wrt), "arity": len(inputs)}
         values = [held[position] for position in wrt]
         self.contribute(
@@ -343,8 +314,9 @@ class BodyWriter:
 
     def context(self, value: int, tensor: Tensor) -> int:
         """A forward value saved for the backward pass; parameters are read as they are."""
-        if tensor.is_attr:
-            return self.read(tensor)
+        return self.read(tensor) if tensor.is_attr else self.kept(value)
+
+    def kept(self, value: int) -> int:
         if value not in self.saved:
             # It is what the forward operator made, whatever this record of it says.
             assert self.of is not None
@@ -494,7 +466,3 @@ def recorded_slice(prim: cells.Prim) -> Step:
     low, high = prim.outputs[0].box[dim]
     start = low - prim.inputs[0].box[dim][0]
     return Step("slice", {"dim": dim, "start": start, "size": high - low})
-
-
-def tensors_of(operands: Sequence[Constant]) -> list[Tensor]:
-    return [x for x in operands if isinstance(x, Tensor)]

@@ -16,13 +16,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from shardproof.frontends.nnscaler.records import Constant, Tensor
+from shardproof.engine.plan.ir import Attr
+from shardproof.frontends.nnscaler.records import Box, Constant, Tensor
 from shardproof.frontends.untrusted.inert import DType
 
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """An operand that an operator draws: the ``box`` of a mask of this ``shape``."""
+
+    shape: tuple[int, ...]
+    box: Box
+
+
+class Step(NamedTuple):
+    """One declared operator of several that a function is: ``operands`` are numbers of the
+    function's own operands, then of the results of the steps before."""
+
+    name: str
+    operands: tuple[int, ...]
+    attrs: dict[str, Attr]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A function that is several declared operators, of which the last one gives its result;
+    ``assumed``: a sentence about what it is given (empty: nothing is assumed)."""
+
+    operands: tuple[Tensor | Drawn, ...]
+    steps: tuple[Step, ...]
+    assumed: str = ""
+
+
 Arguments = Mapping[str, Constant]
-Rewrite = Callable[[Arguments], tuple[str, dict[str, Constant]]]
+#: Operands and attributes of a declared operator, in order.
+Operands = dict[str, Constant | Drawn]
+Rewrite = Callable[[Arguments], tuple[str, Operands] | Composed]
 
 
 class Refused(Exception):

@@ -27,6 +27,7 @@ from shardproof.frontends.nnscaler.records import (
     listed,
     missing,
     seen,
+    tensor,
     tensors,
     text,
     whole,
@@ -187,6 +188,10 @@ class Plan:
             except UnreadablePlan as error:
                 raise error.within(f"device {device}") from None
 
+    def drop(self, device: int) -> None:
+        """Let go of what ``device`` runs."""
+        self._sequences[device].clear()
+
 
 def plan(root: Record) -> Plan:
     """The view of what `frontends.nnscaler.read.read_records` gives."""
@@ -234,7 +239,12 @@ def _scheduled(graph: object) -> int | None:
 
 
 def _constants(value: object) -> tuple[Constant, ...]:
-    return tuple([constant(item) for item in listed(value, "operands")])
+    return tuple(
+        [
+            tensor(x) if kind_of(x) == "IRSubTensor" else constant(x)
+            for x in listed(value, "operands")
+        ]
+    )
 
 
 def _mirror_id(value: object) -> int | None:

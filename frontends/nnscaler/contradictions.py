@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from shardproof.engine.findings import Finding
 from shardproof.frontends.nnscaler import cells
-from shardproof.frontends.nnscaler.records import Box, Constant, FullTensor, Tensor
+from shardproof.frontends.nnscaler.records import Box, Constant, FullTensor, Part, Tensor
 
 #: The kind of these findings.
 KIND: Final = "metadata"
@@ -40,18 +40,22 @@ class _Place(NamedTuple):
 def contradictions(plan: cells.Plan) -> tuple[Finding, ...]:
     """What the records of a plan say that other records deny: one finding for each tensor (or
     group) and kind of contradiction, with all devices of the first replica that have it."""
-    found = _Comparison()
+    found = Comparison()
     for device in sorted(plan.devices):
         found.device(device, plan.sequence(device))
     found.compare_groups(set(plan.devices))
     return found.findings()
 
 
-class _Comparison:
+class Comparison:
+    """Takes one device after the other, then `compare_groups`; `findings` has what was found."""
+
     def __init__(self) -> None:
         self.found: dict[tuple[object, ...], Finding] = {}
         self.fulls: dict[int, FullTensor] = {}
         self.tensors: dict[int, Tensor] = {}
+        #: Parts, with those of their gradients, that contradict nothing.
+        self.consistent: dict[tuple[int, int], tuple[Part, Part | None]] = {}
         self.met: set[int] = set()
         self.groups: Groups = defaultdict(lambda: defaultdict(set))
         self.reducers: dict[Weights, dict[int, set[tuple[int, ...]]]] = defaultdict(
@@ -116,7 +120,7 @@ class _Comparison:
             if not isinstance(mine, Tensor) or not isinstance(theirs, Tensor) or mine is theirs:
                 continue
             self.tensor(place, mine)
-            if (mine.box, mine.addend) != (theirs.box, theirs.addend):
+            if mine.part is not theirs.part and _place_of(mine) != _place_of(theirs):
                 self.add(
                     place,
                     ("use", theirs.full.id),
@@ -169,8 +173,30 @@ class _Comparison:
 
     def tensor(self, place: _Place, x: Tensor) -> None:
         """A tensor against itself, its gradient, and what was recorded by its name before."""
+        gradient = x.grad()
+        other = None if gradient is None else gradient.part
+        said = (id(x.part), id(other))
+        if said not in self.consistent and self.is_consistent(place, x, gradient):
+            # Held, so that no other part gets its number.
+            self.consistent[said] = (x.part, other)
+        before = self.tensors.setdefault(x.id, x)
+        if before.part is not x.part and _claim(before) != _claim(x):
+            self.add(
+                place,
+                ("name", x.full.id),
+                f"{_named(x)} is recorded as {_part(x)} here, as {_part(before)} by another "
+                "operator of this rank",
+                _part(before),
+                _part(x),
+            )
+
+    def is_consistent(self, place: _Place, x: Tensor, gradient: Tensor | None) -> bool:
+        """Whether what is recorded of a tensor agrees with itself, its full tensor and its gradient
+        (which need be looked at once for all tensors of which the same is recorded)."""
+        consistent = True
         size = tuple([end - start for start, end in x.box])
         if size != x.shape:
+            consistent = False
             self.add(
                 place,
                 ("shape", x.full.id),
@@ -181,6 +207,7 @@ class _Comparison:
             )
         full = self.fulls.setdefault(x.full.id, x.full)
         if full is not x.full and full != x.full:
+            consistent = False
             self.add(
                 place,
                 ("full", x.full.id),
@@ -189,23 +216,8 @@ class _Comparison:
                 f"{full.name} {list(full.shape)}",
                 f"{x.full.name} {list(x.full.shape)}",
             )
-        before = self.tensors.setdefault(x.id, x)
-        if before is not x and (before.box, before.addend, before.shape, before.full.id) != (
-            x.box,
-            x.addend,
-            x.shape,
-            x.full.id,
-        ):
-            self.add(
-                place,
-                ("name", x.full.id),
-                f"{_named(x)} is recorded as {_part(x)} here, as {_part(before)} by another "
-                "operator of this rank",
-                _part(before),
-                _part(x),
-            )
-        gradient = x.grad()
         if gradient is not None and (gradient.box, gradient.shape) != (x.box, x.shape):
+            consistent = False
             self.add(
                 place,
                 ("gradient", x.full.id),
@@ -213,6 +225,7 @@ class _Comparison:
                 _part(x),
                 _part(gradient),
             )
+        return consistent
 
     def compare_groups(self, devices: set[int]) -> None:
         """A group as one rank records it, against what the ranks that it names record."""
@@ -286,6 +299,15 @@ def _place(device: int, node: cells.Node) -> _Place:
     layer = forward.module[-1] if forward.module else ""
     operator = f"backward of {name}" if forward is not node else name
     return _Place(device, operator, layer, f"cell {node.id}")
+
+
+def _place_of(x: Tensor) -> tuple[object, ...]:
+    """Which part of its full tensor a record says that a tensor is."""
+    return x.box, x.addend
+
+
+def _claim(x: Tensor) -> tuple[object, ...]:
+    return x.box, x.addend, x.shape, x.full.id
 
 
 def _named(x: Tensor) -> str:

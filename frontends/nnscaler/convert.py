@@ -22,9 +22,10 @@ from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Source, Value
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.nnscaler import cells
-from shardproof.frontends.nnscaler.bodies import BodyWriter, Forward, shape_of, tensors_of
-from shardproof.frontends.nnscaler.contradictions import contradictions, renamings
+from shardproof.frontends.nnscaler import cells, masks
+from shardproof.frontends.nnscaler.bodies import BodyWriter
+from shardproof.frontends.nnscaler.contradictions import Comparison, renamings
+from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 #: What a reducer does is an option of the runtime, and in no plan.
@@ -63,6 +64,7 @@ class _DeviceWriter:
         joined: set[int],
         assumed: set[Assumption],
         renamed: dict[int, tuple[str, set[int]]],
+        drawings: masks.Drawings,
     ) -> None:
         self.number = number
         self.as_recorded = as_recorded
@@ -71,6 +73,9 @@ class _DeviceWriter:
         self.joined = joined
         self.assumed = assumed
         self.renamed = renamed
+        self.drawings = drawings
+        #: By body the masks that it reads as its last inputs.
+        self.drawn: dict[int, tuple[str, ...]] = {}
         self.axes = ((REPLICA, replicas, stride),) if replicas > 1 else ()
         self.bodies: list[Body] = []
         self.calls: list[Call] = []
@@ -131,9 +136,10 @@ class _DeviceWriter:
             number = self.write_body(cell)
             self.known[id(cell)] = number
         body = self.bodies[number]
-        if len(ins) != len(body.inputs) or len(outs) != len(body.outputs):
+        given = len(body.inputs) - len(self.drawn.get(number, ()))
+        if len(ins) != given or len(outs) != len(body.outputs):
             raise UnreadablePlan(
-                f"expected {len(body.inputs)} inputs and {len(body.outputs)} outputs as in "
+                f"expected {given} inputs and {len(body.outputs)} outputs as in "
                 f"{body.name}, found {len(ins)} and {len(outs)}",
                 f"use {item.id}",
             )
@@ -170,7 +176,9 @@ class _DeviceWriter:
             writer.adapter(cell)
         else:
             writer.forward(cell)
-        self.bodies.append(writer.body(inputs, [writer.read(x) for x in tensors_of(cell.outputs)]))
+        outputs = [writer.read(x) for x in tensors_of(cell.outputs)]
+        self.drawn[len(self.bodies)] = tuple(writer.drawn)
+        self.bodies.append(writer.body([*inputs, *writer.drawn.values()], outputs))
         return len(self.bodies) - 1
 
     def segment(self, cell: cells.Segment, name: str) -> Body:
@@ -201,7 +209,8 @@ class _DeviceWriter:
                 ) from None
         outputs = writer.returned(outs)
         mirror = -1 if of is None else self.known[id(of.segment)]
-        body = writer.body(inputs, outputs, mirror)
+        self.drawn[len(self.bodies)] = tuple(writer.drawn)
+        body = writer.body([*inputs, *writer.drawn.values()], outputs, mirror)
         if of is None:
             self.forwards[cell.id] = Forward(
                 cell,
@@ -209,7 +218,8 @@ class _DeviceWriter:
                 writer.reads,
                 writer.makes,
                 writer.called,
-                body.inputs,
+                writer.within,
+                tuple(inputs),
                 body.outputs,
             )
         return body
@@ -253,6 +263,11 @@ class _DeviceWriter:
         self.bodies.append(Body("returned loss", (value,), (), inputs=(0,), losses=(0,)))
         self.calls += [Call(len(self.bodies) - 1, (loss.id,)) for loss in losses]
 
+    def forget(self) -> None:
+        """Let go of the cells that bodies were written from."""
+        self.known.clear()
+        self.forwards.clear()
+
     def program(self) -> Program:
         return Program(
             name=f"device {self.number}",
@@ -274,12 +289,16 @@ def item_tensors(
     return tensors_of(inputs), tensors_of(outputs)
 
 
-def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Side:
+def convert(
+    plan: cells.Plan, *, single: bool, as_recorded: bool = False, once: bool = False
+) -> Side:
     """The programs of a plan; raises `UnreadablePlan` naming device, cell and tensor.
 
     ``as_recorded``: the user's assumption that groups are ordered as index maps say (a chunk is cut
     where its output's says, an all-gather joins by its inputs'), instead of by rank, and that
     gradients that arrive are of what the plan names them for (`BodyWriter.owner_of`).
+    ``once``: nobody reads the plan again: each device's records are dropped when it is done, so
+    that the programs take their place in memory.
     """
     count = len(plan.devices)
     if plan.ranks > count and not plan.data_parallel:
@@ -298,19 +317,32 @@ def convert(plan: cells.Plan, *, single: bool, as_recorded: bool = False) -> Sid
     joined: set[int] = set()
     assumed: set[Assumption] = set()
     renamed: dict[int, tuple[str, set[int]]] = {}
+    drawings: masks.Drawings = {}
     losses = returned_losses(plan)
     loads = 0
+    found = Comparison()
     for device in sorted(plan.devices):
         writer = _DeviceWriter(
-            device, replicas, count, single, as_recorded, joined, assumed, renamed
+            device, replicas, count, single, as_recorded, joined, assumed, renamed, drawings
         )
-        for item in plan.sequence(device):
+        items = list(plan.sequence(device))
+        for item in items:
             writer.item(item)
+        if not single:
+            found.device(device, items)
+        writer.forget()
+        if once:
+            plan.drop(device)
+        del items
         writer.returned(losses)
         loads = max(loads, writer.loads)
         writers.append(writer)
     programs = [writer.program() for writer in writers]
-    recorded = () if single else (*renamings(renamed), *contradictions(plan))
+    programs = masks.with_masks(programs, [writer.drawn for writer in writers])
+    if not single:
+        assumed.update(masks.assumed(drawings, replicas * max(1, loads)))
+    found.compare_groups(set(plan.devices))
+    recorded = () if single else (*renamings(renamed), *found.findings())
     return Side(
         tuple(programs),
         max(1, loads),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Final
 
-from shardproof.frontends.nnscaler.calls import Refused, shown
+from shardproof.frontends.nnscaler.calls import Operands, Refused, shown
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 _TOKENS: Final = re.compile(r"\(|\)|\.\.\.|…|[A-Za-z_]\w*|\d+")
@@ -22,7 +22,7 @@ Groups = list[list[str]]
 
 def lower(
     name: str, inputs: tuple[Constant, ...], kwargs: Mapping[str, Constant]
-) -> tuple[str, dict[str, Constant]]:
+) -> tuple[str, Operands]:
     """A call of an einops function; raises `Refused` naming what is not understood."""
     given = dict(zip(("tensor", "pattern", "reduction"), inputs, strict=False))
     if name != "reduce" and len(inputs) > 2:
@@ -113,7 +113,7 @@ def _written(
     split: list[int],
     sizes: Mapping[str, int],
     reduction: Constant,
-) -> tuple[str, dict[str, Constant]]:
+) -> tuple[str, Operands]:
     old, new = [a for group in left for a in group], [a for group in right for a in group]
     gone, added = [a for a in old if a not in new], [a for a in new if a not in old]
     if len(set(old)) < len(old) or len(set(new)) < len(new):
@@ -147,7 +147,7 @@ def _written(
             target += next(letters)
             fresh.append(1)
         merge.append(max(1, len(group)))
-    found: dict[str, Constant] = {
+    found: Operands = {
         "input": x, "groups": tuple(max(1, len(group)) for group in left), "split": tuple(split),
         "equation": f"{source}->{target}", "sizes": tuple(fresh), "merge": tuple(merge),
     }  # fmt: skip

@@ -13,6 +13,7 @@ from shardproof.engine.plan.assumptions import ASSUME
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler.masks import aligned
 from shardproof.frontends.nnscaler.read import reading
 from shardproof.frontends.untrusted.head import unpacked
 from shardproof.frontends.untrusted.inert import printable
@@ -58,10 +59,11 @@ class NnScaler:
                 f"{alone.microbatches} microbatches",
                 str(single),
             )
+        one, many = aligned(alone.programs[0], other.programs)
         return Plan(
             name=other.name,
-            single=alone.programs[0],
-            programs=other.programs,
+            single=one,
+            programs=many,
             microbatches=other.microbatches,
             replica_axes=other.replica_axes,
             loss=alone.loss,
@@ -105,17 +107,22 @@ def convert_side(path: str, single: int, as_recorded: int) -> bytes:
 
     Made to be called by `reading`, in the child.
     """
+    # The plan is handed on and not held here: it is let go of where it has been written.
+    return store.to_bytes(_converted(path, single=bool(single), as_recorded=bool(as_recorded)))
+
+
+def _converted(path: str, *, single: bool, as_recorded: bool) -> Plan:
+    """The plan that `convert_side` writes."""
     from shardproof.frontends.nnscaler import cells, convert
     from shardproof.frontends.nnscaler.read import read_records
 
     try:
-        made = convert.convert(
-            cells.plan(read_records(path)), single=bool(single), as_recorded=bool(as_recorded)
-        )
+        plan = cells.plan(read_records(path))
+        made = convert.convert(plan, single=single, as_recorded=as_recorded, once=True)
     except UnreadablePlan as error:
         name = printable(path, 400)
         raise (error if error.where.startswith(name) else error.within(name)) from None
-    side = Plan(
+    return Plan(
         name="plan",
         single=Program("none", (), ()),
         programs=made.programs,
@@ -125,4 +132,3 @@ def convert_side(path: str, single: int, as_recorded: int) -> bytes:
         assumed=made.assumed,
         recorded=made.recorded,
     )
-    return store.to_bytes(side)

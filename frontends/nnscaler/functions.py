@@ -3,8 +3,8 @@
 Signatures and parameters are those of nnScaler's function registry (``graph/parser/mapping.py``,
 ``graph/function/function.py`` and ``runtime/function/function.py`` of its main branch) and of
 PyTorch 2.  `frontends.nnscaler.calls` says how a row is written.  What draws random numbers
-(``rand``, ``randn``, dropout), has no particular content (``empty``) or writes into its operand
-(``fill_``, ``setitem``) is in no row.
+(``rand``, ``randn``; dropout is understood), has no particular content (``empty``) or writes into
+its operand (``fill_``, ``setitem``) is in no row.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from shardproof.frontends.nnscaler import composed, draws
 from shardproof.frontends.nnscaler import lowerings as low
 from shardproof.frontends.nnscaler.calls import Function, Rewrite, function, rewritten
 
@@ -75,6 +76,41 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     f"{_FUNCTIONAL}.layer_norm": rewritten(
         low.layer_norm, "input normalized_shape weight bias eps"
     ),
+    # Losses, comparisons and choices.
+    f"{_FUNCTIONAL}.cross_entropy": rewritten(
+        composed.cross_entropy,
+        "input target weight size_average ignore_index reduce reduction label_smoothing",
+    ),
+    f"{_FUNCTIONAL}.nll_loss": rewritten(
+        composed.nll_loss, "input target weight size_average ignore_index reduce reduction"
+    ),
+    f"{_FUNCTIONAL}.l1_loss": rewritten(
+        composed.l1_loss, "input target size_average reduce reduction weight"
+    ),
+    f"{_FUNCTIONAL}.mse_loss": rewritten(
+        composed.mse_loss, "input target size_average reduce reduction weight"
+    ),
+    **_twice({
+        "gt": rewritten(composed.greater, "input other out"),
+        "lt": rewritten(composed.less, "input other out"),
+        "ge": rewritten(composed.at_least, "input other out"),
+        "le": rewritten(composed.at_most, "input other out"),
+        "ne": rewritten(composed.unequal, "input other out"),
+        "eq": rewritten(composed.equal, "input other out"),
+        "sign": rewritten(composed.sign, "input out"),
+        "clamp": rewritten(composed.clamp, "input min max out"),
+        "clamp_min": rewritten(composed.clamp, "input min out"),
+        "tril": rewritten(composed.tril, "input diagonal out"),
+        "triu": rewritten(composed.triu, "input diagonal out"),
+        "cumsum": rewritten(composed.cumsum, "input dim dtype out"),
+        "index_select": rewritten(composed.index_select, "input dim index out"),
+    }),
+    "torch.where": rewritten(composed.where, "condition input other"),
+    f"{_RUNTIME}.index_select": rewritten(composed.index_select, "input index dim"),
+    f"{_FUNCTIONAL}.embedding": rewritten(
+        composed.embedding,
+        "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse",
+    ),
     # Contractions.
     f"{_FUNCTIONAL}.linear": function("linear", "input: weight: bias:?"),
     "torch._C._nn.linear": function("linear", "input: weight: bias:?"),
@@ -135,9 +171,9 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
         low.cast, "tensor dtype device non_blocking copy memory_format other dtype_or_device"
     ),
     f"{_RUNTIME}.to": rewritten(low.cast, "tensor dtype_or_device dtype"),
-    # Dropout that does nothing, and constants.
-    f"{_FUNCTIONAL}.dropout": rewritten(low.dropout, "input p training inplace"),
-    f"{_RUNTIME}.nndropout": rewritten(low.dropout, "input p inplace"),
+    # Dropout, and constants.
+    f"{_FUNCTIONAL}.dropout": rewritten(draws.dropout, "input p training inplace"),
+    f"{_RUNTIME}.nndropout": rewritten(draws.dropout, "input p inplace"),
     f"{_RUNTIME}.zeros": low.constant_of(0),
     f"{_RUNTIME}.ones": low.constant_of(1),
     f"{_RUNTIME}.full": low.constant_of(None),
@@ -151,6 +187,10 @@ BY_NAME: Final[Mapping[str, Function]] = {
     "create_mask": function("create_mask", "tokens: h:"),
     "apply_mask": function("apply_mask", "x: mask:"),
     "apply_rotary_emb": function("apply_rotary_emb", "xq: xk: freqs_cis:"),
+    "self_attention": rewritten(
+        draws.self_attention, "query qkv_proj qkv_bias out_proj h scale dropout_p mask"
+    ),
+    "feedforward": rewritten(draws.feedforward, "x proj1 proj1_bias proj2 dropout is_training"),
     "gate_fw": function(
         "gate_fw", "x: weight: bias:? n_groups topk_groups topk route_scale score_func"
     ),

@@ -15,6 +15,7 @@ from typing import Final
 from shardproof.frontends.nnscaler.calls import (
     Arguments,
     Function,
+    Operands,
     Refused,
     operand,
     rewritten,
@@ -24,7 +25,7 @@ from shardproof.frontends.nnscaler.calls import (
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 from shardproof.frontends.untrusted.inert import DType
 
-Lowered = tuple[str, dict[str, Constant]]
+Lowered = tuple[str, Operands]
 
 #: Parts that one tensor may be cut into.
 _MOST_PARTS: Final = 4096
@@ -155,22 +156,13 @@ def neg(arguments: Arguments) -> Lowered:
 
 
 def masked_fill(arguments: Arguments) -> Lowered:
-    found: dict[str, Constant] = {
+    found: Operands = {
         "input": operand(arguments, "input"),
         "mask": operand(arguments, "mask"),
     }
     if isinstance(arguments.get("value"), Tensor) or arguments.get("value") is None:
         raise Refused(f"value {shown(arguments.get('value'))}")
     return "masked_fill", {**found, "value": real(arguments, "value", 0)}
-
-
-def dropout(arguments: Arguments) -> Lowered:
-    """Nothing where p is 0, or where the plan says that it does not train."""
-    x, p = operand(arguments, "input"), arguments.get("p", 0.5)
-    unless(arguments, "inplace", False)
-    if arguments.get("training") is False or (isinstance(p, (int, float)) and p == 0):
-        return "identity", {"input": x}
-    raise Refused(f"p {shown(p)}")
 
 
 # -- contractions ----------------------------------------------------------------------------------
@@ -219,7 +211,7 @@ def einsum(arguments: Arguments) -> Lowered:
     return "einsum", {**tensors, "equation": text}
 
 
-def _tensors(values: Sequence[Constant], name: str) -> dict[str, Constant]:
+def _tensors(values: Sequence[Constant], name: str) -> Operands:
     if not values or not all(isinstance(x, Tensor) for x in values):
         raise Refused(f"{name} that are no tensors")
     return {f"{name}.{i}": x for i, x in enumerate(values)}
@@ -228,7 +220,7 @@ def _tensors(values: Sequence[Constant], name: str) -> dict[str, Constant]:
 def layer_norm(arguments: Arguments) -> Lowered:
     x = operand(arguments, "input")
     unless(arguments, "normalized_shape", x.shape[-1:], x.shape[-1])
-    found: dict[str, Constant] = {"input": x, "weight": operand(arguments, "weight")}
+    found: Operands = {"input": x, "weight": operand(arguments, "weight")}
     if arguments.get("bias") is not None:
         found["bias"] = operand(arguments, "bias")
     return "layernorm", {**found, "eps": real(arguments, "eps", 1e-5)}
@@ -239,7 +231,7 @@ def norm(arguments: Arguments) -> Lowered:
     unless(arguments, "dtype", None)
     unless(arguments, "out", None)
     x, dim = operand(arguments, "input"), arguments.get("dim")
-    found: dict[str, Constant] = {"input": x}
+    found: Operands = {"input": x}
     if dim is not None:
         found["dim"] = wholes(dim, "dim")
         found["keepdim"] = arguments.get("keepdim", False)
@@ -252,7 +244,7 @@ def attention(arguments: Arguments) -> Lowered:
     unless(arguments, "enable_gqa", False)
     unless(arguments, "is_causal", True, False)
     names = ("query", "key", "value")
-    tensors: dict[str, Constant] = {name: operand(arguments, name) for name in names}
+    tensors: Operands = {name: operand(arguments, name) for name in names}
     size = operand(arguments, "query").shape[-1]
     scale = real(arguments, "scale", 1 / math.sqrt(size) if size else 1)
     causal = arguments.get("is_causal", False)
@@ -326,7 +318,7 @@ def stack(arguments: Arguments) -> Lowered:
     return "stack", {**_listed(arguments), "dim": whole(arguments, "dim", 0)}
 
 
-def _listed(arguments: Arguments) -> dict[str, Constant]:
+def _listed(arguments: Arguments) -> Operands:
     unless(arguments, "out", None)
     values = arguments.get("*tensors", arguments.get("tensors"))
     return _tensors(values if isinstance(values, tuple) else (values,), "tensors")

@@ -19,7 +19,15 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import einops
-from shardproof.frontends.nnscaler.calls import Function, Parameter, Refused, shown
+from shardproof.frontends.nnscaler.calls import (
+    Composed,
+    Drawn,
+    Function,
+    Parameter,
+    Refused,
+    Step,
+    shown,
+)
 from shardproof.frontends.nnscaler.cells import ForwardOp
 from shardproof.frontends.nnscaler.functions import BY_NAME, FUNCTIONS
 from shardproof.frontends.nnscaler.records import Constant, Tensor
@@ -28,12 +36,18 @@ from shardproof.frontends.untrusted.inert import DType
 
 class Declared(NamedTuple):
     """An operator as we declare it: its tensors in order, its attributes.  ``word``: the signature
-    that was taken for it by its name alone ("" if none was)."""
+    that was taken for it by its name alone ("" if none was); ``drawn``: what it draws, its last
+    operands; ``steps``: the operators that it is, where it is several and ``name`` the function's;
+    ``assumed``: a sentence about its operands.
+    """
 
     name: str
     tensors: list[Tensor]
     attrs: dict[str, Attr]
     word: str = ""
+    drawn: tuple[Drawn, ...] = ()
+    steps: tuple[Step, ...] = ()
+    assumed: str = ""
 
 
 def exact(value: Constant) -> Attr:
@@ -64,26 +78,32 @@ def declared(op: ForwardOp) -> Declared:
         return Declared(signature, tensors, {})
     try:
         if function is not None:
-            name, operands, attrs = _bound(function, op)
+            made = _bound(function, op)
         else:
             lowered, values = einops.lower(last, op.inputs, op.kwargs)
-            name, operands, attrs = _written(lowered, list(values.items()), [])
+            made = _written(lowered, list(values.items()), [])
     except Refused as refused:
         return Declared(f"{last} with {refused}", tensors, {})
-    return Declared(name, operands, attrs, word)
+    return made._replace(word=word)
 
 
 def _is_library(signature: str) -> bool:
     return signature.partition(".")[0] in ("torch", "nnscaler", "einops", "builtins", "_operator")
 
 
-def _bound(function: Function, op: ForwardOp) -> tuple[str, list[Tensor], dict[str, Attr]]:
+def _bound(function: Function, op: ForwardOp) -> Declared:
     """The operands and attributes of a call, by the parameters of the function."""
     values, extra = _arguments(function, op)
     name = function.operator
     if function.rewrite is not None:
-        name, values = function.rewrite(values)
-        found = [(key, value) for key, value in values.items()]
+        made = function.rewrite(values)
+        if isinstance(made, Composed):
+            tensors = [x for x in made.operands if isinstance(x, Tensor)] + extra
+            drawn = tuple(x for x in made.operands if isinstance(x, Drawn))
+            name = op.signature.rsplit(".", 1)[-1]
+            return Declared(name, tensors, {}, "", drawn, made.steps, made.assumed)
+        name, rewritten = made
+        found = list(rewritten.items())
     else:
         known = [(p, values[p.name]) for p in function.parameters if p.name in values]
         found = [(p.attribute, v) for p, v in known if not _says_nothing(p, v)]
@@ -91,11 +111,12 @@ def _bound(function: Function, op: ForwardOp) -> tuple[str, list[Tensor], dict[s
 
 
 def _written(
-    name: str, found: Sequence[tuple[str, Constant]], extra: list[Tensor]
-) -> tuple[str, list[Tensor], dict[str, Attr]]:
+    name: str, found: Sequence[tuple[str, Constant | Drawn]], extra: list[Tensor]
+) -> Declared:
     tensors = [v for _, v in found if isinstance(v, Tensor)] + extra
-    attrs = {key: _attribute(key, v) for key, v in found if not isinstance(v, Tensor)}
-    return name, tensors, attrs
+    drawn = tuple(v for _, v in found if isinstance(v, Drawn))
+    attrs = {key: _attribute(key, v) for key, v in found if not isinstance(v, (Tensor, Drawn))}
+    return Declared(name, tensors, attrs, "", drawn)
 
 
 def _arguments(function: Function, op: ForwardOp) -> tuple[dict[str, Constant], list[Tensor]]:
@@ -174,7 +195,10 @@ def differentiable(operands: Sequence[Constant]) -> list[int]:
     return [i for i, x in enumerate(tensors) if x.grad() is not None]
 
 
-def taken(signature: str, name: str) -> Assumption:
+def taken(signature: str, found: Declared) -> Assumption:
     """What a verdict assumes of a function that is known by its name."""
-    text = f"{signature} computes the declared operator {name}: it is known by its name alone"
+    name, kind = found.name, "declared operator"
+    if found.steps:
+        kind = "function of nnScaler's examples"
+    text = f"{signature} computes the {kind} {name}: it is known by its name alone"
     return Assumption("user's word", signature, "", text)

@@ -11,8 +11,10 @@ and the device around it.
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from shardproof.frontends.errors import UnreadablePlan
@@ -44,15 +46,15 @@ class FullTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
-    """One tensor of one device, as its record claims it to be.
+class Part:
+    """What a record says of a tensor but for its id and its gradient: one object for all tensors of
+    a plan of which the same is said.
 
     ``box``: per dimension of ``full`` the (start, end) it covers; ``addend``: (i, n) for the i-th
     of n addends of a partial sum, (0, 1) for a full value.  ``is_attr``: a parameter, a buffer or
     (with ``is_grad``) a parameter's gradient.
     """
 
-    id: int
     name: str
     shape: tuple[int, ...]
     dtype: str
@@ -61,7 +63,47 @@ class Tensor:
     box: Box
     addend: tuple[int, int]
     full: FullTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of one device, as its record claims it to be: a `Part` under an id."""
+
+    id: int
+    part: Part
     _grad: Record | None = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.part.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.part.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.part.dtype
+
+    @property
+    def is_attr(self) -> bool:
+        return self.part.is_attr
+
+    @property
+    def is_grad(self) -> bool:
+        return self.part.is_grad
+
+    @property
+    def box(self) -> Box:
+        return self.part.box
+
+    @property
+    def addend(self) -> tuple[int, int]:
+        return self.part.addend
+
+    @property
+    def full(self) -> FullTensor:
+        return self.part.full
 
     def grad(self) -> Tensor | None:
         """The gradient tensor that belongs to this one, if it has one."""
@@ -177,14 +219,23 @@ def _named(record: Any, kind: str) -> str:
     return f"{kind} {ident}" if type(ident) is int and 0 <= ident <= MAX_ID else kind
 
 
+#: The parts of one full tensor, by what their records say.
+Parts = dict[tuple[object, ...], Part]
+
+
 def full_tensor(value: object) -> FullTensor:
     """The view of an IRFullTensor."""
+    return _with_parts(value)[0]
+
+
+def _with_parts(value: object) -> tuple[FullTensor, Parts]:
+    """The view of an IRFullTensor, with the parts of it that were met."""
     record = expect(value, "IRFullTensor")
     known = seen(record)
     if known is not None:
         return known  # type: ignore[no-any-return]
     try:
-        record.view = FullTensor(
+        full = FullTensor(
             id=whole(record._id, "a tensor id"),
             name=text(record.name, "a tensor's name"),
             shape=_shape(record._shape),
@@ -198,7 +249,17 @@ def full_tensor(value: object) -> FullTensor:
         raise missing(record, error).within(_named(record, "full tensor")) from None
     except UnreadablePlan as error:
         raise error.within(_named(record, "full tensor")) from None
+    record.view = (full, {})
     return record.view  # type: ignore[no-any-return]
+
+
+def content(value: object) -> bytes | None:
+    """Plain data as bytes that are equal for equal data of equal types (True is not 1); None for
+    what is no plain data."""
+    try:
+        return marshal.dumps(value, 2)  # type: ignore[arg-type]
+    except ValueError:
+        return None
 
 
 def _indices(value: object) -> Box:
@@ -211,14 +272,25 @@ def _indices(value: object) -> Box:
         indices = record._indices
     except AttributeError as error:
         raise missing(record, error) from None
+    known = content(indices)
+    record.view = _ranges(indices) if known is None else _known_ranges(known)
+    return record.view  # type: ignore[no-any-return]
+
+
+def _ranges(indices: object) -> Box:
     ranges = []
     for item in listed(indices, "index ranges"):
         start, end = pair(item, "an index range")
         if start > end:
             raise UnreadablePlan(f"expected an index range, found {start} to {end}")
         ranges.append((start, end))
-    record.view = tuple(ranges)
-    return record.view  # type: ignore[no-any-return]
+    return tuple(ranges)
+
+
+@lru_cache(maxsize=1 << 14)
+def _known_ranges(data: bytes) -> Box:
+    """Index ranges by their `content`: few of a plan's are different."""
+    return _ranges(marshal.loads(data))
 
 
 def pair(value: object, what: str) -> tuple[int, int]:
@@ -229,8 +301,8 @@ def pair(value: object, what: str) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _box(value: object, full: FullTensor) -> Box:
-    box = _indices(value)
+def _within(box: Box, full: FullTensor) -> Box:
+    """Index ranges that lie within their full tensor."""
     if len(box) != len(full.shape):
         raise UnreadablePlan(
             f"expected index ranges for {len(full.shape)} dimensions of full tensor {full.id}, "
@@ -262,30 +334,46 @@ def _addend(value: object) -> tuple[int, int]:
 
 def tensor(value: object) -> Tensor:
     """The view of an IRSubTensor."""
+    known = getattr(value, "view", None)
+    if type(known) is Tensor:
+        return known
     record = expect(value, "IRSubTensor")
-    known = seen(record)
-    if known is not None:
-        return known  # type: ignore[no-any-return]
     try:
-        full = full_tensor(record._full_tensor)
         grad = record._grad
-        record.view = Tensor(
-            id=whole(record._id, "a tensor id"),
-            name=text(record.name, "a tensor's name"),
-            shape=_shape(record._shape),
-            dtype=_dtype(record._dtype),
-            is_attr=flag(record._is_attr, "_is_attr"),
-            is_grad=flag(record._is_grad, "_is_grad"),
-            box=_box(record._indmap, full),
-            addend=_addend(record._valmap),
-            full=full,
-            _grad=None if grad is None else expect(grad, "IRSubTensor"),
+        made = Tensor(
+            whole(record._id, "a tensor id"),
+            _part(record),
+            None if grad is None else expect(grad, "IRSubTensor"),
         )
     except AttributeError as error:
         raise missing(record, error).within(_named(record, "tensor")) from None
     except UnreadablePlan as error:
         raise error.within(_named(record, "tensor")) from None
-    return record.view  # type: ignore[no-any-return]
+    record.view = made
+    return made
+
+
+def _part(record: Any) -> Part:
+    """What the record of a tensor says; looked at once for all records that say the same."""
+    full, parts = _with_parts(record._full_tensor)
+    box, addend = _indices(record._indmap), _addend(record._valmap)
+    said = (record.name, record._shape, record._is_attr, record._is_grad)
+    key = (content(said), record._dtype, box, addend)
+    found = parts.get(key) if key[0] is not None else None
+    if found is None:
+        name, shape, is_attr, is_grad = said
+        found = Part(
+            name=text(name, "a tensor's name"),
+            shape=_shape(shape),
+            dtype=_dtype(record._dtype),
+            is_attr=flag(is_attr, "_is_attr"),
+            is_grad=flag(is_grad, "_is_grad"),
+            box=_within(box, full),
+            addend=addend,
+            full=full,
+        )
+        parts[key] = found
+    return found
 
 
 def tensors(value: object) -> tuple[Tensor, ...]:

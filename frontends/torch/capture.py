@@ -21,14 +21,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.device_mesh as device_mesh
+from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.system import portable
 from shardproof.frontends.torch import standins, trace
 from shardproof.frontends.torch.job import Job
-from shardproof.frontends.torch.record import Recorder, _machinery, watch_handles
+from shardproof.frontends.torch.record import (
+    Recorder,
+    _machinery,
+)
 from shardproof.frontends.torch.stated import TensorSpec
+from shardproof.frontends.torch.watched import Watched
 
 Step = Callable[[Job], Any]
 
@@ -166,6 +172,7 @@ def record(
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     recorder = Recorder(rank, world_size, fake)
     watch_handles(recorder)
+    watch_ranks(recorder)
     _refuse_compile()
     standins.install(lambda text: recorder.notes.setdefault(text))
     torch.nn.modules.module.register_module_forward_pre_hook(recorder.entered)
@@ -176,6 +183,51 @@ def record(
     if not job.ended:
         raise InvalidInput("the step returns without job.end")
     return recorder.finish()
+
+
+def watch_handles(recorder: Recorder) -> None:
+    """Make waits for asynchronous operations visible, in this process, for good."""
+
+    def issuing(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            if isinstance(result, Work):
+                recorder.handle(result)
+            return result
+
+        return call
+
+    for name, method in list(vars(ProcessGroup).items()):
+        if not name.startswith("__") and callable(method) and "Work" in (method.__doc__ or ""):
+            setattr(ProcessGroup, name, issuing(method))
+    for owner in (Work, FakeWork):
+        if "wait" in owner.__dict__:
+            original = owner.__dict__["wait"]
+
+            def wait(work: Any, *args: Any, _wait: Any = original, **kwargs: Any) -> Any:
+                recorder.waited(work)
+                return _wait(work, *args, **kwargs)
+
+            owner.wait = wait  # type: ignore[method-assign,assignment]
+
+
+def watch_ranks(recorder: Recorder) -> None:
+    """Make what ranks are compared with visible, in this process, for good."""
+    known: dict[tuple[int, ...], Watched] = {}
+    number = dist.get_rank
+
+    def get_rank(group: Any = None) -> Any:
+        own = number(group)
+        ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+        if own < 0 or ranks[own] != recorder.rank:
+            return own
+        if ranks not in known:
+            values = {rank: place for place, rank in enumerate(ranks)}
+            known[ranks] = Watched.of(own, values, recorder.splits)
+        return known[ranks]
+
+    dist.get_rank = get_rank
+    device_mesh.get_rank = get_rank  # type: ignore[attr-defined]
 
 
 def _join(rank: int, world_size: int) -> None:

@@ -13,6 +13,7 @@ from shardproof.frontends.torch.boxes import described, local, whole
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.stated import Piece, Same, Statement, TensorSpec
 from shardproof.frontends.torch.trace import BATCH, END, FULL, PARAMETER, START, Box
+from shardproof.frontends.torch.watched import Watched
 
 #: Marks of what is compared.
 LOSS, GRADIENT, OUTPUT = "job.loss", "job.gradient", "job.output"
@@ -74,7 +75,9 @@ class Job:
         batch: Mapping[str, TensorSpec],
         full: Mapping[str, TensorSpec],
     ) -> None:
-        self.rank, self.world_size = recorder.rank, recorder.world_size
+        self.world_size = recorder.world_size
+        everybody = {rank: rank for rank in range(self.world_size)}
+        self.rank: int = Watched.of(recorder.rank, everybody, recorder.splits)
         self.batch = Inputs(recorder, BATCH, batch)
         self.full = Inputs(recorder, FULL, full)
         self._recorder = recorder

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan.ir import Addend, Expectation, Plan
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program
 from shardproof.frontends.builder.shapes import Inference
+from shardproof.frontends.torch.families import Families, Held, families, shown
 from shardproof.frontends.torch.functional import functional
 from shardproof.frontends.torch.lower import Result, Side, lower
 from shardproof.frontends.torch.memory import Functional
+from shardproof.frontends.torch.mesh import Spread
 from shardproof.frontends.torch.trace import Box, Trace
 
 LOSS, GRADIENT, OUTPUT = "loss", "gradient", "output"
@@ -45,78 +47,160 @@ class Combination(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Both sides, lowered: what `plan` makes a plan of."""
+    """Both sides, lowered: what `plan` makes a plan of.
+
+    ``ranks``, ``steps``: of the ranks that were captured, in order; ``families``: of all ranks of
+    the world.
+    """
 
     single: Side
     single_step: Functional
     ranks: tuple[Side, ...]
     steps: tuple[Functional, ...]
+    families: Families
 
 
-def sides(single: Trace, parallel: Sequence[Trace]) -> Sides:
-    """Lower the traces of both sides, every rank in isolation; raises `InvalidInput`."""
-    inference = Inference()
-    steps = []
+#: Steps that were lowered already, by rank; the single side's is `ALONE`.
+Known = dict[int, tuple[Functional, Side]]
+ALONE = -1
+
+
+def sides(
+    single: Trace,
+    parallel: Sequence[Trace],
+    known: Known | None = None,
+    *,
+    together: bool = True,
+) -> Sides:
+    """Lower the traces of both sides, every rank in isolation, and find the families of ranks that
+    run one program (without ``together``, every rank is one by itself); raises `InvalidInput`.
+
+    ``known`` has what was lowered before of the same traces, and gets what is lowered now.
+    """
     if single.world_size != 1:
         raise InvalidInput(f"the single side has a world size of {single.world_size}, expected 1")
+    known = {} if known is None else known
+    inference = Inference()
+    if ALONE not in known:
+        known[ALONE] = _lowered(single, inference, None, "single side")
+    step, alone = known[ALONE]
+    own = _ranks(parallel, known, inference, frozenset(alone.contents))
+    found = _families(parallel, own, together)
+    ranks = tuple(side for _, side in own.values())
+    return Sides(alone, step, ranks, tuple(s for s, _ in own.values()), found)
+
+
+def uncaptured(single: Trace | None, parallel: Sequence[Trace], known: Known) -> Sequence[int]:
+    """Ranks that have to be captured beside ``parallel``; none, where that cannot be told.  Without
+    the single side, every table of constants is taken for one that it has too."""
+    try:
+        if single is not None:
+            return sides(single, parallel, known).families.missing
+        own = _ranks(parallel, known, Inference(), None)
+        return _families(parallel, own, together=True).missing
+    except InvalidInput:
+        return ()
+
+
+def _ranks(
+    parallel: Sequence[Trace], known: Known, inference: Inference, tables: frozenset[str] | None
+) -> Known:
+    """The lowered steps of ranks, in order."""
     numbers = [t.rank for t in parallel]
     worlds = {t.world_size for t in parallel}
-    if len(worlds) != 1 or sorted(numbers) != list(range(max(worlds))):
+    if len(worlds) != 1 or len(set(numbers)) < len(numbers):
         raise InvalidInput(f"traces of ranks {numbers} of worlds of {sorted(worlds)} ranks")
-    for trace in (single, *sorted(parallel, key=lambda t: t.rank)):
-        try:
-            steps.append(functional(trace))
-        except InvalidInput as error:
-            where = "single side" if trace is single else f"rank {trace.rank}"
-            raise error.within(where) from error
-    alone = lower(steps[0], inference)
-    tables = frozenset(alone.contents)
-    ranks = tuple(lower(step, inference, tables) for step in steps[1:])
-    return Sides(alone, steps[0], ranks, tuple(steps[1:]))
+    for trace in parallel:
+        if trace.rank not in known:
+            known[trace.rank] = _lowered(trace, inference, tables, f"rank {trace.rank}")
+    return {rank: known[rank] for rank in sorted(numbers)}
+
+
+def _families(parallel: Sequence[Trace], own: Known, together: bool) -> Families:
+    names = {group: name for trace in parallel for name, group in trace.groups}
+    steps = {rank: side for rank, (_, side) in own.items()}
+    return families(steps, parallel[0].world_size, names, together=together)
+
+
+def _lowered(
+    trace: Trace, inference: Inference, tables: frozenset[str] | None, where: str
+) -> tuple[Functional, Side]:
+    try:
+        step = functional(trace)
+    except InvalidInput as error:
+        raise error.within(where) from error
+    return step, lower(step, inference, tables)
 
 
 def plan(found: Sides, name: str = "torch", combination: Combination | None = None) -> Plan:
     """The plan, with losses combined in one way; with None, there is a row for every way there is
     (to find out which holds: such a plan is no question for a verdict)."""
     builder = _Rows(found)
-    losses = (
-        list(builder.losses(combination))
-        if combination is not None
-        else [
-            row
-            for number, way in enumerate(combinations(found))
-            for row in builder.losses(way, f"{CANDIDATE} {number}")
-        ]
-    )
-    rows = (*losses, *builder.tensors())
+    if combination is None:
+        ways = enumerate(combinations(found))
+        losses = [row for n, way in ways for row in builder.losses(way, f"{CANDIDATE} {n}")]
+        rows: tuple[Expectation, ...] = (*losses, *builder.tensors())
+    else:
+        rows = (*builder.losses(combination), *builder.tensors())
     if not rows:
         raise InvalidInput("the single side has no loss, no gradient and no output to compare")
     return Plan(
         name,
         found.single.program,
-        tuple(side.program for side in found.ranks),
+        tuple(family.program for family in found.families.families),
         microbatches=1,
+        assumed=tuple(assumed(found)),
         notes=(*notes(found), *(() if combination is None else (combination.text(),))),
         expectations=rows,
     )
+
+
+def probe(found: Sides) -> Plan:
+    """The plan in which every way to combine losses is a row.  Where all ranks run one program,
+    nothing else is in it: what no loss depends on, nobody waits for."""
+    whole = plan(found)
+    if len(whole.programs) > 1:
+        return whole
+    rows = tuple(r for r in whole.expectations if r.kind.startswith(CANDIDATE))
+    if not rows:
+        return whole
+    single = {a.value for row in rows for a in row.single}
+    held = {a.value for row in rows for a in row.held}
+    return replace(
+        whole,
+        single=_only(whole.single, single),
+        programs=tuple(_only(program, held) for program in whole.programs),
+        expectations=rows,
+    )
+
+
+def _only(program: Program, results: set[int]) -> Program:
+    """The program without what some results do not depend on."""
+    (body,) = program.bodies
+    needed = set(results)
+    kept = []
+    for op in reversed(body.ops):
+        if not needed.isdisjoint(op.outputs):
+            kept.append(op)
+            needed.update(op.inputs)
+    own = tuple(value for value in body.results if value in results)
+    return replace(program, bodies=(replace(body, ops=tuple(kept[::-1]), results=own),))
 
 
 class _Rows:
     """The rows of the table."""
 
     def __init__(self, found: Sides) -> None:
-        self.found = found
+        self.families = found.families
         self.single = found.single.results
+        self.held: dict[tuple[str, str], list[tuple[int, Held]]] = {}
+        for number, family in enumerate(found.families.families):
+            for held in family.results:
+                self.held.setdefault(held.result.compared.row, []).append((number, held))
+        self.bases = {f.program.base: n for n, f in enumerate(found.families.families)}
 
     def of(self, kind: str) -> list[Result]:
         return [r for r in self.single if r.compared.kind == kind]
-
-    def held(self, row: tuple[str, str]) -> Iterator[tuple[int, Result]]:
-        """What ranks have for a tensor of the single side."""
-        for rank, side in enumerate(self.found.ranks):
-            for result in side.results:
-                if result.compared.row == row:
-                    yield rank, result
 
     # -- losses -----------------------------------------------------------------------------
 
@@ -125,19 +209,34 @@ class _Rows:
         if not own:
             return
         single = tuple(Addend(0, 0, r.value) for r in own)
-        terms = [(rank, r) for rank, r in self.held((LOSS, LOSS))]
-        if not terms or any(r.value < 0 for _, r in terms):
+        terms = self.held.get((LOSS, LOSS), [])
+        if not terms or any(held.result.value < 0 for _, held in terms):
             yield Expectation(LOSS, LOSS, single, ())
             return
-        for group in way.groups:
-            held = [(n, r) for n, r in terms if n in group]
+        for group in self.groups(way):
+            programs = [self.bases[rank] for rank in group.ranks]
+            held = [(n, h) for n, h in terms if n in programs]
             weight = Fraction(1, len(held)) if way.how == "mean" else Fraction(1)
-            addends = tuple(self.addend(n, r, weight) for n, r in held)
+            over = tuple((axis, way.how) for axis in group.axes)
+            addends = tuple(self.addend(n, h, weight, over) for n, h in held)
             yield Expectation(kind, LOSS, single, addends)
 
+    def groups(self, way: Combination) -> list[Spread]:
+        """The groups of ranks whose losses combine, as programs name them; none, if some cannot be
+        named so."""
+        found = [self.families.spread(group, group[0]) for group in way.groups]
+        if any(one is None for one in found):
+            return []
+        return list(dict.fromkeys(one for one in found if one is not None))
+
     @staticmethod
-    def addend(rank: int, result: Result, weight: Fraction = Fraction(1)) -> Addend:
-        return Addend(rank, 0, result.value, weight)
+    def addend(
+        program: int,
+        held: Held,
+        weight: Fraction = Fraction(1),
+        over: tuple[tuple[str, str], ...] = (),
+    ) -> Addend:
+        return Addend(program, 0, held.result.value, weight, over)
 
     # -- tensors ----------------------------------------------------------------------------
 
@@ -150,34 +249,62 @@ class _Rows:
             if result.value >= 0:
                 yield from self.rows(row, result)
                 continue
-            for rank, other in self.held(row):
-                if other.value >= 0:
+            for number, other in self.held.get(row, []):
+                if other.result.value >= 0:
                     raise InvalidInput(
-                        f"rank {rank} has a {row[0]} of {row[1]}, the single side has none "
-                        "(.grad is None)"
+                        f"{self.families.families[number].program.name} has a {row[0]} of "
+                        f"{row[1]}, the single side has none (.grad is None)"
                     )
 
     def rows(self, row: tuple[str, str], result: Result) -> Iterator[Expectation]:
-        """One row for every rank that has a part; ranks whose parts add up have one together."""
+        """One row for every program that has a part; those whose parts add up have one
+        together."""
         single = (Addend(0, 0, result.value),)
         kind, name = row
-        found = list(self.held(row))
+        found = self.held.get(row, [])
         if not found:
             yield Expectation(kind, name, single, ())
         done: set[int] = set()
-        for rank, other in found:
-            if rank in done:
+        for number, other in found:
+            if number in done:
                 continue
-            if other.value < 0:
+            if other.result.value < 0:
                 yield Expectation(kind, name, single, ())
                 continue
-            box = other.compared.box
-            group = partial(box)
-            together = [(n, r) for n, r in found if n in group] if group else [(rank, other)]
+            box = other.result.compared.box
+            group = self.partial(number, box)
+            programs = [self.bases[rank] for rank in group.ranks] or [number]
+            over = tuple((axis, "partial") for axis in group.axes)
+            together = [(n, h) for n, h in found if n in programs]
             done.update(n for n, _ in together)
-            held = tuple(self.addend(n, r, factor(box)) for n, r in together if r.value >= 0)
-            offset = () if box is None else tuple(affine(n) for n in box.offset)
-            yield Expectation(kind, name, single, held, offset)
+            held = tuple(
+                self.addend(n, h, factor(box), over) for n, h in together if h.result.value >= 0
+            )
+            yield Expectation(kind, name, single, held, other.offset or ())
+
+    def partial(self, number: int, box: Box | None) -> Spread:
+        """The programs, and the axes, along which local tensors have to be added up."""
+        ranks = partial(box)
+        if not ranks:
+            return Spread((), ())
+        found = self.families.spread(ranks, self.families.families[number].first)
+        if found is None:
+            raise InvalidInput(f"a partial value over ranks {list(ranks)[:16]}, which are no group")
+        return found
+
+
+def assumed(found: Sides) -> Iterator[Assumption]:
+    """What is assumed of ranks that were not captured."""
+    ranks = found.families.assumed
+    if ranks:
+        captured = shown(tuple(step.trace.rank for step in found.steps))
+        yield Assumption(
+            "not captured",
+            f"ranks {shown(ranks)}",
+            "capture",
+            f"ranks {shown(ranks)} do what captured ranks do along the axes of the mesh: they were "
+            f"not captured (captured: {captured})",
+        )
 
 
 def partial(box: Box | None) -> tuple[int, ...]:
@@ -240,16 +367,12 @@ def notes(found: Sides) -> tuple[str, ...]:
 def combinations(found: Sides) -> list[Combination]:
     """Every way in which losses may combine, simple ones first: every rank by itself, then ranks
     at equal distances, as the axes of a mesh lie."""
-    ranks = [
-        n
-        for n, side in enumerate(found.ranks)
-        if any(r.compared.kind == LOSS for r in side.results)
-    ]
-    terms = max(
-        (sum(r.compared.kind == LOSS for r in side.results) for side in found.ranks), default=0
-    )
+    builder = _Rows(found)
+    own = builder.held.get((LOSS, LOSS), [])
+    terms = Counter(number for number, _ in own)
+    ranks = sorted(r for n in terms for r in found.families.families[n].ranks)
     count = len(ranks)
-    result = []
+    result: dict[tuple[str, frozenset[Spread]], Combination] = {}
     for size in (n for n in range(1, count + 1) if count % n == 0):
         for stride in (s for s in range(1, count + 1) if count % (s * size) == 0):
             if size == 1 and stride > 1:
@@ -259,6 +382,10 @@ def combinations(found: Sides) -> list[Combination]:
                 for block in range(0, count, size * stride)
                 for at in range(stride)
             )
-            hows = ("sum",) if size == 1 and terms == 1 else ("mean", "sum")
-            result += [Combination(how, groups) for how in hows]
-    return result
+            hows = ("sum",) if size == 1 and max(terms.values()) == 1 else ("mean", "sum")
+            for how in hows:
+                way = Combination(how, groups)
+                named = frozenset(builder.groups(way))
+                if named:
+                    result.setdefault((how, named), way)
+    return list(result.values())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from types import FrameType
 from typing import Any
@@ -18,9 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import (
-    FakeWork,
     ProcessGroup,
-    Work,
     _resolve_process_group,
 )
 from torch._subclasses.fake_tensor import (
@@ -47,11 +45,15 @@ from shardproof.frontends.torch.trace import (
     Trace,
     tensors_of,
 )
+from shardproof.frontends.torch.watched import Splits, Watched
 
 #: Tensors of more elements have no shadow, and are no constants.
 MOST_SHADOW = 1 << 16
+#: Elements of what is computed of smaller ones (rotary tables of all positions): nothing else that
+#: is as large has a shadow.
+MOST_COMPUTED = 1 << 21
 #: Elements of a tensor whose values are kept as constants, and their types.
-MOST_CONSTANT = 1 << 14
+MOST_CONSTANT = MOST_COMPUTED
 _KEPT = (torch.float64, torch.float32, torch.int64, torch.int32, torch.bool)
 #: Events of one rank.
 MOST_EVENTS = 2_000_000
@@ -122,6 +124,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._contents: dict[bytes, int] = {}
         self.names: dict[int, str] = {}
         self.stack: list[str] = []
+        self.groups: dict[tuple[int, ...], str] = {}
+        self.splits = Splits(lambda path: not _machinery(path))
 
     # -- tensors ----------------------------------------------------------------------------
 
@@ -179,6 +183,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 continue
             if not 1 < x.numel() <= MOST_CONSTANT or x.dtype not in _KEPT:
                 continue
+            if self.tensor(x).number in self._values:
+                continue  # Nothing has written it since.
             with _disable_current_modes(), torch.no_grad():
                 real = self._shadow(x).contiguous()
                 first = real.flatten()[0]
@@ -193,6 +199,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """An argument as plain data."""
         if isinstance(x, torch.Tensor):
             return self.tensor(x)
+        if isinstance(x, Watched):
+            return int(x)
         if x is None or isinstance(x, (bool, int, float, str)):
             return x
         if isinstance(x, (list, tuple)):
@@ -202,13 +210,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(x, torch.ScriptObject):
             return self._object(x)
         if isinstance(x, ProcessGroup):
-            return Ranks(tuple(dist.get_process_group_ranks(x)))
+            return self._group(x)
         return Named(type(x).__name__, str(x)[:200])
 
     def _object(self, x: Any) -> Arg:
         kind = str(x._type()).rsplit(".", 1)[-1]
         if kind == "ProcessGroup":
-            return Ranks(tuple(dist.get_process_group_ranks(ProcessGroup.unbox(x))))
+            return self._group(ProcessGroup.unbox(x))
         if kind == "ReduceOp":
             return Named("reduce", REDUCTIONS[int(x.op())])
         return Named(kind, "")
@@ -220,8 +228,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for i, argument in enumerate(func._schema.arguments[: len(args)]):
                 if argument.name == "group_name" and isinstance(args[i], str):
                     group = _resolve_process_group(args[i])
-                    found[i] = Ranks(tuple(dist.get_process_group_ranks(group)))
+                    found[i] = self._group(group)
         return found
+
+    def _group(self, group: ProcessGroup) -> Ranks:
+        """A process group, whose name is kept if a mesh gave it one."""
+        ranks = tuple(dist.get_process_group_ranks(group))
+        if group.group_desc.startswith("mesh_"):
+            self.groups.setdefault(ranks, group.group_desc.removeprefix("mesh_"))
+        return Ranks(ranks)
 
     # -- events -----------------------------------------------------------------------------
 
@@ -301,7 +316,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._meet(args, tuple(kwargs.values()))
             self._forget(func, args, results)
             return None
-        if sum(x.numel() for x in results) > MOST_SHADOW or any(x.is_meta for x in results):
+        given = any(True for _ in _tensors((args, tuple(kwargs.values()))))
+        most = MOST_COMPUTED if given else MOST_SHADOW
+        if sum(x.numel() for x in results) > most or any(x.is_meta for x in results):
+            self._meet(args, tuple(kwargs.values()))
             self._forget(func, args, results)
             return None
         if func is torch.ops.aten.empty.memory_format:
@@ -449,6 +467,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tuple(self._modules),
             self.constants,
             tuple(self.notes),
+            tuple((name, ranks) for ranks, name in self.groups.items()),
+            tuple(self.splits.found),
         )
 
 
@@ -467,29 +487,3 @@ def _flat(x: Any) -> Iterable[Any]:
             yield from _flat(item)
     else:
         yield x
-
-
-def watch_handles(recorder: Recorder) -> None:
-    """Make waits for asynchronous operations visible, in this process, for good."""
-
-    def issuing(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = method(*args, **kwargs)
-            if isinstance(result, Work):
-                recorder.handle(result)
-            return result
-
-        return call
-
-    for name, method in list(vars(ProcessGroup).items()):
-        if not name.startswith("__") and callable(method) and "Work" in (method.__doc__ or ""):
-            setattr(ProcessGroup, name, issuing(method))
-    for owner in (Work, FakeWork):
-        if "wait" in owner.__dict__:
-            original = owner.__dict__["wait"]
-
-            def wait(work: Any, *args: Any, _wait: Any = original, **kwargs: Any) -> Any:
-                recorder.waited(work)
-                return _wait(work, *args, **kwargs)
-
-            owner.wait = wait  # type: ignore[method-assign,assignment]

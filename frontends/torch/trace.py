@@ -103,6 +103,8 @@ class Trace(msgspec.Struct, frozen=True):
 
     ``constants``: values of tensors that depend on no input, as bytes of their element type, by the
     number that an event `CONSTANT` names.  ``notes``: what the recorder had to assume.
+    ``groups``: process groups that the program gave a name; ``splits``: ranks that it tells from
+    the others, by comparing the number of a rank.
     """
 
     rank: int
@@ -113,6 +115,8 @@ class Trace(msgspec.Struct, frozen=True):
     modules: tuple[str, ...]
     constants: dict[int, bytes] = {}
     notes: tuple[str, ...] = ()
+    groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    splits: tuple[tuple[int, ...], ...] = ()
 
 
 def tensors_of(*args: Arg) -> Iterator[int]:
@@ -150,6 +154,9 @@ def check(trace: Trace) -> None:
     """Every number that names something names it; raises `InvalidInput` otherwise."""
     if not 0 <= trace.rank < trace.world_size:
         raise InvalidInput(f"rank {trace.rank} of {trace.world_size}")
+    told = (*trace.splits, *(ranks for _, ranks in trace.groups))
+    if any(not 0 <= rank < trace.world_size for ranks in told for rank in ranks):
+        raise InvalidInput(f"a group of ranks that are none of {trace.world_size}")
     for number, held in enumerate(trace.tensors):
         fits = (
             len(held.shape) == len(held.strides) <= MOST_DIMENSIONS

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, combinations, product
+from math import gcd
 from typing import NamedTuple, TypeAlias
 
+from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.lineage.expressions import Einsum
 from shardproof.engine.lineage.floating import floating, within
 from shardproof.engine.lineage.layout import Misaligned
@@ -42,10 +44,36 @@ def ways(
     """Other ways to read views together; ``sums``: positions may be summed over.  ``letters``: for
     new labels; ``sides``: what a view is, as part of a sum."""
     yield from _ways(terms, mesh, letters, sums=sums)
+    apart = [_in_blocks(t) for t in terms]
+    if apart != list(terms):
+        yield from _ways(apart, mesh, letters, sums=sums)
     parts = [sides(t) or t for t in terms] if sums else list(terms)
     if parts != list(terms):
         yield Way(tuple(parts), ("",) * len(parts), "")
         yield from _ways(parts, mesh, letters, sums=sums)
+
+
+def _in_blocks(term: Term) -> Term:
+    """The same view, of which every interval that lies in one of many equal blocks is that of a
+    position, of the block, and an interval within: features of one head are a head and features."""
+    dims: list[tuple[Atom, ...]] = []
+    fixed = list(term.layout.fixed)
+    for dim in term.layout.dims:
+        own = []
+        for atom in dim:
+            block = gcd(*(n for _, n in atom.start.terms)) if atom.start.terms else atom.size
+            inside = Affine(atom.start.const % block) if block else atom.start
+            fits = block < atom.extent and inside.const + atom.size <= block
+            if atom.axis == BROADCAST or atom.size == 1 or not fits or atom.extent % block:
+                own.append(atom)
+                continue
+            own.append(atom._replace(extent=block, start=inside))
+            place = (atom.start - inside) // block
+            fixed.append(Atom(atom.axis, atom.stride * block, atom.extent // block, place, 1))
+        dims.append(tuple(own))
+    if len(fixed) == len(term.layout.fixed):
+        return term
+    return term._replace(layout=Layout(tuple(dims), tuple(fixed)))
 
 
 def _ways(

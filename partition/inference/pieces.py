@@ -27,6 +27,8 @@ from shardproof.engine.lineage.places import (
 )
 
 Shape = tuple[int, ...]
+#: (start, stop) along every dimension.
+Region = tuple[tuple[int, int], ...]
 
 
 class _Spread(NamedTuple):
@@ -52,6 +54,11 @@ def _unsplit(term: Term, sizes: Sequence[Shape]) -> Term:
 
 def _clip(term: Term, region: Sequence[tuple[int, int]], shape: Shape) -> Term | None:
     """What a term is in a region: (start, stop) along every dimension."""
+    for place in term.places:
+        start, stop = region[place.dim]
+        apart = place.start >= stop or place.start + place.size <= start
+        if apart and place.extent == shape[place.dim]:
+            return None
     found: Term | None = term
     for dim, (start, stop) in enumerate(region):
         if found is not None and stop - start < shape[dim]:
@@ -149,14 +156,23 @@ def multiplied(
         for dim, a in enumerate(own):
             bounds[a].update(cuts(terms, dim, whole[a]))
     found: list[Term] = []
+    shapes = [tuple(whole[a] for a in own) for own in left]
+    # Regions that differ along a label which an operand does not have are one for it.
+    known: dict[tuple[int, Region], Lineage] = {}
+
+    def inside(number: int, box: Region) -> Lineage:
+        """An operand in a box."""
+        held = known.get((number, box))
+        if held is None:
+            clips = (_clip(t, box, shapes[number]) for t in spread[number])
+            kept = tuple(c for c in clips if c is not None)
+            held = Lineage(tuple(stop - start for start, stop in box), kept)
+            known[number, box] = held
+        return held
+
     for region in _regions([sorted(b) for b in bounds.values()]):
         at = dict(zip(bounds, region, strict=True))
-        here = []
-        for own, terms in zip(left, spread, strict=True):
-            box, shape = [at[a] for a in own], tuple(whole[a] for a in own)
-            lengths = tuple(stop - start for start, stop in box)
-            kept = tuple(c for t in terms if (c := _clip(t, box, shape)) is not None)
-            here.append(Lineage(lengths, kept))
+        here = [inside(n, tuple(at[a] for a in own)) for n, own in enumerate(left)]
         if all(x.terms for x in here):
             each_size = {a: stop - start for a, (start, stop) in at.items()}
             made = make(",".join(left) + "->" + right, here, each_size)

@@ -10,11 +10,11 @@ from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.lineage.expressions import Einsum
-from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.layout import Misaligned, align, constant_atom, merge
 from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, Part, Term
 from shardproof.engine.lineage.nodes import Token
 from shardproof.engine.lineage.places import has_places
+from shardproof.engine.lineage.sums import SOME
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closing import closed
 from shardproof.partition.inference.floats import Way, dropped, ways
@@ -51,7 +51,7 @@ class Products(Sums):
             except Misaligned:
                 xs = tuple(self.piece(x) if has_places(x) else x for x in xs)
         if prod(len(x.terms) for x in xs) > MOST_PRODUCTS:
-            xs = tuple(self.piece(x) if len(x.terms) > 1 else x for x in xs)
+            xs = tuple(Lineage(x.shape, (self._single(x),)) if len(x.terms) > 1 else x for x in xs)
         terms: list[Term] = []
         for chosen in product(*(x.terms for x in xs)):
             try:
@@ -93,10 +93,8 @@ class Products(Sums):
         def others() -> Iterator[Term | None]:
             used = {*"".join(names), *output}
             letters = "".join(a for a in ascii_letters if a not in used)
-            inside = [t._replace(layout=sunk(t.layout)) for t in terms]
-            yield tried(lambda t: self._product(names, output, t, sizes), inside)
             found = ways(terms, self.mesh, letters, sums=True, sides=self.as_part)
-            yield from (tried(another, way) for way in found)
+            return (tried(another, way) for way in found)
 
         def another(way: Way) -> Term:
             spelled = [n + more for n, more in zip(names, way.labels, strict=True)]
@@ -132,11 +130,12 @@ class Products(Sums):
             for position in align([terms[k].layout.dims[i] for k, i in holders]):
                 label = len(extents)
                 owners = [k for k, _ in holders]
-                joined = reads.label(label, position, owners, closed=name in closed)
+                ends = name in closed or (name not in output and _endless(position))
+                joined = reads.label(label, position, owners, closed=ends)
                 if joined.axis == BROADCAST:
                     if name not in output and joined.size != 1:
                         factor *= joined.size
-                        self.counts = True
+                        self.counted.add(joined.size)
                     dim.append(joined)
                     continue
                 extents[label] = joined.extent
@@ -175,7 +174,9 @@ class Products(Sums):
             return Term(factor, only.node, Layout(moved, only.layout.fixed), only.parts)
         read = [Factor(terms[k], tuple(atoms[k])) for k in real]
         if rest := left(self.table, factor, read, dims, outputs, extents, intervals):
-            self.rewrote, self.counts = True, self.counts or rest.factor != factor
+            self.rewrote = True
+            if rest.factor != factor:
+                self.counted.add(SOME)
             return self._product_term(*rest, intervals)
         chosen = [terms[k] for k in real]
         drafts: list[Draft] = [
@@ -245,3 +246,10 @@ class Products(Sums):
         left, output = spec.split("->")
         names = left.split(",")
         return self._product(names, output, terms, {}, over)
+
+
+def _endless(position: Sequence[Atom | None]) -> bool:
+    """Whether aligned atoms are all of axes without an end (classes of a one-hot): a sum over them
+    is one over the block that is read."""
+    atoms = [a for a in position if a is not None and a.axis != BROADCAST]
+    return bool(atoms) and all(a.extent == ABSOLUTE for a in atoms)

@@ -67,6 +67,14 @@ class Repeat(NamedTuple):
     partial: tuple[tuple[str, Term], ...]
 
 
+class _Same(NamedTuple):
+    """What a row repeats and gives; ``inputs``: its own, held since they are known by identity."""
+
+    repeat: Repeat
+    outputs: list[Lineage]
+    inputs: tuple[Lineage | None, ...]
+
+
 class Repeats:
     """Reads the rows of one side; ``rows[n]`` is what row n repeats, where it does."""
 
@@ -80,6 +88,7 @@ class Repeats:
         self._count = 0
         self._facts: dict[int, int] = {}
         self._found: dict[tuple[int, ...], list[Lineage]] = {}
+        self._same: dict[Hashable, _Same] = {}
 
     def read(
         self,
@@ -95,13 +104,7 @@ class Repeats:
         """
         if row.kind in GIVEN:
             return read()
-        views = [None if x is None else self._forms.view(x) for x in inputs]
-        nodes = _distinct(n for v in views if v is not None for n in v.nodes)
-        nodes.setdefault(self._table.one, len(nodes))
-        tokens = _distinct(t for v in views if v is not None for t in v.tokens)
-        if any(isinstance(self._table[n].definition, Causal) for n in nodes):
-            return read()
-        key = (
+        said = (
             row.kind,
             row.name if row.kind == "op" else "",
             row.backward,
@@ -109,10 +112,27 @@ class Repeats:
             len(row.programs),
             self._forms.attributes(row.attrs)[1],
             told,
-            tuple(-1 if v is None else v.form for v in views),
-            tuple(nodes[n] for v in views if v is not None for n in v.nodes),
-            tuple(tokens[t] for v in views if v is not None for t in v.tokens),
-            tuple(self._fact(n) for n in nodes),
+        )
+        # Of one lineage, as of values that many ranks hold alike, nothing need be looked at again.
+        same = (said, tuple(map(id, inputs)))
+        before = self._same.get(same)
+        if before is not None:
+            self.rows[number] = before.repeat
+            return before.outputs
+        views = [None if x is None else self._forms.view(x) for x in inputs]
+        viewed = [n for v in views if v is not None for n in v.nodes]
+        summed = [t for v in views if v is not None for t in v.tokens]
+        nodes = _distinct(viewed)
+        nodes.setdefault(self._table.one, len(nodes))
+        tokens = _distinct(summed)
+        if any(isinstance(self._table[n].definition, Causal) for n in nodes):
+            return read()
+        key = (
+            said,
+            tuple([-1 if v is None else v.form for v in views]),
+            tuple([nodes[n] for n in viewed]),
+            tuple([tokens[t] for t in summed]),
+            tuple([self._fact(n) for n in nodes]),
             _order(list(nodes)),
             _order(list(tokens)),
         )
@@ -126,6 +146,7 @@ class Repeats:
             return self._record(number, key, list(nodes), list(tokens), read)
         self.rows[number] = known
         self._found[given] = found
+        self._same[same] = _Same(known, found, tuple(inputs))
         return found
 
     def _fact(self, number: int) -> int:
@@ -242,6 +263,8 @@ def _below(number: int, numbers: Sequence[int]) -> int:
 
 
 def _order(numbers: Sequence[int]) -> tuple[int, ...]:
+    if len(numbers) < 2:
+        return (0,) * len(numbers)
     return tuple(sorted(range(len(numbers)), key=numbers.__getitem__))
 
 

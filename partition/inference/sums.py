@@ -49,7 +49,8 @@ class Values:
         self._reductions: Reductions | None = None
         self.windows = Windows(table, reference_size is None, self.mesh)
         self.partial: list[tuple[str, Term]] = []
-        self.counts = self.rewrote = False
+        self.counted: set[int] = set()
+        self.rewrote = False
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
@@ -104,7 +105,8 @@ class Values:
         if not x.terms:
             return Lineage(x.shape, (Term(Fraction(0), self.table.one, constant_layout(x.shape)),))
         ranked = tuple(sorted(x.terms, key=repr))
-        self.counts |= any(a.axis == BROADCAST for t in ranked for d in t.layout.dims for a in d)
+        atoms = (a for t in ranked for dim in t.layout.dims for a in dim)
+        self.counted.update(a.size for a in atoms if a.axis == BROADCAST)
         node = self.local_node(Piece(ranked), x.shape, ranked)
         return local_view(node, x.shape)
 

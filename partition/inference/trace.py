@@ -46,15 +46,15 @@ class Trace:
     """``lineages[v]``: of tensor v, None where an operator on its way is not supported;
     ``repeats[r]``: what row r repeats, where it does; ``partial``: functions that are undefined
     somewhere, and what they were taken of; ``guessed``: values were matched by what they multiply
-    out to, or written otherwise by a law; ``counts``: what does not vary along an axis was summed
-    over it."""
+    out to, or written otherwise by a law; ``counted``: over how many positions what does not vary
+    was summed (`engine.lineage.sums.SOME`: some number)."""
 
     lineages: list[Lineage | None]
     repeats: dict[int, Repeat] = field(default_factory=dict)
     partial: list[tuple[str, Term]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     guessed: bool = False
-    counts: bool = False
+    counted: frozenset[int] = frozenset()
 
 
 def reference(program: Program, unrolled: Unrolled) -> Reference:
@@ -106,6 +106,7 @@ class Tracer:
     def run(self, unrolled: Unrolled, tell: Callable[[int], None] = lambda done: None) -> Trace:
         """The lineages of all rows; ``tell`` is told now and then how many are read."""
         trace = Trace([None] * len(unrolled.tensors))
+        empty = any(0 in tensor.shape for tensor in unrolled.tensors)
         for number, row in enumerate(unrolled.rows):
             if number % ROWS_TOLD == 0:
                 tell(number)
@@ -113,7 +114,8 @@ class Tracer:
             if any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True)):
                 continue
             try:
-                self.check_sizes(row, unrolled)
+                if empty:
+                    self.check_sizes(row, unrolled)
                 outputs = self.outputs(number, row, inputs, unrolled)
                 self.check_shapes(row, outputs, unrolled)
             except Unsupported as error:
@@ -132,7 +134,7 @@ class Tracer:
         trace.partial = self.reading.partial
         matcher = self.reading.matcher
         trace.guessed = self.reading.rewrote or (matcher is not None and matcher.matched)
-        trace.counts = self.reading.counts
+        trace.counted = frozenset(self.reading.counted)
         return trace
 
     def outputs(

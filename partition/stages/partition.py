@@ -33,7 +33,7 @@ from shardproof.partition.inference.repeat import Repeat
 from shardproof.partition.inference.trace import ROWS_TOLD, Trace, Tracer, reference
 from shardproof.partition.inference.views import lies_in
 from shardproof.partition.templates.keys import key
-from shardproof.partition.templates.memo import Memo
+from shardproof.partition.templates.memo import Memo, built
 from shardproof.partition.templates.signatures import Signatures
 
 #: Rows that claim nothing beyond their source or an assumption.
@@ -105,10 +105,11 @@ class Partition:
     claim it is; ``reference_size``: nodes below are the single-device program's.
     ``more``: representatives of every piece of an axis beyond the fewest that are enough.
     ``faults``: the plan contradicts itself; ``unsupported``: operators without a meaning here.
-    ``counts``: a side sums what does not vary along an axis: its value tells how many positions the
-    axis has.  ``guessed``: some values were matched by what they multiply out to
+    ``counted``: a side sums what does not vary over this many positions (0: some number): its value
+    tells how many there are.  ``guessed``: some values were matched by what they multiply out to
     (`partition.inference.match`);
-    ``wider``: templates whose cut was moved back, and by how many definitions.
+    ``wider``: templates whose cut was moved back, and by how many definitions; ``memo``: what is
+    known from other plans, if anybody asks of several.
     """
 
     plan: Plan
@@ -126,9 +127,9 @@ class Partition:
     unsupported: list[Finding] = field(default_factory=list)
     more: int = 0
     guessed: bool = False
-    counts: bool = False
+    counted: frozenset[int] = frozenset()
     wider: dict[int, int] = field(default_factory=dict)
-    memo: Memo = field(default_factory=Memo)
+    memo: Memo | None = None
 
     def side(self, name: str) -> Side:
         return self.single if name == SINGLE else self.parallel
@@ -178,10 +179,11 @@ def partition(
         unsupported=list(parallel.unsupported),
         more=more,
         guessed=first.guessed or second.guessed,
-        counts=first.counts or second.counts,
-        memo=memo or Memo(),
+        counted=first.counted | second.counted,
+        memo=memo,
     )
-    result.memo.begin(nodes, size)
+    if memo is not None:
+        memo.begin(nodes, size)
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
@@ -240,13 +242,14 @@ def _stage(result: Partition, forms: Forms, tell: Callable[[int], None]) -> None
     """Give every row its template; claims of one key share it."""
     known = Known(Signatures(forms))
     pointless = any(not c.holds for c in result.conclusions)
-    for name in (SINGLE, PARALLEL):
+    concluded = roots(result.plan, result.derived, result.parallel.unrolled)
+    for name, about in zip((SINGLE, PARALLEL), concluded, strict=True):
         side = result.side(name)
-        live = _live(result, name)
+        live = _live(side, about)
         for number, row in enumerate(side.unrolled.rows):
             if len(result.stages) % ROWS_TOLD == 0:
                 tell(len(result.stages))
-            used = any(v in live for v in row.outputs)
+            used = not live.isdisjoint(row.outputs)
             if row.kind in UNCLAIMED:
                 result.stages.append(Stage(name, number, NONE, used))
                 continue
@@ -298,7 +301,7 @@ def _stated(result: Partition, claim: Claim, known: Known) -> Stated:
     obligation = None
     if result.guessed:
         try:
-            obligation = result.memo.build(result.nodes, claim, result.more)
+            obligation = built(result.nodes, claim, result.more, result.memo)
         except Unsupported:
             # What is too large to state down to the inputs may be small behind them.
             found = ALONE
@@ -340,14 +343,12 @@ def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
     return is_moved(nodes, sides(claim), sides(example), adds=claim.adds)
 
 
-def _live(result: Partition, name: str) -> set[int]:
-    """Values that some conclusion depends on."""
-    side = result.side(name)
-    single, parallel = roots(result.plan, result.derived, result.parallel.unrolled)
-    live = single if name == SINGLE else parallel
+def _live(side: Side, about: set[int]) -> set[int]:
+    """Values that some conclusion depends on; ``about``: those that conclusions are about."""
+    live = set(about)
     for row in reversed(side.unrolled.rows):
-        if any(v in live for v in row.outputs):
-            live.update(v for v in row.inputs if v >= 0)
+        if not live.isdisjoint(row.outputs):
+            live.update([v for v in row.inputs if v >= 0])
     return live
 
 

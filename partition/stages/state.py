@@ -10,15 +10,15 @@ from collections.abc import Mapping
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.lineage.nodes import NodeTable
-from shardproof.engine.obligations.obligation import Claim, Obligation, build
+from shardproof.engine.obligations.obligation import Claim, Obligation
 from shardproof.partition.stages.partition import Partition, Stage
-from shardproof.partition.templates.memo import Memo
+from shardproof.partition.templates.memo import Memo, built
 
 
 def stated(nodes: NodeTable, claim: Claim, more: int, memo: Memo | None = None) -> Obligation | str:
     """The obligation of a claim, or why there is none."""
     try:
-        return build(nodes, claim, more=more) if memo is None else memo.build(nodes, claim, more)
+        return built(nodes, claim, more, memo)
     except (Unsupported, ShapeMismatch) as error:
         return str(error)
 

@@ -52,3 +52,9 @@ def _hashable(claim: Claim) -> Hashable:
     attrs = tuple(sorted((key, repr(value)) for key, value in claim.attrs.items()))
     extents = tuple(sorted(claim.extents.items()))
     return claim._replace(attrs=attrs, extents=extents)  # type: ignore[arg-type]
+
+
+def built(nodes: NodeTable, claim: Claim, more: int, memo: Memo | None) -> Obligation:
+    """The obligation of a claim, from the memo if there is one: where one plan alone is looked at,
+    no claim is stated twice, and obligations are not kept."""
+    return build(nodes, claim, more=more) if memo is None else memo.build(nodes, claim, more)

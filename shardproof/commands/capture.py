@@ -61,6 +61,13 @@ def of_traces(command: F) -> F:
     help="The single-device side, whose full parameters the step may ask for.",
 )
 @click.option(
+    "--ranks",
+    default="auto",
+    show_default=True,
+    metavar="auto|all|N,N-N",
+    help="Which ranks are captured: as many as it takes (all up to 16), all, or these.",
+)
+@click.option(
     "--capture-timeout",
     type=float,
     default=600.0,
@@ -85,6 +92,7 @@ def capture(
     world_size: int,
     batch: tuple[str, ...],
     single: Path | None,
+    ranks: str,
     capture_timeout: float,
     capture_memory: str,
     out: Path,
@@ -96,21 +104,40 @@ def capture(
     """
     from shardproof.cluster.settings import parse_size
     from shardproof.frontends.torch.capture import Limits
-    from shardproof.frontends.torch.capture import capture as record
     from shardproof.inputs import traces
-    from shardproof.torch.run import full_parameters
+    from shardproof.torch.run import chosen
 
     given = dict(_batch(text) for text in batch)
-    full = {} if single is None else full_parameters(traces.kept(single)[0])
+    alone = None if single is None else traces.kept(single)[0]
     try:
         limits = Limits(capture_timeout, parse_size(capture_memory))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    found = record(_step(step, args), world_size, range(world_size), given, full, limits)
+    wanted = _ranks(ranks)
+    found = chosen(_step(step, args), world_size, wanted, given, alone, limits, {})
     traces.keep(found, out)
     events = sum(len(t.events) for t in found)
-    click.echo(f"{world_size} ranks, {events} events, in {out}")
+    who = (
+        f"{len(found)} of {world_size} ranks" if len(found) < world_size else f"{len(found)} ranks"
+    )
+    click.echo(f"{who}, {events} events, in {out}")
     return 0
+
+
+def _ranks(text: str) -> str | list[int]:
+    """The ranks that ``--ranks`` names; raises a usage error for what names none."""
+    if text in ("auto", "all"):
+        return text
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
+        if match is None:
+            raise click.UsageError(f"--ranks {text}: expected auto, all, or numbers as in 0,1,4-7")
+        first, last = match.groups()
+        if int(last or first) - int(first) > 1 << 20:
+            raise click.UsageError(f"--ranks {text}: too many")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 def _batch(text: str) -> tuple[str, TensorSpec]:

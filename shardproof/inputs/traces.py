@@ -19,7 +19,13 @@ MOST_RANKS: Final = 4096
 
 def is_recorded(*folders: Path | None) -> bool:
     """Whether all of these are folders of traces."""
-    return all(f is not None and (f / f"0{SUFFIX}").is_file() for f in folders)
+    return all(f is not None and bool(_numbers(f)) for f in folders)
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The ranks whose traces a folder has."""
+    stems = (p.stem for p in folder.glob(f"*{SUFFIX}") if p.is_file())
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdecimal())
 
 
 def keep(traces: Sequence[Trace], folder: Path) -> None:
@@ -34,11 +40,19 @@ def keep(traces: Sequence[Trace], folder: Path) -> None:
 
 
 def kept(folder: Path) -> list[Trace]:
-    """One side's traces, of ranks 0 to the last; raises `InvalidInput`."""
+    """One side's traces, of the ranks that were captured; raises `InvalidInput`."""
     from shardproof.frontends.torch import trace
 
-    first = trace.read(folder / f"0{SUFFIX}")
-    if first.world_size > MOST_RANKS:
-        message = f"a world of {first.world_size} ranks (at most {MOST_RANKS})"
+    numbers = _numbers(folder)
+    if len(numbers) > MOST_RANKS:
+        raise InvalidInput(f"{len(numbers)} traces (at most {MOST_RANKS})", str(folder))
+    found = [trace.read(folder / f"{n}{SUFFIX}") for n in numbers]
+    if not found:
+        raise InvalidInput("expected a folder of traces", str(folder))
+    for number, one in zip(numbers, found, strict=True):
+        if one.rank != number:
+            raise InvalidInput(f"{number}{SUFFIX} is a trace of rank {one.rank}", str(folder))
+    if found[0].world_size > MOST_RANKS:
+        message = f"a world of {found[0].world_size} ranks (at most {MOST_RANKS})"
         raise InvalidInput(message, str(folder))
-    return [first, *(trace.read(folder / f"{n}{SUFFIX}") for n in range(1, first.world_size))]
+    return found

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from shardproof.diagnosis.locate.made import made_at
 from shardproof.engine.findings import Finding
+from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.schedule.instances import Unrolled
-from shardproof.engine.specification.conclusions import beside, told
+from shardproof.engine.specification.conclusions import Conclusion, beside, told
 from shardproof.partition.stages.partition import PARALLEL, SINGLE, Partition
 from shardproof.run.solve import Answers
 
@@ -23,6 +25,8 @@ def optional(result: Partition, answers: Answers) -> list[Finding]:
     sides = result.single.lineages, result.parallel.unrolled, result.parallel.lineages
     found = []
     for demand, conclusion in beside(result.plan, result.nodes, result.derived, *sides):
+        if demand.kind == PARTIAL:
+            continue
         what = told(demand.kind, demand.name)
         values = [v for held in demand.held for v in held.tensors]
         if not conclusion.holds:
@@ -33,6 +37,38 @@ def optional(result: Partition, answers: Answers) -> list[Finding]:
             message = f"{what} is not decided: a claim that it depends on is not proved"
         found.append(Finding(KIND, message, what, demand.name, ranks=conclusion.ranks))
     return found
+
+
+def partials(result: Partition) -> list[Finding]:
+    """Of every output that is not the single device's, but is once somebody sums it over the ranks:
+    that it is."""
+    sides = result.single.lineages, result.parallel.unrolled, result.parallel.lineages
+    failed: dict[str, list[Conclusion]] = {}
+    for conclusion in result.conclusions:
+        if conclusion.kind == "output" and not conclusion.holds:
+            failed.setdefault(conclusion.name, []).append(conclusion)
+    if not failed:
+        return []
+    found: list[Finding] = []
+    for demand, summed in beside(result.plan, result.nodes, result.derived, *sides):
+        name = demand.name
+        if demand.kind != PARTIAL or not summed.holds or name not in failed:
+            continue
+        message = (
+            f"output {name} is a partial sum: the single device's is its sum over the ranks, which "
+            "somebody must still take (if that is meant, a relations file says so: partial)"
+        )
+        source = made_at(result.parallel.unrolled.rows, failed[name][0].value)
+        ranks = tuple(sorted({rank for c in failed[name] for rank in c.ranks}))
+        number = len(found) + 1
+        found.append(Finding(PARTIAL, message, f"output {name}", name, source, ranks, group=number))
+    return found
+
+
+def is_all(result: Partition, found: Iterable[Finding]) -> bool:
+    """Whether nothing else is wrong with a plan than that outputs are partial sums."""
+    names = {finding.layer for finding in found}
+    return all(c.holds or c.name in names for c in result.conclusions)
 
 
 def _proved(

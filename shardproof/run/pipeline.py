@@ -37,7 +37,7 @@ from shardproof.partition.evidence.rounding import without_rounding
 from shardproof.partition.stages.partition import Partition, partition
 from shardproof.partition.templates.memo import Memo
 from shardproof.run import certificate
-from shardproof.run.optional import optional
+from shardproof.run.optional import is_all, optional, partials
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.proofs import Proof, produce
@@ -103,7 +103,8 @@ def run(
         if again.decision.verdict == "proved":
             attempt = work.on(other, None, exhaustive=True) if options.exhaustive else again
     result, answers, decision = attempt.result, attempt.answers, attempt.decision
-    told = (*told, *liveness.statement(result.plan), *rounding.statement(result.plan))
+    sends = liveness.statement(result.plan, result.parallel.unrolled.waits)
+    told = (*told, *sends, *rounding.statement(result.plan))
     beside = optional(result, answers) if result.conclusions else []
     if options.strict:
         decision = strictly(decision, told)
@@ -173,13 +174,13 @@ class _Work(NamedTuple):
         if not result.faults:
             result.findings += [*precision(result), *metadata(result)]
         with joined(settings), Ledger(self.out) as ledger:
-            stated = stating.texts(
-                result, settings, partial(progress.update, detail="templates stated")
-            )
-            partitioned = time.perf_counter()
-            progress.phase("solve")
             cache = VerdictCache(path(options.cache_dir)) if options.cache else None
             solving = Solving(settings, ledger, cache, progress.update)
+            with solving.ahead() as give:
+                tell = partial(progress.update, detail="templates stated")
+                stated = stating.texts(result, settings, tell, give)
+            partitioned = time.perf_counter()
+            progress.phase("solve")
             answers = solving.run(stated)
             if exhaustive:
                 batch = batch_instances(settings.memory_budget_bytes)
@@ -219,8 +220,12 @@ def _decide(
         if not result.faults:
             seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
             simulation = simulated(result, seeds, tell=tell)
+        summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
-            found = diagnosed(result, simulation, otherwise)
+            known = not result.faults and summed and is_all(result, summed)
+            found = () if known else diagnosed(result, simulation, otherwise)
+        others = (f._replace(group=f.group + len(summed)) if f.group else f for f in found)
+        found = (*summed, *others)
     elif doubtful(result.nodes, result.reference_size):
         simulation = simulated(result, SEEDS, until_defined=True, tell=tell)
     return decide(result, open_stages, found, simulation)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from shardproof.cluster.execute import Counts, execute
+from shardproof.cluster.execute import Counts, Execution, execute
+from shardproof.cluster.local import SMALL, LocalExecutor
 from shardproof.cluster.settings import Settings
 from shardproof.cluster.state_claims import Texts
 from shardproof.cluster.verdicts.cache import VerdictCache
+from shardproof.cluster.verdicts.events import Events
 from shardproof.cluster.verdicts.ledger import Ledger, text_key
 from shardproof.engine.obligations.obligation import Obligation
 from shardproof.solvers import Query, Solved
@@ -33,6 +38,70 @@ class Answers:
         return self.solved[self.text_of[template]]
 
 
+#: Texts that are waited for before the solvers are asked again.
+ROUND = 16
+
+
+class Ahead:
+    """Solves texts in a thread of its own, round after round, while further ones are stated.
+
+    Verdicts go to the ledger, where `Solving.run` finds them; what goes wrong, `finish` raises.
+    With fewer than `SMALL` texts there is no thread: one solver has done all of them before two
+    have started.
+    """
+
+    def __init__(
+        self,
+        round_: Callable[[Sequence[Texts], LocalExecutor], None],
+        opened: Callable[[], LocalExecutor],
+    ) -> None:
+        self._round = round_
+        self._opened = opened
+        self._given: queue.SimpleQueue[Texts | None] = queue.SimpleQueue()
+        self._known: set[Texts] = set()
+        self._error: Exception | None = None
+        self._left = False
+        self._thread: threading.Thread | None = None
+
+    def give(self, texts: Texts) -> None:
+        """Have texts solved."""
+        if texts in self._known:
+            return
+        self._known.add(texts)
+        self._given.put(texts)
+        if self._thread is None and len(self._known) >= SMALL:
+            self._thread = threading.Thread(target=self._work, name="solving ahead", daemon=True)
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until all that was given is solved."""
+        if self._thread is None:
+            return
+        self._given.put(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def leave(self) -> None:
+        """Let the thread end by itself with the round that it is in."""
+        self._left = True
+        self._given.put(None)
+
+    def _work(self) -> None:
+        try:
+            with self._opened() as executor:
+                more = True
+                while more and not self._left:
+                    found: list[Texts] = []
+                    while more and (len(found) < ROUND or not self._given.empty()):
+                        texts = self._given.get()
+                        more = texts is not None
+                        found += [] if texts is None else [texts]
+                    self._round(found, executor)
+        except Exception as error:  # noqa: BLE001 - raised again by whoever waits
+            self._error = error
+
+
 class Solving:
     """Solves templates; verdicts go to ``ledger`` before they count."""
 
@@ -48,9 +117,37 @@ class Solving:
         self.cache = cache
         self.progress = progress
         self.answers = Answers()
+        self._ahead: Ahead | None = None
+
+    @contextmanager
+    def ahead(self) -> Iterator[Callable[[Texts], None]]:
+        """What takes texts to be solved from now on, before `run` is asked for all verdicts.  A run
+        on a cluster does not begin before all are there: it plans by them."""
+        if self.settings.on_cluster:
+            yield lambda texts: None
+            return
+        events = Events(self.ledger.path.parent)
+        ahead = Ahead(self._round, lambda: LocalExecutor(self.settings, events=events))
+        try:
+            yield ahead.give
+        except BaseException:
+            ahead.leave()
+            raise
+        self._ahead = ahead
+
+    def _round(self, texts: Sequence[Texts], executor: LocalExecutor) -> None:
+        queries = [Query(str(i), *both) for i, both in enumerate(texts)]
+        done = execute(queries, self.settings, self.ledger, self.cache, executor=executor)
+        self._count(done)
+
+    def _count(self, done: Execution) -> None:
+        self.answers.cached += done.counts.cached
+        self.answers.solver_peak_mib = max(self.answers.solver_peak_mib, done.solver_peak_mib)
 
     def run(self, texts: Sequence[Texts]) -> Answers:
         """Solve every template, given its texts; raises the errors of `cluster.execute.execute`."""
+        if self._ahead is not None:
+            self._ahead.finish()
         numbers: dict[Texts, int] = {}
         self.answers.text_of = [numbers.setdefault(text, len(numbers)) for text in texts]
         self.answers.texts = list(numbers)
@@ -74,6 +171,5 @@ class Solving:
             self.progress(counts.done, counts.total)
 
         done = execute(queries, self.settings, self.ledger, self.cache, told)
-        self.answers.cached += done.counts.cached
-        self.answers.solver_peak_mib = max(self.answers.solver_peak_mib, done.solver_peak_mib)
+        self._count(done)
         return done.solved

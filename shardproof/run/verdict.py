@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 from shardproof.diagnosis.locate.culprits import culprits, explain
 from shardproof.diagnosis.locate.made import made_at
 from shardproof.engine.findings import Finding
-from shardproof.engine.plan.assumption import Assumption, beyond_strict
+from shardproof.engine.plan.assumption import Assumption, beyond_strict, left_out
 from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.simulation.simulate import Comparison, Simulation
 from shardproof.engine.specification.conclusions import told
 from shardproof.partition.stages.partition import Partition, Stage
+from shardproof.run.excuse import stand_in
 from shardproof.run.result import Verdict
 from shardproof.run.solve import Answers
 
@@ -28,6 +29,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "stand-in": "a stand-in",
     "not captured": "not captured",
     "user's word": "the user's word",
+    "not compared": "not compared",
 }
 
 
@@ -90,13 +92,18 @@ def decide(
     if is_proved(result, open_stages):
         if simulation is not None and simulation.undefined:
             return Decision("inconclusive", UNDEFINED, notes)
+        if left := left_out(result.plan.assumed):
+            reason = f"what is compared is proved; {left[0].text}"
+            return Decision("inconclusive", reason, notes)
         return Decision("proved", "", notes)
     if result.faults:
         return Decision("refuted", "", (*listed(diagnosis or result.faults), *notes))
-    stand_in = next((a for a in result.plan.assumed if a.kind == "stand-in"), None)
-    if simulation is not None and simulation.differs and stand_in is not None:
+    excuse = None
+    if simulation is not None and simulation.differs:
+        excuse = stand_in(result, simulation)
+    if excuse is not None:
         # The values are those of what stands there; the program's own may not differ.
-        reason = f"the sides differ where {stand_in.text}; what it stands for may make them equal"
+        reason = f"the sides differ where {excuse.text}; what it stands for may make them equal"
         return Decision("inconclusive", reason, (*listed(diagnosis), *notes))
     if simulation is not None and simulation.differs:
         other = tuple(f for f in notes if f.kind != "definedness")
@@ -105,7 +112,7 @@ def decide(
     return Decision(
         "inconclusive",
         why(result, open_stages, simulation),
-        (*result.unsupported[:MOST], *notes),
+        (*result.unsupported[:MOST], *listed(diagnosis), *notes),
     )
 
 

@@ -26,7 +26,7 @@ computed, nothing communicates.  See docs/pytorch.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -87,6 +87,7 @@ def verify(
     *,
     world_size: int,
     batch: Mapping[str, TensorSpec],
+    ranks: Literal["auto", "all"] | Sequence[int] = "auto",
     combine: Literal["mean", "sum"] | None = None,
     validate: bool = False,
     capture_timeout: float = 600.0,
@@ -96,11 +97,12 @@ def verify(
 ) -> Result:
     """Whether ``parallel``, run by ``world_size`` ranks, computes what ``single`` computes.
 
-    ``batch``: the full batch, by name.  ``combine``: how the losses of ranks have to combine
-    (None: which way holds is found, and printed with the verdict).  ``validate``: replay what was
-    recorded in PyTorch, on random values, and compare.  ``capture_timeout`` in seconds and
-    ``capture_memory`` in bytes bound the capture of one rank.  The other options are those of
-    `shardproof.verify`.
+    ``batch``: the full batch, by name.  ``ranks``: which are captured: all, these, or as many as it
+    takes ("auto": all up to 16); what the others do is an assumption then.  ``combine``: how the
+    losses of ranks have to combine (None: which way holds is found, and printed with the verdict).
+    ``validate``: replay what was recorded in PyTorch, on random values, and compare.
+    ``capture_timeout`` in seconds and ``capture_memory`` in bytes bound the capture of one rank.
+    The other options are those of `shardproof.verify`.
     """
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
         raise ValueError(f"a world of {world_size} ranks")
@@ -112,6 +114,7 @@ def verify(
         parallel,
         world_size,
         batch,
+        ranks,
         combine,
         validate,
         limits,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.capture import Limits, capture
+from shardproof.frontends.torch.choice import Chosen, captured
 from shardproof.frontends.torch.job import Job
+from shardproof.frontends.torch.plan import Known, uncaptured
 from shardproof.frontends.torch.stated import TensorSpec
 from shardproof.frontends.torch.trace import PARAMETER, Tensor, Trace
 from shardproof.recorded import Combine, answered, measured
@@ -24,6 +26,7 @@ def verify(
     parallel: Step,
     world_size: int,
     batch: Mapping[str, TensorSpec],
+    ranks: Chosen,
     combine: Combine,
     validated: bool,
     limits: Limits,
@@ -35,30 +38,46 @@ def verify(
     def work() -> Result:
         start = time.perf_counter()
         progress.phase("load")
-        one, many = captured(single, parallel, world_size, batch, limits)
-        return answered(one, many, combine, validated, options, progress, start)
+        one = alone(single, batch, limits)
+        known: Known = {}
+        many = chosen(parallel, world_size, ranks, batch, one, limits, known)
+        return answered(one, many, combine, validated, options, progress, start, known)
 
     return measured(work, options, progress)
 
 
-def captured(
-    single: Step,
-    parallel: Step,
-    world_size: int,
-    batch: Mapping[str, TensorSpec],
-    limits: Limits,
-) -> tuple[Trace, list[Trace]]:
-    """The traces of the single side, and of all ranks."""
+def alone(single: Step, batch: Mapping[str, TensorSpec], limits: Limits) -> Trace:
+    """The trace of the single side."""
     try:
         (one,) = capture(single, 1, [0], batch, {}, limits)
     except InvalidInput as error:
         raise error.within("single") from error
+    return one
+
+
+def chosen(
+    parallel: Step,
+    world_size: int,
+    ranks: Chosen,
+    batch: Mapping[str, TensorSpec],
+    one: Trace | None,
+    limits: Limits,
+    known: Known,
+) -> list[Trace]:
+    """The traces of the chosen ranks; without the single side, tables of constants are taken for
+    its own."""
+    full = {} if one is None else full_parameters(one)
+
+    def missing(traces: Sequence[Trace]) -> Sequence[int]:
+        return uncaptured(one, traces, known)
+
+    def record(wanted: Sequence[int]) -> list[Trace]:
+        return capture(parallel, world_size, wanted, batch, full, limits)
+
     try:
-        ranks = range(world_size)
-        many = capture(parallel, world_size, ranks, batch, full_parameters(one), limits)
+        return captured(ranks, world_size, record, missing)
     except InvalidInput as error:
         raise error.within("parallel") from error
-    return one, many
 
 
 def full_parameters(single: Trace) -> dict[str, TensorSpec]:

@@ -45,6 +45,8 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
     """Replay the traces (the single side's first) and run the plan, on the same random values."""
     if not fits(plan):
         return Validation(False, True, 0, "it is too large")
+    if found.families.assumed:
+        return Validation(False, True, 0, "not all ranks were captured")
     values = drawn(plan, np.random.default_rng(seed))
     values |= found.single.contents
     tensors = {
@@ -68,7 +70,8 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
     except (Unsupported, ShapeMismatch, Stuck) as error:
         return Validation(False, True, 0, str(error))
     count = 0
-    for side, known, rank in zip((found.single, *found.ranks), expected, actual, strict=True):
+    numbers = [-1, *(step.trace.rank for step in found.steps)]
+    for number, side, known in zip(numbers, (found.single, *found.ranks), expected, strict=True):
         for result, tensor in zip(side.results, known, strict=True):
             c = result.compared
             if tensor is None or result.value < 0:
@@ -77,7 +80,7 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
             if not bool(torch.isfinite(tensor).all()):
                 message = f"{c.kind} {c.name} depends on an operator without a rule"
                 return Validation(False, True, count, message)
-            off = difference(rank[result.value], tensor.numpy())
+            off = difference(actual[number][result.value], tensor.numpy())
             if off > TOLERANCE:
                 where = side.program.name
                 return Validation(
@@ -103,18 +106,18 @@ def drawn(plan: Plan, random: np.random.Generator) -> dict[str, NDArray[np.gener
 
 def run(
     plan: Plan, held: Mapping[str, NDArray[np.float64]]
-) -> list[Mapping[int, NDArray[np.float64]]]:
-    """What the single side and every rank compare, by value of their bodies."""
+) -> dict[int, Mapping[int, NDArray[np.float64]]]:
+    """What the single side (-1) and every rank compare, by value of their bodies."""
     values = Values(plan, np.random.default_rng(0), lots={n: exact(x) for n, x in held.items()})
     single = single_crew(plan, values)
     many = crews(plan, values, together=False)
     with np.errstate(all="ignore"):
         execute([single])
         execute(many)
-    return [
-        {value: found[0].data[0] for (_, value), found in crew.results.items()}
-        for crew in (single, *many)
-    ]
+    return {
+        rank: {value: found[0].data[0] for (_, value), found in crew.results.items()}
+        for rank, crew in ((-1, single), *((crew.ranks[0], crew) for crew in many))
+    }
 
 
 def difference(actual: NDArray[np.float64], expected: NDArray[np.float64]) -> float:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from tests.engine.library_examples import EXAMPLES
 from tests.engine.operator_examples import Attrs, Call, Draw, example
+from tests.engine.random_examples import EXAMPLES
 
 __all__ = ["EXAMPLES"]
 

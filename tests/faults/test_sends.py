@@ -17,6 +17,7 @@ from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Value
 from shardproof.engine.schedule.liveness import deadlock, statement
 from shardproof.engine.schedule.messages import match
+from shardproof.engine.schedule.unroll import unroll
 from tests.checker.conftest import parts_of
 from tests.checker.record.test_files import edit_certificate
 from tests.faults.communication import exchange
@@ -82,6 +83,9 @@ def test_pipelines_say_what_they_need() -> None:
     assert [line for line in found.assumptions if line.startswith(BUFFERED)]
     assert not statement(llama(tp=2))
     assert len(statement(plan)) == 1
+    # Unrolling has looked at it already.
+    assert statement(plan, unroll(plan.programs, 4).waits) == statement(plan)
+    assert unroll(llama(tp=2).programs, 1).waits == ()
 
 
 # -- an independent judge of who waits --------------------------------------------------------------

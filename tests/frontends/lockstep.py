@@ -330,13 +330,15 @@ class _Apply(torch.autograd.Function):
 @dataclass
 class Inputs:
     """Parameters and buffers in full by name, and the batch of the single device by position;
-    ``slices``: into how many slices the plan cuts it, ``seed``: the incoming gradient of a loss."""
+    ``slices``: into how many slices the plan cuts it, ``seed``: the incoming gradient of a loss, ``masks``:
+    what is drawn on the single device, by the name of the result, for batches along dimension 0."""
 
     full: Mapping[str, Tensor]
     batch: Sequence[Tensor]
     microbatches: int = 1
     slices: int = 1
     seed: float = 1.0
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -355,6 +357,8 @@ class Rank:
     adapters: dict[int, cells.Adapter] = field(default_factory=dict)
     segments: dict[int, cells.Segment] = field(default_factory=dict)
     loads: int = 0
+    turn: int = 0
+    turns: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def run(self) -> list[Tensor]:
         device = self.comm.rank - self.comm.shift
@@ -437,6 +441,8 @@ class Rank:
         return found
 
     def segment(self, cell: cells.Segment, ins: Sequence[Part]) -> list[Any]:
+        self.turn = self.turns[cell.id]
+        self.turns[cell.id] += 1
         graded = any(x.full.requires_grad for x in cell.outputs if isinstance(x, Part))
         given = [self.read(x) for x in ins if not x.is_attr]
         fresh: dict[int, Tensor] = {}
@@ -453,6 +459,14 @@ class Rank:
                 self.node(node, scope)
         return [self.local(x, scope) for x in cell.outputs if isinstance(x, Part)]
 
+    def mask(self, x: Part) -> Tensor:
+        """What is drawn for a result of the segment that runs: this microbatch's part of it."""
+        full = self.inputs.masks[x.full.name]
+        number = self.comm.rank // len(self.plan.devices) * self.inputs.microbatches + self.turn
+        size = full.shape[0] // self.inputs.slices
+        own = full.narrow(0, number * size, size)
+        return own[tuple(slice(a, b) for a, b in x.box)]
+
     def local(self, x: Part, scope: dict[int, Any]) -> Tensor:
         if x.is_attr and not x.is_grad:
             return self.parameter(x)
@@ -465,7 +479,7 @@ class Rank:
             results: Any = self.differentiable(node, [self.local(x, scope) for x in node.inputs])
             outs: Sequence[Any] = node.outputs
         elif isinstance(node, cells.ForwardOp):
-            results = call(node, lambda x: self.local(x, scope))
+            results = call(node, lambda x: self.local(x, scope), mask=self.mask)
             outs = [x for x in node.outputs if isinstance(x, Part)]
         else:
             raise Stuck(f"a {type(node).__name__} in a forward segment")

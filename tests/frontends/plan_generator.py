@@ -17,6 +17,8 @@ from tests.frontends.pickles import Obj
 from tests.frontends.plan_layouts import PARTIAL, REPLICATED, Team, crossing, cut, fused, ways
 from tests.frontends.plan_records import Builder, paired
 
+DROPOUT = "torch.nn.functional.dropout"
+
 
 @dataclass(eq=False)
 class Value:
@@ -92,7 +94,9 @@ class _Draft:
 
     def block(self, x: Value) -> Value:
         draw = self.draw
-        kind = draw.choice(("linear", "linear", "add", "mul", "function", "normed", "scale"))
+        kind = draw.choice(
+            ("linear", "linear", "add", "mul", "function", "normed", "scale", "dropout")
+        )
         if kind == "linear":
             return self.linear(x)
         if kind in ("add", "mul"):
@@ -103,6 +107,9 @@ class _Draft:
             return self.apply(function, x)
         if kind == "normed":
             return self.normed(x)
+        if kind == "dropout":
+            rate = draw.choice((0.5, 0.25, 0.1, 0.0))
+            return self.apply(DROPOUT, x, p=rate, training="self.training", inplace=False)
         scaled = self.apply("torch.mul", x, self.weight(self.hidden))
         return self.apply("torch.mul", scaled, draw.choice((2, 0.5)))
 
@@ -573,6 +580,7 @@ def changed(made: Plans, draw: random.Random) -> str:
     kinds: list[Callable[[Plans, random.Random], str]] = [_other_operator, _other_number]
     kinds += [_other_primitive, _other_dims, _other_order, _other_place] * bool(made.communications)
     kinds += [_no_reducer] * bool(made.reducers)
+    kinds += [_other_rate] * any(x[0].state["signature"] == DROPOUT for x in made.operators)
     return draw.choice(kinds)(made, draw)
 
 
@@ -682,6 +690,13 @@ def _other_place(made: Plans, draw: random.Random) -> str:
             other = draw.choice(found).state["kwargs"]["dst"]
             prim.state["kwargs"] = {**prim.state["kwargs"], "dst": other}
     return f"elsewhere: {kind}"
+
+
+def _other_rate(made: Plans, draw: random.Random) -> str:
+    found = [x for x in made.operators if x[0].state["signature"] == DROPOUT]
+    for op in _some(draw, draw.choice(found)):
+        op.state["_kwargs"] = {**op.state["_kwargs"], "p": draw.choice((0.5, 0.25, 0.1, 0.0))}
+    return "another rate"
 
 
 def _no_reducer(made: Plans, draw: random.Random) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,10 @@ import torch
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Plan
 from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.convert import REPLICA, convert
+from shardproof.frontends.nnscaler.masks import aligned
+from shardproof.frontends.nnscaler.records import Tensor as Part
 from tests.faults.plans import verify
 from tests.frontends import lockstep
 from tests.frontends.plan_generator import Plans
@@ -37,6 +41,27 @@ class Judged(NamedTuple):
         return self.verdict == "refuted" and not self.kinds <= CONTRADICTED
 
 
+def paired(one: cells.Plan, many: cells.Plan, *, as_recorded: bool = False) -> Plan:
+    """Both sides of a plan, as the frontend joins them."""
+    single, parallel = (
+        convert(one, single=True),
+        convert(many, single=False, as_recorded=as_recorded),
+    )
+    alone, programs = aligned(single.programs[0], parallel.programs)
+    return Plan(
+        "generated", alone, programs, parallel.microbatches, (REPLICA,), single.loss,
+        recorded=parallel.recorded, assumed=parallel.assumed,
+    )  # fmt: skip
+
+
+def dropped(plan: cells.Plan) -> Iterator[Part]:
+    """The results of the dropouts of a single-device plan."""
+    for item in plan.sequence(0):
+        for node in item.nodes if isinstance(item, cells.Segment) else ():
+            if isinstance(node, cells.ForwardOp) and node.signature.endswith("dropout"):
+                yield from (x for x in node.outputs if isinstance(x, Part))
+
+
 def judged(made: Plans, seed: int, folder: Path) -> Judged:
     """Both answers about a pair of plans."""
     torch.set_num_threads(1)
@@ -49,19 +74,18 @@ def judged(made: Plans, seed: int, folder: Path) -> Judged:
     full = {name: numbers(*shape) for name, shape in made.weights.items()}
     batch = [numbers(*made.batch)]
     slices = made.microbatches * made.replicas
-    alone = lockstep.run(one, lockstep.Inputs(full, batch))
+    masks = {
+        x.full.name: torch.randint(0, 2, x.shape, generator=draw).double() for x in dropped(one)
+    }
+    alone = lockstep.run(one, lockstep.Inputs(full, batch, masks=masks))
     try:
-        step = lockstep.run(many, lockstep.Inputs(full, batch, made.microbatches, slices))
+        inputs = lockstep.Inputs(full, batch, made.microbatches, slices, masks=masks)
+        step = lockstep.run(many, inputs)
         different = lockstep.difference(alone, step, made.replicas)
     except lockstep.Stuck as stuck:
         different = f"stuck: {stuck}"
     try:
-        single, parallel = convert(one, single=True), convert(many, single=False)
-        plan = Plan(
-            "generated", single.programs[0], parallel.programs, parallel.microbatches, (REPLICA,),
-            single.loss,
-        )  # fmt: skip
-        found = verify(plan)
+        found = verify(paired(one, many))
     except (InvalidInput, UnreadablePlan) as error:
         return Judged(different, "invalid", str(error), frozenset())
     kinds = frozenset(x.kind for x in found.findings)

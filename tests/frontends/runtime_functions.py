@@ -37,6 +37,13 @@ def _rotary(q: Tensor, k: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
     return turned(q), turned(k)
 
 
+def _dropout(
+    x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, keeps: Tensor
+) -> Tensor:
+    """`torch.nn.functional.dropout` where it keeps what it keeps."""
+    return x * keeps / (1 - p) if training and p else x
+
+
 OWN: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
     "multiref": lambda x, times: x if times == 1 else (x,) * times,
@@ -136,9 +143,15 @@ def real(value: Any) -> Any:
     return value
 
 
-def call(op: ForwardOp, read: Callable[[Part], Tensor], *, strict: bool = True) -> list[Tensor]:
+def call(
+    op: ForwardOp,
+    read: Callable[[Part], Tensor],
+    *,
+    strict: bool = True,
+    mask: Callable[[Part], Tensor] | None = None,
+) -> list[Tensor]:
     """The results of an operator, in the shapes that the plan records for scalars; ``strict``: as
-    many as the plan records."""
+    many as the plan records; ``mask``: what a dropout draws for its result."""
 
     def value(x: Any) -> Any:
         if isinstance(x, Part):
@@ -150,7 +163,11 @@ def call(op: ForwardOp, read: Callable[[Part], Tensor], *, strict: bool = True) 
     kwargs = {k: value(v) for k, v in op.kwargs.items()}
     if isinstance(kwargs.get("training"), str):
         kwargs["training"] = True
-    found = function(op.signature)(*map(value, op.inputs), **kwargs)
+    if op.signature.endswith("dropout") and mask is not None:
+        kwargs["keeps"] = mask(*(x for x in op.outputs if isinstance(x, Part)))
+        found = _dropout(*map(value, op.inputs), **kwargs)
+    else:
+        found = function(op.signature)(*map(value, op.inputs), **kwargs)
     results = list(found) if isinstance(found, (tuple, list)) else [found]
     if not strict:
         return results

@@ -66,6 +66,15 @@ def test_verdicts_come_back_as_they_were(tmp_path: Path) -> None:
         assert ledger.get(KEYS[1], dataclasses.replace(OPTIONS, seed=2)) is None
 
 
+def test_a_closed_ledger_takes_nothing(tmp_path: Path) -> None:
+    """A thread that solves ahead may come when the run is over."""
+    with Ledger(tmp_path) as ledger:
+        ledger.append({KEYS[0]: said("unsat")}, OPTIONS)
+    with pytest.raises(ValueError, match="is closed"):
+        ledger.append({KEYS[1]: said("unsat")}, OPTIONS)
+    assert [key for key, _ in from_batch(read(tmp_path / FILE))] == [KEYS[0]]
+
+
 def test_any_arrow_reader_opens_it(tmp_path: Path) -> None:
     path = written(tmp_path)
     with pa.OSFile(str(path)) as file:

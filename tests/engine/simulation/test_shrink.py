@@ -52,6 +52,28 @@ def test_views_that_cut_differently_find_common_factors() -> None:
     assert not any(axes[f.axis].frozen for f in axes.resolve(x))
 
 
+def test_what_a_view_leaves_is_not_kept_for_what_it_cuts() -> None:
+    """Heads that cannot be split keep their number; tokens and the size of a head do not."""
+    axes = Axes()
+    tokens, heads, width = axes.fresh(4096), axes.fresh(12), axes.fresh(128)
+    part = axes.fresh(2)
+    axes.relate(heads, part, 2)
+    found = axes.reshape([tokens, heads, width], (4096, 2, 6, 128))
+    assert (found[0], found[-1]) == (tokens, width)
+    assert axes[heads[0].axis].frozen
+    assert not axes[tokens[0].axis].frozen
+    assert not axes[width[0].axis].frozen
+
+
+def test_the_first_position_is_there_at_every_size() -> None:
+    axes = Axes()
+    x = axes.fresh(1024)
+    axes.relate(x, (), 0)
+    assert not axes[x[0].axis].frozen
+    axes.relate(x, (), 3)
+    assert axes[x[0].axis].frozen
+
+
 def test_what_does_not_fit_keeps_its_true_extent() -> None:
     axes = Axes()
     x = axes.fresh(12)

@@ -138,9 +138,11 @@ def graphs(ranks: int = 2) -> tuple[records.Graph, list[records.Graph]]:
         (InputRelation(starts=[[0, 0]]), "on each of 2 ranks"),
         (InputRelation(starts=[[0, 0], [9, 0]]), "on each of 2 ranks"),
         (InputRelation(shard=0, of="nothing"), "no such input"),
-        (InputRelation(pieces=[(0, 6)]), "pieces of 3 positions"),
-        (InputRelation(pieces=[(0, 5), (5, 7)]), "a piece of 5 from 0"),
-        (InputRelation(pieces=[(0, 6), (8, 6)]), "a piece of 6 from 8"),
+        (InputRelation(pieces=[[0, 6]]), "pieces of 6 positions of"),
+        (InputRelation(pieces=[[0, 6], [6, 6, 2]]), "pieces of 9 positions in"),
+        (InputRelation(pieces=[[0, 5], [5, 7]]), "a piece of 5 from 0"),
+        (InputRelation(pieces=[[0, 6], [8, 4]]), "a piece of 4 from 8"),
+        (InputRelation(pieces=[[0, 6], [6, 6, 3]]), "of which every 3 ranks"),
     ],
 )
 def test_a_stated_placement_fits_the_shapes(relation: InputRelation, message: str) -> None:
@@ -228,21 +230,60 @@ def fused(rank: int = 0, ranks: int = 1) -> dict[str, Any]:
     return w.output(w.call("mul", "aten.mul.Tensor", [a, b], (3, half)))
 
 
-def test_where_two_placements_fit_one_must_be_stated() -> None:
+def read(given: dict[str, Any]) -> records.Graph:
     import msgspec
 
-    single = msgspec.convert(fused(), records.Graph)
-    ranks = [msgspec.convert(fused(rank, 2), records.Graph) for rank in range(2)]
-    with pytest.raises(InvalidInput, match=r"two placements fit.*pieces = \[\[0, 4\], \[4, 4\]\]"):
-        joined(single, ranks, Relations())
-    said = InputRelation(pieces=[(0, 4), (4, 4)], dim=1)
+    return msgspec.convert(given, records.Graph)
+
+
+def test_pieces_of_a_fused_input_are_inputs_of_both_sides() -> None:
+    single, ranks = read(fused()), [read(fused(rank, 2)) for rank in range(2)]
+    said = InputRelation(pieces=[[0, 4], [4, 4]], dim=1)
     plan = joined(single, ranks, Relations(inputs={"weight": said}))
-    places = [
-        [s.offset[1].at({"axis0": rank}) for s in plan.programs[0].shards if s.name == "weight"]
-        for rank in range(2)
-    ]
-    assert places == [[0, 4], [2, 6]]
+    names = ["weight[:, 0:4]", "weight[:, 4:8]"]
+    assert [s.name for s in plan.single.shards if "weight" in s.name] == names
+    for name in names:
+        (held,) = [s for s in plan.programs[0].shards if s.name == name]
+        assert (held.full_shape, held.shape) == ((4, 4), (4, 2))
+        assert [held.offset[1].at({"axis0": rank}) for rank in range(2)] == [0, 2]
     off, where = worst(plan, 3)
     assert off < 1e-9, where
     wrong = joined(single, ranks, Relations(inputs={"weight": InputRelation(shard=1)}))
     assert worst(wrong, 3)[0] > 1e-3
+
+
+def test_of_two_placements_that_fit_the_one_is_taken_with_which_numbers_agree() -> None:
+    single, ranks = read(fused()), [read(fused(rank, 2)) for rank in range(2)]
+    plan = joined(single, ranks, Relations())
+    assert len([s for s in plan.programs[0].shards if "weight" in s.name]) == 2
+    (said,) = [a for a in plan.assumed if a.about == "weight"]
+    assert said.kind == "inferred"
+    assert "pieces = [[0, 4], [4, 4]]; shard = 1 fits, too" in said.text
+
+
+def sliced(rank: int = 0, ranks: int = 1) -> dict[str, Any]:
+    """A product whose halves are put together again: a rank has its own columns of it."""
+    w = Writer(rank)
+    wide = 8 // ranks
+    x, weight = w.given("x", (3, 4)), w.given("weight", (4, wide))
+    y = w.call("mm", "aten.mm.default", [x, weight], (3, wide))
+    half = wide // 2
+    a = w.call("one", "aten.slice.Tensor", [y, 1, 0, half], (3, half))
+    b = w.call("two", "aten.slice.Tensor", [y, 1, half, wide], (3, half))
+    return w.output(w.call("cat", "aten.cat.default", [[a, b], 1], (3, wide)))
+
+
+def test_a_contiguous_shard_is_taken_where_numbers_agree_with_it_alone() -> None:
+    plan = joined(read(sliced()), [read(sliced(rank, 2)) for rank in range(2)], Relations())
+    assert [s.name for s in plan.programs[0].shards if "weight" in s.name] == ["weight"]
+    *_, said = [a for a in plan.assumed if a.about == "weight"]
+    assert said.kind == "inferred"
+    assert "is taken as shard = 1" in said.text
+
+
+def test_nothing_is_refuted_where_numbers_agree_with_no_placement() -> None:
+    given = [fused(rank, 2) for rank in range(2)]
+    for graph in given:
+        target("mul", "aten.sub.Tensor")(graph)
+    plan = joined(read(fused()), [read(graph) for graph in given], Relations())
+    assert [a.kind for a in plan.assumed if a.about == "weight"] == ["stand-in"]

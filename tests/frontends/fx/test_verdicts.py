@@ -87,6 +87,34 @@ def test_a_partial_output_is_proved_only_where_it_is_expected(tmp_path: Path) ->
     assert verdict(tmp_path / "said", 2, more=row + "sum = true\n").verdict == "proved"
 
 
+def test_outputs_that_are_not_compared_are_named_and_nothing_is_proved(tmp_path: Path) -> None:
+    (tmp_path / "unsaid").mkdir()
+    (tmp_path / "said").mkdir()
+    (tmp_path / "wrong").mkdir()
+    more = argument("output", 0, [ref("loss"), ref("kept"), ref("mm")])
+    result = verdict(tmp_path / "unsaid", 2, more)
+    assert result.verdict == "inconclusive"
+    assert "1 of the parallel one are not compared" in result.reason
+    assert "parallel: mm" in result.reason
+    rows = [f'[[outputs]]\nsingle = "{n}"\nparallel = "{n}"\n' for n in ("loss", "kept")]
+    rows[1] += "shard = 1\n"
+    said = verdict(tmp_path / "said", 2, more, more="".join(rows))
+    assert said.verdict == "proved", said.reason
+    scaled = WRONG["scale"]
+    assert verdict(tmp_path / "wrong", 2, more, scaled).verdict == "refuted"
+
+
+def test_a_proof_of_a_part_is_not_believed(tmp_path: Path) -> None:
+    """A certificate that says proved of a plan of which outputs are left out is rejected."""
+    more = argument("output", 0, [ref("loss"), ref("kept"), ref("mm")])
+    verdict(tmp_path, 2, more)
+    path = tmp_path / "run" / "certificate.json"
+    path.write_text(path.read_text().replace('"inconclusive"', '"proved"'))
+    found = shardproof.check(tmp_path / "run")
+    assert not found.ok
+    assert any("of which something is left out" in problem for problem in map(str, found.problems))
+
+
 def test_an_operator_without_a_rule_is_inconclusive_by_name(tmp_path: Path) -> None:
     result = verdict(tmp_path, 2, target("gelu", "my.own.default"))
     assert result.verdict == "inconclusive"
@@ -111,3 +139,36 @@ def test_inputs_without_a_counterpart_are_refused_by_name(tmp_path: Path) -> Non
     result = shardproof.verify(single, parallel, out=tmp_path / "run")
     assert result.verdict == "invalid input"
     assert "arg1_1: the single side has no such input" in result.reason
+
+
+def test_what_is_a_partial_sum_is_found_as_such(tmp_path: Path) -> None:
+    """Outputs that somebody must still reduce are told apart from others, and may be expected."""
+    outputs = argument("output", 0, [ref("loss"), ref("mm_1")])
+    single = model()
+    outputs(single)
+    ranks = [model(rank, 2) for rank in range(2)]
+    for graph in ranks:
+        outputs(graph)
+    paths = write(tmp_path / "single", [single]), write(tmp_path / "parallel", ranks)
+    found = shardproof.verify(*paths, out=tmp_path / "run")
+    assert found.verdict == "refuted", found.reason
+    assert [(f.kind, f.layer) for f in found.findings] == [("partial", "mm_1")]
+    said = tmp_path / "said.toml"
+    said.write_text('partial = ["mm_1"]\n')
+    again = shardproof.verify(*paths, relations=said, out=tmp_path / "again")
+    assert again.verdict == "proved", again.reason
+    assert shardproof.check(tmp_path / "again").ok
+    said.write_text('partial = ["nothing"]\n')
+    refused = shardproof.verify(*paths, relations=said, out=tmp_path / "refused")
+    assert refused.verdict == "invalid input"
+    assert "no such output" in refused.reason
+
+
+def test_inputs_that_are_stated_to_be_zero(tmp_path: Path) -> None:
+    """A bias that is dropped is missed only by who says that there is none."""
+    dropped = argument("gelu", 0, ref("mm"))
+    (tmp_path / "one").mkdir()
+    assert verdict(tmp_path / "one", 2, dropped).verdict == "refuted"
+    result = verdict(tmp_path, 2, dropped, more='zeros = ["bias"]\n')
+    assert result.verdict == "proved", result.reason
+    assert "inputs bias are zero" in result.assumptions

@@ -63,6 +63,11 @@ def _slice(x: Array, attrs: Mapping[str, Any]) -> Array:
     return x.take(range(at, at + attrs["size"]), axis=attrs["dim"])
 
 
+def _causal(x: Array) -> Array:
+    count = x.shape[1]
+    return np.triu(np.full((count, count), -np.inf), 1).reshape(1, 1, count, count)
+
+
 def _onehot(x: Array, attrs: Mapping[str, Any]) -> Array:
     return (x[..., None] == attrs["start"] + np.arange(attrs["size"])).astype(float)
 
@@ -79,6 +84,8 @@ OTHERS: Mapping[str, Callable[[Sequence[Array], Mapping[str, Any]], Array]] = {
     "amax": lambda xs, a: xs[0].max(axis=tuple(a["dim"])),
     "einsum": lambda xs, a: np.einsum(a["equation"], *xs),
     "onehot": lambda xs, a: _onehot(xs[0], a),
+    "create_mask": lambda xs, a: _causal(xs[0]),
+    "apply_mask": lambda xs, a: xs[0] + xs[1],
 }
 
 

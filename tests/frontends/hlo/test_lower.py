@@ -8,6 +8,7 @@ import pytest
 from shardproof.frontends.graphs.graph import Graph
 from shardproof.frontends.hlo import evaluate, inline, text
 from shardproof.frontends.hlo.lower import RULES, lower
+from shardproof.frontends.hlo.stacks import stacks
 from tests.frontends.hlo.runner import run
 from tests.frontends.hlo.test_read import NAMES, sample
 
@@ -16,9 +17,14 @@ MAX = ADD.replace("add", "max", 1).replace("add(", "maximum(")
 MIN = ADD.replace("add", "min", 1).replace("add(", "minimum(")
 
 
-def agree(graph: Graph, domains: dict[int, tuple[int, int]] | None = None, seed: int = 0) -> None:
+def agree(
+    graph: Graph,
+    domains: dict[int, tuple[int, int]] | None = None,
+    seed: int = 0,
+    stacked: frozenset[int] = frozenset(),
+) -> None:
     """Outputs of the graph as read, and of its lowering, on the same numbers."""
-    lowering, outputs, found = lower(graph, domains)
+    lowering, outputs, found = lower(graph, domains, stacked)
     rng = np.random.default_rng(seed)
     inputs = []
     for _ in range(graph.ranks):
@@ -32,7 +38,11 @@ def agree(graph: Graph, domains: dict[int, tuple[int, int]] | None = None, seed:
                 own.append(rng.uniform(0.1, 2.0, value.shape) * rng.choice([1.0, 0.7], value.shape))
         inputs.append(own)
     expected = evaluate.run(graph, inputs)
-    actual = run(lowering.recorder, inputs, outputs)
+    rows = [
+        [r for n, x in enumerate(own) for r in (np.split(x, len(x)) if n in stacked else [x])]
+        for own in inputs
+    ]
+    actual = run(lowering.recorder, rows, outputs)
     for own, theirs in zip(actual, expected, strict=True):
         for x, y in zip(own, theirs, strict=True):
             np.testing.assert_allclose(x, np.asarray(y, dtype=float), rtol=1e-9, atol=1e-9)
@@ -118,6 +128,52 @@ PROGRAMS = {
     "  u = f32[2,4,3] parameter(2)\n  ROOT y = f32[9,3] scatter(t, i, u), "
     "update_window_dims={2}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, "
     "index_vector_dim=2, to_apply=add",
+    "gather of known rows": "  t = f32[9,3] parameter(0)\n  i = s32[4] iota(), iota_dimension=0\n"
+    "  o = s32[4] constant({2, 2, 2, 2})\n  j = s32[4] add(i, o)\n  k = s32[4,1] reshape(j)\n"
+    "  ROOT y = f32[3,4] gather(t, k), offset_dims={0}, collapsed_slice_dims={0}, "
+    "start_index_map={0}, index_vector_dim=1, slice_sizes={1,3}",
+    "gather of one row": "  t = f32[2,9,3] parameter(0)\n  i = s32[5,1] constant({{7}, {7}, {7}, "
+    "{7}, {7}})\n  ROOT y = f32[5,2,3] gather(t, i), offset_dims={1,2}, "
+    "collapsed_slice_dims={1}, start_index_map={1}, index_vector_dim=1, slice_sizes={2,1,3}",
+    "scatter to known rows": "  t = f32[9,3] parameter(0)\n  i = s32[4] iota(), "
+    "iota_dimension=0\n  k = s32[2,4,1] broadcast(i), dimensions={1}\n"
+    "  u = f32[2,4,3] parameter(1)\n  ROOT y = f32[9,3] scatter(t, k, u), "
+    "update_window_dims={2}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, "
+    "index_vector_dim=2, to_apply=add",
+    "scatter to the last row": "  z = f32[] constant(0)\n  t = f32[4,3] broadcast(z), "
+    "dimensions={}\n  i = s32[1] constant({2})\n  u = f32[4] parameter(0)\n"
+    "  ROOT y = f32[4,3] scatter(t, i, u), update_window_dims={0}, inserted_window_dims={1}, "
+    "scatter_dims_to_operand_dims={1}, index_vector_dim=0, to_apply=add",
+    **{
+        f"one-hot {d}": "  i = s32[4] parameter(0)\n  x = f32[4,6] parameter(1)\n"
+        "  o = s32[] constant(2)\n  a = s32[4] broadcast(o), dimensions={}\n"
+        "  j = s32[4] add(i, a)\n  b = s32[4,6] broadcast(j), dimensions={0}\n"
+        f"  p = s32[4,6] iota(), iota_dimension=1\n  c = pred[4,6] compare(b, p), direction={d}\n"
+        "  f = f32[4,6] convert(c)\n  ROOT y = f32[4,6] multiply(f, x)"
+        for d in ("EQ", "NE")
+    },
+    "minus infinity where keys come after queries": "  x = f32[2,4,4] parameter(0)\n"
+    "  q = s32[4,4] iota(), iota_dimension=0\n  k = s32[4,4] iota(), iota_dimension=1\n"
+    "  p = pred[4,4] compare(q, k), direction=GE\n  m = pred[2,4,4] broadcast(p), "
+    "dimensions={1,2}\n  i = f32[] constant(-inf)\n  j = f32[2,4,4] broadcast(i), dimensions={}\n"
+    "  s = f32[2,4,4] select(m, x, j)\n  ROOT y = f32[2,4,4] exponential(s)",
+    **{
+        f"compare with {limit}": "  x = f32[3] parameter(0)\n  z = f32[3] parameter(1)\n"
+        f"  i = f32[] constant({limit})\n  j = f32[3] broadcast(i), dimensions={{}}\n"
+        "  a = pred[3] compare(x, j), direction=LT\n  b = pred[3] compare(j, x), direction=LT\n"
+        "  c = pred[3] compare(x, j), direction=EQ\n  d = pred[3] compare(x, x), direction=NE\n"
+        "  e = pred[3] or(c, d)\n  f = f32[3] select(a, x, z)\n  g = f32[3] select(b, f, x)\n"
+        "  ROOT y = f32[3] select(e, j, g)"
+        for limit in ("inf", "-inf")
+    },
+    "what is left of a count": "  x = f32[3] parameter(0)\n  n = f32[] constant(32)\n"
+    "  o = f32[] constant(1)\n  m = f32[] subtract(n, o)\n  z = f32[] constant(0)\n"
+    "  p = pred[] compare(m, z), direction=GT\n  b = pred[3] broadcast(p), dimensions={}\n"
+    "  u = f32[] constant(nan)\n  w = f32[3] broadcast(u), dimensions={}\n"
+    "  ROOT y = f32[3] select(b, x, w)",
+    "magnitude of a sum of squares": "  x = f32[3,4] parameter(0)\n  s = f32[3,4] "
+    "multiply(x, x)\n  c = f32[] constant(0)\n  r = f32[3] reduce(s, c), dimensions={1}, "
+    "to_apply=add\n  a = f32[3] abs(r)\n  ROOT y = f32[3] log(a)",
     "negative indices": "  t = f32[9,3] parameter(0)\n  i = s32[4] parameter(1)\n"
     "  z = s32[4] constant({0, 0, 0, 0})\n  n = s32[4] constant({9, 9, 9, 9})\n"
     "  p = pred[4] compare(i, z), direction=LT\n  j = s32[4] add(i, n)\n"
@@ -181,3 +237,28 @@ def test_every_rule_is_met() -> None:
         for side in ("single", "parallel"):
             met |= {n.target for n in inline.graph(text.parse(sample(name, side))).nodes}
     assert set(RULES) - met == {"is-finite", "bitcast"}
+
+
+def test_a_stack_is_held_row_by_row_where_one_row_is_taken_at_a_time() -> None:
+    body = (
+        "ENTRY e {\n  x = f32[3,4] parameter(0)\n  w = f32[3,4] parameter(1)\n"
+        "  a = f32[1,4] slice(x), slice={[2:3], [0:4]}\n"
+        "  b = f32[2,4] slice(w), slice={[1:3], [0:4]}\n  c = f32[1,4] negate(a)\n"
+        "  ROOT y = f32[3,4] concatenate(b, c), dimensions={0}\n}\n"
+    )
+    graph = inline.graph(text.parse("HloModule m\n" + body))
+    assert stacks(graph, graph) == {0}
+    names = [h.name for h in lower(graph, None, frozenset({0}))[0].recorder.held]
+    assert names == ["x[0]", "x[1]", "x[2]", "w"]
+    agree(graph, stacked=frozenset({0}))
+
+
+def test_what_may_be_negative_keeps_its_magnitude() -> None:
+    body = "ENTRY e {\n  x = f32[3] parameter(0)\n  ROOT y = f32[3] abs(x)\n}\n"
+    found = lower(inline.graph(text.parse("HloModule m\n" + body)))[0]
+    assert len(found.recorder.ops) > 1
+    squared = body.replace(
+        "ROOT y = f32[3] abs(x)", "s = f32[3] multiply(x, x)\n  ROOT y = f32[3] abs(s)"
+    )
+    found = lower(inline.graph(text.parse("HloModule m\n" + squared)))[0]
+    assert [op.name for op in found.recorder.ops] == ["mul"]

@@ -12,7 +12,7 @@ from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.convert import REPLICA, convert
 from shardproof.frontends.nnscaler.operators import declared, taken
-from shardproof.frontends.nnscaler.records import FullTensor, Tensor
+from shardproof.frontends.nnscaler.records import FullTensor, Part, Tensor
 from shardproof.frontends.untrusted.inert import DType
 from tests.faults.plans import verify
 from tests.frontends.pickles import Name, Obj
@@ -23,7 +23,7 @@ from tests.frontends.plan_records import viewed
 def tensor(*shape: int, dtype: str = "float32") -> Tensor:
     box = tuple((0, n) for n in shape)
     whole = FullTensor(1, "x", shape, dtype, False, False, False, True)
-    return Tensor(2, "x", shape, dtype, False, False, box, (0, 1), whole, None)
+    return Tensor(2, Part("x", shape, dtype, False, False, box, (0, 1), whole), None)
 
 
 X, Y = tensor(2, 4), tensor(2, 4)
@@ -141,7 +141,7 @@ def test_what_is_not_understood_is_named(call: cells.ForwardOp, name: str) -> No
 def test_a_function_of_the_model_is_known_by_its_name_and_that_is_assumed() -> None:
     found = declared(op("my.model.apply_mask", X, Y))
     assert (found.name, found.word) == ("apply_mask", "my.model.apply_mask")
-    assumed = taken(found.word, found.name)
+    assumed = taken(found.word, found)
     assert (assumed.kind, assumed.about) == ("user's word", "my.model.apply_mask")
     assert assumed.text.startswith("my.model.apply_mask computes the declared operator apply_mask")
 

@@ -9,11 +9,11 @@ import torch
 
 from shardproof.engine.plan.ir import Plan
 from shardproof.frontends.nnscaler import cells
-from shardproof.frontends.nnscaler.convert import REPLICA, convert
 from shardproof.frontends.nnscaler.read import read_records
 from shardproof.frontends.nnscaler.records import Tensor
 from tests.faults.plans import verify
 from tests.frontends import lockstep
+from tests.frontends.plan_judge import paired
 
 MLP, LLAMA = "mlp_mgener_{}_gbs16_dim1024_ly{}", "llama3adpt_mgener_{}_gbs64_ly2_h32_hi4096_sq128"
 GPT = "gpt_mgener_{}_gbs16_dim1024_ly2_h16_hi1024_sq1024"
@@ -40,32 +40,18 @@ def read(folder: Path, name: str) -> cells.Plan:
     return cells.plan(read_records(str(folder / "older" / f"{name}.pkl")))
 
 
-def paired(folder: Path, names: tuple[str, str]) -> Plan:
-    one, many = (read(folder, name) for name in names)
-    single, parallel = convert(one, single=True), convert(many, single=False)
-    return Plan(
-        names[1], single.programs[0], parallel.programs, parallel.microbatches, (REPLICA,),
-        single.loss, recorded=parallel.recorded,
-    )  # fmt: skip
+def both(folder: Path, names: tuple[str, str]) -> Plan:
+    return paired(*(read(folder, name) for name in names))
 
 
-@pytest.mark.parametrize("names", [*SMALL, *LARGER], ids=lambda names: names[1])
+@pytest.mark.parametrize("names", [*SMALL, *LARGER, *RANDOM], ids=lambda names: names[1])
 def test_it_is_proved(shared_plans: Path, names: tuple[str, str]) -> None:
-    found = verify(paired(shared_plans, names))
+    found = verify(both(shared_plans, names))
     assert found.verdict == "proved", found.reason
     # Every rank returns the loss, and no partial loss is taken for one.
     losses = [c for c in found.conclusions if c.kind == "loss"]
     assert losses
     assert all(c.holds for c in losses)
-
-
-@pytest.mark.parametrize("names", RANDOM, ids=lambda names: names[1])
-def test_dropout_that_drops_is_inconclusive_by_name(
-    shared_plans: Path, names: tuple[str, str]
-) -> None:
-    found = verify(paired(shared_plans, names))
-    assert found.verdict == "inconclusive"
-    assert "dropout with p 0.5" in found.reason
 
 
 @pytest.mark.parametrize("names", SMALL, ids=lambda names: names[1])

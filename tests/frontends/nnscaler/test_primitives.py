@@ -29,7 +29,7 @@ from shardproof.frontends.nnscaler.primitives import (
     fused_steps,
     plain_steps,
 )
-from shardproof.frontends.nnscaler.records import FullTensor, Tensor
+from shardproof.frontends.nnscaler.records import FullTensor, Part, Tensor
 from tests.frontends import lockstep
 
 Array = np.ndarray[Any, Any]
@@ -39,7 +39,7 @@ RANKS = 5
 def record(shape: tuple[int, ...], ident: int = 1) -> Tensor:
     box = tuple((0, n) for n in shape)
     full = FullTensor(ident, "x", shape, "float32", False, False, False, True)
-    return Tensor(ident, "x", shape, "float32", False, False, box, (0, 1), full, None)
+    return Tensor(ident, Part("x", shape, "float32", False, False, box, (0, 1), full), None)
 
 
 class Meeting:

@@ -12,7 +12,7 @@ import pytest
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.read import read_records
-from shardproof.frontends.nnscaler.records import Tensor
+from shardproof.frontends.nnscaler.records import Tensor, content
 from shardproof.frontends.untrusted.inert import DType
 from tests.frontends.pickles import Name, Obj, pickled, small_plan
 
@@ -24,6 +24,23 @@ def viewed(tmp_path: Path, parts: dict[str, Obj]) -> tuple[cells.Plan, list[Any]
     path.write_bytes(pickled(parts["root"]))
     plan = cells.plan(read_records(str(path)))
     return plan, [cell for device in plan.devices for cell in plan.sequence(device)]
+
+
+def test_tensors_of_which_the_same_is_said_share_what_is_said(tmp_path: Path) -> None:
+    """The batch is the loader's output and the segment's input; an extent True is none."""
+    _, (data, use, _) = viewed(tmp_path, small_plan())
+    given, read = data.outputs[0], use.cell.inputs[0]
+    assert (given is read) or given.part is read.part
+    assert given.part is not use.cell.outputs[0].part
+    assert content((1, [2, 3])) == content((1, [2, 3])) != content((True, [2, 3]))
+    assert content(object()) is None
+
+
+def test_a_device_that_is_dropped_has_nothing_to_run(tmp_path: Path) -> None:
+    plan, cells_ = viewed(tmp_path, small_plan())
+    assert cells_
+    plan.drop(0)
+    assert list(plan.sequence(0)) == []
 
 
 def test_views_of_a_small_plan(tmp_path: Path) -> None:

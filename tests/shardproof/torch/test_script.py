@@ -65,7 +65,7 @@ def script(tmp_path: Path) -> Path:
 
 def run(*args: object) -> tuple[int, str]:
     found = CliRunner().invoke(main, [str(a) for a in args])
-    return found.exit_code, found.output
+    return found.exit_code, found.stdout or found.output
 
 
 def capture(script: Path, how: str, ranks: int, *options: str) -> tuple[int, str]:

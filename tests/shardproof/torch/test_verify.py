@@ -149,6 +149,15 @@ def test_bugs_are_refuted(tmp_path: Path, name: str) -> None:
     assert not line or any(line in text for f in result.findings for text in lines(f.source))
 
 
+def test_what_is_averaged_later_is_not_blamed(tmp_path: Path) -> None:
+    """The loss and gradients of a rank are means over its rows; all but one are averaged."""
+    result = verify(tmp_path, steps.averaged("replicated parameter not reduced"))
+    (finding,) = result.findings
+    assert finding.cause == "missing reduction"
+    assert "the mean over a part of what" in finding.message
+    assert "+ self.bias" in "".join(lines(finding.source))
+
+
 def lines(source: str) -> list[str]:
     """The text of the lines that a finding names, and the names."""
     found = [source]

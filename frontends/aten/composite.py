@@ -1,0 +1,139 @@
+"""Operators that ATen itself makes of others, as `torch.export` leaves them in a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.frontends.aten.attention import _attention
+from shardproof.frontends.aten.lowering import (
+    Lowered,
+    Lowering,
+    dimensions,
+    lowers,
+)
+from shardproof.frontends.aten.pointwise import _cast
+from shardproof.frontends.aten.rows import (
+    _dropout,
+    _layer_norm,
+    _log_softmax,
+    _rms_norm,
+    _softmax,
+)
+
+
+@lowers("aten.linear.default")
+def _linear(lo: Lowering, x: Lowered, weight: Lowered, bias: Lowered | None = None) -> Any:
+    *lead, inner = x.shape
+    rows = lo.real(lo.reshape(x, (prod(lead), inner)))
+    y = lo.emit("matmul", rows, lo.real(lo.transpose(weight, 0, 1)))
+    y = lo.reshape(y, (*lead, weight.shape[0]))
+    return y if bias is None else lo.add(y, bias)
+
+
+@lowers("aten.matmul.default")
+def _matmul(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+    """Of matrices, or of stacks of them with the same dimensions in front."""
+    if len(x.shape) == len(y.shape) >= 2 and x.shape[:-2] == y.shape[:-2]:
+        return lo.emit("matmul", lo.real(x), lo.real(y))
+    if len(x.shape) > 2 and len(y.shape) == 2:
+        *lead, inner = x.shape
+        rows = lo.real(lo.reshape(x, (prod(lead), inner)))
+        return lo.reshape(lo.emit("matmul", rows, lo.real(y)), (*lead, y.shape[1]))
+    raise Unsupported(f"matmul of {list(x.shape)} and {list(y.shape)}")
+
+
+@lowers("aten.layer_norm.default")
+def _normed(
+    lo: Lowering,
+    x: Lowered,
+    shape: Sequence[int],
+    weight: Lowered | None = None,
+    bias: Lowered | None = None,
+    eps: float = 1e-5,
+    cudnn: bool = True,
+) -> Any:
+    return _layer_norm(lo, x, shape, weight, bias, eps)[0]
+
+
+@lowers("aten.rms_norm.default")
+def _root_mean_square(
+    lo: Lowering,
+    x: Lowered,
+    shape: Sequence[int],
+    weight: Lowered | None = None,
+    eps: float | None = None,
+) -> Any:
+    if eps is None:
+        raise Unsupported("rms_norm with the epsilon of the element type")
+    return _rms_norm(lo, x, shape, weight, eps)[0]
+
+
+@lowers("aten.softmax.int")
+def _soft(lo: Lowering, x: Lowered, dim: int, dtype: str | None = None) -> Any:
+    return _softmax(lo, x, dim)
+
+
+@lowers("aten.log_softmax.int")
+def _log_soft(lo: Lowering, x: Lowered, dim: int, dtype: str | None = None) -> Any:
+    return _log_softmax(lo, x, dim)
+
+
+@lowers("aten.dropout.default")
+def _dropped(lo: Lowering, x: Lowered, p: float, train: bool) -> Any:
+    return _dropout(lo, x, p, train)[0]
+
+
+@lowers("aten.scaled_dot_product_attention.default")
+def _attended(
+    lo: Lowering,
+    q: Lowered,
+    k: Lowered,
+    v: Lowered,
+    attn_mask: Lowered | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    if len(q.shape) != 4 or q.shape[1] != k.shape[1]:
+        raise Unsupported("attention of other than [batch, heads, tokens, size], heads alike")
+    lo.expected = [lo.expected[0], ((), "float32")]
+    return _attention(lo, q, k, v, dropout_p, is_causal, attn_mask, scale)[0]
+
+
+@lowers("aten.flatten.using_ints")
+def _flatten(lo: Lowering, x: Lowered, start: int = 0, end: int = -1) -> Any:
+    (first,), (last,) = dimensions(x.shape, start), dimensions(x.shape, end)
+    joined = prod(x.shape[first : last + 1])
+    return lo.reshape(x, (*x.shape[:first], joined, *x.shape[last + 1 :]))
+
+
+@lowers("aten.chunk.default")
+def _chunk(lo: Lowering, x: Lowered, chunks: int, dim: int = 0) -> Any:
+    (at,) = dimensions(x.shape, dim)
+    total = x.shape[at]
+    size = -(-total // chunks)
+    if size < 1:
+        raise ShapeMismatch(f"{chunks} parts of {total} positions")
+    starts = range(0, total, size)
+    return tuple(lo.slice(x, at, s, min(size, total - s)) for s in starts)
+
+
+@lowers("aten.unbind.int")
+def _unbind(lo: Lowering, x: Lowered, dim: int = 0) -> Any:
+    (at,) = dimensions(x.shape, dim)
+    left = (*x.shape[:at], *x.shape[at + 1 :])
+    return tuple(lo.reshape(lo.slice(x, at, i, 1), left) for i in range(x.shape[at]))
+
+
+@lowers("aten.numpy_T.default")
+def _turned(lo: Lowering, x: Lowered) -> Any:
+    return lo.permute(x, tuple(reversed(range(len(x.shape)))))
+
+
+@lowers("aten.to.dtype")
+def _to(lo: Lowering, x: Lowered, dtype: str, *_: Any, **__: Any) -> Any:
+    return _cast(lo, x, dtype)

@@ -1,0 +1,108 @@
+"""Which ranks are in the groups that collectives name, and which collectives all of them need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.ir import Group, Op
+from shardproof.frontends.fx.lower import RankBody
+from shardproof.frontends.fx.records import Graph
+
+#: Namespaces of operators whose last name is a group's.
+_NAMING = ("_c10d_functional.", "vllm.all_reduce", "vllm.all_gather", "vllm.reduce_scatter")
+#: A collective: its name, its ranks, and how many of this kind are before it on the rank.
+Key = tuple[str, tuple[int, ...], int]
+
+
+def named(graph: Graph) -> set[str]:
+    """The groups that the collectives of a graph name."""
+    found = set()
+    for node in graph.nodes:
+        if node.target.startswith(_NAMING):
+            names = [x for x in (*node.args, *node.kwargs.values()) if isinstance(x, str)]
+            found.update(names[-1:])
+    return found
+
+
+def groups(
+    graphs: Sequence[Graph], said: Mapping[str, list[list[int]]], rank: int = 0
+) -> dict[str, tuple[int, ...]]:
+    """Ranks of every group that a rank's graph names: as stated, or all ranks that name it."""
+    every = list(range(len(graphs)))
+    names = [named(graph) for graph in graphs]
+    found = {
+        name: tuple(r for r in every if name in names[r])
+        for name in sorted(names[rank] - said.keys())
+    }
+    for name, stated in said.items():
+        own = [tuple(g) for g in stated if rank in g]
+        if len(own) != 1 or sorted(r for g in stated for r in g) != every:
+            raise InvalidInput(
+                f"expected groups in which each of {len(every)} ranks is once", f"groups.{name}"
+            )
+        found[name] = own[0]
+    return found
+
+
+def assumed(graphs: Sequence[Graph], said: Mapping[str, list[list[int]]]) -> list[Assumption]:
+    """What is inferred of groups: who is in them is said by nobody."""
+    names = [named(graph) for graph in graphs]
+    found = []
+    for name in sorted(set().union(*names) - said.keys()) if len(graphs) > 1 else ():
+        ranks = [rank for rank, own in enumerate(names) if name in own]
+        who = "all ranks" if len(ranks) == len(graphs) else f"ranks {ranks}"
+        text = f"group {name!r} is of {who}, which name it (inferred: state it in [groups])"
+        found.append(Assumption("inferred", f"group {name}", "", text))
+    return found
+
+
+# -- what all ranks of a group need ------------------------------------------------------------
+
+
+def needed(bodies: Sequence[RankBody]) -> list[RankBody]:
+    """The bodies with the operators that outputs depend on, and with every collective that a rank
+    of its group needs: the others take part in it."""
+    keys = [_keys(body.ops) for body in bodies]
+    wanted: set[Key] = set()
+    while True:
+        kept = [_needed(b, own, wanted) for b, own in zip(bodies, keys, strict=True)]
+        found = {
+            own[i] for own, held in zip(keys, kept, strict=True) for i in held if own[i] is not None
+        }
+        if found == wanted:
+            return [
+                replace(body, ops=tuple(body.ops[i] for i in held))
+                for body, held in zip(bodies, kept, strict=True)
+            ]
+        wanted = {key for key in found if key is not None}
+
+
+def _keys(ops: Iterable[Op]) -> list[Key | None]:
+    """The collectives among operators, counted."""
+    count: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    found: list[Key | None] = []
+    for op in ops:
+        group = op.attrs.get("group")
+        if not isinstance(group, Group):
+            found.append(None)
+            continue
+        kind = op.name, tuple(sorted(group.ranks))
+        found.append((*kind, count[kind]))
+        count[kind] += 1
+    return found
+
+
+def _needed(body: RankBody, keys: Sequence[Key | None], also: set[Key]) -> list[int]:
+    """Places of the operators that outputs and the collectives ``also`` depend on."""
+    wanted = set(body.outputs)
+    kept = []
+    for i in reversed(range(len(body.ops))):
+        op = body.ops[i]
+        if wanted.intersection(op.outputs) or keys[i] in also:
+            kept.append(i)
+            wanted.update(op.inputs)
+    return kept[::-1]

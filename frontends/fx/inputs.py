@@ -1,0 +1,140 @@
+"""Which part of the single side's inputs every rank's inputs are.
+
+A fused tensor (q, k, v; gate, up) of which a rank has its share of each piece is several named
+inputs of both sides, one for each piece, which lie side by side: a piece is then a tensor like any
+other.  For example, pieces of 2048, 512 and 512 columns of ``w`` over two ranks are the inputs
+``w[:, 0:2048]``, ``w[:, 2048:2560]`` and ``w[:, 2560:3072]``, of which a rank has 1024, 256, 256.
+
+Where nothing is stated, and both a contiguous shard and pieces fit, the input is ``open``: the
+caller says which one to take (`frontends.fx.choose`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.frontends.fx import place
+from shardproof.frontends.fx.cuts import interleaved
+from shardproof.frontends.fx.place import Part, Piece, Shape
+from shardproof.frontends.fx.records import Graph, Node
+from shardproof.frontends.fx.relations import InputRelation, Relations
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """``ranks``: the parts that lie side by side in each of the parallel side's inputs; ``single``:
+    those of the single side's, where there are several; ``open``: inputs of which two placements
+    fit, with both in words, as a relations file says them."""
+
+    ranks: dict[str, list[Part]] = field(default_factory=dict)
+    single: dict[str, list[Part]] = field(default_factory=dict)
+    open: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def shape_of(node: Node) -> Shape:
+    return tuple(node.shape or ())
+
+
+def placed(
+    single: Graph,
+    ranks: Sequence[Graph],
+    said: Relations,
+    assumed: list[Assumption],
+    fused: bool = True,
+) -> Inputs:
+    """Where the ranks' parts of every input lie, with what is assumed of it; ``fused``: inputs of
+    which two placements fit are in pieces."""
+    known = {node.name: node for node in single.inputs}
+    pairs, more = place.paired(single.inputs, ranks[0].inputs, said.inputs)
+    assumed += more
+    found = Inputs()
+    pieces: dict[str, tuple[int, list[Piece]]] = {}
+    for node in ranks[0].inputs:
+        own = known[pairs[node.name]]
+        if place.kind_of(own.dtype) != place.kind_of(node.dtype):
+            raise InvalidInput(
+                f"{node.dtype} on the parallel side, {own.dtype} on the single", own.name
+            )
+        relation = said.inputs.get(node.name)
+        cut = _stated(node, relation, assumed)
+        if cut is None:
+            cut = _found(single, ranks, own, node, found, assumed, fused)
+        if pieces.setdefault(own.name, cut) != cut:
+            raise InvalidInput(
+                f"{own.name} is in pieces, and otherwise in another input", node.name
+            )
+        dim, held = cut
+        if held:
+            found.ranks[node.name] = place.pieces(
+                held, dim, own.name, shape_of(own), shape_of(node), len(ranks)
+            )
+            found.single[own.name] = place.whole(held, dim, own.name, shape_of(own))
+        else:
+            box = _box(own, node, relation, len(ranks), assumed)
+            found.ranks[node.name] = [Part(box, shape_of(node))]
+    return found
+
+
+def _box(
+    own: Node, node: Node, relation: InputRelation | None, ranks: int, assumed: list[Assumption]
+) -> place.Box:
+    full, part = shape_of(own), shape_of(node)
+    if relation is None or not relation.said():
+        box, inferred = place.inferred("input", own.name, full, part, ranks)
+        assumed += inferred
+        return box
+    box = place.stated(relation, own.name, full, part, ranks)
+    text = f"input {node.name} {place.words(box, part)}"
+    assumed.append(Assumption("stated", node.name, "--relations", text))
+    return box
+
+
+def _stated(
+    node: Node, relation: InputRelation | None, assumed: list[Assumption]
+) -> tuple[int, list[Piece]] | None:
+    """The dimension and the pieces that the relations say (none: another placement); None: they say
+    nothing."""
+    if relation is None or not relation.said():
+        return None
+    if relation.pieces is None:
+        return 0, []
+    held = [Piece(*piece) for piece in relation.pieces]
+    text = (
+        f"input {node.name} has shares of {len(held)} pieces of dimension {relation.dim}, each "
+        "divided in the order of ranks"
+    )
+    assumed.append(Assumption("stated", node.name, "--relations", text))
+    return relation.dim, held
+
+
+def _found(
+    single: Graph,
+    ranks: Sequence[Graph],
+    own: Node,
+    node: Node,
+    found: Inputs,
+    assumed: list[Assumption],
+    fused: bool,
+) -> tuple[int, list[Piece]]:
+    """The dimension and the pieces that both sides' cuts tell (none: there are no such cuts)."""
+    full, part = shape_of(own), shape_of(node)
+    moved = [d for d in range(len(full)) if len(part) == len(full) and full[d] != part[d]]
+    if len(moved) != 1:
+        return 0, []
+    (dim,) = moved
+    held = interleaved(single, ranks[0], full[dim], part[dim], len(ranks))
+    if not held:
+        return 0, []
+    told = [list(p if p.copies > 1 else p[:2]) for p in held]
+    words = f"dim = {dim}, pieces = {told}"
+    if part[dim] * len(ranks) == full[dim]:
+        found.open[node.name] = (words, f"shard = {dim}")
+        if not fused:
+            return 0, []
+    else:
+        text = f"input {node.name} is {words}: where both sides cut it (inferred)"
+        assumed.append(Assumption("inferred", node.name, "", text))
+    return dim, held

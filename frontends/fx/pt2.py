@@ -1,0 +1,256 @@
+"""Programs of `torch.export` (.pt2): the graph in the archive's JSON, as the records of this room.
+
+An archive is a zip file; read are its model in JSON (``models/model.json``, before format 1
+``serialized_exported_program.json``) and nothing else: weights, constants and sample inputs are
+pickles or bytes, and values are no matter.  Nothing is executed, torch is not needed.
+
+A model's inputs are named as in the archive: parameters ``p_...``, buffers ``b_...``, constants
+``c_...``, and what the user gives.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.fx.records import (
+    CALL,
+    MOST_BYTES,
+    OUTPUT,
+    PLACEHOLDER,
+    Graph,
+    Node,
+)
+
+#: How much of a file tells whether it is an archive.
+HEAD_BYTES: Final = 1 << 12
+ZIP: Final = b"PK\x03\x04"
+#: Names of members that an archive of a program has near its beginning.
+MARKS: Final = (
+    b"archive_format",
+    b"/data/weights/",
+    b"/models/",
+    b"serialized_exported_program.json",
+)
+GETITEM: Final = "<built-in function getitem>"
+#: torch's numbers of element types.
+TYPES: Final[Mapping[int, str]] = {
+    1: "uint8",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "float16",
+    7: "float32",
+    8: "float64",
+    12: "bool",
+    13: "bfloat16",
+}
+#: Arguments that are what they say.
+_PLAIN: Final = frozenset(
+    {
+        *("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools"),
+        *("as_string", "as_strings", "as_int_lists", "as_float_lists"),
+    }
+)
+#: Floats that are no numbers in JSON.
+_SPECIAL: Final = ("Infinity", "-Infinity", "NaN")
+#: Arguments that say nothing about values.
+_IGNORED: Final = frozenset({"as_device", "as_layout", "as_memory_format"})
+
+
+class Meta(msgspec.Struct, frozen=True):
+    dtype: int
+    sizes: list[dict[str, Any]]
+
+
+class Argument(msgspec.Struct, frozen=True):
+    name: str
+    arg: dict[str, Any]
+    kind: int | None = None
+
+
+class Call(msgspec.Struct, frozen=True):
+    target: str
+    inputs: list[Argument]
+    outputs: list[dict[str, Any]]
+    metadata: dict[str, str] = {}
+    name: str | None = None
+
+
+class Body(msgspec.Struct, frozen=True):
+    inputs: list[dict[str, Any]]
+    outputs: list[dict[str, Any]]
+    nodes: list[Call]
+    tensor_values: dict[str, Meta]
+
+
+class Module(msgspec.Struct, frozen=True):
+    graph: Body
+
+
+class Exported(msgspec.Struct, frozen=True):
+    graph_module: Module
+
+
+def is_archive(head: bytes) -> bool:
+    """Whether a file begins as an archive of a program."""
+    return head[:4] == ZIP and any(mark in head for mark in MARKS)
+
+
+def read(path: Path, rank: int = 0) -> Graph:
+    """The graph of an archive; raises `InvalidInput` and msgspec's errors."""
+    found = msgspec.json.decode(_model(path), type=Exported).graph_module.graph
+    nodes = list(_nodes(found))
+    return Graph(rank, nodes, "fw", 0)
+
+
+def _model(path: Path) -> bytes:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [i for i in archive.infolist() if _is_model(i.filename)]
+            if len(members) != 1:
+                raise InvalidInput(f"expected one model in the archive, found {len(members)}")
+            if members[0].file_size > MOST_BYTES:
+                raise InvalidInput(f"a model larger than {MOST_BYTES >> 20} MiB")
+            with archive.open(members[0]) as member:
+                data = member.read(MOST_BYTES + 1)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+        raise InvalidInput(f"is no archive: {error}") from None
+    if len(data) > MOST_BYTES:
+        raise InvalidInput(f"a model larger than {MOST_BYTES >> 20} MiB")
+    return data
+
+
+def _is_model(name: str) -> bool:
+    parts = name.split("/")
+    return parts[-1] == "serialized_exported_program.json" or (
+        len(parts) >= 2 and parts[-2] == "models" and parts[-1].endswith(".json")
+    )
+
+
+# -- nodes -------------------------------------------------------------------------------------
+
+
+def _nodes(graph: Body) -> Iterator[Node]:
+    for number, item in enumerate(graph.inputs):
+        name = _tensor(item)
+        if name is None:
+            (kind,) = item
+            raise InvalidInput(f"input {number} is no tensor ({kind})")
+        yield Node(name, PLACEHOLDER, name, [], {}, *_type(graph, name))
+    for number, call in enumerate(graph.nodes):
+        yield from _call(graph, call, number)
+    outputs = [_operand(name) for name in map(_tensor, graph.outputs)]
+    yield Node("output", OUTPUT, "output", [outputs], {})
+
+
+def _call(graph: Body, call: Call, number: int) -> Iterator[Node]:
+    where = call.name or f"node {number}"
+    args: list[Any] = []
+    keywords: dict[str, Any] = {}
+    for argument in call.inputs:
+        value = _value(argument.arg, f"{where}, {argument.name}")
+        if value is _NOTHING:
+            continue
+        if argument.kind == 2:
+            keywords[argument.name] = value
+        else:
+            args.append(value)
+    target = call.target.removeprefix("torch.ops.")
+    source = _source(call.metadata.get("stack_trace", ""))
+    results = [name for item in call.outputs for name in _results(item, where)]
+    single = len(call.outputs) == 1 and "as_tensor" in call.outputs[0]
+    if single and results[0] is not None:
+        shape = _type(graph, results[0])
+        yield Node(results[0], CALL, target, args, keywords, *shape, source)
+        return
+    whole = f"{where} of {number}"
+    yield Node(whole, CALL, target, args, keywords, None, None, source)
+    for index, name in enumerate(results):
+        if name is not None:
+            part: list[Any] = [_operand(whole), index]
+            yield Node(name, CALL, GETITEM, part, {}, *_type(graph, name), source)
+
+
+def _type(graph: Body, name: str) -> tuple[list[int], str]:
+    meta = graph.tensor_values.get(name)
+    if meta is None:
+        raise InvalidInput("a tensor without a shape", name)
+    sizes = []
+    for size in meta.sizes:
+        value = size.get("as_int")
+        if not isinstance(value, int):
+            raise InvalidInput("a size that is no number: export without dynamic shapes", name)
+        sizes.append(value)
+    return sizes, TYPES.get(meta.dtype, f"type {meta.dtype}")
+
+
+def _operand(name: str | None) -> Any:
+    return None if name is None else {"n": name}
+
+
+def _tensor(item: Mapping[str, Any]) -> str | None:
+    held = item.get("as_tensor")
+    name = held.get("name") if isinstance(held, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _results(item: Mapping[str, Any], where: str) -> list[str | None]:
+    if "as_tensor" in item:
+        return [_tensor(item)]
+    if "as_tensors" in item and isinstance(item["as_tensors"], list):
+        return [_tensor({"as_tensor": x}) for x in item["as_tensors"]]
+    if "as_none" in item:
+        return [None]
+    raise InvalidInput(f"a result that is no tensor ({', '.join(item)})", where)
+
+
+_NOTHING: Final = object()
+
+
+def _value(arg: Mapping[str, Any], where: str) -> Any:
+    if len(arg) != 1:
+        raise InvalidInput("an argument of several kinds", where)
+    ((kind, value),) = arg.items()
+    if kind == "as_float" and value in _SPECIAL:
+        return float(value)
+    if kind in _PLAIN:
+        return value
+    if kind == "as_none":
+        return None
+    if kind == "as_tensor":
+        return _operand(_named(value, where))
+    if kind == "as_tensors":
+        return [_operand(_named(x, where)) for x in value]
+    if kind == "as_optional_tensor":
+        return _operand(_tensor(value))
+    if kind == "as_optional_tensors":
+        return [_operand(_tensor(x)) for x in value]
+    if kind == "as_scalar_type":
+        return TYPES.get(value, f"type {value}")
+    if kind in _IGNORED:
+        return _NOTHING
+    raise InvalidInput(f"an argument that is not understood ({kind})", where)
+
+
+def _named(held: Any, where: str) -> str:
+    name = held.get("name") if isinstance(held, dict) else None
+    if not isinstance(name, str):
+        raise InvalidInput("an operand without a name", where)
+    return name
+
+
+def _source(trace: str) -> str | None:
+    """The last line of a stack trace that names a file, as file:line."""
+    lines = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
+    if not lines:
+        return None
+    parts = lines[-1].split('"')
+    number = lines[-1].partition(", line ")[2].split(",")[0]
+    return f"{parts[1]}:{number}" if len(parts) > 1 else lines[-1]

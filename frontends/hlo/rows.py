@@ -1,0 +1,150 @@
+"""Gathers and scatters of rows whose numbers are known while the program is read: a slice, a frame.
+
+``x[..., 0]`` and ``table[jnp.arange(n)]`` are gathers in HLO, and their derivatives scatters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.graphs.graph import Node, Shape
+from shardproof.frontends.hlo import indices
+from shardproof.frontends.hlo.items import Item, Tensor, table_of
+from shardproof.frontends.hlo.known import Known, compact
+from shardproof.frontends.hlo.movement import framed
+from shardproof.frontends.hlo.state import Lowering
+
+
+class Rows(NamedTuple):
+    """``dim``: along which rows lie; ``starts``: the first row on every rank; ``along``: which
+    dimension of the index (without that of index vectors) counts on from there (-1: none does);
+    ``size``: how many rows."""
+
+    dim: int
+    starts: tuple[int, ...]
+    along: int
+    size: int
+
+
+def rows_of(node: Node, ids: Known, key: str, clamp: int | None) -> Rows:
+    """The rows that known indices name; ``clamp``: the number of rows that there are, for a gather;
+    raises `Unsupported` unless they are one row, or rows one after the other."""
+    (dim,) = node.attrs[key] if len(node.attrs[key]) == 1 else (-1,)
+    vector = node.attrs["index_vector_dim"]
+    shape = ids.shape
+    if dim < 0 or (vector < len(shape) and shape[vector] != 1):
+        raise Unsupported("rows chosen by vectors of several indices")
+    starts, found = [], set()
+    for array in ids.arrays:
+        core = compact(array).astype(np.int64)
+        if vector < len(shape):
+            core = np.take(core, 0, axis=vector)
+        if clamp is not None:
+            core = np.clip(core, 0, clamp - 1)
+        moving = [d for d in range(core.ndim) if core.shape[d] > 1 and _moves(core, d)]
+        line = core[tuple(slice(None) if d in moving[:1] else 0 for d in range(core.ndim))]
+        if len(moving) > 1 or not np.array_equal(np.ravel(line), np.ravel(line)[0] + _count(line)):
+            raise Unsupported("known rows that are not one after the other")
+        starts.append(int(np.ravel(line)[0]))
+        found.add((moving[0] if moving else -1, line.size))
+    if len(found) > 1:
+        raise Unsupported("other known rows on other ranks")
+    along, size = found.pop()
+    return Rows(dim, tuple(starts), along, size)
+
+
+def _moves(core: np.ndarray[tuple[int, ...], np.dtype[np.int64]], dim: int) -> bool:
+    first = np.take(core, [0], axis=dim)
+    return not np.array_equal(np.broadcast_to(first, core.shape), core)
+
+
+def _count(line: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> object:
+    return np.arange(line.size)
+
+
+def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Of rows that are known, or that ids choose."""
+    if not isinstance(xs[1], Known):
+        return indices.gather(low, node, xs)
+    table, ids = low.tensor(xs[0]), xs[1]
+    shape = low.recorder.shape(table)
+    rows = rows_of(node, ids, "start_index_map", shape[node.attrs["start_index_map"][0]])
+    whole = tuple(1 if d == rows.dim else n for d, n in enumerate(shape))
+    if (
+        node.attrs["slice_sizes"] != whole
+        or node.attrs.get("collapsed_slice_dims", ()) != (rows.dim,)
+        or node.attrs.get("operand_batching_dims", ())
+    ):
+        raise Unsupported("a gather of other boxes than whole rows")
+    value = table
+    if rows.size < shape[rows.dim]:
+        starts = table_of(rows.starts)
+        value = low.recorder.op("slice", value, dim=rows.dim, start=starts, size=rows.size)
+    result = low.shape(node)
+    offsets = list(node.attrs.get("offset_dims", ()))
+    batch = [d for d in range(len(result)) if d not in offsets]
+    if rows.along < 0:
+        value = low.values.view(value, (*shape[: rows.dim], *shape[rows.dim + 1 :]))
+        return Tensor(low.values.broadcast(value, offsets, result))
+    places = [*offsets[: rows.dim], batch[rows.along], *offsets[rows.dim :]]
+    return Tensor(low.values.broadcast(value, places, result))
+
+
+def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Rows added along one dimension, in bounds: known ones, or what ids choose."""
+    if not isinstance(xs[1], Known):
+        return indices.scatter(low, node, xs)
+    if node.attrs["to_apply"] != "add":
+        raise Unsupported(f"a scatter by {node.attrs['to_apply']}")
+    operand, ids, updates = xs[0], xs[1], low.tensor(xs[2])
+    shape = low.shape(node)
+    rows = rows_of(node, ids, "scatter_dims_to_operand_dims", None)
+    start = table_of(rows.starts)
+    if (
+        node.attrs.get("inserted_window_dims", ()) != (rows.dim,)
+        or node.attrs.get("input_batching_dims", ())
+        or not isinstance(start, int)
+        or not 0 <= start <= shape[rows.dim] - rows.size
+    ):
+        raise Unsupported("a scatter of other boxes than whole rows")
+    given = low.recorder.shape(updates)
+    windows = list(node.attrs.get("update_window_dims", ()))
+    batch = [d for d in range(len(given)) if d not in windows]
+    kept = [batch[rows.along]] if rows.along >= 0 else []
+    summed = tuple(d for d in batch if d not in kept)
+    if [given[d] for d in windows] != [n for d, n in enumerate(shape) if d != rows.dim]:
+        raise Unsupported("a scatter of other boxes than whole rows")
+    value = low.recorder.op("sum", updates, dim=summed) if summed else updates
+    value = _in_order(low, value, windows, kept, rows, shape)
+    part = framed(low, _zero(low, node), value, rows.dim, start, shape)
+    if isinstance(operand, Known) and operand.number() == 0:
+        return part
+    return Tensor(low.recorder.op("add", low.tensor(operand), part.value))
+
+
+def _in_order(
+    low: Lowering,
+    value: int,
+    windows: Sequence[int],
+    kept: Sequence[int],
+    rows: Rows,
+    shape: Shape,
+) -> int:
+    """Updates with their dimensions where the operand has them; rows are of size 1 if there is no
+    dimension of them."""
+    held = sorted([*windows, *kept])
+    target = [*windows[: rows.dim], *kept, *windows[rows.dim :]]
+    order = tuple(held.index(d) for d in target)
+    if order != tuple(range(len(order))):
+        value = low.recorder.op("permute", value, dims=order)
+    box = (*shape[: rows.dim], rows.size, *shape[rows.dim + 1 :])
+    return low.values.view(value, box)
+
+
+def _zero(low: Lowering, node: Node) -> Known:
+    dtype = low.dtype(node)
+    return Known((np.broadcast_to(np.array(0, dtype="float32"), low.shape(node)),), dtype)

@@ -1,0 +1,53 @@
+"""Parameters of layers stacked in one tensor (a scan over layers): an input for every layer.
+
+Of a tensor of which the single-device program takes one row at a time, every row is a tensor of its
+own: both sides hold the rows as named inputs, one after the other.  What one layer's row is for
+is then no matter of which of many it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardproof.frontends.graphs.graph import Graph, Node, Placement
+from shardproof.frontends.graphs.recorder import Held
+from shardproof.frontends.hlo.items import Tensor
+from shardproof.frontends.hlo.state import Lowering
+
+#: Stacks of more rows stay as they are.
+MOST_ROWS = 256
+
+
+def stacks(single: Graph, parallel: Graph) -> frozenset[int]:
+    """Positions of the inputs that are stacks: of numbers, taken row by row by the single side, and
+    not divided along the rows on any rank."""
+    taken = {node.operands[0] for node in single.nodes if _takes_row(single, node)}
+    found = set()
+    for position, (own, other) in enumerate(zip(single.inputs, parallel.inputs, strict=True)):
+        value, local = single.values[own.value], parallel.values[other.value]
+        whole = len(value.shape) > 1 and local.shape[:1] == value.shape[:1]
+        if own.value in taken and whole and value.dtype.startswith(("float", "bfloat")):
+            found.add(position)
+    return frozenset(found)
+
+
+def _takes_row(graph: Graph, node: Node) -> bool:
+    if node.target not in ("slice", "dynamic-slice"):
+        return False
+    shape = graph.values[node.operands[0]].shape
+    taken = graph.values[node.results[0]].shape
+    return len(shape) > 1 and 1 < shape[0] <= MOST_ROWS and taken == (1, *shape[1:])
+
+
+def hold(low: Lowering, held: Held) -> Tensor:
+    """A stack as its rows, side by side."""
+    shape, full = low.recorder.shape(held.value), held.placement.full
+    starts = tuple((0, *start[1:]) for start in held.placement.starts)
+    rows = []
+    for row in range(shape[0]):
+        name = f"{held.name}[{row}]"
+        value = low.recorder.value((1, *shape[1:]), held.dtype, name)
+        placement = Placement((1, *full[1:]), starts)
+        low.recorder.held.append(replace(held, value=value, name=name, placement=placement))
+        rows.append(value)
+    return low.op("concat", *rows, dim=0)

@@ -1,0 +1,102 @@
+"""What a forward body leaves for its backward one, and what bodies know of their device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.ir import Source, Value
+from shardproof.engine.plan.recorded import Claimed
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.masks import Drawings
+from shardproof.frontends.nnscaler.operators import Declared
+from shardproof.frontends.nnscaler.records import Constant, Tensor
+
+_LOCATION = re.compile(r'File "([^"]{1,300})", line (\d{1,9})')
+
+
+@dataclass(slots=True)
+class Forward:
+    """What the body of a forward segment has for its backward one: by node the operator that it is
+    declared as, the numbers of the values that it reads and of those that it makes, and of a
+    function of several steps (``within``) those of its operands and steps; and the body's values.
+    """
+
+    segment: cells.Segment
+    values: Sequence[Value] = ()
+    reads: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    makes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    called: dict[int, tuple[cells.ForwardOp, Declared]] = field(default_factory=dict)
+    within: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+    def read_by(self, node: int) -> tuple[int, ...]:
+        """What a node reads; raises `UnreadablePlan` if the segment has no such node."""
+        found = self.reads.get(node)
+        if found is None:
+            raise UnreadablePlan(
+                f"expected cell {node} in the forward segment {self.segment.id} of this backward "
+                "segment"
+            )
+        return found
+
+    def differentiated(self) -> dict[int, int]:
+        """gradient -> the value at the segment's border whose gradient that is.  (Where several
+        tensors name one gradient, the runtime starts from the last.)"""
+        tensors = tensors_of((*self.segment.inputs, *self.segment.outputs))
+        found: dict[int, int] = {}
+        for tensor, value in zip(tensors, (*self.inputs, *self.outputs), strict=True):
+            gradient = tensor.grad()
+            if gradient is not None:
+                found[gradient.id] = value
+        return found
+
+
+class Device(Protocol):
+    """What a body has to know of its device.  ``joined``: full tensors to which several stages
+    contribute; ``claims``: whether records are kept; ``as_recorded``: see `convert`; ``assumed``:
+    what the plan is assumed to mean; ``renamed``: see `BodyWriter.owner_of`; ``drawings``: which
+    masks it draws."""
+
+    number: int
+    as_recorded: bool
+    claims: bool
+    joined: set[int]
+    assumed: set[Assumption]
+    renamed: dict[int, tuple[str, set[int]]]
+    drawings: Drawings
+
+    def shard(self, tensor: Tensor) -> int:
+        """The number of the shard that a parameter or buffer is."""
+
+    def graded_shard(self, tensor: Tensor) -> int:
+        """The number of the shard whose gradient this is."""
+
+
+def shape_of(tensor: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Complex tensors are stored as pairs (real, imaginary): one more dimension of 2."""
+    return (*shape, 2) if tensor.dtype.startswith("complex") else shape
+
+
+def claim_of(tensor: Tensor) -> Claimed:
+    """What the plan records about a tensor beside its shape."""
+    low = tuple([start for start, _ in tensor.box])
+    high = tuple([end for _, end in tensor.box])
+    if tensor.dtype.startswith("complex"):
+        low, high = (*low, 0), (*high, 2)
+    return Claimed(tensor.full.id, low, high, *tensor.addend)
+
+
+def source_of(op: cells.ForwardOp, ident: int) -> Source:
+    found = _LOCATION.search(op.comment)
+    place = f"{found[1].rsplit('/', 1)[-1]}:{found[2]}" if found else ""
+    return Source(f"cell {ident}", op.module[-1] if op.module else "", place)
+
+
+def tensors_of(operands: Sequence[Constant]) -> list[Tensor]:
+    return [x for x in operands if isinstance(x, Tensor)]

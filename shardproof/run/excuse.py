@@ -1,0 +1,52 @@
+"""Whether a difference of values may come from a stand-in, and not from the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.ir import Program
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.simulation.simulate import Simulation
+from shardproof.partition.stages.partition import Partition
+
+
+def stand_in(result: Partition, simulation: Simulation) -> Assumption | None:
+    """A stand-in that a difference may come from; None: some output differs that depends on none.
+
+    A stand-in that is about a named input is one for what depends on that input; any other may be
+    one for everything.
+    """
+    held = [a for a in result.plan.assumed if a.kind == "stand-in"]
+    if not held:
+        return None
+    known = {shard.name for program in _programs(result) for shard in program.shards}
+    first: Assumption | None = None
+    for found in simulation.comparisons:
+        if not found.differs:
+            continue
+        single = _inputs([result.plan.single], result.single.unrolled, [found.demand.expected])
+        values = [v for part in found.demand.held for v in part.tensors]
+        names = single | _inputs(result.plan.programs, result.parallel.unrolled, values)
+        left = [a for a in held if a.about not in known or a.about in names]
+        if not left:
+            return None
+        first = first or left[0]
+    return first
+
+
+def _programs(result: Partition) -> list[Program]:
+    return [result.plan.single, *result.plan.programs]
+
+
+def _inputs(programs: Sequence[Program], unrolled: Unrolled, values: Iterable[int]) -> set[str]:
+    """Names of the inputs that values depend on."""
+    needed, found = set(values), set()
+    for row in reversed(unrolled.rows):
+        if needed.isdisjoint(row.outputs):
+            continue
+        needed.update(row.inputs)
+        number = row.attrs.get("shard")
+        if row.kind == "shard" and isinstance(number, int):
+            found.add(programs[row.programs[0]].shards[number].name)
+    return found
