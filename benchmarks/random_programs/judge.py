@@ -344,7 +344,7 @@ def _differs(what: str, found: Array, expected: Array) -> str:
         return f"{what} has shape {list(found.shape)}, expected {list(expected.shape)}"
     if not np.isfinite(expected).all():
         raise FloatingPointError(f"{what} is not finite on the single device")
-    scale = max(1e-6, float(np.abs(expected).max(initial=0)))
+    scale = max(1e-4, float(np.abs(expected).max(initial=0)))
     most = float(np.abs(found - expected).max(initial=0)) / scale
     return "" if most <= TOLERANCE else f"{what} differs by {most:.2g}"
 

@@ -198,7 +198,7 @@ class Rebuilder:
         if defined.operand(claim):
             return
         claimed = _partial(b for _, b in obligation.goals)
-        for term in sorted(obligation.taken - claimed, key=lambda t: t.uid):
+        for term in (t for t in obligation.taken if t not in claimed):
             same = tuple(
                 dict.fromkeys(
                     _equal(term.args[0], other.args[0])

@@ -63,7 +63,7 @@ class Obligation(NamedTuple):
 
     goals: tuple[tuple[Term, Term], ...]
     symbols: dict[str, tuple[object, ...]]
-    taken: frozenset[Term] = frozenset()
+    taken: tuple[Term, ...] = ()
 
 
 def boundaries(claim: Claim) -> list[tuple[int, int]]:
@@ -182,7 +182,7 @@ def _build(
         )
         goals += _goals(meaning, claim, taken)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
-    return Obligation(tuple(goals), symbols, frozenset(taken))
+    return Obligation(tuple(goals), symbols, tuple(sorted(taken, key=lambda t: t.uid)))
 
 
 def _goals(meaning: Meaning, claim: Claim, taken: set[Term]) -> list[tuple[Term, Term]]:

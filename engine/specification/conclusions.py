@@ -8,24 +8,23 @@ program alone.  Whether a lineage is the expected one is exact comparison at tru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
-from shardproof.engine.lineage.expressions import Combine
-from shardproof.engine.lineage.floating import settled
 from shardproof.engine.lineage.layout import Misaligned, narrow
-from shardproof.engine.lineage.lineage import BROADCAST, Atom, Dim, Layout, Lineage, Term
+from shardproof.engine.lineage.lineage import Dim, Lineage, Term
 from shardproof.engine.lineage.members import axes_of, concrete, every
-from shardproof.engine.lineage.nodes import Node, NodeTable
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import cut, joined, of_dim
 from shardproof.engine.lineage.sums import collect, family_sum, merge_parts
 from shardproof.engine.plan.expectations import COVERAGE, GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.specification.alike import placed_alike, same_number, same_terms
 from shardproof.engine.specification.demands import Demand, Sum, demands
 from shardproof.engine.specification.gradients import Derived, first_of_box
 from shardproof.engine.specification.tiling import TooMany, boxes, covers
@@ -159,7 +158,7 @@ def _single_gradients(plan: Plan, single: Derived, lineages: Lineages) -> list[C
         derived = single.gradients.get(first[number])
         want = None if derived is None else lineages[derived]
         have = lineages[value]
-        holds = want is not None and have is not None and _placed_alike(have, want)
+        holds = want is not None and have is not None and placed_alike(have, want)
         message = (
             ""
             if holds
@@ -230,11 +229,11 @@ class Wants:
             )
         want = self.single[demand.expected]
         if demand.kind == LOSS:
-            same = _same_number(self.nodes, have, want)
+            same = same_number(self.nodes, have, want)
             return "" if same else f"{rank}: {self.loss(demand)}"
         if have is None or want is None:
             return f"{where} {self.unknown(demand)}"
-        if _same_number(self.nodes, have, want):
+        if same_number(self.nodes, have, want):
             return ""
         message = _difference(self.nodes, demand, where, have, want, self.extents(demand))
         return message and message + self.partial(demand, have, want)
@@ -309,79 +308,6 @@ def told(kind: str, name: str) -> str:
     return f"{kind} of {name}" if kind == GRADIENT else f"{kind} {name}"
 
 
-def _placed_alike(have: Lineage, want: Lineage) -> bool:
-    """Whether two lineages are equal, wherever positions of one of many are put."""
-    if have.shape != want.shape or len(have.terms) != len(want.terms):
-        return False
-    return have == want or all(
-        a._replace(layout=settled(a.layout)) == b._replace(layout=settled(b.layout))
-        for a, b in zip(have.terms, want.terms, strict=True)
-    )
-
-
-def _same_number(nodes: NodeTable, have: Lineage | None, want: Lineage | None) -> bool:
-    """Whether two lineages of one element are equal, however its dimensions are written."""
-    if have is None or want is None or any(n != 1 for n in (*have.shape, *want.shape)):
-        return False
-    return _same_terms(nodes, _scalar(have), _scalar(want))
-
-
-def _scalar(x: Lineage) -> Lineage:
-    """One element without dimensions, where these say nothing."""
-    if any(dim for term in x.terms for dim in term.layout.dims):
-        return x
-    return Lineage((), tuple(t._replace(layout=t.layout._replace(dims=())) for t in x.terms))
-
-
-def _same_terms(nodes: NodeTable, have: Lineage, want: Lineage) -> bool:
-    """Whether two lineages are one, whether a sum is a node or its terms, and wherever positions
-    of one of many are put."""
-    left, right = (
-        collect([t._replace(layout=settled(t.layout)) for t in _unfolded(nodes, x.terms)])
-        for x in (have, want)
-    )
-    return have.shape == want.shape and set(left) == set(right)
-
-
-def _unfolded(nodes: NodeTable, terms: Iterable[Term]) -> Iterator[Term]:
-    """Terms with sums in place of the nodes that are defined as these."""
-    for term in terms:
-        inner = _operands(nodes[term.node], term)
-        if inner:
-            yield from _unfolded(nodes, inner)
-        else:
-            yield term
-
-
-def _operands(node: Node, term: Term) -> list[Term]:
-    """A view of a sum as the views of its operands (none: it is no sum, or one whose operands do
-    not have its axes as they are)."""
-    total = node.definition
-    if not isinstance(total, Combine) or node.coordinates or term.parts:
-        return []
-    labels = total.outputs
-    found = []
-    for factor, operand in zip(total.factors, total.operands, strict=True):
-        axes = {label: axis for axis, _, _, label in operand.atoms}
-        plain = [
-            (stride, extent) == (1, node.extents[labels.index(label)])
-            for _, stride, extent, label in operand.atoms
-        ]
-        own = {axis for axis, _, _, _ in operand.atoms}
-        if operand.fixed or not all(plain) or not len(own) == len(axes) == len(labels):
-            return []
-        layout = term.layout
-
-        def moved(atoms: Iterable[Atom], axes: Mapping[int, int] = axes) -> tuple[Atom, ...]:
-            return tuple(
-                a if a.axis == BROADCAST else a._replace(axis=axes[labels[a.axis]]) for a in atoms
-            )
-
-        view = Layout(tuple(moved(dim) for dim in layout.dims), moved(layout.fixed))
-        found.append(Term(term.factor * factor, operand.node, view, places=term.places))
-    return found
-
-
 def _total(
     members: Sequence[Lineage | None],
     nodes: NodeTable,
@@ -442,7 +368,7 @@ def _differs(
         expected = box_of(want, demand.relative, demand.shape, extents)
     except Misaligned:
         return f"{where} is held as a box that is no view of it"
-    if have == expected or _same_terms(nodes, have, expected):
+    if have == expected or same_terms(nodes, have, expected):
         return ""
     if len(have.terms) == 1 and len(expected.terms) == 1:
         a, b = have.terms[0], expected.terms[0]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.utils._python_dispatch import _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.trace import Box
@@ -24,9 +25,10 @@ def described(name: str, x: DTensor) -> Box:
     along their mesh dimension."""
     spec = x._spec
     mesh = spec.mesh
-    shape, offset = compute_local_shape_and_global_offset(
-        tuple(spec.shape), mesh, tuple(spec.placements)
-    )
+    with _disable_current_modes():  # No part of the step; it counts positions in tensors.
+        shape, offset = compute_local_shape_and_global_offset(
+            tuple(spec.shape), mesh, tuple(spec.placements)
+        )
     partial = []
     for number, placement in enumerate(spec.placements):
         if isinstance(placement, Partial):

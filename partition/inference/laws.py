@@ -107,7 +107,9 @@ def left(
     flat = [x for one in factors for x in _flat(table, one, DEEPEST)]
     if not any(_may_cancel(table, x.term.node) for x in flat):
         return None
-    for found in (list(factors), flat):
+    # No product is opened further than it has to be: its claim reads what is opened.
+    for depth in range(DEEPEST + 1):
+        found = [x for one in factors for x in _flat(table, one, depth)]
         scale, kept = _without_powers(table, _without_exponentials(table, found))
         if len(kept) < len(found):
             break

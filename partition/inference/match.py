@@ -351,7 +351,8 @@ class Matcher:
             ratios = {mine[form] / moved[form] for form in mine}
             if len(ratios) == 1:
                 sums = _reduced_alike(value.reduced, there.reduced)
-                read = dict(zip(value.leaves, there.leaves, strict=True))
+                several = len(value.leaves) != len(there.leaves)
+                read = {} if several else dict(zip(value.leaves, there.leaves, strict=True))
                 return Alias(candidate, ratios.pop(), axes, sums, read)
         return None
 

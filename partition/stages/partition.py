@@ -375,6 +375,7 @@ def _less_defined(
             f"the parallel program takes {function} of values that the single-device program does "
             "not take it of",
             operator=function,
+            actual=str(term),
         )
     return list(found.values())
 

@@ -68,6 +68,14 @@ def of_traces(command: F) -> F:
     help="Which ranks are captured: as many as it takes (all up to 16), all, or these.",
 )
 @click.option(
+    "--executor",
+    type=click.Choice(("local", "ray")),
+    default="local",
+    show_default=True,
+    help="Where ranks are captured.",
+)
+@click.option("--address", metavar="HOST:PORT", help="A running Ray cluster.")
+@click.option(
     "--capture-timeout",
     type=float,
     default=600.0,
@@ -93,6 +101,8 @@ def capture(
     batch: tuple[str, ...],
     single: Path | None,
     ranks: str,
+    executor: str,
+    address: str | None,
     capture_timeout: float,
     capture_memory: str,
     out: Path,
@@ -102,7 +112,7 @@ def capture(
     Without a FUNCTION the file is a script, with ARGS, whose first step in sp.recording is written.
     The file is executed, with your rights. Then: shardproof verify DIR_SINGLE DIR_PARALLEL.
     """
-    from shardproof.cluster.settings import parse_size
+    from shardproof.cluster.settings import Settings, parse_size
     from shardproof.frontends.torch.capture import Limits
     from shardproof.inputs import traces
     from shardproof.torch.run import chosen
@@ -114,7 +124,8 @@ def capture(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     wanted = _ranks(ranks)
-    found = chosen(_step(step, args), world_size, wanted, given, alone, limits, {})
+    cluster = Settings(executor="ray", address=address) if executor == "ray" else None
+    found = chosen(_step(step, args), world_size, wanted, given, alone, limits, {}, cluster)
     traces.keep(found, out)
     events = sum(len(t.events) for t in found)
     who = (

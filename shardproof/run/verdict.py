@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from shardproof.diagnosis.locate.culprits import culprits, explain
+from shardproof.diagnosis.locate.culprits import Culprit, culprits, explain
 from shardproof.diagnosis.locate.made import made_at
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption, beyond_strict, left_out
@@ -19,6 +19,8 @@ from shardproof.run.solve import Answers
 
 #: Findings that are listed one by one; more of a kind are counted.
 MOST = 20
+#: Characters of a lineage that are shown in a reason.
+MOST_TEXT: Final = 160
 
 
 #: Why no run of both programs says anything.
@@ -161,8 +163,11 @@ def why(
     if open_stages:
         stage, problem = open_stages[0]
         return f"{name_stage(result, stage)} is not proved ({problem})"
-    if any(f.kind == "definedness" for f in result.findings):
-        return next(f.message for f in result.findings if f.kind == "definedness")
+    for finding in (f for f in result.findings if f.kind == "definedness"):
+        return (
+            f"{finding.message}: of {finding.actual}. Take it of the same values on both sides, or "
+            "of what cannot be outside of its domain"
+        )
     return "there is nothing to conclude"
 
 
@@ -175,9 +180,26 @@ def _where_it_left(result: Partition) -> str:
     first = explain(result, found[0])
     beside = f"; on the single device: {first.reference}" if first.reference else ""
     return (
-        f". The first operator that leaves the single device's values: {first.message}{beside}. "
+        f". The first operator that leaves the single device's values: {first.message}{beside}."
+        f"{_held(result, found[0])} "
         "If both sides compute the same there, write it alike on both; if not, this is the fault"
     )
+
+
+def _held(result: Partition, culprit: Culprit) -> str:
+    """What an operator gives, in the values of the single device, and what it gives there."""
+    row = result.parallel.unrolled.rows[culprit.rows[0]]
+    given = next((x for v in row.outputs if (x := result.parallel.lineages[v]) is not None), None)
+    said = "" if given is None else f" It gives {_shortened(str(given))}"
+    if culprit.counterpart < 0 or not said:
+        return f"{said}, which is no value of the single device." if said else ""
+    there = result.single.unrolled.rows[culprit.counterpart]
+    wanted = next((x for v in there.outputs if (x := result.single.lineages[v]) is not None), None)
+    return f"{said}, expected a part of {_shortened(str(wanted))}."
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}..."
 
 
 def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from shardproof.cluster.settings import Settings
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.capture import Limits, capture
 from shardproof.frontends.torch.choice import Chosen, captured
@@ -17,6 +18,7 @@ from shardproof.recorded import Combine, answered, measured
 from shardproof.run.options import Options
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
+from shardproof.torch import across
 
 Step: TypeAlias = Callable[[Job], Any]
 
@@ -40,7 +42,9 @@ def verify(
         progress.phase("load")
         one = alone(single, batch, limits)
         known: Known = {}
-        many = chosen(parallel, world_size, ranks, batch, one, limits, known)
+        settings = options.settings()
+        cluster = settings if settings.executor == "ray" else None
+        many = chosen(parallel, world_size, ranks, batch, one, limits, known, cluster)
         return answered(one, many, combine, validated, options, progress, start, known)
 
     return measured(work, options, progress)
@@ -63,15 +67,19 @@ def chosen(
     one: Trace | None,
     limits: Limits,
     known: Known,
+    cluster: Settings | None = None,
 ) -> list[Trace]:
     """The traces of the chosen ranks; without the single side, tables of constants are taken for
-    its own."""
+    its own.  ``cluster``: ranks are captured on Ray."""
     full = {} if one is None else full_parameters(one)
 
     def missing(traces: Sequence[Trace]) -> Sequence[int]:
         return uncaptured(one, traces, known)
 
     def record(wanted: Sequence[int]) -> list[Trace]:
+        if cluster is not None:
+            asked = across.Asked(parallel, world_size, batch, full, limits)
+            return across.record(asked, wanted, cluster)
         return capture(parallel, world_size, wanted, batch, full, limits)
 
     try:

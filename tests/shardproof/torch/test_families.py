@@ -8,8 +8,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from ray import cloudpickle
 
 import shardproof.torch as sp
+from shardproof.cluster.settings import Settings
+from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.capture import Limits, capture
 from shardproof.frontends.torch.families import Families
 from shardproof.frontends.torch.plan import plan, sides
@@ -18,6 +21,7 @@ from shardproof.recorded import combination, prove
 from shardproof.run.options import Options
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
+from shardproof.torch import across
 from shardproof.torch.run import full_parameters
 from tests.shardproof.torch import meshes
 
@@ -141,3 +145,52 @@ def test_a_fit_that_another_captured_rank_contradicts_is_not_used(tmp_path: Path
     assert found.missing == (2, 3, 5, 6)
     found = sides(alone(1), captured(meshes.on_mesh(1, 8), 1, 8, [0, 1, 4, 7])).families
     assert found.assumed == (2, 3, 5, 6)
+
+
+def carried(
+    function: Callable[..., bytes],
+    shared: object,
+    work: Callable[[int], Sequence[int]],
+    *_: object,
+) -> list[bytes]:
+    """What a cluster does with a map: functions and arguments travel, and run elsewhere."""
+    there, held = cloudpickle.loads(cloudpickle.dumps((function, shared)))
+    return [there(held, rank) for rank in work(2)]
+
+
+def test_ranks_are_captured_by_the_map_that_the_face_hands_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardproof.cluster.on_ray.tasks.spread", carried)
+    settings = Settings(executor="ray")
+
+    def captured_there(step: Step, world: int) -> list[Trace]:
+        asked = across.Asked(step, world, meshes.spec(1), full_parameters(alone(1)), Limits())
+        return across.record(asked, range(world), settings)
+
+    here = captured(meshes.on_mesh(1, 2), 1, 2, range(2))
+    there = captured_there(meshes.on_mesh(1, 2), 2)
+    assert [[e.name for e in t.events] for t in there] == [[e.name for e in t.events] for t in here]
+    result, found = decided(tmp_path, 1, there, together=True)
+    assert (result.verdict, len(found.families)) == ("proved", 1)
+
+    def fails(job: sp.Job) -> None:
+        raise RuntimeError("a mistake of the user's")
+
+    with pytest.raises(InvalidInput, match="a mistake of the user's"):
+        captured_there(fails, 2)
+
+
+@pytest.mark.slow
+def test_ranks_are_captured_on_ray(tmp_path: Path) -> None:
+    step = meshes.on_mesh(2, 2)
+    result = sp.verify(
+        meshes.single,
+        step,
+        world_size=4,
+        batch=meshes.spec(2),
+        executor="ray",
+        cache=False,
+        out=tmp_path / "run",
+    )
+    assert result.verdict == "proved", sp.told(result)

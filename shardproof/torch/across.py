@@ -1,0 +1,50 @@
+"""Ranks captured side by side on a Ray cluster: a map over ranks, which the frontend is handed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from shardproof.cluster.settings import Settings
+from shardproof.frontends.torch import trace
+from shardproof.frontends.torch.capture import Limits, capture
+from shardproof.frontends.torch.job import Job
+from shardproof.frontends.torch.stated import TensorSpec
+
+#: What one task reserves of a node: the capture of one rank, on fake tensors.
+RESERVED_BYTES = 1 << 30
+
+
+class Asked(NamedTuple):
+    """What every task needs to capture one rank."""
+
+    step: Callable[[Job], Any]
+    world_size: int
+    batch: Mapping[str, TensorSpec]
+    full: Mapping[str, TensorSpec]
+    limits: Limits
+
+
+def record(asked: Asked, ranks: Sequence[int], settings: Settings) -> list[trace.Trace]:
+    """The traces of ``ranks``, each captured by a task of its own; what is wrong with the step is
+    raised here.  Nodes need the step's modules, and torch."""
+    from shardproof.cluster.on_ray.tasks import spread
+
+    found = spread(_one, asked, lambda _: list(ranks), settings, RESERVED_BYTES)
+    with TemporaryDirectory(prefix="shardproof-captured-") as folder:
+        paths = [Path(folder) / f"{rank}.trace" for rank in ranks]
+        for path, data in zip(paths, found, strict=True):
+            path.write_bytes(data)
+        return [trace.read(path) for path in paths]
+
+
+def _one(asked: Asked, rank: int) -> bytes:
+    """On a node: the trace of one rank, as a file has it."""
+    step, world_size, batch, full, limits = asked
+    (found,) = capture(step, world_size, [rank], batch, full, limits)
+    with TemporaryDirectory(prefix="shardproof-captured-") as folder:
+        path = Path(folder) / "trace"
+        trace.write(found, path)
+        return path.read_bytes()
