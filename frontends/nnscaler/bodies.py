@@ -136,10 +136,15 @@ class BodyWriter:
 
     def draw(self, drawn: Drawn, op: cells.ForwardOp) -> int:
         """The value of a mask's part; the mask is known by the name of the operator's result."""
-        name = next((x.full.name for x in op.outputs if isinstance(x, Tensor)), op.name)
-        self.device.drawings.setdefault(name, {}).setdefault(self.device.number, set()).add(
-            drawn.box
-        )
+        result = next((x.full for x in op.outputs if isinstance(x, Tensor)), None)
+        if result is None or self.device.drawers.setdefault(result.name, result.id) != result.id:
+            raise UnreadablePlan(
+                "expected results of random operators with names of their own, found two called "
+                f"{result.name if result else op.name}"
+            )
+        name = result.name
+        drawings = self.device.drawings.setdefault(name, {})
+        drawings.setdefault(self.device.number, set()).add(drawn.box)
         if name not in self.drawn:
             self.values.append(Value(drawn.shape, "float32", masks.of(name)))
             self.drawn[name] = len(self.values) - 1

@@ -65,6 +65,7 @@ class _DeviceWriter:
         assumed: set[Assumption],
         renamed: dict[int, tuple[str, set[int]]],
         drawings: masks.Drawings,
+        drawers: dict[str, int],
     ) -> None:
         self.number = number
         self.as_recorded = as_recorded
@@ -74,6 +75,7 @@ class _DeviceWriter:
         self.assumed = assumed
         self.renamed = renamed
         self.drawings = drawings
+        self.drawers = drawers
         #: By body the masks that it reads as its last inputs.
         self.drawn: dict[int, tuple[str, ...]] = {}
         self.axes = ((REPLICA, replicas, stride),) if replicas > 1 else ()
@@ -318,12 +320,22 @@ def convert(
     assumed: set[Assumption] = set()
     renamed: dict[int, tuple[str, set[int]]] = {}
     drawings: masks.Drawings = {}
+    drawers: dict[str, int] = {}
     losses = returned_losses(plan)
     loads = 0
     found = Comparison()
     for device in sorted(plan.devices):
         writer = _DeviceWriter(
-            device, replicas, count, single, as_recorded, joined, assumed, renamed, drawings
+            device,
+            replicas,
+            count,
+            single,
+            as_recorded,
+            joined,
+            assumed,
+            renamed,
+            drawings,
+            drawers,
         )
         items = list(plan.sequence(device))
         for item in items:

@@ -61,7 +61,7 @@ class Device(Protocol):
     """What a body has to know of its device.  ``joined``: full tensors to which several stages
     contribute; ``claims``: whether records are kept; ``as_recorded``: see `convert`; ``assumed``:
     what the plan is assumed to mean; ``renamed``: see `BodyWriter.owner_of`; ``drawings``: which
-    masks it draws."""
+    masks it draws; ``drawers``: the full tensor that each mask is drawn for."""
 
     number: int
     as_recorded: bool
@@ -70,6 +70,7 @@ class Device(Protocol):
     assumed: set[Assumption]
     renamed: dict[int, tuple[str, set[int]]]
     drawings: Drawings
+    drawers: dict[str, int]
 
     def shard(self, tensor: Tensor) -> int:
         """The number of the shard that a parameter or buffer is."""

@@ -98,7 +98,9 @@ def _bound(function: Function, op: ForwardOp) -> Declared:
     if function.rewrite is not None:
         made = function.rewrite(values)
         if isinstance(made, Composed):
-            tensors = [x for x in made.operands if isinstance(x, Tensor)] + extra
+            if extra:
+                raise Refused(f"{len(extra)} operands more")
+            tensors = [x for x in made.operands if isinstance(x, Tensor)]
             drawn = tuple(x for x in made.operands if isinstance(x, Drawn))
             name = op.signature.rsplit(".", 1)[-1]
             return Declared(name, tensors, {}, "", drawn, made.steps, made.assumed)

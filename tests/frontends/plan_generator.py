@@ -104,6 +104,9 @@ class _Draft:
             return self.apply(f"torch.{kind}", x, draw.choice(self.live), **kwargs)
         if kind == "function":
             function = draw.choice(("torch.sigmoid", "torch.nn.functional.silu"))
+            if len(self.operations) % 3 == 2:
+                # A function that is several operators.
+                return self.apply("torch.clamp", x, min=-0.5, max=1.5)
             return self.apply(function, x)
         if kind == "normed":
             return self.normed(x)

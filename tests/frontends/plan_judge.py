@@ -74,8 +74,10 @@ def judged(made: Plans, seed: int, folder: Path) -> Judged:
     full = {name: numbers(*shape) for name, shape in made.weights.items()}
     batch = [numbers(*made.batch)]
     slices = made.microbatches * made.replicas
+    # Any numbers: a mask of zeros would hide what it drops.
     masks = {
-        x.full.name: torch.randint(0, 2, x.shape, generator=draw).double() for x in dropped(one)
+        x.full.name: torch.rand(x.shape, generator=draw, dtype=torch.float64) + 0.25
+        for x in dropped(one)
     }
     alone = lockstep.run(one, lockstep.Inputs(full, batch, masks=masks))
     try:

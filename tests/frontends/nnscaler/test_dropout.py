@@ -14,6 +14,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.interpreters import FloatReading, exact
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.ir import Op
+from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.convert import convert
 from shardproof.frontends.nnscaler.operators import Declared, declared
@@ -196,6 +197,14 @@ def test_a_mask_that_only_the_plan_draws_is_another_model(tmp_path: Path) -> Non
     name.state["name"] = "elsewhere"
     with pytest.raises(InvalidInput, match="mask of elsewhere is drawn by no operator"):
         paired(viewed(made.single, tmp_path, "single"), viewed(made.parallel, tmp_path, "parallel"))
+
+
+def test_two_results_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    made = plans(29)
+    one, two = (x[0].state["_outputs"][0].state["_full_tensor"] for x in dropouts(made))
+    two.state["name"] = one.state["name"]
+    with pytest.raises(UnreadablePlan, match="with names of their own, found two called"):
+        convert(viewed(made.parallel, tmp_path), single=False)
 
 
 def test_each_microbatch_loads_its_own_mask(tmp_path: Path) -> None:

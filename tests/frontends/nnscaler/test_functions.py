@@ -98,6 +98,15 @@ UNKNOWN = [
     (op("torch.mul", X, float("inf")), "mul with other inf"),
     (op("torch.Tensor.exp", X, None, 3), "exp with a constant operand 3"),
     (op("torch.nn.functional.dropout", X, 0.5, True, True), "dropout with inplace True"),
+    # What is several operators takes no operand that its steps do not know.
+    (op("torch.sign", X, None, X), "sign with 1 operands more"),
+    (op("torch.where", X, X, X), "where with a condition of type float32"),
+    (op("torch.clamp", X, 2, 1), "clamp with bounds"),
+    (op("torch.triu", X), "triu with diagonal 0"),
+    (
+        op("torch.nn.functional.cross_entropy", X, X),
+        "cross_entropy with classes of [2, 4] and labels [2, 4]",
+    ),
     (op("torch.nn.functional.gelu", X, approximate="tanh"), "gelu with approximate 'tanh'"),
     (op(LAYER_NORM, X, Y, Y, (2, 4), 0.5), "layer_norm with normalized_shape of type tuple"),
     (op("torch.Tensor.to", X, {"a": 1}), "to with dtype of type dict"),
