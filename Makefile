@@ -5,6 +5,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+STACKS := .venv-stacks
 DEMO := build/demo
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
@@ -26,12 +27,13 @@ FLOORS := engine solvers partition frontends checker cluster diagnosis mutation 
 TYPES := build/types
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo docs examples test test-all lint format lock clean
+.PHONY: help venv demo docs examples test test-all test-stacks lint format lock clean
 
 help:
 	@echo 'make demo      catch a bug in a GPT and prove it mended; prove Llama-3 8B and DeepSeek-V3 671B'
 	@echo 'make test      lint, types and the tests CI runs'
 	@echo 'make test-all  the same with the slow tests'
+	@echo 'make test-stacks  tests on training stacks, in an environment of their own'
 	@echo 'make lint      ruff and mypy only'
 	@echo 'make docs      the documentation site, into build/site'
 	@echo 'make examples  write the sample plans anew'
@@ -100,6 +102,15 @@ test: lint docs
 test-all: lint docs
 	$(PARALLEL) -o faulthandler_timeout=3600 -m 'not ray'
 	$(PYTEST) -o faulthandler_timeout=3600 -m ray $(NONE_IS_FINE)
+
+# Stacks have an environment of their own; tests of what is not installed there are skipped by name.
+test-stacks: $(STACKS)/.created
+	PYTHONPATH=$(CURDIR) $(STACKS)/bin/python -m pytest -q -rs -o addopts= tests/stacks
+
+$(STACKS)/.created: requirements/stacks.lock
+	$(PYTHON) -m venv $(STACKS)
+	$(STACKS)/bin/python -m pip install --quiet -r requirements/stacks.lock
+	touch $@
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .

@@ -3,7 +3,8 @@
 A frontend says which files it reads (by their content), and makes a plan of two of them, or of one
 that holds both sides.  The face asks `of` and `of_pair` which one files belong to and never names
 any.  A frontend of one's own is
-an object with these members, named in `FRONTENDS`.
+an object with these members: ours are named in `FRONTENDS`, those of installed packages in entry
+points (`frontends.packages`), which are looked at only for a path that none of ours recognises.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final, Protocol
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
+from shardproof.frontends import packages
 
 #: How many bytes of a file a frontend may look at to recognise it.
 HEAD_BYTES: Final = 1 << 12
@@ -78,7 +80,8 @@ def frontends() -> tuple[Frontend, ...]:
 
 
 def of(path: Path) -> Frontend:
-    """The frontend that reads ``path``; the first one if nobody recognises it."""
+    """The frontend that reads ``path``, ours before those of packages; the first one if nobody
+    recognises it.  Raises `InvalidInput` if nobody does and a package could not be asked."""
     known = frontends()
     head = b""
     if path.is_file():
@@ -87,7 +90,24 @@ def of(path: Path) -> Frontend:
                 head = file.read(HEAD_BYTES)
         except OSError:
             return known[0]
-    return next((f for f in known if f.accepts(path, head)), known[0])
+    found: Frontend | None = next((f for f in known if f.accepts(path, head)), None)
+    if found is not None or not path.exists():
+        return found or known[0]
+    installed = packages.load()
+    found = next((f for f in installed.frontends if f.accepts(path, head)), None)
+    if found is None and installed.problems:
+        failed = "; ".join(installed.problems)
+        raise InvalidInput(f"is of no known format; frontends not loaded: {failed}", str(path))
+    return found or known[0]
+
+
+def foreign(frontend: Frontend) -> tuple[Assumption, ...]:
+    """What is believed of a frontend of a package: what it reads is what the file means."""
+    if frontend in frontends():
+        return ()
+    module = type(frontend).__module__
+    text = f"the frontend {frontend.name} of the module {module} reads what the file means"
+    return (Assumption("user's word", frontend.name, module, text),)
 
 
 def of_pair(single: Path, parallel: Path) -> Frontend:

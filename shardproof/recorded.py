@@ -109,7 +109,24 @@ def answered(
             reason = f"the translation is not what PyTorch computes: {checked.message}"
             return Result("inconclusive", reason=reason)
         made = replace(made, notes=(*made.notes, checked.text()))
-    return prove(made, options, progress, time.perf_counter() - start)
+    return reasoned(prove(made, options, progress, time.perf_counter() - start), found)
+
+
+def reasoned(result: Result, found: Sides) -> Result:
+    """The result with the reason why an operator was not lowered, in place of "is not declared"."""
+    told = {
+        f"operator {name} is not declared": f"{name} is not lowered: {reason}"
+        for side in (found.single, *found.ranks)
+        for name, reason in side.gaps.items()
+    }
+
+    def text(said: str) -> str:
+        for before, after in told.items():
+            said = said.replace(before, after)
+        return said
+
+    findings = tuple(f._replace(message=text(f.message)) for f in result.findings)
+    return replace(result, reason=text(result.reason), findings=findings) if told else result
 
 
 def uncaptured(found: Sides) -> str:
@@ -141,7 +158,7 @@ def combination(found: Sides, combine: Combine) -> Combination:
         return Combination("sum", ())
     if len(ways) == 1:
         return ways[0]
-    allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.how == combine]
+    allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.said == combine]
     if not allowed:
         return ways[0]
     asking = probe(found)

@@ -41,7 +41,8 @@ ROOMS: dict[str, str] = {
     "specification small_model simulation records obligations reference_runtime",
     "partition": "inference templates stages audit evidence",
     "diagnosis": "locate repair explain search",
-    "frontends": "errors builder untrusted aten torch zoo graphs nnscaler | hlo | fx | jax | plans frontend",
+    "frontends": "errors builder untrusted aten torch zoo graphs nnscaler | hlo | fx | jax | plans packages "
+    "frontend",
     "cluster": "machine settings memory verdicts local on_ray state_claims execute",
     "checker": "result solving proofs values record obligations runtime verify",
     "shardproof": "inputs run report campaigns.sweep api testing torch.validate recorded sources torch jax resume campaigns.nightly "

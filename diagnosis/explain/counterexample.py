@@ -7,7 +7,7 @@ repair, what the single device has, where the rank has all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -252,7 +252,13 @@ class Examples:
         return simulate_again(known, state.plan, single, parallel, self.result.more)
 
 
-def simulated(result: Partition, seeds: int, *, until_defined: bool = False) -> Simulation:
+def simulated(
+    result: Partition,
+    seeds: int,
+    *,
+    until_defined: bool = False,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> Simulation:
     """Both programs run with the true functions, on as many inputs as it takes to see them differ
     (``until_defined``: or to see the single-device program defined), ``seeds`` at most.
 
@@ -262,6 +268,7 @@ def simulated(result: Partition, seeds: int, *, until_defined: bool = False) -> 
     single, parallel = result.derived, result.parallel.unrolled
     first: Simulation | None = None
     for seed in range(seeds):
+        tell(seed, seeds)
         found = simulate(result.plan, single, parallel, seed, more=result.more)
         if found.differs and found.counts(result.counted):
             itself = confirmed(found, result.plan, single, parallel)

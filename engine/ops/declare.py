@@ -131,7 +131,10 @@ def lookup(name: str) -> Operator:
 
 def declared_elsewhere(names: Iterable[str]) -> list[tuple[str, str]]:
     """Which of these operators somebody else declared, and in which module."""
-    held = sorted({name for name in names if name in OPERATORS})
+    asked = set(names)
+    if not asked <= OPERATORS.keys():
+        packages.load()
+    held = sorted(asked & OPERATORS.keys())
     modules = [(name, OPERATORS[name].forward.__module__) for name in held]
     return [(name, module) for name, module in modules if not module.startswith("shardproof.")]
 

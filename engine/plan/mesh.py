@@ -30,3 +30,19 @@ def on_one_mesh(plan: Plan) -> Plan:
         return plan
     programs = zip(plan.programs, held, strict=True)
     return replace(plan, programs=tuple(replace(program, axes=own) for program, own in programs))
+
+
+def described(plan: Plan) -> str:
+    """The axes along which the ranks of a plan lie, largest stride first: ``dp 2 x tp 4``.
+
+    Programs that hold ranks of their own come first (``2 programs x dp 2``), since a plan does not
+    say what divides them.  Empty where programs lie on unlike axes, and for one rank.
+    """
+    meshes = {tuple(axis for axis in program.axes if axis[1] > 1) for program in plan.programs}
+    if len(meshes) != 1:
+        return ""
+    (axes,) = meshes
+    found = [f"{name} {n}" for name, n, _ in sorted(axes, key=lambda axis: -abs(axis[2]))]
+    if len(plan.programs) > 1:
+        found.insert(0, f"{len(plan.programs)} programs")
+    return " x ".join(found)

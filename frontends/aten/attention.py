@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids
+from shardproof.frontends.aten.constants import as_flags
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -51,7 +52,7 @@ def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """``value`` where a mask of the input is true: a number, not minus infinity."""
     if not isinstance(value, (int, float)):
         raise Unsupported("masked_fill with a tensor")
-    found = ids.written(x, mask, value)
+    found = ids.written(lo, x, mask, value)
     if found is not None:
         return found
     return ids.chosen(lo, lo.real(mask), fraction(value), x)
@@ -67,23 +68,31 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         return chosen(lo, mask, value, x)
     if not isinstance(mask, Compared):
         return _filled(lo, x, mask, value)
-    if not isinstance(value, (int, float)) or value != -inf:
+    if not isinstance(value, (int, float)) or not (isfinite(value) or value == -inf):
         raise Unsupported(f"masked_fill with {value}")
-    if not is_causal(mask, x.shape):
-        raise Unsupported("masked_fill by a mask that is not causal")
-    return causal(lo, lo.real(x))
+    if is_causal(mask, x.shape):
+        held = lo.real(x)
+        if value == -inf:
+            return causal(lo, held)
+        return lo.emits("fill_after", [held], {"value": fraction(value)}, held.dtype)[0]
+    if value == -inf:
+        raise Unsupported("masked_fill with minus infinity by a mask that is not causal")
+    return chosen(lo, as_flags(lo, mask), value, x)
 
 
 def _masked(q: Lowered, k: Lowered, dropout: float, causally: bool, mask: Lowered | None) -> bool:
-    """Whether attention is causal; raises `Unsupported` for any other mask, and for dropout."""
+    """Whether attention is causal (a mask that is none of minus infinity is added to scores);
+    raises `Unsupported` for masks of minus infinity that are not causal, and for dropout."""
     if dropout:
         raise Unsupported("attention with dropout")
     if mask is None:
         return causally
     scores = (*q.shape[:-1], k.shape[-2])
-    if causally or not isinstance(mask, Additive) or not is_causal(mask.where, scores):
-        raise Unsupported("attention with a mask that is not causal")
-    return True
+    if isinstance(mask, Additive) and not causally and is_causal(mask.where, scores):
+        return True
+    if causally or isinstance(mask, Additive):
+        raise Unsupported("attention with a mask of minus infinity that is not causal")
+    return False
 
 
 def _scale(q: Lowered, scale: float | None) -> Fraction:
@@ -93,15 +102,46 @@ def _scale(q: Lowered, scale: float | None) -> Fraction:
     return factor
 
 
+def _grouped(lo: Lowering, q: Lowered, *held: Lowered) -> list[Real]:
+    """Tensors [b, h, s, e] of query heads, and keys or values of fewer heads, as [b, k, g, s, e]:
+    every key head serves g query heads, one after the other."""
+    heads, keys = q.shape[-3], held[0].shape[-3]
+    if keys == heads:
+        return [lo.real(q), *(lo.real(x) for x in held)]
+    if not keys or heads % keys:
+        raise Unsupported(f"{heads} query heads over {keys} key heads")
+    group = heads // keys
+    found = [lo.real(lo.reshape(lo.real(q), (*q.shape[:-3], keys, group, *q.shape[-2:])))]
+    for x in held:
+        lead, rest = x.shape[:-2], x.shape[-2:]
+        one = lo.reshape(lo.real(x), (*lead, 1, *rest))
+        found.append(lo.real(lo.expand(one, (*lead, group, *rest))))
+    return found
+
+
+def _ungrouped(lo: Lowering, gradient: Real, like: Lowered) -> Any:
+    """The gradient of keys or values: what query heads of a group give is added."""
+    if len(gradient.shape) == len(like.shape):
+        return gradient
+    return lo.sum(gradient, (len(gradient.shape) - 3,))
+
+
 def _scores(
-    lo: Lowering, q: Lowered, k: Lowered, masked: bool, factor: Fraction
-) -> tuple[Real, Real]:
-    """The probabilities [b, h, s, t], and keys transposed."""
-    turned = lo.real(lo.transpose(lo.real(k), len(k.shape) - 2, len(k.shape) - 1))
-    scores = lo.real(lo.scale(lo.emit("matmul", lo.real(q), turned), factor))
+    lo: Lowering, q: Real, k: Real, masked: bool, mask: Lowered | None, factor: Fraction
+) -> Real:
+    """The probabilities [..., s, t]."""
+    turned = lo.real(lo.transpose(k, len(k.shape) - 2, len(k.shape) - 1))
+    scores = lo.real(lo.scale(lo.emit("matmul", q, turned), factor))
     if masked:
         scores = causal(lo, scores)
-    return lo.emit("softmax", scores, dim=len(scores.shape) - 1), turned
+    elif mask is not None:
+        given: Any = lo.real(mask)
+        if len(scores.shape) > 4 and len(mask.shape) == 4 and mask.shape[1] != 1:
+            given = lo.reshape(given, (mask.shape[0], *scores.shape[1:3], *mask.shape[2:]))
+        elif len(scores.shape) > 4 and len(mask.shape) == 4:
+            given = lo.reshape(given, (mask.shape[0], 1, 1, *mask.shape[2:]))
+        scores = lo.real(lo.add(scores, given))
+    return lo.emit("softmax", scores, dim=len(scores.shape) - 1)
 
 
 @lowers("aten._scaled_dot_product_flash_attention_for_cpu.default")
@@ -116,10 +156,12 @@ def _attention(
     scale: float | None = None,
 ) -> Any:
     masked = _masked(q, k, dropout, is_causal, attn_mask)
-    p, _ = _scores(lo, q, k, masked, _scale(q, scale))
+    held = _grouped(lo, q, k, v)
+    p = _scores(lo, held[0], held[1], masked, attn_mask, _scale(q, scale))
     shape, dtype = lo.expected[1]
     why = "the logarithm of attention's sums, which only its derivative reads"
-    return lo.emit("matmul", p, lo.real(v)), Undefined(shape, dtype, why)
+    found = lo.reshape(lo.emit("matmul", p, held[2]), (*q.shape[:-1], v.shape[-1]))
+    return found, Undefined(shape, dtype, why)
 
 
 @lowers("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
@@ -138,13 +180,14 @@ def _attention_backward(
 ) -> Any:
     masked = _masked(q, k, dropout, is_causal, attn_mask)
     factor = _scale(q, scale)
-    p, _ = _scores(lo, q, k, masked, factor)
-    g = lo.real(gradient)
+    queries, keys, values = _grouped(lo, q, k, v)
+    p = _scores(lo, queries, keys, masked, attn_mask, factor)
+    g = lo.real(lo.reshape(lo.real(gradient), (*p.shape[:-1], v.shape[-1])))
     rows, columns = len(p.shape) - 2, len(p.shape) - 1
     dv = lo.emit("matmul", lo.real(lo.transpose(p, rows, columns)), g)
-    dp = lo.emit("matmul", g, lo.real(lo.transpose(lo.real(v), rows, columns)))
+    dp = lo.emit("matmul", g, lo.real(lo.transpose(values, rows, columns)))
     weighted = lo.mul(dp, p)
     ds = lo.scale(lo.sub(weighted, lo.mul(p, lo.sum(weighted, (columns,), True))), factor)
-    dq = lo.emit("matmul", lo.real(ds), lo.real(k))
-    dk = lo.emit("matmul", lo.real(lo.transpose(ds, rows, columns)), lo.real(q))
-    return dq, dk, dv
+    dq = lo.reshape(lo.emit("matmul", lo.real(ds), keys), q.shape)
+    dk = lo.emit("matmul", lo.real(lo.transpose(ds, rows, columns)), queries)
+    return dq, _ungrouped(lo, dk, k), _ungrouped(lo, dv, v)

@@ -8,6 +8,7 @@ by its contents.
 from __future__ import annotations
 
 import hashlib
+from itertools import combinations
 from math import isfinite, prod
 from typing import Any
 
@@ -17,10 +18,14 @@ from numpy.typing import NDArray
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Shard
-from shardproof.frontends.aten.lowering import Const, Lowering, Shape, fraction
+from shardproof.frontends.aten.lowering import Const, Lowering, Real, Shape, fraction
+from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.positions import Additive, Compared, Positions
 
 Array = NDArray[Any]
+
+#: Entries of a table of the single side in which a rank's part is looked for.
+MOST_SEARCHED = 1 << 14
 
 #: Element types whose values are read.
 KNOWN = {
@@ -57,7 +62,7 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
         return Additive(_mask(held == -np.inf), dtype)
     elif not np.isfinite(held).all():
         raise Unsupported("constants that are no numbers")
-    return _table(lo, held, data, dtype)
+    return _table(lo, held, dtype)
 
 
 def _positions(held: Array, dtype: str) -> Positions | None:
@@ -88,18 +93,68 @@ def _mask(held: Array) -> Compared:
     raise Unsupported("a mask of constants that compares no two positions")
 
 
-def _table(lo: Lowering, held: Array, data: bytes, dtype: str) -> Any:
-    """An input that both sides have, by its contents."""
-    shape = tuple(n for n in held.shape if n != 1)
-    digest = hashlib.sha256(data + repr((shape, dtype)).encode()).hexdigest()[:32]
+def _table(lo: Lowering, held: Array, dtype: str) -> Any:
+    """An input that both sides have, by its contents: what varies along no dimension but others is
+    one table, expanded; a rank's part of a table of the single side is a slice of that."""
+    alike = [d for d, n in enumerate(held.shape) if n > 1 and (held == held.take([0], d)).all()]
+    least = held[tuple(slice(0, 1) if d in alike else slice(None) for d in range(held.ndim))]
+    table = least.reshape(tuple(n for n in least.shape if n != 1))
+    digest = hashlib.sha256(table.tobytes() + repr((table.shape, dtype)).encode()).hexdigest()[:32]
     name = f"constant {digest}"
-    if lo.shared is not None and name not in lo.shared:
-        raise Unsupported("a table of constants that the single-device step does not have")
+    if lo.shared is None or name in lo.shared:
+        found = _held(lo, name, table, dtype)
+    else:
+        found = _part(lo, table, dtype)
+    return lo.expand(lo.reshape(found, least.shape), held.shape)
+
+
+def _held(lo: Lowering, name: str, table: Array, dtype: str) -> Any:
+    """The table as a named input."""
+    shape = table.shape
     if name not in lo.tables:
-        domain = (int(held.min()), int(held.max()) + 1) if held.dtype.kind == "i" else None
+        domain = (int(table.min()), int(table.max()) + 1) if table.dtype.kind == "i" else None
         shard = Shard(
             name, shape, shape, (ZERO,) * len(shape), dtype, False, kind="constant", domain=domain
         )
         lo.tables[name] = lo.hold(shard)
-        lo.contents[name] = held.reshape(shape)
-    return lo.reshape(lo.tables[name], held.shape)
+        lo.contents[name] = table
+    return lo.tables[name]
+
+
+def _part(lo: Lowering, table: Array, dtype: str) -> Any:
+    """A part of a table that the single side has; raises `Unsupported` if it is none."""
+    for name, whole in (lo.shared or {}).items():
+        if whole.dtype != table.dtype or whole.size > MOST_SEARCHED:
+            continue
+        for one in combinations(range(whole.ndim), max(0, whole.ndim - table.ndim)):
+            part = np.expand_dims(table, one)
+            start = _place(whole, part)
+            if start is not None:
+                found = _held(lo, name, whole, dtype)
+                for dim, (at, size) in enumerate(zip(start, part.shape, strict=True)):
+                    found = lo.slice(found, dim, at, size)
+                return found
+    raise Unsupported("a table of constants that the single-device step does not have")
+
+
+def as_flags(lo: Lowering, mask: Compared) -> Real:
+    """A mask of positions as a table of 0 and 1; raises `Unsupported` for a large one."""
+    of = mask.of
+    moving = [n if step else 1 for n, step in zip(of.shape, of.steps, strict=True)]
+    if prod(moving) > MOST_SEARCHED:
+        raise Unsupported("a large mask of positions as numbers")
+    index = np.indices(moving)
+    total = of.const + sum((s * index[d] for d, s in enumerate(of.steps)), np.zeros(moving, int))
+    held = (total >= 0).astype(np.float32)
+    table = lo.real(constant(lo, held.tobytes(), tuple(moving), "float32"))
+    return flags(lo.real(lo.expand(table, mask.shape)))
+
+
+def _place(whole: Array, part: Array) -> tuple[int, ...] | None:
+    """Where a table begins that is a box of another one; None: it is none."""
+    if whole.ndim != part.ndim or any(n > m for n, m in zip(part.shape, whole.shape, strict=True)):
+        return None
+    windows = np.lib.stride_tricks.sliding_window_view(whole, part.shape)
+    alike = (windows == part).all(axis=tuple(range(part.ndim, 2 * part.ndim)))
+    places = np.argwhere(alike)
+    return tuple(int(n) for n in places[0]) if len(places) else None

@@ -22,8 +22,10 @@ from shardproof.frontends.aten.lowering import (
     Real,
     Shape,
     broadcast,
+    fraction,
     lowers,
 )
+from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.masks import inverse as inverse_of
 from shardproof.frontends.builder import piecewise
@@ -32,6 +34,9 @@ from shardproof.frontends.builder.piecewise import Function
 #: Ids of which nothing is known.  Functions are constant or the id itself beyond the numbers that a
 #: program compares them with, so that larger ids are treated as these are.
 DOMAIN = (-(1 << 30), 1 << 30)
+
+#: Ids of one interval that a predicate becomes numbers by.
+MOST_CLASSES = 1 << 20
 
 #: How a tensor was moved: the name of a movement of `Lowering`, and what it was given.
 Move = tuple[str, tuple[int, ...]]
@@ -88,11 +93,33 @@ class Ids:
         number = piecewise.value(self.function)
         if number is not None:
             return lo.real(Const(Fraction(number), self.shape, self.dtype))
+        if self.dtype == "bool":
+            return flags(self.indicated(lo))
         if len(self.function) != 1:
             raise Unsupported("a number that is different functions of an id for different ids")
         (piece,) = self.function
         x = lo.scale(self.held(lo), Fraction(piece.slope))
         return lo.real(lo.shift(x, Fraction(piece.offset)))
+
+    def indicated(self, lo: Lowering) -> Real:
+        """A predicate as 0 and 1: whether the id is one of those of which it holds, or is none of
+        those of which it does not."""
+        held = self.held(lo)
+        sizes = [
+            sum(p.high - p.low for p in self.function if p.offset == value) for value in (0, 1)
+        ]
+        fewer = int(sizes[1] < sizes[0])
+        total: Any = Const(Fraction(0), self.shape, "float32")
+        for piece in self.function:
+            if piece.offset == fewer:
+                if piece.high - piece.low > MOST_CLASSES:
+                    raise Unsupported("a choice by ids of very many")
+                width = (*self.shape, piece.high - piece.low)
+                ones = lo.real(Const(Fraction(1), width, "float32"))
+                found = lo.emits("pick", [ones, held], {"start": piece.low}, "float32")[0]
+                total = lo.add(total, found)
+        found = lo.real(total)
+        return found if fewer else lo.real(inverse_of(lo, found))
 
     def at(self) -> tuple[int, tuple[Move, ...], Shape]:
         """Of which id every entry is."""
@@ -161,11 +188,14 @@ def _whole(x: Operand) -> bool:
     return isinstance(x, Ids) or (isinstance(x, Real) and integral(x.dtype))
 
 
-def cast(x: Ids, dtype: str) -> Ids:
-    """As another type of numbers; all of a function's values fit."""
+def cast(x: Ids, dtype: str) -> Ids | None:
+    """As another type of whole numbers, all of a function's values fit; None: a predicate as
+    floating-point numbers."""
     if dtype == "bool" and x.dtype != "bool":
         zero = piecewise.constant(x.function, 0)
         return replace(x, function=piecewise.compare("NE", x.function, zero), dtype=dtype)
+    if x.dtype == "bool" and "float" in dtype:
+        return None
     if x.dtype != "bool" and dtype not in ("int64", "int32"):
         raise Unsupported(f"a cast of ids to {dtype}")
     return replace(x, dtype=dtype)
@@ -205,6 +235,16 @@ def _logical(name: str, both: str) -> None:
             return flags(lo.real(lo.mul(a, b)))
         neither = lo.mul(inverse_of(lo, a), inverse_of(lo, b))
         return flags(lo.real(inverse_of(lo, neither)))
+
+
+def _equality(name: str) -> None:
+    @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
+    def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
+        return compared(lo, name.upper(), x, y) or compared_numbers(lo, name, x, y)
+
+
+for _name in ("eq", "ne"):
+    _equality(_name)
 
 
 for _name, _both in (
@@ -416,7 +456,7 @@ def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:
     return replace(x, live=piecewise.combine("and", x.live, count))
 
 
-def written(x: Lowered, mask: Lowered, value: Operand) -> Any:
+def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """``x`` with ``value`` where the mask is true, if ids decide it; None: it is something else."""
     if not isinstance(mask, Ids):
         return None
@@ -428,6 +468,11 @@ def written(x: Lowered, mask: Lowered, value: Operand) -> Any:
     found = ids(x)
     if found is None and isinstance(x, Real) and x.shape[:-1] == mask.shape and number == 0:
         return Kept(x, inverse(mask))
+    if found is None and isinstance(x, Real):
+        if piecewise.value(mask.function) == 0:
+            return x
+        held = lo.expand(numbers(lo, flags(mask.indicated(lo)), x.dtype), x.shape)
+        return chosen(lo, held, fraction(value), x) if isinstance(value, (int, float)) else None
     if found is None or number is None:
         raise Unsupported("values of the input that are chosen by ids")
     if found.at() != mask.at():

@@ -17,6 +17,8 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.ids import added_rows, rows_of
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, lowers
+from shardproof.frontends.aten.positions import Positions, added_at, rows_at
+from shardproof.frontends.aten.shifted import shifted
 
 #: Of a log-softmax: the shifted operand, its exponentials, and their sum.
 Exponentials: TypeAlias = tuple[Real, Real, Real]
@@ -53,6 +55,8 @@ def _embedding(
     by_frequency: bool = False,
     sparse: bool = False,
 ) -> Any:
+    if isinstance(ids, Positions):
+        return rows_at(lo, table, ids)
     if not lo.narrows and isinstance(ids, Real):
         return lo.emits("embedding", [ids, lo.real(table)], {}, table.dtype)[0]
     return rows_of(lo, table, ids)
@@ -64,6 +68,8 @@ def _embedding_backward(
 ) -> Any:
     if by_frequency:
         raise Unsupported("a gradient of an embedding that is scaled by frequency")
+    if isinstance(ids, Positions) and padding < 0:
+        return added_at(lo, gradient, ids, rows)
     if lo.narrows and padding < 0:
         return added_rows(lo, gradient, ids, rows)
     held = lo.real(ids)
@@ -98,11 +104,15 @@ def _nll_loss(
 ) -> Any:
     if weight is not None or len(logs.shape) != 2:
         raise Unsupported("nll_loss with weights, or of other than two dimensions")
-    if isinstance(target, Joined):
+    labels = shifted(lo, target, ignored) if isinstance(target, Joined) else None
+    if isinstance(target, Joined) and labels is None:
         return _joined_loss(lo, logs, target, reduction, ignored)
-    ids = lo.real(target)
+    ids = lo.real(target) if labels is None else labels.ids
     each, valid = _each(lo, lo.real(logs), _known(lo, logs), ids, ignored)
     count = lo.sum(valid, (0,))
+    if labels is not None:
+        each = lo.mul(each, labels.live)
+        count = labels.number(lo, valid)
     if reduction == NONE:
         return each, Const(Fraction(0), (), logs.dtype)
     if reduction == SUM:
@@ -245,8 +255,11 @@ def _nll_loss_backward(
     each = gradient
     if reduction == MEAN:
         each = lo.div(gradient, count)
-    if isinstance(target, Joined):
+    labels = shifted(lo, target, ignored) if isinstance(target, Joined) else None
+    if isinstance(target, Joined) and labels is None:
         return PickedParts(each, target, ignored, logs.shape, logs.dtype)
-    ids = lo.real(target)
+    ids = lo.real(target) if labels is None else labels.ids
     each = lo.mul(lo.expand(each, ids.shape), _valid(lo, ids, ignored))
+    if labels is not None:
+        each = lo.mul(each, labels.live)
     return Picked(each, ids, logs.shape, logs.dtype)

@@ -47,6 +47,16 @@ class Undefined:
     why: str = "memory that nothing has written"
 
 
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A named input that is another one, moved: entry i along ``dim`` is entry i + ``by`` of
+    ``base``, where there is one."""
+
+    base: str
+    dim: int
+    by: int
+
+
 class Symbolic(Protocol):
     """A tensor that is no value yet, and can be moved without becoming one."""
 
@@ -119,11 +129,13 @@ class Lowering:
         self.expected: Sequence[tuple[Shape, str]] = ()
         #: Of every log-softmax: the shifted operand, its exponentials, and their sum.
         self.exponentials: dict[int, tuple[Real, Real, Real]] = {}
-        #: Tables of constants by name, and their entries; those that the other side has too (None:
-        #: any).
+        #: Tables of constants by name, and their entries; those of the other side (None: this side
+        #: may have any).
         self.tables: dict[str, Real] = {}
         self.contents: dict[str, Any] = {}
-        self.shared: frozenset[str] | None = None
+        self.shared: Mapping[str, Any] | None = None
+        #: Inputs that are others, moved.
+        self.derived: dict[str, Derived] = {}
         self._constants: dict[Fraction, Real] = {}
         #: The named input that a value is, moved.
         self.origins: dict[int, int] = {}
@@ -177,6 +189,17 @@ class Lowering:
             zero = self.emit("mul", self.reshape(held, ()), other=Fraction(0))
             self._constants[x.value] = self.emit("add", zero, other=x.value)
         return self.real(self.expand(self._constants[x.value], x.shape))
+
+    def read(self, name: str) -> bool:
+        """Whether an operator that does more than move it reads the named input."""
+        shards = {n for n, s in enumerate(self.shards) if s.name == name}
+        values = {v for v, s in self.origins.items() if s in shards}
+        return any(
+            v in values and op.outputs[0] not in values
+            for op in self.ops
+            for v in op.inputs
+            if op.outputs
+        )
 
     # -- operators --------------------------------------------------------------------------
 

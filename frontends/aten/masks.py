@@ -92,16 +92,6 @@ def compared(lo: Lowering, name: str, x: Operand, y: Operand) -> Real:
     return flags(lo.real(COMPARISONS[name](lo, lo.sub(x, y))))
 
 
-def _equality(name: str) -> None:
-    @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
-    def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
-        return compared(lo, name, x, y)
-
-
-for _name in ("eq", "ne"):
-    _equality(_name)
-
-
 def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     """x where the mask is 1, y where it is 0."""
     shape, dtype = lo.expected[0]

@@ -58,6 +58,8 @@ def _concat(lo: Lowering, xs: Sequence[Lowered], dim: int) -> Any:
 
 @lowers("aten.cat.default")
 def _cat(lo: Lowering, xs: Sequence[Lowered], dim: int = 0) -> Any:
+    """Empty tensors of one dimension may stand among others of any."""
+    xs = [x for x in xs if x.shape != (0,)] or xs[:1]
     return _joined(lo, xs, dimensions(xs[0].shape, dim)[0])
 
 
@@ -128,7 +130,8 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
             raise Unsupported(f"a cast of {x.value} to {dtype}")
         return Const(x.value, x.shape, dtype)
     if isinstance(x, ids.Ids):
-        return ids.cast(x, dtype)
+        found = ids.cast(x, dtype)
+        return numbers(lo, lo.real(x), dtype) if found is None else found
     if "float" not in dtype or "float" not in x.dtype:
         if dtype == x.dtype:
             return x

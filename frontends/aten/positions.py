@@ -191,12 +191,45 @@ def _entries(x: Lowered, indices: Sequence[Lowered | None]) -> Lowered | None:
 @lowers("aten.index.Tensor")
 def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     """Rows by ids; or an entry of each row, by all positions and ids."""
+    if len(indices) == 1 and isinstance(indices[0], Positions):
+        return rows_at(lo, x, indices[0])
     if len(indices) == 1 and indices[0] is not None:
         return ids.rows_of(lo, x, indices[0])
     chosen = _entries(x, indices)
     if chosen is None:
         raise Unsupported("an index by other than ids of rows")
     return ids.entries_of(lo, x, chosen)
+
+
+def rows_at(lo: Lowering, table: Lowered, at: Positions) -> Any:
+    """Rows of a table by positions that are consecutive along one dimension and alike along the
+    others."""
+    dim, first, count = consecutive(at, table.shape[0])
+    wide = tuple(n if d == dim else 1 for d, n in enumerate(at.shape))
+    rows = lo.reshape(lo.slice(table, 0, first, count), (*wide, *table.shape[1:]))
+    return lo.expand(rows, (*at.shape, *table.shape[1:]))
+
+
+def added_at(lo: Lowering, gradient: Lowered, at: Positions, rows: int) -> Any:
+    """A table of ``rows`` rows: the sum of the gradient's rows by such positions."""
+    dim, first, count = consecutive(at, rows)
+    others = tuple(d for d in range(len(at.shape)) if d != dim)
+    rest = gradient.shape[len(at.shape) :]
+    total = lo.reshape(lo.sum(gradient, others), (count, *rest))
+    parts = [Const(Fraction(0), (n, *rest), gradient.dtype) for n in (first, rows - first - count)]
+    return lo.concat([x for x in (parts[0], total, parts[1]) if x.shape[0]], 0)
+
+
+def consecutive(at: Positions, rows: int) -> tuple[int, int, int]:
+    """The dimension along which positions rise by 1 (-1: there is one position), where they begin
+    and how many there are; raises `Unsupported` for others."""
+    moving = [d for d, (n, s) in enumerate(zip(at.shape, at.steps, strict=True)) if n > 1 and s]
+    dim = moving[0] if moving else -1
+    count = at.shape[dim] if moving else 1
+    inside = at.const >= 0 and at.const + count <= rows
+    if len(moving) > 1 or (moving and at.steps[dim] != 1) or not inside:
+        raise Unsupported("rows by positions that are not consecutive")
+    return dim, at.const, count
 
 
 @lowers("aten.index_put.default")
@@ -217,7 +250,7 @@ def _index_put(
     (mask,) = indices
     if mask is None or mask.dtype != "bool" or x.shape[: len(mask.shape)] != mask.shape:
         raise Unsupported("index_put by anything but a mask")
-    found = ids.written(x, mask, values)
+    found = ids.written(lo, x, mask, values)
     if found is not None:
         return found
     kept = lo.reshape(lo.real(mask), (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))

@@ -174,7 +174,7 @@ def record(
     watch_handles(recorder)
     watch_ranks(recorder)
     _refuse_compile()
-    standins.install(lambda text: recorder.notes.setdefault(text))
+    standins.install(lambda text: recorder.notes.setdefault(text), recorder.is_known)
     torch.nn.modules.module.register_module_forward_pre_hook(recorder.entered)
     torch.nn.modules.module.register_module_forward_hook(recorder.left, always_call=True)
     with fake, recorder:

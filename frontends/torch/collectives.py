@@ -324,6 +324,8 @@ def _recv(replay: State, event: Event) -> None:
     tensors = [replay.held(tensor) for tensor in listed(event.args[0])]
     replay.issued(event, [*tensors_of(event.args[0])], [])
     replay.posted[event.work] = [(peer, held) for held in tensors]
+    if not event.work:
+        replay.waited(0)
 
 
 @handles("c10d.barrier.default")

@@ -32,6 +32,7 @@ COPIES = frozenset(
     {
         "aten.clone.default",
         "aten.lift_fresh_copy.default",
+        "aten.lift_fresh.default",
         "aten.alias_copy.default",
         "aten.detach_copy.default",
         "_c10d_functional.wait_tensor.default",

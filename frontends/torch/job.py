@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch.distributed.tensor import DTensor
 
 from shardproof.engine.errors import InvalidInput
@@ -96,17 +97,12 @@ class Job:
     ) -> None:
         """From here on the parameters are inputs, by name.
 
-        ``optimizer``: its new parameters and states are compared too; it starts without states.
+        ``optimizer``: its new parameters and states are compared too; earlier states are inputs.
         ``parameters`` states of local ones which part of which full parameter they are, where no
         metadata says it.
         """
         if self._started:
             raise InvalidInput("job.start is called twice in one step")
-        if optimizer is not None and optimizer.state:
-            raise InvalidInput(
-                "an optimizer that has states already is not supported yet: give it before its "
-                "first step"
-            )
         self._started = True
         self._optimizer = optimizer
         models = [model] if isinstance(model, torch.nn.Module) else list(model)
@@ -125,9 +121,35 @@ class Job:
                 boxes=(box,),
                 kwargs={"name": name, "trainable": parameter.requires_grad},
             )
+            self._earlier(name, parameter, box)
         if stated:
             raise InvalidInput(f"job.start states {sorted(stated)[0]!r}, which is no parameter")
         self._recorder.mark(START)
+
+    def _earlier(self, name: str, parameter: torch.nn.Parameter, box: Box) -> None:
+        """States that the optimizer has already are inputs too."""
+        for key, state in self._states(parameter):
+            own = described(box.name, state) if isinstance(state, DTensor) else box
+            if tuple(local(state).shape) != own.shape:
+                raise InvalidInput(
+                    f"the optimizer's {key} of {name} has shape {list(local(state).shape)}, the "
+                    f"parameter {list(own.shape)}"
+                )
+            self._recorder.mark(
+                PARAMETER,
+                outputs=(self._recorder.tensor(local(state)),),
+                boxes=(structs.replace(own, name=f"{box.name}: {key}"),),
+                kwargs={"name": f"{name}: {key}", "trainable": False},
+            )
+
+    def _states(self, parameter: torch.nn.Parameter) -> list[tuple[str, torch.Tensor]]:
+        """Tensors that the optimizer keeps of a parameter; ZeroRedundancyOptimizer keeps those of
+        its own in another one."""
+        held = getattr(self._optimizer, "optim", self._optimizer)
+        if held is None:
+            return []
+        found = sorted(held.state.get(parameter, {}).items())
+        return [(str(k), v) for k, v in found if isinstance(v, torch.Tensor) and v.dim()]
 
     @staticmethod
     def _named(models: Sequence[torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Parameter]]:
@@ -199,12 +221,10 @@ class Job:
         """The new value of a parameter, and the states that the optimizer keeps of it."""
         value = self._recorder.tensor(local(parameter.detach()))
         self._recorder.mark(UPDATED, (value,), boxes=(box,), kwargs={"name": name})
-        for key, state in sorted(self._optimizer.state.get(parameter, {}).items()):
-            if not isinstance(state, torch.Tensor) or state.dim() == 0:
-                continue
+        for key, state in self._states(parameter):
             own = described(box.name, state) if isinstance(state, DTensor) else box
             held = self._recorder.tensor(local(state))
-            full = {"name": name, "state": str(key)}
+            full = {"name": name, "state": key}
             self._recorder.mark(STATE, (held,), boxes=(own,), kwargs=full)
 
     def _compared(self, kind: str, name: str, value: torch.Tensor) -> None:

@@ -11,6 +11,7 @@ from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Body, Call, Program, Shard, Source
 from shardproof.frontends.aten import Lowered, Lowering, Real, rule_of
 from shardproof.frontends.aten.constants import constant
+from shardproof.frontends.aten.lowering import Derived
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch.memory import (
     CONSTANT,
@@ -34,12 +35,14 @@ class Result:
 
 @dataclass(slots=True)
 class Side:
-    """``gaps``: operators without a rule, by name, with why."""
+    """``gaps``: operators without a rule, by name, with why; ``derived``: inputs that are others,
+    moved, and whether these are read as they are too."""
 
     program: Program
     results: list[Result]
     contents: dict[str, Any]
     gaps: dict[str, str] = field(default_factory=dict)
+    derived: dict[str, tuple[Derived, bool]] = field(default_factory=dict)
 
 
 #: What a rule raises for arguments that are not those of its operator.
@@ -173,7 +176,7 @@ def _numbers(op: Op) -> list[int]:
     return list(tensors_of(*op.args, *op.kwargs.values()))
 
 
-def lower(step: Functional, inference: Inference, shared: frozenset[str] | None = None) -> Side:
+def lower(step: Functional, inference: Inference, shared: Mapping[str, Any] | None = None) -> Side:
     """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
     tables of constants that the single side has (None: this is that side)."""
     rank = _Rank(step, inference)
@@ -194,4 +197,5 @@ def lower(step: Functional, inference: Inference, shared: frozenset[str] | None 
     program = Program(
         f"rank {step.trace.rank}", (body,), (Call(0),), tuple(rank.lo.shards), step.trace.rank
     )
-    return Side(program, results, rank.lo.contents, rank.gaps)
+    derived = {name: (d, rank.lo.read(d.base)) for name, d in rank.lo.derived.items()}
+    return Side(program, results, rank.lo.contents, rank.gaps, derived)

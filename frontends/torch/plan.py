@@ -7,10 +7,10 @@ no counterpart on the parallel side is a row that fails.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
@@ -29,20 +29,28 @@ CANDIDATE = "loss combination"
 
 
 class Combination(NamedTuple):
-    """How the losses of ranks are the single side's: those of every group of ranks together, and
-    all terms of a rank, by ``how`` ("sum" or "mean")."""
+    """How the losses of ranks are the single side's: those of every group of ranks together by
+    ``how``, all terms of a rank, and of the single side, by ``own`` ("sum" or "mean")."""
 
     how: str
     groups: tuple[tuple[int, ...], ...]
+    own: str = "sum"
+
+    @property
+    def said(self) -> str:
+        """What a user demands of it: of ranks, or of a rank's terms where ranks are alone."""
+        return self.own if all(len(g) == 1 for g in self.groups) else self.how
 
     def text(self) -> str:
         """In words, for the verdict."""
         if all(len(g) == 1 for g in self.groups):
-            own = "mean of every rank's losses" if self.how == "mean" else "loss of every rank"
+            own = "mean of every rank's losses" if self.own == "mean" else "loss of every rank"
             return f"the {own} is the single-device loss"
         shown = ", ".join(str(list(g)) for g in self.groups[:4])
         more = f" and {len(self.groups) - 4} more groups" if len(self.groups) > 4 else ""
-        return f"the {self.how} of the losses over ranks {shown}{more} is the single-device loss"
+        terms = " (of a rank's: their mean)" if self.own == "mean" else ""
+        over = f"the {self.how} of the losses{terms} over ranks {shown}{more}"
+        return f"{over} is the single-device loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ def sides(
     if ALONE not in known:
         known[ALONE] = _lowered(single, inference, None, "single side")
     step, alone = known[ALONE]
-    own = _ranks(parallel, known, inference, frozenset(alone.contents))
+    own = _ranks(parallel, known, inference, alone.contents)
     found = _families(parallel, own, together)
     ranks = tuple(side for _, side in own.values())
     return Sides(alone, step, ranks, tuple(s for s, _ in own.values()), found)
@@ -103,7 +111,7 @@ def uncaptured(single: Trace | None, parallel: Sequence[Trace], known: Known) ->
 
 
 def _ranks(
-    parallel: Sequence[Trace], known: Known, inference: Inference, tables: frozenset[str] | None
+    parallel: Sequence[Trace], known: Known, inference: Inference, tables: Mapping[str, Any] | None
 ) -> Known:
     """The lowered steps of ranks, in order."""
     numbers = [t.rank for t in parallel]
@@ -123,7 +131,7 @@ def _families(parallel: Sequence[Trace], own: Known, together: bool) -> Families
 
 
 def _lowered(
-    trace: Trace, inference: Inference, tables: frozenset[str] | None, where: str
+    trace: Trace, inference: Inference, tables: Mapping[str, Any] | None, where: str
 ) -> tuple[Functional, Side]:
     try:
         step = functional(trace)
@@ -149,9 +157,19 @@ def plan(found: Sides, name: str = "torch", combination: Combination | None = No
         found.single.program,
         tuple(family.program for family in found.families.families),
         microbatches=1,
-        assumed=tuple(assumed(found)),
+        assumed=(*assumed(found), *moved(found)),
         notes=(*notes(found), *(() if combination is None else (combination.text(),))),
         expectations=rows,
+    )
+
+
+def moved(found: Sides) -> tuple[Assumption, ...]:
+    """Inputs that are others, moved, where these are read too: a proof holds whatever they are, a
+    difference may need that they have nothing to do with each other."""
+    return tuple(
+        Assumption("stand-in", name, "", f"{name} is taken for any numbers, whatever {d.base} is")
+        for name, (d, otherwise) in found.single.derived.items()
+        if otherwise or any(side.derived.get(name, (d, True))[1] for side in found.ranks)
     )
 
 
@@ -208,7 +226,8 @@ class _Rows:
         own = self.of(LOSS)
         if not own:
             return
-        single = tuple(Addend(0, 0, r.value) for r in own)
+        part = Fraction(1, len(own)) if way.own == "mean" else Fraction(1)
+        single = tuple(Addend(0, 0, r.value, part) for r in own)
         terms = self.held.get((LOSS, LOSS), [])
         if not terms or any(held.result.value < 0 for _, held in terms):
             yield Expectation(LOSS, LOSS, single, ())
@@ -216,9 +235,18 @@ class _Rows:
         for group in self.groups(way):
             programs = [self.bases[rank] for rank in group.ranks]
             held = [(n, h) for n, h in terms if n in programs]
-            weight = Fraction(1, len(held)) if way.how == "mean" else Fraction(1)
+            count = Counter(n for n, _ in held)
+            programs_together = len(count) if way.how == "mean" else 1
             over = tuple((axis, way.how) for axis in group.axes)
-            addends = tuple(self.addend(n, h, weight, over) for n, h in held)
+            addends = tuple(
+                self.addend(
+                    n,
+                    h,
+                    Fraction(1, programs_together * (count[n] if way.own == "mean" else 1)),
+                    over,
+                )
+                for n, h in held
+            )
             yield Expectation(kind, LOSS, single, addends)
 
     def groups(self, way: Combination) -> list[Spread]:
@@ -370,9 +398,10 @@ def combinations(found: Sides) -> list[Combination]:
     builder = _Rows(found)
     own = builder.held.get((LOSS, LOSS), [])
     terms = Counter(number for number, _ in own)
+    most = max(len(builder.of(LOSS)), *terms.values(), 0)
     ranks = sorted(r for n in terms for r in found.families.families[n].ranks)
     count = len(ranks)
-    result: dict[tuple[str, frozenset[Spread]], Combination] = {}
+    result: dict[tuple[str, str, frozenset[Spread]], Combination] = {}
     for size in (n for n in range(1, count + 1) if count % n == 0):
         for stride in (s for s in range(1, count + 1) if count % (s * size) == 0):
             if size == 1 and stride > 1:
@@ -382,10 +411,12 @@ def combinations(found: Sides) -> list[Combination]:
                 for block in range(0, count, size * stride)
                 for at in range(stride)
             )
-            hows = ("sum",) if size == 1 and max(terms.values()) == 1 else ("mean", "sum")
-            for how in hows:
-                way = Combination(how, groups)
-                named = frozenset(builder.groups(way))
-                if named:
-                    result.setdefault((how, named), way)
+            hows = ("sum",) if size == 1 else ("mean", "sum")
+            owns = ("sum",) if most == 1 else ("mean", "sum")
+            for own_terms in owns:
+                for how in hows:
+                    way = Combination(how, groups, own_terms)
+                    named = frozenset(builder.groups(way))
+                    if named:
+                        result.setdefault((how, own_terms, named), way)
     return list(result.values())

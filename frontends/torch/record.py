@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec import structs
 from torch._C._distributed_c10d import (
     ProcessGroup,
     _resolve_process_group,
@@ -30,6 +31,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat
 from shardproof.frontends.torch.trace import (
     CONSTANT,
     MOST_ELEMENTS,
@@ -47,11 +49,6 @@ from shardproof.frontends.torch.trace import (
 )
 from shardproof.frontends.torch.watched import Splits, Watched
 
-#: Tensors of more elements have no shadow, and are no constants.
-MOST_SHADOW = 1 << 16
-#: Elements of what is computed of smaller ones (rotary tables of all positions): nothing else that
-#: is as large has a shadow.
-MOST_COMPUTED = 1 << 21
 #: Elements of a tensor whose values are kept as constants, and their types.
 MOST_CONSTANT = MOST_COMPUTED
 _KEPT = (torch.float64, torch.float32, torch.int64, torch.int32, torch.bool)
@@ -116,7 +113,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._modules: dict[str, int] = {"": 0}
         self._numbers: dict[Held, int] = {}
         self._storages: dict[int, tuple[int, Any]] = {}
-        self._shadows: dict[int, Any] = {}
+        self._shadows = Shadows()
         self._forward: dict[int, tuple[int, int]] = {}
         self._works: dict[int, tuple[Any, int]] = {}
         self._work = 0
@@ -156,9 +153,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if x.device.type != "cpu" or x.numel() > MOST_SHADOW:
             return
         with _disable_current_modes(), torch.no_grad():
-            flat = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
-            self._shadows[key] = flat.untyped_storage()
-            values = flat.clone()
+            held = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
+            self._shadows.storages[key] = held.untyped_storage()
+            values = held.clone()
             raw = bytes(values.view(torch.uint8).numpy().tobytes()) if values.numel() else b""
             count = values.numel()
         whole = Held(self._storages[key][0], 0, (count,), (1,), str(x.dtype).removeprefix("torch."))
@@ -179,19 +176,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _meet(self, *args: Any) -> None:
         """Tensors that depend on no input meet one that does: their values are constants."""
         for x in _tensors(args):
-            if not isinstance(x, FakeTensor) or x.untyped_storage()._cdata not in self._shadows:
+            if not isinstance(x, FakeTensor) or not self._shadows.known(x):
                 continue
             if not 1 < x.numel() <= MOST_CONSTANT or x.dtype not in _KEPT:
                 continue
             if self.tensor(x).number in self._values:
                 continue  # Nothing has written it since.
             with _disable_current_modes(), torch.no_grad():
-                real = self._shadow(x).contiguous()
+                real = self._shadows.real(x).contiguous()
                 first = real.flatten()[0]
                 if bool((real == first).all()):
                     continue
                 raw = bytes(real.view(-1).view(torch.uint8).numpy().tobytes())
             self._known_value(self.tensor(x), raw, whole=False)
+
+    def is_known(self, x: torch.Tensor) -> bool:
+        """Whether a tensor depends on no input."""
+        return not isinstance(x, FakeTensor) or self._shadows.known(x)
 
     # -- arguments --------------------------------------------------------------------------
 
@@ -263,7 +264,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = {self.tensors[x.number].storage for x in outputs if isinstance(x, Tensor)}
         for key, (number, _) in self._storages.items():
             if number in made:
-                self._shadows.pop(key, None)
+                self._shadows.storages.pop(key, None)
         self.append(
             Event(
                 name,
@@ -293,62 +294,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         known = self._forward.get(node._sequence_nr())
         return source, known[1] if known is not None and not self.stack else module, True
 
-    # -- shadows ----------------------------------------------------------------------------
-
-    def _shadow(self, x: Any) -> Any:
-        """The real tensor beside a fake one; raises `KeyError` if there is none."""
-        if isinstance(x, (list, tuple)):
-            return type(x)(self._shadow(i) for i in x)
-        if not isinstance(x, torch.Tensor):
-            return x
-        if not isinstance(x, FakeTensor):
-            return x
-        storage = self._shadows[x.untyped_storage()._cdata]
-        real = torch.empty(0, dtype=x.dtype)
-        return real.set_(storage, x.storage_offset(), tuple(x.shape), tuple(x.stride()))
-
-    def _follow(self, func: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> Any:
-        """Compute the operator on shadows too, if all that it reads has one; returns the real
-        result, or None."""
-        results = [x for x in _flat(out) if isinstance(x, torch.Tensor)]
-        tags = getattr(func, "tags", ())
-        if torch.Tag.nondeterministic_seeded in tags or func.namespace != "aten":
-            self._meet(args, tuple(kwargs.values()))
-            self._forget(func, args, results)
-            return None
-        given = any(True for _ in _tensors((args, tuple(kwargs.values()))))
-        most = MOST_COMPUTED if given else MOST_SHADOW
-        if sum(x.numel() for x in results) > most or any(x.is_meta for x in results):
-            self._meet(args, tuple(kwargs.values()))
-            self._forget(func, args, results)
-            return None
-        if func is torch.ops.aten.empty.memory_format:
-            return None
-        try:
-            with _disable_current_modes(), torch.no_grad():
-                real = func(*self._shadow(args), **{k: self._shadow(v) for k, v in kwargs.items()})
-        except KeyError:
-            self._meet(args, tuple(kwargs.values()))
-            self._forget(func, args, results)
-            return None
-        for x, y in zip(results, _tensors(real), strict=False):
-            self._shadows[x.untyped_storage()._cdata] = y.untyped_storage()
-        return real
-
-    def _forget(self, func: Any, args: Any, results: Sequence[torch.Tensor]) -> None:
-        """What an operator without shadows writes has none any more."""
-        written = [
-            x
-            for argument, value in zip(func._schema.arguments, args, strict=False)
-            if argument.alias_info is not None and argument.alias_info.is_write
-            for x in _flat(value)
-            if isinstance(x, torch.Tensor)
-        ]
-        if func.namespace == "c10d":
-            written = [x for x in _flat(args) if isinstance(x, torch.Tensor)]
-        for x in written:
-            self._shadows.pop(x.untyped_storage()._cdata, None)
-
     # -- dispatch ---------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -368,9 +313,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if given is None:
             return out
         if func.namespace not in ("c10d", "_c10d_functional", "prim", "prims"):
-            self._follow(func, args, kwargs, out)
+            if not self._shadows.follow(func, args, kwargs, out):
+                self._meet(args, tuple(kwargs.values()))
+                self._shadows.forget(func, args)
         elif func.namespace == "c10d":
-            self._forget(func, args, ())
+            self._shadows.forget(func, args)
         outputs = tuple(self.arg(x) for x in (out if isinstance(out, (list, tuple)) else (out,)))
         source, module, backward = self._where()
         named = {
@@ -404,14 +351,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             value = args[i] if i < len(args) else kwargs.get(argument.name)
-            found += [self.tensor(x).number for x in _flat(value) if isinstance(x, torch.Tensor)]
+            found += [self.tensor(x).number for x in flat(value) if isinstance(x, torch.Tensor)]
         return tuple(found)
 
     def _real(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """What has no shape without values: a constant, if it depends on no input."""
         try:
             with _disable_current_modes(), torch.no_grad():
-                return func(*self._shadow(args), **{k: self._shadow(v) for k, v in kwargs.items()})
+                real = self._shadows.real
+                return func(*real(args), **{k: real(v) for k, v in kwargs.items()})
         except KeyError:
             where, _ = place(sys._getframe(1))
             raise InvalidInput(
@@ -422,7 +370,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """``.item()``: what is known without any input; refused otherwise, by the user's line."""
         try:
             with _disable_current_modes():
-                return self._shadow(x).item()
+                return self._shadows.real(x).item()
         except KeyError:
             where, _ = place(sys._getframe(1))
             raise InvalidInput(
@@ -457,12 +405,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.stack.pop()
 
     def finish(self) -> Trace:
-        """What was recorded."""
+        """What was recorded.  A collective whose handle Python never had (DDP's broadcast of
+        buffers) was waited for by who issued it."""
+        handled = {number for _, number in self._works.values()}
         return Trace(
             self.rank,
             self.world_size,
             tuple(self.tensors),
-            tuple(self.events),
+            tuple(
+                structs.replace(e, work=0) if e.work and e.work not in handled else e
+                for e in self.events
+            ),
             tuple(self._sources),
             tuple(self._modules),
             self.constants,
@@ -478,12 +431,4 @@ _SUBCLASSED = (torch.nn.Parameter,)
 
 
 def _tensors(x: Any) -> list[torch.Tensor]:
-    return [item for item in _flat(x) if isinstance(item, torch.Tensor)]
-
-
-def _flat(x: Any) -> Iterable[Any]:
-    if isinstance(x, (list, tuple)):
-        for item in x:
-            yield from _flat(item)
-    else:
-        yield x
+    return [item for item in flat(x) if isinstance(item, torch.Tensor)]

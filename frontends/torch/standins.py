@@ -17,12 +17,31 @@ from torch.nn.parallel import distributed as ddp
 from shardproof.engine.errors import InvalidInput
 
 
-def install(note: Callable[[str], None]) -> None:
-    """Replace, in this process, for good; ``note`` is told of what stands for communication."""
+def install(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) -> None:
+    """Replace, in this process, for good; ``note`` is told of what stands for communication,
+    ``known`` says whether a tensor depends on no input."""
     _replace(ddp, "_verify_param_shape_across_processes", _nothing)
     _replace(ddp, "_sync_module_states", _nothing)
     _data_parallel(note)
+    _buffers(note, known)
     _pipelining(note)
+
+
+def _buffers(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) -> None:
+    """DDP broadcasts rank 0's buffers before a forward call: those that depend on no input (masks,
+    rotary tables) are made by the same code on every rank, and stay what they are."""
+    broadcast = DistributedDataParallel._sync_buffers
+
+    def _sync_buffers(self: DistributedDataParallel) -> None:
+        if all(known(buffer) for buffer in self.modules_buffers):
+            note(
+                "stand-in: DistributedDataParallel's broadcast of buffers that depend on no input "
+                "changes nothing"
+            )
+            return
+        broadcast(self)  # type: ignore[no-untyped-call]
+
+    _replace(DistributedDataParallel, "_sync_buffers", _sync_buffers)
 
 
 def _pipelining(note: Callable[[str], None]) -> None:

@@ -8,12 +8,12 @@ own; shapes and gradients are derived from the operators' declarations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.storage.settings import decoded
 from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
 from shardproof.frontends.zoo import sides
 from shardproof.frontends.zoo.config import (
@@ -64,8 +64,8 @@ def build(name: str, *, layers: int | None = None, **settings: Any) -> Plan:
     setting, or a model that cannot be divided this way.
     """
     path = find(name)
-    degrees = {field.name for field in fields(Parallel)}
-    parallel = Parallel(**{k: v for k, v in settings.items() if k in degrees})
+    degrees = Parallel.__struct_fields__
+    parallel = decoded({k: v for k, v in settings.items() if k in degrees}, Parallel)
     architecture = read_data(path).get("architecture")
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))

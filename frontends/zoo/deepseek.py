@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.storage.settings import Count, Natural
 from shardproof.frontends.zoo.config import ModelConfig, Parallel
 from shardproof.frontends.zoo.mla import Latent, latent_attention
 from shardproof.frontends.zoo.moe import Mixture, mixture_of_experts, swiglu
 from shardproof.frontends.zoo.transformer import Model
 
 
-@dataclass(frozen=True, slots=True)
-class DeepSeekConfig(ModelConfig):
+class DeepSeekConfig(ModelConfig, frozen=True):
     """Hyperparameters of a DeepSeek model.
 
     ``q_rank`` 0: queries have no latent.  ``dense_layers`` first layers have a feed-forward block
@@ -23,32 +21,29 @@ class DeepSeekConfig(ModelConfig):
     ``balance_loss``: whether its load-balancing loss is part of the loss.
     """
 
-    heads: int
-    q_rank: int
-    kv_rank: int
-    nope: int
-    rope: int
-    value: int
-    ffn: int
-    dense_layers: int
-    experts: int
-    chosen: int
-    expert_ffn: int
-    shared_experts: int
+    heads: Count
+    q_rank: Natural
+    kv_rank: Count
+    nope: Count
+    rope: Count
+    value: Count
+    ffn: Count
+    dense_layers: Natural
+    experts: Count
+    chosen: Count
+    expert_ffn: Count
+    shared_experts: Natural
     scoring: str
-    groups: int
-    kept_groups: int
+    groups: Count
+    kept_groups: Count
     bias: bool
     normalised: bool
     route_scale: Fraction
     balance: Fraction
     balance_loss: bool
-    rope_theta: int
-
-    MAY_BE_ZERO: ClassVar[frozenset[str]] = frozenset({"q_rank", "dense_layers", "shared_experts"})
+    rope_theta: Count
 
     def __post_init__(self) -> None:
-        ModelConfig.__post_init__(self)
         if self.rope % 2:
             raise InvalidInput(f"rope {self.rope} is not even", self.name)
         self.mixture.check(self.name)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.storage.settings import Count
 from shardproof.frontends.zoo.attention import causal_attention
 from shardproof.frontends.zoo.config import ModelConfig, Parallel
 from shardproof.frontends.zoo.layout import TP
 from shardproof.frontends.zoo.transformer import Model
 
 
-@dataclass(frozen=True, slots=True)
-class GptConfig(ModelConfig):
+class GptConfig(ModelConfig, frozen=True):
     """Hyperparameters of a GPT model."""
 
-    heads: int
-    ffn: int
+    heads: Count
+    ffn: Count
 
     def __post_init__(self) -> None:
-        ModelConfig.__post_init__(self)
         if self.hidden % self.heads:
             raise InvalidInput(
                 f"hidden {self.hidden} is not divisible into {self.heads} heads", self.name

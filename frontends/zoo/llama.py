@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.storage.settings import Count
 from shardproof.frontends.zoo.attention import causal_attention
 from shardproof.frontends.zoo.config import ModelConfig, Parallel
 from shardproof.frontends.zoo.transformer import Model
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaConfig(ModelConfig):
+class LlamaConfig(ModelConfig, frozen=True):
     """Hyperparameters of a Llama model."""
 
-    heads: int
-    kv_heads: int
-    ffn: int
-    rope_theta: int
+    heads: Count
+    kv_heads: Count
+    ffn: Count
+    rope_theta: Count
 
     def __post_init__(self) -> None:
-        ModelConfig.__post_init__(self)
         if self.hidden % (2 * self.heads):
             raise InvalidInput(
                 f"hidden {self.hidden} is not divisible into {self.heads} heads of even size",

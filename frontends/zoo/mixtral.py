@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 
+from shardproof.engine.storage.settings import Count
 from shardproof.frontends.zoo.config import Parallel
 from shardproof.frontends.zoo.llama import Llama, LlamaConfig
 from shardproof.frontends.zoo.moe import Mixture, mixture_of_experts
 
 
-@dataclass(frozen=True, slots=True)
-class MixtralConfig(LlamaConfig):
+class MixtralConfig(LlamaConfig, frozen=True):
     """Hyperparameters of a Mixtral model; ``ffn`` is the width of an expert.
 
     ``balance_loss``: whether the load-balancing loss with coefficient ``balance`` is part of the
     loss.
     """
 
-    experts: int
-    chosen: int
+    experts: Count
+    chosen: Count
     balance: Fraction
     balance_loss: bool
 

@@ -10,19 +10,25 @@ tried, and the one that gives a value that it has is taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, combinations, product
+from itertools import chain, combinations, islice, product
 from math import gcd
 from typing import NamedTuple, TypeAlias
 
-from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.lineage.expressions import Einsum
-from shardproof.engine.lineage.floating import floating, within
+from shardproof.engine.lineage.floating import floating, settled, within
 from shardproof.engine.lineage.layout import Misaligned
 from shardproof.engine.lineage.lineage import BROADCAST, Atom, Layout, Part, Term
 from shardproof.engine.lineage.nodes import NodeTable, Token
 
 #: Ways that are tried for one operator, and exposures that are combined.
 MOST_WAYS, MOST_EXPOSED = 96, 4
+#: Ways of rarer kinds that are tried for one operator.
+MOST_RARER = 160
+#: Ways to take positions together that are alike.
+MOST_MATCHINGS = 12
+#: The largest number of blocks that are fused in a position.
+MOST_DIGITS = 4
 
 
 #: A view as part of a sum of the single-device program (None: it is none).
@@ -51,6 +57,46 @@ def ways(
     if parts != list(terms):
         yield Way(tuple(parts), ("",) * len(parts), "")
         yield from _ways(parts, mesh, letters, sums=sums)
+    yield from islice(_rarer(terms, mesh, letters, sums=sums), MOST_RARER)
+
+
+def _rarer(
+    terms: Sequence[Term], mesh: Mapping[str, int], letters: str, *, sums: bool
+) -> Iterator[Way]:
+    """Ways that read a block of an axis as one of many, a position as two digits, or positions that
+    are alike by chance apart."""
+    opened = [t._replace(layout=settled(t.layout)) for t in terms]
+    cut = [[_cut(t, inner) for t in opened] for inner in _digits(opened)]
+    views = [*([opened] if opened != list(terms) else []), *cut]
+    for usual in (True, False):
+        for view in views:
+            yield from _ways(view, mesh, letters, sums=sums, usual=usual)
+    yield from _ways(terms, mesh, letters, sums=sums, usual=False)
+
+
+def _digits(terms: Sequence[Term]) -> list[int]:
+    """Numbers that divide the extent of a position of one of many: which head, then which half."""
+    extents = {a.extent for t in terms for a in floating(t.layout)[1]}
+    return [n for n in range(2, MOST_DIGITS + 1) if any(e > n and e % n == 0 for e in extents)]
+
+
+def _cut(term: Term, inner: int) -> Term:
+    """A view whose positions of one of many are two digits, where the inner one is of ``inner``."""
+    dims, single = floating(term.layout)
+    found: list[Atom] = []
+    for atom in single:
+        rest = affine(atom.start.const % inner)
+        if (
+            atom.extent > inner
+            and atom.extent % inner == 0
+            and ((atom.start - rest).divisible(inner))
+        ):
+            outer = (atom.start - rest) // inner
+            found.append(Atom(atom.axis, atom.stride * inner, atom.extent // inner, outer, 1))
+            found.append(Atom(atom.axis, atom.stride, inner, rest, 1))
+        else:
+            found.append(atom)
+    return term._replace(layout=Layout(dims, tuple(found)))
 
 
 def _in_blocks(term: Term) -> Term:
@@ -77,25 +123,30 @@ def _in_blocks(term: Term) -> Term:
 
 
 def _ways(
-    terms: Sequence[Term], mesh: Mapping[str, int], letters: str, *, sums: bool
+    terms: Sequence[Term],
+    mesh: Mapping[str, int],
+    letters: str,
+    *,
+    sums: bool,
+    usual: bool = True,
 ) -> Iterator[Way]:
     found = [floating(t.layout) for t in terms]
     if not any(single for _, single in found):
         return
     dims = [list(d) for d, _ in found]
     single = [list(s) for _, s in found]
+    roles = ("kept", "summed", "fixed") if sums else ("kept", "fixed")
     count = 0
     for chosen in _exposures(dims, single, mesh):
         inner, outer = _exposed(dims, single, chosen)
-        groups = _groups(outer)
-        if len(groups) > len(letters):
-            continue
-        roles = ("kept", "summed", "fixed") if sums else ("kept", "fixed")
-        for picked in product(roles, repeat=len(groups)):
-            count += 1
-            if count > MOST_WAYS:
-                return
-            yield _way(terms, inner, groups, picked, letters)
+        for groups in [_groups(outer)] if usual else _others(outer):
+            if len(groups) > len(letters):
+                continue
+            for picked in product(roles, repeat=len(groups)):
+                count += 1
+                if count > MOST_WAYS:
+                    return
+                yield _way(terms, inner, groups, picked, letters)
 
 
 #: (term, dimension, or -1 for a position, place in it, the positions that it is held against).
@@ -181,7 +232,43 @@ def _exposed(
     return [[tuple(a for a in d if a.size != 1) for d in own] for own in inner], outer
 
 
-def _groups(single: Sequence[Sequence[Atom]]) -> list[list[tuple[int, Atom]]]:
+#: Positions of views that go together: (view, position).
+Groups: TypeAlias = list[list[tuple[int, Atom]]]
+
+
+def _others(single: Sequence[Sequence[Atom]]) -> Iterator[Groups]:
+    """Other ways to take positions together that are alike, perhaps by chance."""
+    usual = sorted(map(_key, _groups(single)))
+    for groups in islice(_matchings(list(enumerate(single)), []), MOST_MATCHINGS):
+        if sorted(map(_key, groups)) != usual:
+            yield groups
+
+
+def _key(group: Sequence[tuple[int, Atom]]) -> str:
+    return str(sorted((k, str(a)) for k, a in group))
+
+
+def _matchings(left: Sequence[tuple[int, Sequence[Atom]]], groups: Groups) -> Iterator[Groups]:
+    """Every way to put positions into groups of alike ones, at most one of every view."""
+    if not left:
+        yield groups
+        return
+    (k, atoms), *rest = left
+    if not atoms:
+        yield from _matchings(rest, groups)
+        return
+    first, *others = atoms
+    for i, group in enumerate(groups):
+        held = group[0][1]
+        if (held.extent, held.start) == (first.extent, first.start) and (
+            all(own != k for own, _ in group)
+        ):
+            grown = [*groups[:i], [*group, (k, first)], *groups[i + 1 :]]
+            yield from _matchings([(k, others), *rest], grown)
+    yield from _matchings([(k, others), *rest], [*groups, [(k, first)]])
+
+
+def _groups(single: Sequence[Sequence[Atom]]) -> Groups:
     """Positions that are the same of as many, at most one of every view."""
     groups: dict[tuple[object, ...], list[tuple[int, Atom]]] = {}
     for k, atoms in enumerate(single):

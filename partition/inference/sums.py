@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.lineage.expressions import Combine, Expression, Local, Most, Piece
-from shardproof.engine.lineage.floating import sunk
+from shardproof.engine.lineage.floating import settled, sunk
 from shardproof.engine.lineage.layout import Misaligned, align
 from shardproof.engine.lineage.lineage import BROADCAST, Atom, Lineage, Term
 from shardproof.engine.lineage.nodes import NodeTable
@@ -143,6 +143,11 @@ class Sums(Values):
         terms = collect(unscaled(self.table, x.terms))
         if len(terms) > 1 and any(term.parts for term in terms):
             terms = collect(merge_parts(self.table, terms, self.mesh))
+        if len(terms) > 1 and any(term.parts for term in terms):
+            # The same view may be written in two ways.
+            alike = [t._replace(layout=settled(t.layout)) for t in terms]
+            again = collect(merge_parts(self.table, alike, self.mesh))
+            terms = again if len(again) < len(terms) else terms
         if len(terms) < 2:
             return self.known(Lineage(x.shape, tuple(terms)))
         if any(term.parts for term in terms):

@@ -29,6 +29,9 @@ from shardproof.partition.inference.repeat import Repeat, Repeats
 SEED = "loss gradient"
 RESERVED = re.compile(r"batch\.[0-9]+")
 
+#: After so many rows each it is told how many are done.
+ROWS_TOLD = 64
+
 
 class Reference(NamedTuple):
     """What the single-device side defines for the other one: the full shapes of parameters,
@@ -100,10 +103,13 @@ class Tracer:
         self.repeats = Repeats(self.reading, forms or Forms(table), reference_size)
         self.extents = [tuple(program.extents.items()) for program in programs]
 
-    def run(self, unrolled: Unrolled) -> Trace:
+    def run(self, unrolled: Unrolled, tell: Callable[[int], None] = lambda done: None) -> Trace:
+        """The lineages of all rows; ``tell`` is told now and then how many are read."""
         trace = Trace([None] * len(unrolled.tensors))
         empty = any(0 in tensor.shape for tensor in unrolled.tensors)
         for number, row in enumerate(unrolled.rows):
+            if number % ROWS_TOLD == 0:
+                tell(number)
             inputs = [trace.lineages[v] if v >= 0 else None for v in row.inputs]
             if any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True)):
                 continue

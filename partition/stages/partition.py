@@ -8,7 +8,7 @@ source's, or an assumption.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final, NamedTuple
@@ -30,7 +30,7 @@ from shardproof.engine.specification.demands import roots
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
 from shardproof.partition.inference.repeat import Repeat
-from shardproof.partition.inference.trace import Trace, Tracer, reference
+from shardproof.partition.inference.trace import ROWS_TOLD, Trace, Tracer, reference
 from shardproof.partition.inference.views import lies_in
 from shardproof.partition.templates.keys import key
 from shardproof.partition.templates.memo import Memo, built
@@ -135,12 +135,18 @@ class Partition:
         return self.single if name == SINGLE else self.parallel
 
 
-def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
+def partition(
+    plan: Plan,
+    more: int = 0,
+    memo: Memo | None = None,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> Partition:
     """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model or
     if the single-device side contradicts itself, and `Unsupported` if that has no loss to hold
     anything against.
 
-    ``memo``: obligations that are known from other plans.
+    ``memo``: obligations that are known from other plans.  ``tell``: how many rows are done, of how
+    many; each is read, and then its claim is compared with others.
     """
     single = unroll([plan.single], 1)
     parallel = unroll(plan.programs, plan.microbatches)
@@ -152,11 +158,15 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
     known = reference(plan.single, single)
     derived = derive(plan, single)
     alone = replace(plan, microbatches=1, replica_axes=())
-    first = Tracer(alone, [plan.single], nodes, known, forms=forms).run(derived.unrolled)
+    own, others = len(derived.unrolled.rows), len(parallel.rows)
+    total = 2 * (own + others)
+    first = Tracer(alone, [plan.single], nodes, known, forms=forms).run(
+        derived.unrolled, lambda done: tell(done, total)
+    )
     _whole([f for f in first.findings if f.kind != UNSUPPORTED])
     size = len(nodes)
     tracer = Tracer(plan, plan.programs, nodes, known, size, forms)
-    second = tracer.run(parallel)
+    second = tracer.run(parallel, lambda done: tell(own + done, total))
     result = Partition(
         plan,
         nodes,
@@ -182,7 +192,8 @@ def partition(plan: Plan, more: int = 0, memo: Memo | None = None) -> Partition:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
         )
-        _stage(result, forms)
+        _stage(result, forms, lambda done: tell(own + others + done, total))
+    tell(total, total)
     return result
 
 
@@ -227,7 +238,7 @@ class Known:
     forms: dict[tuple[object, ...], list[tuple[Claim, Stated]]] = field(default_factory=dict)
 
 
-def _stage(result: Partition, forms: Forms) -> None:
+def _stage(result: Partition, forms: Forms, tell: Callable[[int], None]) -> None:
     """Give every row its template; claims of one key share it."""
     known = Known(Signatures(forms))
     pointless = any(not c.holds for c in result.conclusions)
@@ -236,6 +247,8 @@ def _stage(result: Partition, forms: Forms) -> None:
         side = result.side(name)
         live = _live(side, about)
         for number, row in enumerate(side.unrolled.rows):
+            if len(result.stages) % ROWS_TOLD == 0:
+                tell(len(result.stages))
             used = not live.isdisjoint(row.outputs)
             if row.kind in UNCLAIMED:
                 result.stages.append(Stage(name, number, NONE, used))

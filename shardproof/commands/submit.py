@@ -11,6 +11,25 @@ from shardproof.commands.options import FILE_THERE, FOLDER_THERE
 
 #: The pinned packages of a checkout, in its folder.
 LOCK: Final = Path("requirements/runtime.lock")
+#: A file that goes along from a checkout: what the job runs.
+SOURCES: Final = Path("shardproof/__main__.py")
+
+
+def lock_of(folder: Path) -> Path:
+    """The pinned packages of a checkout; raises `InvalidInput` for a folder that is none.
+
+    In a folder without Shardproof's sources the nodes would have packages, and no Shardproof.
+    """
+    from shardproof.engine.errors import InvalidInput
+
+    if not (folder / LOCK).is_file() or not (folder / SOURCES).is_file():
+        raise InvalidInput(
+            "is no checkout of Shardproof, so the nodes have to have it: install it there "
+            "(the wheel of this version) and say so with --installed; or name a list of pinned "
+            "packages in which it is (--requirements)",
+            str(folder.resolve()),
+        )
+    return folder / LOCK
 
 
 @click.command(
@@ -31,7 +50,8 @@ LOCK: Final = Path("requirements/runtime.lock")
     type=FOLDER_THERE,
     default=Path(),
     metavar="DIR",
-    help="Goes with the job: a checkout, and the plans in it.  [default: this folder]",
+    help="Goes with the job: a checkout with plans, or any folder (--installed).  "
+    "[default: this folder]",
 )
 @click.option(
     "--requirements",
@@ -39,7 +59,7 @@ LOCK: Final = Path("requirements/runtime.lock")
     metavar="FILE",
     help=f"Pinned packages that the nodes install first.  [default: {LOCK} of DIR]",
 )
-@click.option("--installed", is_flag=True, help="The nodes have the packages: install nothing.")
+@click.option("--installed", is_flag=True, help="The nodes have Shardproof: install nothing.")
 @click.option("--name", metavar="ID", help="The job's own name.  [default: Ray makes one]")
 @click.option("--no-wait", is_flag=True, help="Return when it is submitted.")
 def submit(
@@ -56,20 +76,14 @@ def submit(
     The log is followed on stderr; with --json in COMMAND its document goes to stdout. The exit
     code is the command's own: that of the verdict.  Authentication is Ray's (docs/cluster.md).
     """
+    if installed and requirements is not None:
+        raise click.UsageError("--installed and --requirements exclude each other")
+    if requirements is None and not installed:
+        requirements = lock_of(working_dir)
     from shardproof.cluster.on_ray import jobs as submission
     from shardproof.cluster.on_ray.pool import ClusterError
     from shardproof.engine.errors import InvalidInput
 
-    if installed and requirements is not None:
-        raise click.UsageError("--installed and --requirements exclude each other")
-    if requirements is None and not installed:
-        requirements = working_dir / LOCK
-        if not requirements.is_file():
-            raise InvalidInput(
-                "expected a list of pinned packages; name one (--requirements), or say that the "
-                "nodes have them (--installed)",
-                str(requirements),
-            )
     arguments = submission.arguments_of(command)
     job = submission.Job(arguments, working_dir.resolve(), requirements, name)
     try:

@@ -6,18 +6,18 @@ the result: a proof is worth what it assumes.
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from shardproof.engine.errors import InvalidInput
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
+
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.assumptions import expectation, statements
 from shardproof.engine.plan.ir import Plan
-from shardproof.engine.storage import files
-from shardproof.frontends.frontend import frontends
+from shardproof.engine.storage.settings import Text, decoded, given, read_toml
+from shardproof.frontends.frontend import Frontend, frontends
 
 Groups: TypeAlias = Literal["by rank", "as recorded"]
 
@@ -67,80 +67,42 @@ class Assumptions:
 # -- the file ------------------------------------------------------------------------------------
 
 
+class _Loss(Struct, frozen=True, forbid_unknown_fields=True):
+    combine: Literal["sum", "mean"] | None = None
+
+
+class _Expect(Struct, frozen=True, forbid_unknown_fields=True):
+    parameters: Annotated[list[Text], Meta(description="a list of parameter names")] = []
+
+    def __post_init__(self) -> None:
+        repeated = [name for i, name in enumerate(self.parameters) if name in self.parameters[:i]]
+        if repeated:
+            raise ValueError(f"parameters names {repeated[0]!r} twice")
+
+
 def read(path: Path) -> Assumptions:
     """The assumptions in ``path``; raises `InvalidInput` naming the key, and what is allowed."""
-    try:
-        data = tomllib.loads(files.contents(path, files.SETTINGS_BYTES).decode())
-    except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror}", str(path)) from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"is no TOML: {error}", str(path)) from error
-    try:
-        return _assumptions(data)
-    except InvalidInput as error:
-        raise error.within(str(path)) from None
+    data = read_toml(path)
+    named = {f.table: _options_of(f) for f in frontends() if f.table}
+    tables: dict[str, type[Struct]] = {**named, "loss": _Loss, "expect": _Expect}
+    file = defstruct(
+        "Tables",
+        [(name, kind, field(default_factory=kind)) for name, kind in tables.items()],
+        frozen=True,
+        forbid_unknown_fields=True,
+    )
+    found = decoded(data, file, str(path))
+    fields = {k: v for name in named for k, v in given(getattr(found, name)).items()}
+    loss: _Loss = getattr(found, "loss")  # noqa: B009
+    expect: _Expect = getattr(found, "expect")  # noqa: B009
+    return Assumptions(**fields, loss=loss.combine, expected=tuple(expect.parameters))
 
 
-def _assumptions(data: Mapping[str, Any]) -> Assumptions:
-    tables = {**_of_frontends(), **_TABLES}
-    _known(data, "table", tables)
-    fields: dict[str, Any] = {}
-    for table, keys in tables.items():
-        values = data.get(table, {})
-        if not isinstance(values, dict):
-            raise InvalidInput(f"expected a table [{table}], found {values!r}")
-        try:
-            _known(values, "key", keys)
-            for key, value in values.items():
-                field, convert = keys[key]
-                fields[field] = convert(key, value)
-        except InvalidInput as error:
-            raise error.within(f"[{table}]") from None
-    return Assumptions(**fields)
-
-
-def _known(values: Mapping[str, Any], what: str, allowed: Mapping[str, object]) -> None:
-    for key in values:
-        if key not in allowed:
-            raise InvalidInput(f"unknown {what} {key!r}; allowed are {_quoted(allowed)}")
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(repr(name) for name in names)
-
-
-def _one_of(*allowed: str) -> Callable[[str, object], str]:
-    def convert(key: str, value: object) -> str:
-        if not isinstance(value, str) or value not in allowed:
-            raise InvalidInput(f"{key} is {value!r}; allowed are {_quoted(allowed)}")
-        return value
-
-    return convert
-
-
-def _names(key: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise InvalidInput(f"{key} is {value!r}; expected a list of parameter names")
-    repeated = [name for i, name in enumerate(value) if name in value[:i]]
-    if repeated:
-        raise InvalidInput(f"{key} names {repeated[0]!r} twice")
-    return tuple(value)
-
-
-def _of_frontends() -> dict[str, _Keys]:
-    """The tables of frontends: their options that have a choice of values."""
-    return {
-        frontend.table: {
-            key: (key, _one_of(*values)) for key, values in frontend.options.items() if values
-        }
-        for frontend in frontends()
-        if frontend.table
-    }
-
-
-#: Table -> key -> (field of `Assumptions`, what makes its value).
-_Keys: TypeAlias = Mapping[str, tuple[str, Callable[[str, object], object]]]
-_TABLES: Final[Mapping[str, _Keys]] = {
-    "loss": {"combine": ("loss", _one_of("sum", "mean"))},
-    "expect": {"parameters": ("expected", _names)},
-}
+def _options_of(frontend: Frontend) -> type[Struct]:
+    """The table of a frontend: its options that have a choice of values."""
+    return defstruct(
+        frontend.table,
+        [(k, Literal[tuple(v)] | UnsetType, UNSET) for k, v in frontend.options.items() if v],
+        frozen=True,
+        forbid_unknown_fields=True,
+    )

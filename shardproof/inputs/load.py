@@ -16,7 +16,7 @@ from shardproof.engine.plan import same_model as pairing
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan.mesh import on_one_mesh
 from shardproof.engine.plan_files import store
-from shardproof.frontends.frontend import frontends, of, of_pair
+from shardproof.frontends.frontend import Frontend, foreign, frontends, of, of_pair
 from shardproof.frontends.untrusted.inert import printable
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.rundir import is_run
@@ -71,6 +71,7 @@ def plan_name(path: Path | Plan) -> str:
         return path.name
     name = path.resolve().name
     known = sorted({s for f in frontends() for s in f.suffixes}, key=len, reverse=True)
+    known += [] if any(name.endswith(s) for s in known) else of(path).suffixes
     return next((name[: -len(s)] for s in known if name.endswith(s)), name)
 
 
@@ -91,7 +92,7 @@ def _whole(path: Path, assumptions: Assumptions) -> Plan:
     if assumptions.relations:
         raise InvalidInput("relations are about graphs, this is a stored plan", str(path))
     _refuse_orders(assumptions, str(path))
-    return _combined(frontend.read_side(path), assumptions)
+    return _combined(_held(frontend, frontend.read_side(path), str(path)), assumptions)
 
 
 def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
@@ -111,9 +112,20 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
     stated = assumptions.of_frontends()
     for key in sorted(stated.keys() - frontend.options.keys()):
         raise InvalidInput(f"{key} {stated[key]!r} says nothing of {frontend.name}", str(parallel))
-    plan = frontend.read_pair(single, parallel, stated)
+    plan = _held(frontend, frontend.read_pair(single, parallel, stated), str(parallel))
     assumed = (*frontend.assumed(stated), *plan.assumed)
     return _combined(replace(plan, name=plan_name(parallel), assumed=assumed), assumptions)
+
+
+def _held(frontend: Frontend, plan: Plan, where: str) -> Plan:
+    """What a frontend of an installed package makes is held to what a stored plan is held to, and
+    that its reading is believed is said."""
+    if not (believed := foreign(frontend)):
+        return plan
+    try:
+        return replace(store.copied(plan), assumed=(*believed, *plan.assumed))
+    except InvalidInput as error:
+        raise error.within(where) from None
 
 
 def _combined(plan: Plan, assumptions: Assumptions) -> Plan:

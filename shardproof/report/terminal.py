@@ -164,9 +164,10 @@ def _failed(conclusion: Conclusion) -> str:
 def _covered(result: Result) -> Iterator[str]:
     counts = result.counts
     if counts.ranks:
+        axes = f" ({plain(result.mesh)})" if result.mesh else ""
         yield (
             f"{many(counts.single_operators, 'single-device operator')}, "
-            f"{counts.parallel_operators:,} on {many(counts.ranks, 'rank')}"
+            f"{counts.parallel_operators:,} on {many(counts.ranks, 'rank')}{axes}"
         )
 
 

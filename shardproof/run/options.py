@@ -17,9 +17,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, Union, cast
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from shardproof.cluster.settings import Settings
     from shardproof.engine.plan.ir import Plan
     from shardproof.run.progress import Progress
@@ -245,9 +247,12 @@ def defaults() -> Mapping[str, Any]:
     return _DEFAULTS
 
 
-def kinds(chosen: Iterable[str]) -> dict[str, tuple[type, ...]]:
-    """The types that options have in a file, for those that it may set."""
-    return {name: _SHOWN[name].kinds for name in chosen}
+def settable(chosen: Iterable[str]) -> type[Struct]:
+    """The struct of those options that a file may set, with the types that they have there."""
+    from msgspec import UNSET, UnsetType, defstruct
+
+    own = [(name, Union[(*_SHOWN[name].kinds, UnsetType)], UNSET) for name in chosen]
+    return defstruct("Verify", own, frozen=True, forbid_unknown_fields=True)
 
 
 def path(value: AnyPath | None) -> Path | None:

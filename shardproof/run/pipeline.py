@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from shardproof.engine.plan.apart import written_out
 from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.assumptions import stated_orders
 from shardproof.engine.plan.ir import Plan
-from shardproof.engine.plan.mesh import on_one_mesh
+from shardproof.engine.plan.mesh import described, on_one_mesh
 from shardproof.engine.schedule import liveness
 from shardproof.engine.simulation.simulate import Simulation
 from shardproof.engine.small_model.kept_whole import kept_whole
@@ -93,6 +94,7 @@ def run(
             assumptions=texts(told),
             assumption_details=told,
             run_dir=str(out),
+            mesh=described(plan),
         )
     cache, partitioned, solved = attempt.cache, attempt.partitioned, attempt.solved
     if attempt.decision.verdict == "inconclusive" and (other := written_out(plan)) is not None:
@@ -135,6 +137,7 @@ def run(
         ),
         findings=(*decision.findings, *beside, *_of_cache(cache)),
         run_dir=str(out),
+        mesh=described(plan),
     )
 
 
@@ -165,14 +168,17 @@ class _Work(NamedTuple):
         meaning."""
         options, settings, progress = self.options, self.settings, self.progress
         progress.phase("partition")
-        result = without_rounding(partition(plan, options.shapes, self.memo))
+        result = without_rounding(
+            partition(plan, options.shapes, self.memo, partial(progress.update, detail="rows"))
+        )
         if not result.faults:
             result.findings += [*precision(result), *metadata(result)]
         with joined(settings), Ledger(self.out) as ledger:
             cache = VerdictCache(path(options.cache_dir)) if options.cache else None
             solving = Solving(settings, ledger, cache, progress.update)
             with solving.ahead() as give:
-                stated = stating.texts(result, settings, progress.update, give)
+                tell = partial(progress.update, detail="templates stated")
+                stated = stating.texts(result, settings, tell, give)
             partitioned = time.perf_counter()
             progress.phase("solve")
             answers = solving.run(stated)
@@ -182,7 +188,9 @@ class _Work(NamedTuple):
                 _audit(result, solving, found)
         solved = time.perf_counter()
         progress.phase("compose")
-        decision = _decide(result, answers, otherwise)
+        decision = _decide(
+            result, answers, otherwise, partial(progress.update, detail="inputs tried")
+        )
         return _Attempt(result, answers, decision, cache, partitioned, solved)
 
 
@@ -200,16 +208,18 @@ def counts(result: Partition, answers: Answers) -> Counts:
 
 
 def _decide(
-    result: Partition, answers: Answers, otherwise: Callable[[], Plan | None] | None
+    result: Partition,
+    answers: Answers,
+    otherwise: Callable[[], Plan | None] | None,
+    tell: Callable[[int, int], None],
 ) -> Decision:
     open_stages = unproved(result, answers)
     simulation: Simulation | None = None
     found: tuple[Finding, ...] = ()
     if not is_proved(result, open_stages):
         if not result.faults:
-            simulation = simulated(
-                result, SEEDS if any(not c.holds for c in result.conclusions) else 1
-            )
+            seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
+            simulation = simulated(result, seeds, tell=tell)
         summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
             known = not result.faults and summed and is_all(result, summed)
@@ -217,7 +227,7 @@ def _decide(
         others = (f._replace(group=f.group + len(summed)) if f.group else f for f in found)
         found = (*summed, *others)
     elif doubtful(result.nodes, result.reference_size):
-        simulation = simulated(result, SEEDS, until_defined=True)
+        simulation = simulated(result, SEEDS, until_defined=True, tell=tell)
     return decide(result, open_stages, found, simulation)
 
 

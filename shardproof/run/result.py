@@ -109,6 +109,7 @@ class Result:
 
     ``reason`` says why a verdict is inconclusive, or what is wrong with the input.
     ``assumption_details``: the same, one by one, for machines.
+    ``mesh``: the axes along which ranks lie, ``dp 2 x tp 4``; empty if they are not known.
     ``kept_whole``: axes to which no reduction of sizes was applied, and why.
     ``peak_rss_mib``: this process and its children together.  ``run_dir`` is empty if the run
     ended before it had one.
@@ -125,6 +126,7 @@ class Result:
     findings: tuple[Finding, ...] = ()
     reason: str = ""
     run_dir: str = ""
+    mesh: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -179,6 +181,7 @@ class Result:
             "conclusions": [_listed(asdict(c)) for c in self.conclusions],
             "findings": [_finding(f) for f in self.findings],
             "run_dir": self.run_dir,
+            "mesh": self.mesh,
         }
 
     def to_json(self) -> str:
@@ -204,6 +207,7 @@ class Result:
                 conclusions=tuple(Conclusion(**_tupled(c)) for c in data["conclusions"]),
                 findings=tuple(_read_finding(f) for f in data["findings"]),
                 run_dir=data["run_dir"],
+                mesh=str(data.get("mesh", "")),
             )
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"is no result: {error!r}") from error

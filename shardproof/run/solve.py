@@ -59,7 +59,7 @@ class Ahead:
         self._opened = opened
         self._given: queue.SimpleQueue[Texts | None] = queue.SimpleQueue()
         self._known: set[Texts] = set()
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._left = False
         self._thread: threading.Thread | None = None
 
@@ -98,7 +98,7 @@ class Ahead:
                         more = texts is not None
                         found += [] if texts is None else [texts]
                     self._round(found, executor)
-        except Exception as error:  # noqa: BLE001 - raised again by whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits (a budget, too)
             self._error = error
 
 

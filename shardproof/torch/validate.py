@@ -49,6 +49,8 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
         return Validation(False, True, 0, "not all ranks were captured")
     values = drawn(plan, np.random.default_rng(seed))
     values |= found.single.contents
+    for name, (moved, _) in found.single.derived.items():
+        values[name] = np.roll(values[moved.base], -moved.by, moved.dim)
     tensors = {
         name: torch.tensor(x, dtype=torch.int64 if x.dtype.kind == "i" else torch.float64)
         for name, x in values.items()

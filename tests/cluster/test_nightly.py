@@ -113,17 +113,25 @@ def test_a_failure_of_ours_counts_most() -> None:
     ("text", "message"),
     [
         ("plans: [", "expected YAML"),
-        ("- 1", "expected keys with values"),
+        ("- 1", "expected keys and values"),
         ("plans: []", "plans: expected a list of plans"),
-        ("plan: []", "expected some of name, verify, seeds, limits, plans, found 'plan'"),
+        ("name: x", "plans: is missing, expected a list of plans"),
+        ("plans: [{model: 3}]", "plans[0].model: expected a text that is not empty, found 3"),
+        ("plan: []", "plan: not a key here, near is plans; known are plans, name, verify, "),
         ("plans: [{model: m, single: s}]", "plans[0]: expected either a model of the zoo or files"),
         ("plans: [{expect: proved}]", "plans[0]: expected either a model of the zoo or files"),
         ("plans: [{single: s, parameters: {}}]", "expected parameters beside a model only"),
         ("plans: [{model: m, expect: good}]", "plans[0].expect: expected one of proved"),
         ("plans: [{model: m}, {model: m}]", "expected different names, found 'm' twice"),
         ("plans: [{model: m}]\nseeds: [1, 1]", "seeds: expected different seeds"),
-        ("plans: [{model: m}]\nverify: {timeout: soon}", "verify.timeout: expected int or float"),
-        ("plans: [{model: m}]\nlimits: {time: 0.5}", "limits.time: expected at least 1, found 0.5"),
+        (
+            "plans: [{model: m}]\nverify: {timeout: soon}",
+            "verify.timeout: expected a number, found 'soon'",
+        ),
+        (
+            "plans: [{model: m}]\nlimits: {time: 0.5}",
+            "limits.time: expected a number of at least 1, found 0.5",
+        ),
     ],
 )
 def test_a_wrong_suite_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -236,7 +236,7 @@ def test_a_used_run_directory(run: Run, plan_dir: Path) -> None:
 
 def test_a_wrong_file_of_assumptions(run: Run, plan_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("[loss]\nmode = 'sum'\n")
-    message = "a.toml, [loss]: unknown key 'mode'; allowed are 'combine'"
+    message = "a.toml, loss.mode: not a key here, near is combine; known are combine"
     assert_invalid(run, message, plan_dir, "--assume", "a.toml")
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
+
+from msgspec import Meta, Struct, field
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.storage import files
-from shardproof.run.options import kinds
+from shardproof.engine.storage.settings import Count, Text, decoded, given, read_yaml
+from shardproof.run.options import settable
 
 Scalar: TypeAlias = int | float | str | bool
 
@@ -25,8 +27,8 @@ Scalar: TypeAlias = int | float | str | bool
 MODEL: Final = "model"
 PLAN: Final = "plan"
 
-#: Options of ``verify`` that a sweep may set, and the types of their values.
-OPTIONS: Final[Mapping[str, tuple[type, ...]]] = kinds(
+#: Options of ``verify`` that a sweep may set.
+VERIFY: Final = settable(
     ("solver", "timeout", "memory_limit", "memory_budget", "executor", "address", "workers",
      "seed", "shapes", "exhaustive", "cache")
 )  # fmt: skip
@@ -40,8 +42,12 @@ _WHERE: Final = ("address",)
 #: A bound on growth that says: less than proportional to the axis.
 LINEAR: Final = "linear"
 
-_KEYS: Final = ("name", "base", "axes", "grid", "points", "plans", "repeat", "verify", "bounds")
-_PLAN_KEYS: Final = ("name", "single", "parallel", "assume")
+_Value: TypeAlias = Annotated[Scalar, Meta(description="a number or a word")]
+_Items: TypeAlias = Annotated[list[_Value | dict[str, _Value]], Meta(min_length=1)]
+_Bound: TypeAlias = Annotated[
+    Literal["linear"] | Annotated[float, Meta(gt=0)],
+    Meta(description="a positive number or linear"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,192 +123,106 @@ class Sweep:
         return replace(self, options={**self.options, **chosen})
 
 
+class _Around(Struct, frozen=True, forbid_unknown_fields=True):
+    """Values of an axis, with what else is changed there."""
+
+    values: _Items
+    around: dict[str, _Value] = field(default_factory=dict, name="with")
+
+
+class _Plan(Struct, frozen=True, forbid_unknown_fields=True):
+    single: Annotated[str, Meta(min_length=1, description="a file or a plan folder")]
+    parallel: Text | None = None
+    assume: Text | None = None
+    name: Text | None = None
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    """A sweep's file."""
+
+    name: Text | None = None
+    base: dict[str, _Value] = {}
+    axes: dict[str, _Items | _Around] = {}
+    grid: dict[str, Annotated[list[_Value], Meta(min_length=1)]] = {}
+    points: list[dict[str, _Value]] = []
+    plans: list[_Plan] = []
+    repeat: Count = 1
+    verify: dict[str, _Value] = {}
+    bounds: dict[str, _Bound] = {}
+
+
 def read(path: Path) -> Sweep:
     """The sweep in a YAML file; raises `InvalidInput`."""
-    import yaml
-
+    file = decoded(read_yaml(path), _File, str(path))
     try:
-        data = yaml.safe_load(files.contents(path, files.SETTINGS_BYTES).decode())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot be read: {error}", str(path)) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        said = " ".join(str(error).split())
-        raise InvalidInput(f"expected YAML: {said}", str(path)) from error
-    return _Reader(path).sweep(data)
+        return _Reader(path.parent).sweep(file, path.stem)
+    except InvalidInput as error:
+        raise error.within(str(path)) from None
 
 
 class _Reader:
-    """Checks one file; ``points`` collects what it asks for, each once."""
+    """Collects the ``points`` of one file, each once; paths are relative to its ``folder``."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.points: list[Point] = []
 
-    def wrong(self, key: str, message: str) -> InvalidInput:
-        return InvalidInput(message, f"{self.path}: {key}" if key else str(self.path))
-
-    def sweep(self, data: Any) -> Sweep:
-        given = self.mapping("", data)
-        self.known("", given, _KEYS)
-        name = given.get("name", self.path.stem)
-        if not isinstance(name, str) or not name:
-            raise self.wrong("name", f"expected a name, found {name!r}")
-        base = self.scalars("base", given.get("base", {}))
-        axes = tuple(self.axes(given.get("axes", {}), base))
-        for point in self.grid(given.get("grid", {}), base):
-            self.add("grid", point)
-        for where, point in self.listed(given.get("points", []), base):
-            self.add(where, point)
-        self.plans(given.get("plans", []))
+    def sweep(self, file: _File, name: str) -> Sweep:
+        axes = tuple(self.axis(name, given, file.base) for name, given in file.axes.items())
+        if file.grid:
+            for chosen in itertools.product(*file.grid.values()):
+                self.add("grid", {**file.base, **dict(zip(file.grid, chosen, strict=True))})
+        for number, item in enumerate(file.points):
+            self.add(f"points[{number}]", {**file.base, **item})
+        for number, plan in enumerate(file.plans):
+            self.plan(f"plans[{number}]", plan)
         if not self.points:
-            raise self.wrong("", "expected points: axes, grid, points or plans")
-        repeat = given.get("repeat", 1)
-        if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
-            raise self.wrong("repeat", f"expected a number of at least 1, found {repeat!r}")
-        return Sweep(
-            name,
-            tuple(self.points),
-            axes,
-            repeat,
-            self.options(given.get("verify", {})),
-            self.bounds(given.get("bounds", {}), {axis.name for axis in axes}),
-        )
+            raise InvalidInput("expected points: axes, grid, points or plans")
+        options = given(decoded(file.verify, VERIFY, key="verify"))
+        names = [axis.name for axis in axes]
+        for bounded in file.bounds:
+            if bounded not in names:
+                known = ", ".join(sorted(names)) or "none"
+                raise InvalidInput(f"expected an axis of this sweep: {known}", f"bounds.{bounded}")
+        return Sweep(file.name or name, tuple(self.points), axes, file.repeat, options, file.bounds)
 
     def add(self, key: str, parameters: Mapping[str, Scalar], files: Files | None = None) -> int:
         """The number of a point, which may be there already."""
         point = Point(parameters, files)
-        self.typed(key, point.options({}))
+        decoded(point.options({}), VERIFY, key=f"{key}.verify")
         if files is None and not isinstance(parameters.get(MODEL), str):
-            raise self.wrong(key, "expected a model for every point, in base or beside it")
+            raise InvalidInput("expected a model for every point, in base or beside it", key)
         if point not in self.points:
             self.points.append(point)
         return self.points.index(point)
 
-    def axes(self, data: Any, base: Mapping[str, Scalar]) -> Iterator[Axis]:
-        for name, given in self.mapping("axes", data).items():
-            key = f"axes.{name}"
-            around = dict(base)
-            if isinstance(given, dict):
-                self.known(key, given, ("with", "values"))
-                around |= self.scalars(f"{key}.with", given.get("with", {}))
-                given = given.get("values")
-            values, points = [], []
-            for number, item in enumerate(self.items(key, given)):
-                where = f"{key}[{number}]"
-                here = self.scalars(where, item if isinstance(item, dict) else {name: item})
-                if name not in here:
-                    raise self.wrong(where, f"expected a value of {name} among {list(here)}")
-                values.append(here[name])
-                points.append(self.add(where, {**around, **here}))
-            yield Axis(name, tuple(values), tuple(points))
+    def axis(self, name: str, given: _Items | _Around, base: Mapping[str, Scalar]) -> Axis:
+        key = f"axes.{name}"
+        if isinstance(given, _Around):
+            base, given = {**base, **given.around}, given.values
+        values, points = [], []
+        for number, item in enumerate(given):
+            here = item if isinstance(item, dict) else {name: item}
+            where = f"{key}[{number}]"
+            if name not in here:
+                raise InvalidInput(f"expected a value of {name} among {list(here)}", where)
+            values.append(here[name])
+            points.append(self.add(where, {**base, **here}))
+        return Axis(name, tuple(values), tuple(points))
 
-    def grid(self, data: Any, base: Mapping[str, Scalar]) -> Iterator[Mapping[str, Scalar]]:
-        given = self.mapping("grid", data)
-        lists = {}
-        for name, values in given.items():
-            items = self.items(f"grid.{name}", values)
-            lists[name] = [self.scalar(f"grid.{name}[{n}]", v) for n, v in enumerate(items)]
-        if lists:
-            for chosen in itertools.product(*lists.values()):
-                yield {**base, **dict(zip(lists, chosen, strict=True))}
-
-    def listed(
-        self, data: Any, base: Mapping[str, Scalar]
-    ) -> Iterator[tuple[str, Mapping[str, Scalar]]]:
-        if data:
-            for number, item in enumerate(self.items("points", data)):
-                where = f"points[{number}]"
-                yield where, {**base, **self.scalars(where, item)}
-
-    def plans(self, data: Any) -> None:
-        for number, item in enumerate(self.items("plans", data) if data else ()):
-            key = f"plans[{number}]"
-            given = self.mapping(key, item)
-            self.known(key, given, _PLAN_KEYS)
-            paths = {name: self.file(f"{key}.{name}", given.get(name)) for name in _PLAN_KEYS[1:]}
-            single, parallel = paths["single"], paths["parallel"]
-            if single is None:
-                raise self.wrong(f"{key}.single", "expected a file or a plan folder")
-            name = given.get("name", (parallel or single).name)
-            if not isinstance(name, str) or not name:
-                raise self.wrong(f"{key}.name", f"expected a name, found {name!r}")
-            self.add(key, {PLAN: name}, Files(single, parallel, paths["assume"]))
-
-    def file(self, key: str, value: Any) -> Path | None:
-        """A path, relative to the sweep's file."""
-        if value is None:
-            return None
-        if not isinstance(value, str) or not value:
-            raise self.wrong(key, f"expected a path, found {value!r}")
-        found = self.path.parent / Path(value).expanduser()
-        if not found.exists():
-            raise self.wrong(key, f"expected a file or a plan folder, found nothing at {found}")
-        return found
-
-    def options(self, data: Any) -> Mapping[str, Scalar]:
-        given = self.scalars("verify", data)
-        self.typed("", given)
-        return given
-
-    def typed(self, key: str, given: Mapping[str, Scalar]) -> None:
-        """Options of ``verify``, under ``key`` where they are of one point."""
-        before = f"{key}.{OWN}" if key else OWN
-        self.known(before.removesuffix("."), given, OPTIONS)
-        for name, value in given.items():
-            known = OPTIONS[name]
-            if not isinstance(value, known) or (isinstance(value, bool) and bool not in known):
-                wanted = " or ".join(kind.__name__ for kind in known)
-                raise self.wrong(f"{before}{name}", f"expected {wanted}, found {value!r}")
-
-    def bounds(self, data: Any, axes: set[str]) -> Mapping[str, float | str]:
-        found: dict[str, float | str] = {}
-        for name, value in self.mapping("bounds", data).items():
-            key = f"bounds.{name}"
-            if name not in axes:
-                raise self.wrong(key, f"expected an axis of this sweep: {_named(sorted(axes))}")
-            if value == LINEAR:
-                found[name] = LINEAR
-            elif isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-                raise self.wrong(key, f"expected a positive number or {LINEAR}, found {value!r}")
-            else:
-                found[name] = float(value)
-        return found
-
-    # -- shapes of values --------------------------------------------------------------------------
-
-    def mapping(self, key: str, value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-            raise self.wrong(key, f"expected keys and values, found {_short(value)}")
-        return value
-
-    def items(self, key: str, value: Any) -> list[Any]:
-        if not isinstance(value, list) or not value:
-            raise self.wrong(key, f"expected a list of at least one value, found {_short(value)}")
-        return value
-
-    def scalars(self, key: str, value: Any) -> dict[str, Scalar]:
-        given = self.mapping(key, value)
-        return {name: self.scalar(f"{key}.{name}", item) for name, item in given.items()}
-
-    def scalar(self, key: str, value: Any) -> Scalar:
-        if not isinstance(value, (int, float, str, bool)):
-            raise self.wrong(key, f"expected a number or a word, found {_short(value)}")
-        return value
-
-    def known(self, key: str, given: Mapping[str, Any], names: Iterable[str]) -> None:
-        for name in given:
-            if name not in names:
-                where = f"{key}.{name}" if key else name
-                raise self.wrong(where, f"not a key here; known are {_named(names)}")
-
-
-def _named(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    def plan(self, key: str, plan: _Plan) -> None:
+        paths = {name: getattr(plan, name) for name in ("single", "parallel", "assume")}
+        found = {
+            name: self.folder / Path(text).expanduser() if text else None
+            for name, text in paths.items()
+        }
+        for name, file in found.items():
+            if file is not None and not file.exists():
+                raise InvalidInput(
+                    f"expected a file or a plan folder, found nothing at {file}", f"{key}.{name}"
+                )
+        held = Files(**found)  # type: ignore[arg-type]  # a single side is required
+        self.add(key, {PLAN: plan.name or (held.parallel or held.single).name}, held)
 
 
 def _digest(path: Path) -> str:

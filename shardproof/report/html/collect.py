@@ -63,6 +63,7 @@ def collect(folder: Path) -> Data:
         "assumptions": result["assumptions"],
         "kept_whole": result.get("kept_whole", []),
         "counts": result["counts"],
+        "mesh": str(result.get("mesh", "")),
         "seconds": result["seconds"],
         "phases": phases(result["seconds"]),
         "memory": result["peak_rss_mib"],

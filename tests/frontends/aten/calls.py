@@ -689,6 +689,68 @@ REFERENCES: dict[str, Callable[..., Any]] = {
 }
 
 
+def _run(d: Draw, rows: int) -> tuple[Both, int]:
+    """Consecutive positions below ``rows``, alike along another dimension."""
+    count = 1 + d.below(rows)
+    first, wide = d.below(rows - count + 1), d.below(3) + 1
+    lead = bool(d.below(2))
+    shape, steps = ((wide, count), (0, 1)) if lead else ((count, wide), (1, 0))
+    index = first + torch.arange(count)
+    tensor = (index[None, :] if lead else index[:, None]).expand(shape).clone()
+    return Both(Positions(first, steps, shape, "int64"), tensor), count
+
+
+@call("aten.embedding.default")
+def _(d: Draw) -> Call:
+    rows, width = d.sizes(2)
+    return (d.real(rows, width), _run(d, rows)[0]), {}
+
+
+@call("aten.embedding_dense_backward.default")
+def _(d: Draw) -> Call:
+    rows, width = d.sizes(2)
+    at, _ = _run(d, rows)
+    return (d.real(*at.tensor.shape, width), at, rows, -1, False), {}
+
+
+@call("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def _(d: Draw) -> Call:
+    """Fewer heads of keys, and a mask that is numbers."""
+    q, k, v = _grouped(d)
+    mask = d.real(1, 1, q.shape[2], k.shape[2])
+    return (q, k, v, 0.0, False), {"attn_mask": mask} if d.below(2) else {}
+
+
+@call("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
+def _(d: Draw) -> Call:
+    q, k, v = _grouped(d)
+    options = {"attn_mask": d.real(q.shape[0], 1, q.shape[2], k.shape[2])} if d.below(2) else {}
+    out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, **options)
+    return (d.real(*out.shape), q, k, v, out, sums, 0.0, False), options
+
+
+def _grouped(d: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    b, heads, group, s, t, e = d.sizes(6)
+    return d.real(b, heads * group, s, e), d.real(b, heads, t, e), d.real(b, heads, t, e)
+
+
+@call("aten.cat.default")
+def _(d: Draw) -> Call:
+    """An empty tensor of one dimension among others."""
+    shape = d.any_shape(2)
+    return ([torch.zeros(0, dtype=torch.float64), d.real(*shape)], -1), {}
+
+
+@call("aten.masked_fill.Scalar")
+def _(d: Draw) -> Call:
+    """A number after the diagonal, and by a mask of positions that is not causal."""
+    *lead, n = d.sizes(3)
+    shift = d.below(3) - 1
+    mask = torch.ones(n, n, dtype=torch.bool).triu(shift)
+    later = Positions(-shift, (-1, 1), (n, n), "int64")
+    return (d.real(*lead, n, n), Both(Compared(later), mask), d.number()), {}
+
+
 # -- as torch.export leaves them ---------------------------------------------------------------
 
 

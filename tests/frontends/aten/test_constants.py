@@ -77,9 +77,28 @@ def test_a_table_is_one_input_by_its_contents() -> None:
 
 def test_a_table_that_the_other_side_has_not_is_refused() -> None:
     lo = Lowering()
-    lo.shared = frozenset()
+    lo.shared = {}
     with pytest.raises(Unsupported, match="does not have"):
         of(np.array([1.0, 2.0]), lo)
+
+
+def test_what_varies_along_no_other_dimension_is_one_table() -> None:
+    lo = Lowering()
+    table = np.array([1.0, 2.0, 4.5])
+    assert of(np.tile(table, (4, 1)), lo).shape == (4, 3)
+    of(np.tile(table[:, None], (1, 2)), lo)
+    assert [s.full_shape for s in lo.shards] == [(3,)]
+
+
+def test_a_part_of_a_table_of_the_single_side_is_a_slice_of_it() -> None:
+    alone, rank = Lowering(), Lowering()
+    table = np.arange(12.0).reshape(3, 4) ** 2
+    of(table, alone)
+    rank.shared = alone.contents
+    assert of(table[1:, 2:], rank).shape == (2, 2)
+    assert of(table[2], rank).shape == (4,)
+    assert [s.name for s in rank.shards] == [s.name for s in alone.shards]
+    assert [op.attrs["start"] for op in rank.ops if op.name == "slice"] == [1, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,11 @@ def rule(lo: Lowering, name: str, *args: Any) -> Any:
     return found(lo, *args)
 
 
+@pytest.mark.parametrize("kind", ["", "batch"])
 @pytest.mark.parametrize("seed", range(20))
-def test_loss_and_gradient_of_shifted_labels(seed: int) -> None:
-    """Labels are padded by the ignored one and shifted, as language models do it."""
+def test_loss_and_gradient_of_shifted_labels(seed: int, kind: str) -> None:
+    """Labels are padded by the ignored one and shifted, as language models do it; those of the
+    batch are one input, and a mask."""
     random = np.random.default_rng(seed)
     b, s, v = (int(n) + 1 for n in random.integers(1, 4, 3))
     reduction = int(random.integers(1, 3))
@@ -37,7 +39,7 @@ def test_loss_and_gradient_of_shifted_labels(seed: int) -> None:
     logits = random.normal(size=(b * s, v))
     lo = Lowering()
     zero = (ZERO, ZERO)
-    held = lo.hold(Shard("ids", (b, s), (b, s), zero, "int64", False))
+    held = lo.hold(Shard("ids", (b, s), (b, s), zero, "int64", False, kind=kind))
     x = lo.hold(Shard("logits", (b * s, v), (b * s, v), zero, "float64"))
     padded = rule(lo, "aten.constant_pad_nd.default", held, [0, 1], -100)
     assert isinstance(padded, Joined)
@@ -51,6 +53,14 @@ def test_loss_and_gradient_of_shifted_labels(seed: int) -> None:
     gradient = rule(lo, "aten._log_softmax_backward_data.default", picked, logs, 1)
     loss, gradient = lo.real(loss), lo.real(gradient)
     values: dict[int, Any] = {held.number: ids.astype(float), x.number: logits}
+    for number, shard in lo.bound:
+        name = lo.shards[shard].name
+        if name in lo.derived:
+            moved = lo.derived[name]
+            values[number] = np.roll(ids, -moved.by, moved.dim).astype(float)
+        elif name in lo.contents:
+            values[number] = lo.contents[name].astype(float)
+    assert bool(lo.derived) == (kind == "batch")
     reading = FloatReading(coordinates={})
     for op in lo.ops:
         read = [exact(np.asarray(values[n], dtype=float)) for n in op.inputs]

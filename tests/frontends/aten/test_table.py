@@ -212,7 +212,9 @@ def lowered(name: str, args: Any, kwargs: Any, expected: Any) -> list[Any]:
     if isinstance(found, (Positions, Compared)):
         return [entries(found.of) >= 0 if isinstance(found, Compared) else entries(found)]
     results = [x if x is None or isinstance(x, Undefined) else lo.real(x) for x in flat(found)]
-    values = {value: given[shard] for value, shard in lo.bound}
+    tables = lo.contents
+    names = [shard.name for shard in lo.shards]
+    values = {v: tables[names[n]] if names[n] in tables else given[n] for v, n in lo.bound}
     reading = FloatReading(coordinates={})
     for op in lo.ops:
         read = [exact(np.asarray(values[v], dtype=float)) for v in op.inputs]

@@ -294,7 +294,7 @@ def test_an_interleaved_stage_keeps_its_layers_apart() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"zero": 4}, "zero is 4, expected 0 (none), 1, 2 or 3"),
+        ({"zero": 4}, "zero: expected one of 0, 1, 2, 3, found 4"),
         (
             {"zero": 1},
             "zero 1 divides over replicas, but dp and cp are 1: expected dp or cp of at least 2",
@@ -322,8 +322,8 @@ def test_an_interleaved_stage_keeps_its_layers_apart() -> None:
             {"cp": 4, "tp": 4, "kv_heads": 4, "sequence_parallel": True},
             "llama3-8b: sequence 8 is not divisible by cp 4 times tp 4",
         ),
-        ({"loss": "max"}, "loss is 'max', expected one of token-mean, mean, sum"),
-        ({"sequence_parallel": 1}, "sequence_parallel is 1, expected true or false"),
+        ({"loss": "max"}, "loss: expected one of token-mean, mean, sum, found 'max'"),
+        ({"sequence_parallel": 1}, "sequence_parallel: expected true or false, found 1"),
         (
             {"zero": 1, "dp": 3},
             "llama3-8b: zero 1 divides tok_embeddings.weight, of which a rank holds [32, 16], over "

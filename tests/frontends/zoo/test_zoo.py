@@ -249,8 +249,11 @@ def test_a_model_and_a_parallelization_may_be_files(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("architecture = 'mamba'", "architecture 'mamba' is not known; known are "),
-        ("architecture = 'llama'\nlayers = 2", "hidden is missing"),
-        ("layers = [", "not a readable configuration: "),
+        (
+            "architecture = 'llama'\nlayers = 2",
+            "hidden: is missing, expected an integer of at least 1",
+        ),
+        ("layers = [", "is no TOML: "),
     ],
 )
 def test_a_wrong_model_file_says_why(tmp_path: Path, text: str, message: str) -> None:
@@ -269,8 +272,8 @@ def test_every_named_parallelization_is_one() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ranks = 3", "ranks is no setting; known are dp, tp, pp, microbatches, "),
-        ("dp = '3'", "dp is '3', expected an integer"),
+        ("ranks = 3", "ranks: not a key here; known are dp, tp, pp, microbatches, "),
+        ("dp = '3'", "dp: expected an integer of at least 1, found '3'"),
     ],
 )
 def test_a_wrong_parallelization_says_why(tmp_path: Path, text: str, message: str) -> None:
@@ -341,19 +344,19 @@ def test_communication_along_the_sequence() -> None:
             "llama3-8b: sequence 9 is not divisible by tp 2",
         ),
         ({"pp": 3}, "llama3-8b: 2 layers cannot fill 3 pipeline stages"),
-        ({"dp": 0}, "dp is 0, expected an integer of at least 1"),
-        ({"microbatches": -1}, "microbatches is -1, expected an integer of at least 1"),
-        ({"layers": 0}, "llama3-8b: layers is 0, expected at least 1"),
+        ({"dp": 0}, "dp: expected an integer of at least 1, found 0"),
+        ({"microbatches": -1}, "microbatches: expected an integer of at least 1, found -1"),
+        ({"layers": 0}, "llama3-8b, layers: expected an integer of at least 1, found 0"),
         ({"heads": 3}, "llama3-8b: hidden 32 is not divisible into 3 heads of even size"),
         ({"kv_heads": 3}, "llama3-8b: 8 heads are not divisible by 3 kv_heads"),
         (
             {"norm_eps": "tiny"},
-            "llama3-8b: norm_eps is 'tiny', expected a positive decimal in quotes",
+            "llama3-8b, norm_eps: expected a positive decimal in quotes, found 'tiny'",
         ),
         (
             {"experts": 8},
-            "llama3-8b: experts is no setting; known are ffn, heads, hidden, kv_heads, "
-            "layers, norm_eps, rope_theta, sequence, vocabulary",
+            "llama3-8b, experts: not a key here; known are name, layers, hidden, vocabulary, "
+            "sequence, norm_eps, heads, kv_heads, ffn, rope_theta",
         ),
     ],
 )

@@ -258,7 +258,7 @@ def test_a_wrong_sweep_is_one_line(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (
-        f"shardproof: {tmp_path / 's.yaml'}: grid.dp: "
+        f"shardproof: {tmp_path / 's.yaml'}, grid.dp: "
         "expected a list of at least one value, found 2\n"
     )
 
@@ -295,7 +295,10 @@ def test_an_option_of_verify_can_be_an_axis(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("points: [{model: m, verify.wrkers: 1}]", "points[0].verify.wrkers: not a key here"),
-        ("points: [{model: m, verify.workers: many}]", "points[0].verify.workers: expected int"),
+        (
+            "points: [{model: m, verify.workers: many}]",
+            "points[0].verify.workers: expected an integer",
+        ),
     ],
 )
 def test_wrong_options_of_a_point_are_named(tmp_path: Path, text: str, message: str) -> None:

@@ -42,26 +42,29 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[nnscaler]\ngroup = 1", ", [nnscaler]: unknown key 'group'; allowed are 'groups'"),
+        (
+            "[nnscaler]\ngroup = 1",
+            ", nnscaler.group: not a key here, near is groups; known are groups",
+        ),
         (
             "[nnscaler]\ngroups = 'sorted'",
-            ", [nnscaler]: groups is 'sorted'; allowed are 'by rank', 'as recorded'",
+            ", nnscaler.groups: expected one of by rank, as recorded, found 'sorted'",
         ),
-        ("[loss]\ncombine = true", ", [loss]: combine is True; allowed are 'sum', 'mean'"),
+        ("[loss]\ncombine = true", ", loss.combine: expected one of sum, mean, found True"),
         (
             "[losses]",
-            ": unknown table 'losses'; allowed are 'nnscaler', 'loss', 'expect'",
+            ", losses: not a key here, near is loss; known are nnscaler, loss, expect",
         ),
-        ("loss = 'sum'", ": expected a table [loss], found 'sum'"),
+        ("loss = 'sum'", ", loss: expected keys and values, found 'sum'"),
         (
             "[expect]\nparameters = 'w'",
-            ", [expect]: parameters is 'w'; expected a list of parameter names",
+            ", expect.parameters: expected a list of parameter names, found 'w'",
         ),
         (
             "[expect]\nparameters = ['w', 1]",
-            ", [expect]: parameters is ['w', 1]; expected a list of parameter names",
+            ", expect.parameters[1]: expected a text that is not empty, found 1",
         ),
-        ("[expect]\nparameters = ['w', 'w']", ", [expect]: parameters names 'w' twice"),
+        ("[expect]\nparameters = ['w', 'w']", ", expect: parameters names 'w' twice"),
         (
             "groups",
             ": is no TOML: Expected '=' after a key in a key/value pair (at end of document)",

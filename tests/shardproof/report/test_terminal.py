@@ -37,6 +37,12 @@ def test_reports(name: str, result: Result) -> None:
     assert_golden(name, text(result))
 
 
+def test_the_axes_of_the_mesh_are_named_where_they_are_known() -> None:
+    assert ", 1,188 on 8 ranks\n" in text(proved())
+    shown = text(replace(proved(), mesh="2 programs x dp 2 x tp 2"))
+    assert ", 1,188 on 8 ranks (2 programs x dp 2 x tp 2)\n" in shown
+
+
 def test_a_proof_shows_what_was_found_beside_it() -> None:
     finding = Finding("precision", "a sum runs in float16", ranks=(3,))
     shown = text(replace(proved(), findings=(finding,)))

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from shardproof.cluster.local import SMALL, LocalExecutor
+from shardproof.cluster.memory.budget import OverBudget
 from shardproof.cluster.state_claims import Texts
 from shardproof.run.solve import Ahead
 
@@ -60,6 +61,17 @@ def test_what_goes_wrong_is_raised_where_it_is_waited_for() -> None:
     for texts in MANY:
         ahead.give(texts)
     with pytest.raises(ValueError, match="a solver is wrong"):
+        ahead.finish()
+
+
+def test_a_budget_that_is_exceeded_there_ends_the_run() -> None:
+    def over() -> LocalExecutor:
+        raise OverBudget(80, 96 << 20)
+
+    ahead = Ahead(Rounds(), over)
+    for texts in MANY:
+        ahead.give(texts)
+    with pytest.raises(OverBudget):
         ahead.finish()
 
 

@@ -30,6 +30,7 @@ def test_the_document_has_the_fields_of_the_contract_in_order() -> None:
         "conclusions",
         "findings",
         "run_dir",
+        "mesh",
     ]
     assert list(data["counts"]) == [
         "single_operators",

@@ -82,7 +82,7 @@ def test_a_script_as_it_stands_is_recorded_and_verified(script: Path) -> None:
     assert capture(script, "single", 1)[0] == 0
     assert capture(script, "ddp", 2)[0] == 0
     code, output = verify(script.parent, "ddp", "--validate", "--combine=mean")
-    assert (code, output.startswith("proved")) == (0, True), output
+    assert (code, "proved: " in output) == (0, True), output
     assert "tensors agree with PyTorch" in " ".join(output.split())
     assert verify(script.parent, "ddp", "--combine=sum")[0] == 1
 
@@ -91,7 +91,7 @@ def test_a_script_that_reduces_no_gradients_is_refuted(script: Path) -> None:
     assert capture(script, "single", 1)[0] == 0
     assert capture(script, "nothing", 2)[0] == 0
     code, output = verify(script.parent, "nothing")
-    assert (code, output.startswith("refuted")) == (1, True), output
+    assert (code, "refuted: " in output) == (1, True), output
 
 
 def test_a_batch_of_another_shape_is_invalid_input(script: Path) -> None:

@@ -1,0 +1,98 @@
+"""Labels that are a batch tensor moved along a dimension, and the ignored class where it ends.
+
+Language models compare each position with the next token: ``labels[:, 1:]``, and a constant behind
+it.  Kept part by part, everything that is computed of the last position is a value of its own.  So
+the moved labels are an input instead, of which a proof holds whatever it is; at the ignored
+positions a mask of constants makes it count nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import prod
+
+import numpy as np
+
+from shardproof.engine.algebra.affine import ZERO
+from shardproof.engine.plan.ir import Shard
+from shardproof.frontends.aten.constants import constant
+from shardproof.frontends.aten.joined import Joined
+from shardproof.frontends.aten.lowering import Const, Derived, Lowered, Lowering, Real
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """``ids`` [n], of which ``count`` count: where ``live`` [n] is 1."""
+
+    ids: Real
+    live: Lowered
+    count: int
+
+    def number(self, lo: Lowering, valid: Lowered) -> Lowered:
+        """How many count, of those that are ``valid`` [n]."""
+        if isinstance(valid, Const) and valid.value == 1:
+            return Const(Fraction(self.count), (), valid.dtype)
+        return lo.sum(lo.mul(valid, self.live), (0,))  # type: ignore[no-any-return]
+
+
+def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
+    """Labels as one input and a mask; None: they are something else."""
+    dim, sizes = target.dim, [p.shape[target.dim] for p in target.parts]
+    own = [
+        n for n, p in enumerate(target.parts) if not (isinstance(p, Const) and p.value == ignored)
+    ]
+    if len(own) != 1:
+        return None
+    part = target.parts[own[0]]
+    before = sum(sizes[: own[0]])
+    box = boxed(lo, part) if isinstance(part, Real) else None
+    if box is None or box.kind != "batch" or sum(sizes) != box.full_shape[dim]:
+        return None
+    first = box.offset[dim]
+    if first.terms or len(box.shape) != len(target.base):
+        return None
+    by = first.const - before
+    held = _moved(lo, box, dim, by, target.base)
+    mask = np.zeros(sum(sizes), dtype=np.float32)
+    mask[before : before + sizes[own[0]]] = 1
+    wide = tuple(n if d == dim else 1 for d, n in enumerate(target.base))
+    live = lo.expand(constant(lo, mask.tobytes(), wide, "float32"), target.base)
+    flat = (prod(target.base),)
+    return Labels(lo.real(lo.reshape(held, flat)), lo.reshape(live, flat), prod(part.shape))
+
+
+def _moved(lo: Lowering, box: Shard, dim: int, by: int, shape: tuple[int, ...]) -> Real:
+    """The input whose entry i is entry i + ``by`` of a batch tensor; there is one for each box."""
+    name = f"{box.name} moved by {by} along dimension {dim}"
+    known = next(
+        (v for v, s in lo.bound if lo.shards[s].name == name and lo.shards[s].shape == shape),
+        None,
+    )
+    offset = tuple(ZERO if d == dim else o for d, o in enumerate(box.offset))
+    if known is not None and lo.shards[dict(lo.bound)[known]].offset == offset:
+        return Real(known, shape, box.dtype, box.domain)
+    lo.derived[name] = Derived(box.name, dim, by)
+    return lo.hold(replace(box, name=name, shape=shape, offset=offset))
+
+
+def boxed(lo: Lowering, x: Real) -> Shard | None:
+    """The box of a named input that a value is, by slices alone; None: it is none."""
+    made = {op.outputs[0]: op for op in lo.ops if op.name == "slice" and op.outputs}
+    cuts: list[tuple[int, int]] = []
+    number = x.number
+    while number in made:
+        op = made[number]
+        dim, start = op.attrs["dim"], op.attrs["start"]
+        if not isinstance(dim, int) or not isinstance(start, int):
+            return None
+        cuts.append((dim, start))
+        number = op.inputs[0]
+    shard = dict(lo.bound).get(number)
+    if shard is None:
+        return None
+    held = lo.shards[shard]
+    offset = list(held.offset)
+    for dim, start in cuts:
+        offset[dim] = offset[dim] + start
+    return replace(held, offset=tuple(offset), shape=x.shape)

@@ -1,0 +1,109 @@
+"""Small tensors that depend on no input, computed beside the fake ones: Python may read these.
+
+A *shadow* is the real storage of a fake one.  It is there as long as everything that was written to
+the storage was computed of shadows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+#: Tensors of more elements have no shadow, and are no constants.
+MOST_SHADOW = 1 << 16
+#: Elements of what is computed of smaller ones (rotary tables of all positions): nothing else that
+#: is as large has a shadow.
+MOST_COMPUTED = 1 << 21
+
+#: Operators whose result is memory that nothing has written, and those that write all of a tensor.
+ALLOCATES = ("aten.empty", "aten.new_empty")
+FILLS = frozenset(
+    {"aten.fill_.Scalar", "aten.fill_.Tensor", "aten.zero_.default", "aten.copy_.default"}
+)
+
+
+def flat(x: Any) -> Iterable[Any]:
+    """What nested lists hold, in order."""
+    if isinstance(x, (list, tuple)):
+        for item in x:
+            yield from flat(item)
+    else:
+        yield x
+
+
+class Shadows:
+    """Real storages by the address of the fake ones."""
+
+    def __init__(self) -> None:
+        self.storages: dict[int, Any] = {}
+
+    def known(self, x: torch.Tensor) -> bool:
+        return x.untyped_storage()._cdata in self.storages
+
+    def real(self, x: Any) -> Any:
+        """The real tensor beside a fake one; raises `KeyError` if there is none."""
+        if isinstance(x, (list, tuple)):
+            return type(x)(self.real(i) for i in x)
+        if not isinstance(x, torch.Tensor) or not isinstance(x, FakeTensor):
+            return x
+        storage = self.storages[x.untyped_storage()._cdata]
+        empty = torch.empty(0, dtype=x.dtype)
+        return empty.set_(storage, x.storage_offset(), tuple(x.shape), tuple(x.stride()))
+
+    def follow(self, func: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> bool:
+        """Compute the operator on shadows too; False if what it reads that has a shadow meets what
+        has none."""
+        results = [x for x in flat(out) if isinstance(x, torch.Tensor)]
+        if str(func).startswith(ALLOCATES):
+            self.forget(func, args)
+            return True
+        given = any(isinstance(x, torch.Tensor) for x in flat((args, tuple(kwargs.values()))))
+        most = MOST_COMPUTED if given else MOST_SHADOW
+        if sum(x.numel() for x in results) > most or any(x.is_meta for x in results):
+            return False
+        random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        return (
+            not random and func.namespace == "aten" and self._computed(func, args, kwargs, results)
+        )
+
+    def _computed(
+        self, func: Any, args: Any, kwargs: Mapping[str, Any], results: Sequence[torch.Tensor]
+    ) -> bool:
+        if str(func) in FILLS:
+            self._blank(args[0])
+        try:
+            with _disable_current_modes(), torch.no_grad():
+                real = func(*self.real(args), **{k: self.real(v) for k, v in kwargs.items()})
+        except (KeyError, RuntimeError, IndexError):
+            return False
+        found = [x for x in flat(real) if isinstance(x, torch.Tensor)]
+        for x, y in zip(results, found, strict=False):
+            self.storages[x.untyped_storage()._cdata] = y.untyped_storage()
+        return True
+
+    def _blank(self, x: torch.Tensor) -> None:
+        """Memory that nothing has written is about to be written as a whole: it gets a shadow."""
+        storage = x.untyped_storage()
+        whole = x.is_contiguous() and x.numel() * x.element_size() == storage.nbytes()
+        if whole and isinstance(x, FakeTensor) and x.numel() <= MOST_SHADOW:
+            with _disable_current_modes():
+                fresh = torch.zeros(x.numel(), dtype=x.dtype)
+            self.storages.setdefault(storage._cdata, fresh.untyped_storage())
+
+    def forget(self, func: Any, args: Any) -> None:
+        """What an operator without shadows writes has none any more."""
+        written = [
+            x
+            for argument, value in zip(func._schema.arguments, args, strict=False)
+            if argument.alias_info is not None and argument.alias_info.is_write
+            for x in flat(value)
+            if isinstance(x, torch.Tensor)
+        ]
+        if func.namespace == "c10d":
+            written = [x for x in flat(args) if isinstance(x, torch.Tensor)]
+        for x in written:
+            self.storages.pop(x.untyped_storage()._cdata, None)

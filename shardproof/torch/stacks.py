@@ -1,0 +1,74 @@
+"""What adapters of training stacks have in common: both sides of a step, and which packages there
+are.
+
+An adapter (`shardproof.torch.transformers`, ...) makes `Both` of a model's configuration; `verify`
+decides about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, TypeAlias
+
+import torch
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.job import Job
+from shardproof.frontends.torch.stated import TensorSpec
+from shardproof.run.result import Result
+
+#: Makes the optimizer of a model's parameters.
+MakeOptimizer: TypeAlias = Callable[[Any], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Both sides of a training step, as `shardproof.torch.verify` takes them."""
+
+    single: Callable[[Job], None]
+    parallel: Callable[[Job], None]
+    world_size: int
+    batch: Mapping[str, TensorSpec]
+
+    def verify(self, **options: Any) -> Result:
+        """The verdict; ``options`` are those of `shardproof.torch.verify`."""
+        from shardproof.torch import verify
+
+        return verify(
+            self.single, self.parallel, world_size=self.world_size, batch=self.batch, **options
+        )
+
+
+def needed(package: str, module: str, name: str, made_for: str) -> Any:
+    """``name`` of a stack's ``module``; raises `InvalidInput` naming what is not there, and the
+    version that the adapter was made for."""
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError):
+        found = installed(package)
+        has = f"{package} {found} has no {module}.{name}" if found else f"{package} is not there"
+        raise InvalidInput(f"{has}; the adapter was made for {package} {made_for}") from None
+
+
+def installed(package: str) -> str:
+    """The version of an installed package (empty: there is none)."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def rows(batch: int, replicas: int) -> int:
+    """Rows of the batch for each replica; raises `InvalidInput` where they are not alike."""
+    if batch < 1 or batch % replicas:
+        raise InvalidInput(f"a batch of {batch} rows on {replicas} replicas")
+    return batch // replicas
+
+
+def tokens(batch: int, length: int, classes: int) -> dict[str, TensorSpec]:
+    """``ids`` and ``labels`` of a language model, in [0, classes)."""
+    spec = TensorSpec((batch, length), "int64", 0, classes)
+    return {"ids": spec, "labels": spec}

@@ -1,0 +1,105 @@
+"""Models of transformers, parallelized by their own plans: ``tp_plan`` and FSDP2.
+
+::
+
+    from transformers import LlamaConfig
+    from shardproof.torch import transformers
+
+    result = transformers.verify(LlamaConfig(...), tp=2, fsdp=2)
+
+The single side is the same model on one device.  Nothing of transformers is replaced.  Made for
+transformers 5.23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.job import Job
+from shardproof.run.result import Result
+from shardproof.torch.stacks import Both, MakeOptimizer, needed, rows, tokens
+
+MADE_FOR = "5.23"
+
+#: A configuration, or what makes the model (on both sides, every rank).
+Model: TypeAlias = "Any | Callable[[], Any]"
+
+
+def steps(
+    model: Model,
+    *,
+    tp: int = 1,
+    fsdp: int = 1,
+    batch: int = 4,
+    length: int = 8,
+    optimizer: MakeOptimizer | None = None,
+    checkpointing: bool = False,
+) -> Both:
+    """A causal language model's training step on one device, and on ``tp`` times ``fsdp`` ranks.
+
+    ``model``: a configuration, or a function that makes the model.  ``batch`` rows of ``length``
+    tokens are divided over the ``fsdp`` replicas.  With ``optimizer`` (parameters to an optimizer)
+    new parameters and states are compared too.
+    """
+    for name, size in (("tp", tp), ("fsdp", fsdp)):
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidInput(f"{name} is {size!r}, expected a number of ranks")
+    own = rows(batch, fsdp)
+
+    def run(held: Any, job: Job, first: int, count: int) -> None:
+        held.train()
+        if checkpointing:
+            held.gradient_checkpointing_enable()
+        updates = None if optimizer is None else optimizer(held.parameters())
+        job.start(held, updates)
+        ids, labels = (job.batch[n][first : first + count] for n in ("ids", "labels"))
+        loss = held(input_ids=ids, labels=labels).loss
+        loss.backward()
+        if updates is not None:
+            updates.step()
+        job.end(loss=loss)
+
+    def single(job: Job) -> None:
+        run(_made(model), job, 0, batch)
+
+    def parallel(job: Job) -> None:
+        run(parallelized(_made(model), tp, fsdp), job, job.rank // tp * own, own)
+
+    return Both(single, parallel, tp * fsdp, tokens(batch, length, _classes(model)))
+
+
+def verify(model: Model, **options: Any) -> Result:
+    """The verdict on `steps`; other options are those of `shardproof.torch.verify`."""
+    own = ("tp", "fsdp", "batch", "length", "optimizer", "checkpointing")
+    said = {name: options.pop(name) for name in own if name in options}
+    return steps(model, **said).verify(**options)
+
+
+def parallelized(held: Any, tp: int, fsdp: int) -> Any:
+    """A model under its own plans, as ``from_pretrained(distributed_config=...)`` makes it."""
+    configuration = needed(
+        "transformers",
+        "transformers.distributed.configuration_utils",
+        "DistributedConfig",
+        MADE_FOR,
+    )
+    needed("transformers", "transformers.distributed.mixin", "DistributedMixin", MADE_FOR)
+    asked = configuration(tp_size=tp, fsdp_size=fsdp)
+    asked, _, mesh = type(held).prepare_distribute_model(asked)
+    return type(held).maybe_distribute_model(held, asked, mesh)
+
+
+def _made(model: Model) -> Any:
+    if callable(model):
+        return model()
+    auto = needed("transformers", "transformers", "AutoModelForCausalLM", MADE_FOR)
+    return auto.from_config(model)
+
+
+def _classes(model: Model) -> int:
+    if not callable(model):
+        return int(model.vocab_size)
+    with needed("torch", "torch", "device", "2.13")("meta"):
+        return int(model().config.vocab_size)

@@ -1,0 +1,81 @@
+"""Models of transformers under its own plans (``make test-stacks``; skipped without transformers)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import shardproof.torch as sp
+from shardproof.engine.errors import InvalidInput
+from shardproof.torch import transformers as adapter
+
+hf = pytest.importorskip("transformers")
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 32,
+    "max_position_embeddings": 64,
+}
+HERE: dict[str, Any] = {"executor": "local", "cache": False}
+
+
+def llama(**more: Any) -> Any:
+    return hf.LlamaConfig(**{**SMALL, **more})
+
+
+CONFIGS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "Llama TP2": (llama(), {"tp": 2}),
+    "Llama TP2, eager": (llama(attn_implementation="eager"), {"tp": 2}),
+    "Llama FSDP2": (llama(num_hidden_layers=2), {"fsdp": 2}),
+    "Llama TP2 x FSDP2": (llama(num_hidden_layers=2), {"tp": 2, "fsdp": 2}),
+    "Qwen3 TP2": (hf.Qwen3Config(**SMALL, head_dim=4), {"tp": 2}),
+    "Llama TP2, checkpointing": (llama(use_cache=False), {"tp": 2, "checkpointing": True}),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_models_are_proved(tmp_path: Path, name: str) -> None:
+    config, options = CONFIGS[name]
+    result = adapter.verify(config, **options, **HERE, out=tmp_path / "run")
+    assert result.verdict == "proved", sp.told(result)
+    assert any(c.name.endswith("q_proj.weight") for c in result.conclusions)
+
+
+def test_a_loss_that_is_divided_by_ranks_is_refuted(tmp_path: Path) -> None:
+    """Gradients are of a part of the loss; the loss itself is right."""
+    both = adapter.steps(llama(), tp=2)
+
+    def wrong(job: sp.Job) -> None:
+        model = adapter.parallelized(hf.AutoModelForCausalLM.from_config(llama()), 2, 1)
+        job.start(model)
+        ids, labels = job.batch["ids"], job.batch["labels"]
+        loss = model(input_ids=ids, labels=labels).loss
+        (loss / job.world_size).backward()
+        job.end(loss=loss)
+
+    result = sp.verify(
+        both.single, wrong, world_size=2, batch=both.batch, **HERE, out=tmp_path / "run"
+    )
+    assert result.verdict == "refuted", sp.told(result)
+
+
+def test_adamw_is_proved(tmp_path: Path) -> None:
+    def adamw(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=0.01)
+
+    result = adapter.verify(llama(), tp=2, fsdp=2, optimizer=adamw, **HERE, out=tmp_path / "run")
+    assert result.verdict == "proved", sp.told(result)
+    assert any(c.kind == "state" for c in result.conclusions)
+
+
+@pytest.mark.parametrize("wrong", [{"tp": 0}, {"fsdp": 3}])
+def test_sizes_that_do_not_fit_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InvalidInput):
+        adapter.steps(llama(), **wrong)
