@@ -116,7 +116,9 @@ def test_the_image_is_pinned_and_does_not_run_as_root() -> None:
 
 
 def test_the_cluster_runs_the_image() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools_scm"][
+        "fallback_version"
+    ]
     lock = (ROOT / "requirements" / "runtime.lock").read_text()
     for path in sorted((ROOT / "configs" / "cluster").glob("*.yaml")):
         text = path.read_text()

@@ -176,7 +176,7 @@ def expectation(kind: Any) -> str:
             return meta.description
     plain = _bare(kind)
     if get_origin(plain) is Literal:
-        return f"one of {', '.join(map(str, get_args(plain)))}"
+        return f"one of {', '.join(sorted(map(str, get_args(plain))))}"
     if (members := _members(plain)) != (plain,):
         wanted = [expectation(m) for m in members if m not in (type(None), msgspec.UnsetType)]
         if float in members and int in members:

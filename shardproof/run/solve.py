@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from shardproof.cluster.execute import Counts, Execution, execute
@@ -53,10 +53,10 @@ class Ahead:
     def __init__(
         self,
         round_: Callable[[Sequence[Texts], LocalExecutor], None],
-        opened: Callable[[], LocalExecutor],
+        made: Callable[[], LocalExecutor],
     ) -> None:
         self._round = round_
-        self._opened = opened
+        self._made = made
         self._given: queue.SimpleQueue[Texts | None] = queue.SimpleQueue()
         self._known: set[Texts] = set()
         self._error: BaseException | None = None
@@ -89,7 +89,8 @@ class Ahead:
 
     def _work(self) -> None:
         try:
-            with self._opened() as executor:
+            # Not opened: it starts a solver with the first text that nobody knows the verdict on.
+            with closing(self._made()) as executor:
                 more = True
                 while more and not self._left:
                     found: list[Texts] = []

@@ -469,13 +469,13 @@ def test_a_difference_that_fewer_classes_make_is_no_counterexample() -> None:
     wrong = classes(times(Fraction(1, 5)), per_root)
     for made, differs in ((right, False), (wrong, True)):
         result = partition(made)
-        assert result.counts
+        assert result.counted
         sides = result.derived, unroll(made.programs, made.microbatches)
         fewer_classes = simulate(made, *sides)
-        assert fewer_classes.another
+        assert fewer_classes.counts(result.counted)
         assert fewer_classes.differs
         itself = confirmed(fewer_classes, made, *sides)
-        assert not itself.another
+        assert not itself.counts(result.counted)
         assert itself.differs == differs
     assert verify(right).verdict == "inconclusive"
     assert verify(wrong).verdict == "refuted"
@@ -483,5 +483,5 @@ def test_a_difference_that_fewer_classes_make_is_no_counterexample() -> None:
 
 def test_nothing_is_counted_in_an_ordinary_loss() -> None:
     made = classes(times(Fraction(1)), times(Fraction(1)))
-    assert not partition(made).counts
+    assert not partition(made).counted
     assert verify(classes(times(Fraction(1)), times(Fraction(2)))).verdict == "refuted"

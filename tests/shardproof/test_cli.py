@@ -236,7 +236,7 @@ def test_a_used_run_directory(run: Run, plan_dir: Path) -> None:
 
 def test_a_wrong_file_of_assumptions(run: Run, plan_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("[loss]\nmode = 'sum'\n")
-    message = "a.toml, loss.mode: not a key here, near is combine; known are combine"
+    message = "a.toml, loss.mode: not a key here; known are combine"
     assert_invalid(run, message, plan_dir, "--assume", "a.toml")
 
 
@@ -424,7 +424,7 @@ def test_plan_writes_a_plan(run: Run, tmp_path: Path) -> None:
             ["gpt-5"],
             f"no model gpt-5; known are {', '.join(MODELS)}, or the path of a .toml",
         ),
-        (["llama3-8b", "--dp", "0"], "dp is 0, expected an integer of at least 1"),
+        (["llama3-8b", "--dp", "0"], "dp: expected an integer of at least 1, found 0"),
         (["llama3-8b", "--tp", "3"], "llama3-8b: heads 32 is not divisible by tp 3"),
         (["llama3-8b", "--pp", "64"], "llama3-8b: 32 layers cannot fill 64 pipeline stages"),
     ],

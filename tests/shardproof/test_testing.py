@@ -120,7 +120,7 @@ def test_the_page_is_true(declared: types.ModuleType) -> None:
 def test_the_operators_of_a_package_are_declared_when_they_are_asked_for(
     declared: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (toml,) = blocks("toml")
+    toml, *_ = blocks("toml")
     assert f'[project.entry-points."{packages.GROUP}"]' in toml
     kept = OPERATORS.pop("gated")
     found = EntryPoint("my-kernels", "my_kernels", packages.GROUP)

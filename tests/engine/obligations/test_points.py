@@ -14,9 +14,9 @@ from shardproof.engine.claims.cone import cone
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.expressions import Causal, Combine, Einsum, Input, Onehot, Operand
 from shardproof.engine.lineage.lineage import ABSOLUTE, Atom, Layout, Lineage, Part, Term
+from shardproof.engine.lineage.members import concrete
 from shardproof.engine.lineage.nodes import NodeTable, Token
 from shardproof.engine.obligations.obligation import MOST_MEMBERS, Claim, build, points
-from shardproof.engine.small_model.grid import concrete
 from tests.engine.asking import Holds
 
 MEMBERS = 32

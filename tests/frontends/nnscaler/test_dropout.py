@@ -18,7 +18,7 @@ from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.convert import convert
 from shardproof.frontends.nnscaler.operators import Declared, declared
-from shardproof.frontends.nnscaler.records import FullTensor, Tensor
+from shardproof.frontends.nnscaler.records import FullTensor, Part, Tensor
 from tests.frontends.pickles import Obj
 from tests.frontends.plan_generator import DROPOUT, Plans, plans
 from tests.frontends.plan_judge import judged, paired
@@ -35,7 +35,8 @@ SEEDS = (29, 40, 49)
 def part(number: int, *shape: int) -> Tensor:
     full = FullTensor(number, f"x{number}", shape, "float32", False, False, False, True)
     box = tuple((0, n) for n in shape)
-    return Tensor(number, full.name, shape, "float32", False, False, box, (0, 1), full, None)
+    held = Part(full.name, shape, "float32", False, False, box, (0, 1), full)
+    return Tensor(number, held, None)
 
 
 def called(signature: str, shapes: list[tuple[int, ...]], **kwargs: object) -> Declared:

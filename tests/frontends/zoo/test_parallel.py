@@ -322,7 +322,7 @@ def test_an_interleaved_stage_keeps_its_layers_apart() -> None:
             {"cp": 4, "tp": 4, "kv_heads": 4, "sequence_parallel": True},
             "llama3-8b: sequence 8 is not divisible by cp 4 times tp 4",
         ),
-        ({"loss": "max"}, "loss: expected one of token-mean, mean, sum, found 'max'"),
+        ({"loss": "max"}, "loss: expected one of mean, sum, token-mean, found 'max'"),
         ({"sequence_parallel": 1}, "sequence_parallel: expected true or false, found 1"),
         (
             {"zero": 1, "dp": 3},

@@ -48,9 +48,9 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
         ),
         (
             "[nnscaler]\ngroups = 'sorted'",
-            ", nnscaler.groups: expected one of by rank, as recorded, found 'sorted'",
+            ", nnscaler.groups: expected one of as recorded, by rank, found 'sorted'",
         ),
-        ("[loss]\ncombine = true", ", loss.combine: expected one of sum, mean, found True"),
+        ("[loss]\ncombine = true", ", loss.combine: expected one of mean, sum, found True"),
         (
             "[losses]",
             ", losses: not a key here, near is loss; known are nnscaler, loss, expect",
