@@ -387,7 +387,11 @@ def test_something_is_proved_of_every_operator(example: Example) -> None:
 
 
 #: Whose claims take the solvers most of a minute.
-SLOW = {("nnscaler_moe_gmm", 3), ("nnscaler_moe_gmm", 4)}
+SLOW = {
+    ("nnscaler_moe_gmm", 3),
+    ("nnscaler_moe_gmm", 4),
+    ("scaled_dot_product_attention", 4),
+}
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ GATED = {"w": Weight((2, HALF, WIDTH), {1: "tp"}), "v": Weight((HALF, HALF), {1:
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize(("tp", "apart"), [(1, False), (2, False), (4, True)])
+@pytest.mark.parametrize(
+    ("tp", "apart"), [(1, False), (2, False), pytest.param(4, True, marks=pytest.mark.slow)]
+)
 def test_gate_and_up_in_one_projection(tp: int, apart: bool, backward: bool) -> None:
     def made(right: bool) -> Plan:
         formulas = gated(False), gated(True, right)
@@ -100,7 +102,8 @@ def attention(parallel: bool, right: bool = True) -> Formula:
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(
-    ("tp", "apart"), [(1, False), (2, False), (2, True), (4, False), (4, True)]
+    ("tp", "apart"),
+    [(1, False), (2, False), (2, True), (4, False), pytest.param(4, True, marks=pytest.mark.slow)],
 )
 def test_fused_projection_of_groups_of_heads(tp: int, apart: bool, backward: bool) -> None:
     def made(right: bool) -> Plan:

@@ -66,7 +66,10 @@ ROTATED = {
 }
 
 
-@pytest.mark.parametrize(("tp", "apart"), [(1, False), (2, False), (4, False), (4, True)])
+@pytest.mark.parametrize(
+    ("tp", "apart"),
+    [(1, False), (2, False), (4, False), pytest.param(4, True, marks=pytest.mark.slow)],
+)
 def test_rotated_halves(tp: int, apart: bool) -> None:
     def made(right: bool) -> Plan:
         plan = pair(rotated(False), rotated(True, right), ROTATED, BATCH, axes={"tp": tp})
