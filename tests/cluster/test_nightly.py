@@ -121,7 +121,7 @@ def test_a_failure_of_ours_counts_most() -> None:
         ("plans: [{model: m, single: s}]", "plans[0]: expected either a model of the zoo or files"),
         ("plans: [{expect: proved}]", "plans[0]: expected either a model of the zoo or files"),
         ("plans: [{single: s, parameters: {}}]", "expected parameters beside a model only"),
-        ("plans: [{model: m, expect: good}]", "plans[0].expect: expected one of proved"),
+        ("plans: [{model: m, expect: good}]", "plans[0].expect: expected one of inconclusive"),
         ("plans: [{model: m}, {model: m}]", "expected different names, found 'm' twice"),
         ("plans: [{model: m}]\nseeds: [1, 1]", "seeds: expected different seeds"),
         (
