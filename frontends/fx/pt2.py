@@ -10,7 +10,10 @@ A model's inputs are named as in the archive: parameters ``p_...``, buffers ``b_
 
 from __future__ import annotations
 
+import errno
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -98,6 +101,18 @@ class Exported(msgspec.Struct, frozen=True):
     graph_module: Module
 
 
+#: What zipfile raises of an archive that is cut, damaged, encrypted or packed in another way.
+DAMAGED: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+)
+
+
 def is_archive(head: bytes) -> bool:
     """Whether a file begins as an archive of a program."""
     return head[:4] == ZIP and any(mark in head for mark in MARKS)
@@ -120,8 +135,13 @@ def _model(path: Path) -> bytes:
                 raise InvalidInput(f"a model larger than {MOST_BYTES >> 20} MiB")
             with archive.open(members[0]) as member:
                 data = member.read(MOST_BYTES + 1)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+    except DAMAGED as error:
         raise InvalidInput(f"is no archive: {error}") from None
+    except OSError as error:
+        # A damaged offset lies before the file's beginning; any other one is a fault of the machine.
+        if error.errno != errno.EINVAL:
+            raise
+        raise InvalidInput("is no archive: an offset that is not in it") from None
     if len(data) > MOST_BYTES:
         raise InvalidInput(f"a model larger than {MOST_BYTES >> 20} MiB")
     return data

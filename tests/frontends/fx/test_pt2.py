@@ -13,7 +13,7 @@ import pytest
 
 import shardproof
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.fx import records
+from shardproof.frontends.fx import pt2, records
 from shardproof.frontends.fx.frontend import FRONTEND
 from shardproof.frontends.fx.read import side
 
@@ -130,6 +130,18 @@ def test_archives_that_are_cut_or_hold_no_model_are_refused(tmp_path: Path) -> N
             side(path)
     with pytest.raises(InvalidInput, match="found 0"):
         side(archive(tmp_path / "other.pt2", MODEL, "m/other.json"))
+
+
+def test_archives_with_a_damaged_byte_are_read_or_refused(tmp_path: Path) -> None:
+    whole = archive(tmp_path / "whole.pt2", MODEL).read_bytes()
+    path, refused = tmp_path / "damaged.pt2", set()
+    for place in range(4, len(whole), 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            pt2.read(path)
+        except InvalidInput as error:
+            refused.add(error.message.partition(":")[0])
+    assert "is no archive" in refused
 
 
 def test_an_archive_of_more_than_may_be_unpacked_is_refused(tmp_path: Path) -> None:
