@@ -20,6 +20,7 @@ from benchmarks.classic import (  # noqa: F401 (they fill the table)
     context,
     data_parallel,
     experts,
+    sequence,
     sharded,
     stages,
     tensor_parallel,
