@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from click.testing import Result as Outcome
 
 import shardproof
 from shardproof.engine.findings import Finding
@@ -18,8 +20,17 @@ from shardproof.engine.plan.ir import Plan
 from shardproof.frontends import zoo
 from shardproof.run.result import Conclusion, Counts, Result, Seconds
 
+#: Runs the command line with these words.
+Run = Callable[..., Outcome]
+
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def only_document(outcome: Outcome) -> dict[str, Any]:
+    """The one JSON document of stdout."""
+    document: dict[str, Any] = json.loads(outcome.stdout)
+    return document
 
 
 def assert_golden(name: str, text: str) -> None:
