@@ -138,7 +138,7 @@ def _model(path: Path) -> bytes:
     except DAMAGED as error:
         raise InvalidInput(f"is no archive: {error}") from None
     except OSError as error:
-        # A damaged offset lies before the file's beginning; any other one is a fault of the machine.
+        # A damaged offset lies before the beginning; any other error is a fault of the machine.
         if error.errno != errno.EINVAL:
             raise
         raise InvalidInput("is no archive: an offset that is not in it") from None
