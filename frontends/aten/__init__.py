@@ -6,8 +6,10 @@ or of any other graph of ATen operators, calls `lower`.
 
 from shardproof.frontends.aten import (
     attention,
+    choices,
     communication,
     composite,
+    criteria,
     fused,
     ids,
     losses,
@@ -16,6 +18,7 @@ from shardproof.frontends.aten import (
     pointwise,
     positions,
     rows,
+    statistics,
 )
 from shardproof.frontends.aten.lowering import (
     TABLE,
@@ -35,8 +38,10 @@ __all__ = [
     "Real",
     "Undefined",
     "attention",
+    "choices",
     "communication",
     "composite",
+    "criteria",
     "fused",
     "ids",
     "losses",
@@ -46,4 +51,5 @@ __all__ = [
     "positions",
     "rows",
     "rule_of",
+    "statistics",
 ]

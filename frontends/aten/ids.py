@@ -22,9 +22,11 @@ from shardproof.frontends.aten.lowering import (
     Real,
     Shape,
     broadcast,
+    floating,
     fraction,
     lowers,
 )
+from shardproof.frontends.aten.masks import chosen as chosen_numbers
 from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.masks import inverse as inverse_of
@@ -486,3 +488,22 @@ def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:
     rest = lo.shift(lo.scale(mask, Fraction(-1)), Fraction(1))
     kept = lo.mul(x, rest)
     return kept if number == 0 else lo.add(kept, lo.scale(mask, number))
+
+
+@lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
+    """x where the mask is true, y elsewhere: of ids as an exact function of them."""
+    if isinstance(mask, Ids) and lo.expected and not floating(lo.expected[0][1]):
+        first, second = (_function(mask, value) for value in (x, y))
+        return _made(lo, mask, piecewise.select(mask.function, first, second))
+    return chosen_numbers(lo, mask, x, y)
+
+
+def _function(mask: Ids, x: Operand) -> Function:
+    """Whole numbers as a function of the id that decides the mask."""
+    found, number = ids(x), _number(x)
+    if number is not None:
+        return piecewise.constant(mask.function, number)
+    if found is None or found.at() != mask.at():
+        raise Unsupported("whole numbers that are chosen by ids of other positions")
+    return found.function

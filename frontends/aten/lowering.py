@@ -139,6 +139,8 @@ class Lowering:
         self._constants: dict[Fraction, Real] = {}
         #: The named input that a value is, moved.
         self.origins: dict[int, int] = {}
+        #: Ids of which those of one row (along the last dimension) differ.
+        self.distinct: set[int] = set()
         #: Whether a lookup needs ids of which it is known that all of them choose rows.
         self.narrows = False
         #: Ranks of groups by the name that the program gives them.
@@ -240,6 +242,11 @@ class Lowering:
         backward: bool = False,
     ) -> None:
         self.ops.append(Op(name, tuple(inputs), tuple(outputs), attrs, backward, self.source))
+
+    @staticmethod
+    def whole(x: Real, domain: tuple[int, int], dtype: str) -> Real:
+        """``x``, of which it is known that it has whole numbers of [low, high)."""
+        return replace(x, dtype=dtype, domain=domain)
 
     # -- movement ---------------------------------------------------------------------------
 
