@@ -139,13 +139,6 @@ def _choose(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     return [r.reshape(chosen, shape)]
 
 
-@operator("largest", "a e! -> a k!", "scores", "topk:integer", data=(0,), differentiable=False)
-def _largest(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
-    """scores [a, e] -> [a, k]: where the k largest entries of each row are, the largest first."""
-    sized(r, inputs[0], 2, "scores", 2)
-    return [_chosen(r, inputs[0], Selection(topk=integer(attrs, "topk")))]
-
-
 def _chosen(r: R, scores: Any, selection: Selection) -> Any:
     """A choice from each row; raises `ShapeMismatch` unless so many can be chosen."""
     check_selection(int(r.shape(scores)[1]), selection)

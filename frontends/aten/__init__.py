@@ -17,6 +17,7 @@ from shardproof.frontends.aten import (
     movement,
     pointwise,
     positions,
+    predicates,
     rows,
     statistics,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "movement",
     "pointwise",
     "positions",
+    "predicates",
     "rows",
     "rule_of",
     "statistics",

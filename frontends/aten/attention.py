@@ -17,11 +17,13 @@ from shardproof.frontends.aten.lowering import (
     Real,
     Undefined,
     broadcast,
+    floating,
     fraction,
     lowers,
 )
 from shardproof.frontends.aten.masks import chosen
 from shardproof.frontends.aten.positions import Additive, Compared
+from shardproof.frontends.aten.predicates import selected
 
 
 def hidden_after(mask: Compared, shape: tuple[int, ...]) -> int | None:
@@ -78,6 +80,33 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
     if value == -inf:
         raise Unsupported("masked_fill with minus infinity by a mask that is not causal")
     return chosen(lo, as_flags(lo, mask), value, x)
+
+
+@lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf")
+def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
+    """x where the mask is true, y elsewhere."""
+    if isinstance(mask, ids.Ids) and not floating(lo.expected[0][1]):
+        return selected(lo, mask, x, y)
+    if not isinstance(mask, Compared):
+        return chosen(lo, mask, x, y)
+    if _is_nothing(y):
+        x, y, mask = y, x, mask.inverse()
+    if not _is_nothing(x):
+        return chosen(lo, as_flags(lo, mask), x, y)
+    shape, _ = lo.expected[0]
+    first = hidden_after(mask, shape)
+    if first is None or isinstance(y, (int, float)):
+        raise Unsupported("minus infinity where a mask that is not causal is true")
+    return causal(lo, lo.real(lo.expand(y, shape)), first)
+
+
+def _is_nothing(x: Operand) -> bool:
+    """Whether an operand is minus infinity everywhere."""
+    if isinstance(x, Additive):
+        of = x.where.of
+        ends = zip(of.steps, of.shape, strict=True)
+        return of.const + sum(min(0, step * (n - 1)) for step, n in ends) >= 0
+    return isinstance(x, float) and x == -inf
 
 
 def added(lo: Lowering, x: Operand, y: Operand) -> Any:

@@ -49,9 +49,7 @@ def _ends(lo: Lowering, x: Lowered, dim: int, shape: Shape) -> Any:
 
 
 @lowers("aten.gather.default")
-def _gather(
-    lo: Lowering, x: Lowered, dim: int, index: Lowered, sparse_grad: bool = False
-) -> Any:
+def _gather(lo: Lowering, x: Lowered, dim: int, index: Lowered, sparse_grad: bool = False) -> Any:
     """[..., n] by ids [..., k] to [..., k]."""
     if not x.shape:
         raise Unsupported("gather of a number")
@@ -205,17 +203,12 @@ def largest(lo: Lowering, x: Lowered, count: int, dim: int, least: bool = False)
     if not x.shape:
         raise Unsupported("the largest of a number")
     (at,) = dimensions(x.shape, dim)
-    order, back = _last(x, at)
-    turned = _turned(lo, lo.real(x), order)
-    *lead, size = turned.shape
-    rows = lo.real(lo.reshape(turned, (prod(lead), size)))
-    ranked = lo.real(lo.scale(rows, -ONE)) if least else rows
-    index = lo.emits("largest", [ranked], {"topk": count}, "int64")[0]
-    values = _picked(lo, rows, index)
-    place = _turned(lo, lo.reshape(index, (*lead, count)), back)
-    place = lo.whole(lo.real(place), (0, size), "int64")
-    lo.distinct.add(place.number)
-    return _turned(lo, lo.reshape(values, (*lead, count)), back), place
+    attrs = {"topk": count, "dim": at, "largest": not least}
+    values, index = lo.emits("topk", [lo.real(x)], attrs)
+    place = lo.whole(index, (0, x.shape[at]), "int64")
+    if at == len(x.shape) - 1:
+        lo.distinct.add(place.number)
+    return values, place
 
 
 @lowers("aten.topk.default")
@@ -250,7 +243,8 @@ class Place:
 
     def real(self, lo: Lowering) -> Real:
         _, index = largest(lo, self.of, 1, self.dim, self.least)
-        return lo.whole(lo.real(lo.reshape(index, self.shape)), (0, self.of.shape[self.dim]), "int64")
+        found = lo.real(lo.reshape(index, self.shape))
+        return lo.whole(found, (0, self.of.shape[self.dim]), "int64")
 
     def reshape(self, shape: Shape) -> Any:
         return Place(self.of, self.dim, self.least, shape)

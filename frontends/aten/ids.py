@@ -22,12 +22,8 @@ from shardproof.frontends.aten.lowering import (
     Real,
     Shape,
     broadcast,
-    floating,
     fraction,
-    lowers,
 )
-from shardproof.frontends.aten.masks import chosen as chosen_numbers
-from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.masks import inverse as inverse_of
 from shardproof.frontends.builder import piecewise
@@ -142,7 +138,7 @@ def ids(x: Operand) -> Ids | None:
     return None
 
 
-def _number(x: Operand) -> int | None:
+def number_of(x: Operand) -> int | None:
     if isinstance(x, Const) and x.value.denominator == 1:
         return int(x.value)
     return int(x) if isinstance(x, (bool, int)) or (isinstance(x, float) and x % 1 == 0) else None
@@ -156,7 +152,7 @@ def pair(x: Operand, y: Operand) -> tuple[Ids, Function, Function] | None:
             raise Unsupported("ids together with ids of other positions")
         return a, a.function, b.function
     like = a or b
-    number = _number(y if a is not None else x)
+    number = number_of(y if a is not None else x)
     if like is None or number is None:
         return None
     given = x if a is None else y
@@ -166,7 +162,7 @@ def pair(x: Operand, y: Operand) -> tuple[Ids, Function, Function] | None:
     return (like, like.function, other) if a is not None else (like, other, like.function)
 
 
-def _made(lo: Lowering, like: Ids, function: Function) -> Ids:
+def made(lo: Lowering, like: Ids, function: Function) -> Ids:
     dtype = lo.expected[0][1] if lo.expected else like.dtype
     return replace(like, function=function, dtype=dtype or like.dtype)
 
@@ -183,7 +179,7 @@ def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) 
     like, f, g = found
     if factor != 1:
         g = piecewise.combine("multiply", g, piecewise.constant(g, int(factor)))
-    return _made(lo, like, piecewise.combine(name, f, g))
+    return made(lo, like, piecewise.combine(name, f, g))
 
 
 def _whole(x: Operand) -> bool:
@@ -205,59 +201,16 @@ def cast(x: Ids, dtype: str) -> Ids | None:
 
 def compared(lo: Lowering, direction: str, x: Operand, y: Operand) -> Ids | None:
     """A comparison of ids with a number, or with ids of the same positions."""
-    found = pair(x, y)
-    if found is None:
+    pairs = pair(x, y)
+    if pairs is None:
         return None
-    like, f, g = found
-    made = _made(lo, like, piecewise.compare(direction, f, g))
-    return replace(made, dtype="bool")
+    like, f, g = pairs
+    return replace(made(lo, like, piecewise.compare(direction, f, g)), dtype="bool")
 
 
 def inverse(x: Ids) -> Ids:
     """A predicate's opposite."""
     return replace(x, function=piecewise.negated(x.function))
-
-
-def _logical(name: str, both: str) -> None:
-    @lowers(name)
-    def rule(lo: Lowering, x: Lowered, y: Lowered) -> Any:
-        for a in (x, y):
-            if getattr(a, "dtype", "") != "bool":
-                raise Unsupported(f"{name} of integers")
-        for a, b in ((x, y), (y, x)):
-            if isinstance(a, Const):
-                keeps = bool(a.value) == (both == "and")
-                return lo.expand(b if keeps else a, broadcast(x.shape, y.shape))
-        if isinstance(x, Ids) and isinstance(y, Ids):
-            if x.at() != y.at():
-                raise Unsupported(f"{name} of ids of unlike positions")
-            return _made(lo, x, piecewise.combine(both, x.function, y.function))
-        a, b = numbers(lo, x, "float32"), numbers(lo, y, "float32")
-        if both == "and":
-            return flags(lo.real(lo.mul(a, b)))
-        neither = lo.mul(inverse_of(lo, a), inverse_of(lo, b))
-        return flags(lo.real(inverse_of(lo, neither)))
-
-
-def _equality(name: str) -> None:
-    @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
-    def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
-        return compared(lo, name.upper(), x, y) or compared_numbers(lo, name, x, y)
-
-
-for _name in ("eq", "ne"):
-    _equality(_name)
-
-
-for _name, _both in (
-    ("aten.bitwise_and.Tensor", "and"),
-    ("aten.__and__.Tensor", "and"),
-    ("aten.logical_and.default", "and"),
-    ("aten.bitwise_or.Tensor", "or"),
-    ("aten.__or__.Tensor", "or"),
-    ("aten.logical_or.default", "or"),
-):
-    _logical(_name, _both)
 
 
 # -- lookups -----------------------------------------------------------------------------------
@@ -462,7 +415,7 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """``x`` with ``value`` where the mask is true, if ids decide it; None: it is something else."""
     if not isinstance(mask, Ids):
         return None
-    number = _number(value)
+    number = number_of(value)
     if isinstance(x, Lookup):
         if number != 0 and not (isinstance(value, float) and value == 0):
             raise Unsupported(f"rows that are {value} instead of zero")
@@ -488,22 +441,3 @@ def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:
     rest = lo.shift(lo.scale(mask, Fraction(-1)), Fraction(1))
     kept = lo.mul(x, rest)
     return kept if number == 0 else lo.add(kept, lo.scale(mask, number))
-
-
-@lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
-def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
-    """x where the mask is true, y elsewhere: of ids as an exact function of them."""
-    if isinstance(mask, Ids) and lo.expected and not floating(lo.expected[0][1]):
-        first, second = (_function(mask, value) for value in (x, y))
-        return _made(lo, mask, piecewise.select(mask.function, first, second))
-    return chosen_numbers(lo, mask, x, y)
-
-
-def _function(mask: Ids, x: Operand) -> Function:
-    """Whole numbers as a function of the id that decides the mask."""
-    found, number = ids(x), _number(x)
-    if number is not None:
-        return piecewise.constant(mask.function, number)
-    if found is None or found.at() != mask.at():
-        raise Unsupported("whole numbers that are chosen by ids of other positions")
-    return found.function

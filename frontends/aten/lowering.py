@@ -243,9 +243,9 @@ class Lowering:
     ) -> None:
         self.ops.append(Op(name, tuple(inputs), tuple(outputs), attrs, backward, self.source))
 
-    @staticmethod
-    def whole(x: Real, domain: tuple[int, int], dtype: str) -> Real:
+    def whole(self, x: Real, domain: tuple[int, int], dtype: str) -> Real:
         """``x``, of which it is known that it has whole numbers of [low, high)."""
+        self.values[x.number] = replace(self.values[x.number], dtype=dtype)
         return replace(x, dtype=dtype, domain=domain)
 
     # -- movement ---------------------------------------------------------------------------

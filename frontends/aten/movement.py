@@ -195,4 +195,3 @@ def _slice_scatter(
 )
 def _empty(lo: Lowering, *_: Any, **__: Any) -> Any:
     return Undefined(*lo.expected[0])
-

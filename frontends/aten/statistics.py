@@ -192,7 +192,7 @@ def _native_batch_norm(
     return _batch_norm(lo, x, weight, bias, eps)[:3]
 
 
-@lowers("aten._native_batch_norm_legit.default", "aten._native_batch_norm_legit_functional.default")
+@lowers("aten._native_batch_norm_legit_functional.default")
 def _legit(
     lo: Lowering,
     x: Lowered,

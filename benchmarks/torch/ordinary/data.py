@@ -192,10 +192,7 @@ TAGGED = Case(
     "ignored labels with the count of all ranks",
     tagged,
     tagged_parallel(),
-    {
-        m: tagged_parallel(m)
-        for m in ("mean over the rank's labels", "positions instead of labels")
-    },
+    {m: tagged_parallel(m) for m in ("mean over the rank's labels", "positions instead of labels")},
     ids("ids", "labels"),
 )
 

@@ -54,7 +54,11 @@ def judged(case: Case, twin: str, step: Step, validate: bool) -> Row:
     except InvalidInput as error:
         verdict, says = "invalid input", str(error)
     seconds = round(time.perf_counter() - start, 1)
-    at = ":".join(Path(at.split(":")[0]).name for _ in [0]) + ":" + at.split(":", 1)[-1] if at else ""
+    at = (
+        ":".join(Path(at.split(":")[0]).name for _ in [0]) + ":" + at.split(":", 1)[-1]
+        if at
+        else ""
+    )
     return Row(case.name, twin, case.world_size, verdict, seconds, at, " ".join(says.split())[:400])
 
 

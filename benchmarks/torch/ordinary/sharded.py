@@ -49,9 +49,7 @@ def tied(job: sp.Job) -> None:
     model = Tied()
     job.start(model)
     losses = []
-    for tokens, labels in zip(
-        job.batch["ids"].chunk(2), job.batch["labels"].chunk(2), strict=True
-    ):
+    for tokens, labels in zip(job.batch["ids"].chunk(2), job.batch["labels"].chunk(2), strict=True):
         logits = model.head(torch.relu(model.inner(model.embed(tokens))))
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         (loss / 2).backward()
@@ -271,10 +269,7 @@ PAIR = Case(
     "data and tensor parallelism by groups, checkpointed",
     pair,
     pair_parallel(),
-    {
-        m: pair_parallel(m)
-        for m in ("gradients over the wrong group", "divided by the world")
-    },
+    {m: pair_parallel(m) for m in ("gradients over the wrong group", "divided by the world")},
     floats(x=(4, WIDTH), y=(4, WIDTH)),
     4,
 )
@@ -380,9 +375,7 @@ def preferences(parallel: bool, mistake: str = "") -> Step:
         log = F.log_softmax(wrapped(x), dim=-1)
         with torch.no_grad():
             base = F.log_softmax(reference(x), dim=-1)
-        ratios = [
-            (log - base).gather(1, chosen.unsqueeze(1)).squeeze(1) for chosen in (good, bad)
-        ]
+        ratios = [(log - base).gather(1, chosen.unsqueeze(1)).squeeze(1) for chosen in (good, bad)]
         loss = -F.logsigmoid(0.1 * (ratios[0] - ratios[1])).mean()
         (loss * job.world_size if mistake == "loss times ranks" else loss).backward()
         job.end(loss=loss)

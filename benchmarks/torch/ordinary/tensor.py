@@ -1,4 +1,4 @@
-"""Tensor parallelism by hand: columns and rows, vocabularies, heads, adapters, norms of gradients."""
+"""Tensor parallelism by hand: columns and rows, vocabularies, heads, adapters, global norms."""
 
 from __future__ import annotations
 
@@ -461,10 +461,7 @@ CLIPPED = Case(
     "clipping by the global norm under TP, SGD with momentum",
     clipped,
     clipped_parallel(),
-    {
-        m: clipped_parallel(m)
-        for m in ("norm of one rank", "replicated gradient counted twice")
-    },
+    {m: clipped_parallel(m) for m in ("norm of one rank", "replicated gradient counted twice")},
     floats(x=(4, WIDTH), y=(4, WIDTH)),
 )
 
