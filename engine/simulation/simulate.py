@@ -339,8 +339,8 @@ def _settled(comparison: Comparison, near: Comparison) -> Comparison:
         (comparison.actual, near.actual),
     ):
         if here.shape == there.shape:
-            off = np.abs(here - there)
-            moved = max(moved, float(off.max(initial=0.0, where=np.isfinite(off))))
+            change = np.abs(here - there)
+            moved = max(moved, float(change.max(initial=0.0, where=np.isfinite(change))))
     off = abs(comparison.worst.expected - comparison.worst.actual)
     return replace(comparison, error=0.0) if off <= MOVED * moved else comparison
 
