@@ -64,6 +64,9 @@ class Inputs(Mapping[str, torch.Tensor]):
             )
         return self._made[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._specs
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._specs)
 
@@ -181,9 +184,11 @@ class Job:
         """A parameter as boxes of full ones, which are one after the other along a dimension."""
         shape = tuple(local(parameter.detach()).shape)
         if said is None:
-            dtensor = isinstance(parameter, DTensor)
-            box = described(name, parameter) if dtensor else whole(name, shape, "same name")
-            yield Part(name, parameter, box)
+            held: Any = parameter
+            if isinstance(held, DTensor):
+                yield Part(name, parameter, described(name, held))
+            else:
+                yield Part(name, parameter, whole(name, shape, "same name"))
         elif isinstance(said, Same):
             yield Part(name, parameter, whole(said.name, shape, said.said))
         elif isinstance(said, Piece):

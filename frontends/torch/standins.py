@@ -41,10 +41,14 @@ def _coalesced() -> None:
     """They write tensors that are there, so that nothing but a handle has to be made."""
     for name in COALESCED:
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "Meta"):
-            _LIBRARY.impl(name, lambda *_, **__: FakeWork().boxed(), "Meta")
+            _LIBRARY.impl(name, _handle, "Meta")
 
 
-_LIBRARY = torch.library.Library("c10d", "IMPL")
+def _handle(*_: Any, **__: Any) -> Any:
+    return FakeWork().boxed()
+
+
+_LIBRARY: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
 
 
 def _buffers(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) -> None:

@@ -26,11 +26,11 @@ from typing import Any
 import torch
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch.job import Job, clean, named
+from shardproof.frontends.torch.job import Job, named
 from shardproof.frontends.torch.stated import Piece, Same, Statement
 from shardproof.run.result import Result
 from shardproof.torch.stacks import Both, needed, positive, rows, tokens
-from shardproof.torch.standins_megatron import MADE_FOR, standing_in
+from shardproof.torch.standins_megatron import MADE_FOR, install
 
 _of = partial(needed, "megatron-core", made_for=MADE_FOR)
 SAID = "Megatron"
@@ -87,21 +87,20 @@ def steps(
     }
 
     def single(job: Job) -> None:
-        with standing_in(job.note):
-            (model,) = made(config, Layout(), shape)
-            job.start(model)
-            loss = model(*_inputs(job, 0, batch), labels=job.batch["labels"]).float().mean()
-            loss.backward()
-            job.end(loss=loss)
+        install(job.note)
+        (model,) = made(config, Layout(), shape)
+        job.start(model)
+        loss = model(*_inputs(job, 0, batch), labels=job.batch["labels"]).float().mean()
+        loss.backward()
+        job.end(loss=loss)
 
     def parallel(job: Job) -> None:
-        with standing_in(job.note):
-            models = wrapped(made(config, layout, shape), ddp or {})
-            job.start(models, parameters=stated(models, job.full))
-            first = _state("get_data_parallel_rank")() * own * microbatches
-            slices = [(first + n * own, own) for n in range(microbatches)]
-            losses = trained(job, models, slices, length)
-            job.end(loss=losses)
+        install(job.note)
+        models = wrapped(made(config, layout, shape), ddp or {})
+        job.start(models, parameters=stated(models, job.full))
+        first = _state("get_data_parallel_rank")() * own * microbatches
+        slices = [(first + n * own, own) for n in range(microbatches)]
+        job.end(loss=trained(job, models, slices, length))
 
     return Both(single, parallel, layout.world_size, tokens(batch, length, vocabulary))
 
@@ -112,7 +111,7 @@ def verify(config: Any, **options: Any) -> Result:
     return steps(config, **own).verify(**options)
 
 
-_OWN = tuple(name for name in steps.__kwdefaults__ or {}) + ("vocabulary",)
+_OWN = ("vocabulary", *(steps.__kwdefaults__ or ()))
 
 
 def _understood(config: Any) -> None:
@@ -137,13 +136,14 @@ def made(config: Any, layout: Layout, shape: Mapping[str, Any]) -> list[Any]:
         tensor_model_parallel_size=layout.tp,
         pipeline_model_parallel_size=layout.pp,
         virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
+        microbatch_group_size_per_vp_stage=layout.pp,
         sequence_parallel=layout.sequence_parallel,
         pipeline_dtype=torch.float32 if layout.pp > 1 else config.pipeline_dtype,
         use_cpu_initialization=True,
     )
-    spec = _of(
-        module="megatron.core.models.gpt.gpt_layer_specs", name="get_gpt_layer_local_spec"
-    )(num_experts=own.num_moe_experts, qk_layernorm=own.qk_layernorm)
+    spec = _of(module="megatron.core.models.gpt.gpt_layer_specs", name="get_gpt_layer_local_spec")(
+        num_experts=own.num_moe_experts, qk_layernorm=own.qk_layernorm
+    )
     model = _of(module="megatron.core.models.gpt", name="GPTModel")
     found = []
     for stage in range(layout.virtual):
@@ -234,17 +234,17 @@ def stated(models: list[Any], full: Container[str]) -> dict[str, Statement]:
     factory = _of(module="megatron.core.dist_checkpointing.mapping", name="ShardedTensorFactory")
     said = {}
     for model in models:
-        local = {id(parameter): name for name, parameter in model.module.named_parameters()}
         entries = model.module.sharded_state_dict(metadata={"non_homogeneous_layers": True})
-        said |= {number: entries.get(name) for number, name in local.items()}
+        for path, parameter in model.module.named_parameters():
+            said[id(parameter)] = path, entries.get(path)
     found: dict[str, Statement] = {}
     for name, parameter in named(models):
-        entry = said[id(parameter)]
+        path, entry = said[id(parameter)]
         parts = entry.build() if isinstance(entry, factory) else entry
         parts = parts if isinstance(parts, list) else [parts]
         if any(not isinstance(part, sharded) for part in parts):
             raise InvalidInput(f"Megatron's metadata of {name} is {type(entry).__name__}")
-        found[name] = _pieces(parts, _full_name(name, parts[0].key, full))
+        found[name] = _pieces(parts, _full_name(path, parts[0].key, full))
     return found
 
 
@@ -252,10 +252,10 @@ _LAYER = re.compile(r"(?<=layers\.)\d+")
 
 
 def _full_name(name: str, key: str, full: Container[str]) -> str:
-    """The single side's name of a parameter: this rank's, with the layer's number in ``key``; the
+    """The single side's name of a parameter: this model's, with the layer's number in ``key``; the
     key itself where the single side has no such parameter."""
     number = _LAYER.search(key)
-    own = name if number is None else _LAYER.sub(number.group(), clean(name), count=1)
+    own = name if number is None else _LAYER.sub(number.group(), name, count=1)
     return own if own in full else key
 
 
@@ -273,7 +273,7 @@ def _pieces(parts: list[Any], name: str) -> Statement:
 def _piece(part: Any, name: str) -> Piece | Same:
     at = part.prepend_axis_num
     full, offset = part.global_shape[at:], part.global_offset[at:]
-    dims = [d for d, (n, size) in enumerate(zip(full, part.local_shape)) if n != size]
+    dims = [d for d, (n, size) in enumerate(zip(full, part.local_shape, strict=True)) if n != size]
     if not dims:
         return Same(name, SAID)
     if len(dims) > 1:

@@ -59,8 +59,8 @@ def stand_in(owner: Any, name: str, by: Any, package: str, made_for: str) -> Any
     before = getattr(owner, name, None)
     if before is None:
         raise InvalidInput(
-            f"{package} {installed(package)} has no {owner.__name__}.{name}, which capture replaces; "
-            f"the adapter was made for {package} {made_for}"
+            f"{package} {installed(package)} has no {owner.__name__}.{name}, which capture "
+            f"replaces; the adapter was made for {package} {made_for}"
         )
     setattr(owner, name, by)
     return before

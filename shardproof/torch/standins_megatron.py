@@ -1,19 +1,19 @@
 """What stands in for GPU functions of megatron-core while its step is recorded on a CPU.
 
-Made for megatron-core 0.16 without TransformerEngine and Apex.  `standing_in` is around the whole
-step; what stands for computation, communication or randomness is printed with the verdict.  A
-version that lacks a function named here is an error that names it.
+Made for megatron-core 0.16 without Transformer Engine and Apex.  What stands for computation,
+communication or randomness is printed with the verdict.  A version that lacks a function named here
+is an error that names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from shardproof.torch.stacks import needed, stand_in
 
@@ -24,8 +24,7 @@ def _of(module: str, name: str) -> Any:
     return needed("megatron-core", f"megatron.core.{module}", name, MADE_FOR)
 
 
-@contextmanager
-def standing_in(note: Callable[[str], None]) -> Iterator[None]:
+def install(note: Callable[[str], None]) -> None:
     """Replace, in this process, for good; ``note`` is told of what stands for computation."""
     put = partial(stand_in, package="megatron-core", made_for=MADE_FOR)
     # Buffers, masks and messages are made on "the current device".
@@ -35,28 +34,21 @@ def standing_in(note: Callable[[str], None]) -> Iterator[None]:
     # Counts of tokens are moved to the device.
     put(torch.Tensor, "cuda", _same)
     # The state of a GPU's random numbers, from which nothing is drawn: dropout is refused.
-    put(_of("tensor_parallel.random", "CudaRNGStatesTracker"), "fork", lambda *_, **__: nullcontext())
+    # Recomputation puts it aside and back.
+    random = import_module("megatron.core.tensor_parallel.random")
+    put(random, "_get_cuda_rng_state", _nothing)
+    put(random, "_set_cuda_rng_state", _nothing)
+    put(
+        _of("tensor_parallel.random", "CudaRNGStatesTracker"),
+        "fork",
+        lambda *_, **__: nullcontext(),
+    )
     _norms(_of("transformer.torch_norm", "WrappedTorchNorm"), note)
-    with _OnCpu():
-        yield
-
-
-class _OnCpu(TorchFunctionMode):
-    """Tensors that are made on ``cuda`` are made on the CPU: a CPU build of torch has no other."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        device = kwargs.get("device")
-        if device is not None and str(device).startswith("cuda"):
-            kwargs["device"] = "cpu"
-        return func(*args, **kwargs)
 
 
 def _norms(wrapped: Any, note: Callable[[str], None]) -> None:
-    """Torch's norms are not made for sequence parallelism: the norms of Apex and of Transformer
-    Engine are, which differ in that they mark their parameters, whose gradients are reduced then."""
+    """Torch's norms are not made for sequence parallelism; the norms of Apex and of Transformer
+    Engine are: they mark their parameters, whose gradients are reduced then."""
     original = wrapped.__new__
 
     def made(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
