@@ -22,6 +22,7 @@ from shardproof.frontends.aten.lowering import (
     Real,
     Shape,
     broadcast,
+    floating,
     fraction,
 )
 from shardproof.frontends.aten.masks import flags, numbers
@@ -93,11 +94,17 @@ class Ids:
             return lo.real(Const(Fraction(number), self.shape, self.dtype))
         if self.dtype == "bool":
             return flags(self.indicated(lo))
-        if len(self.function) != 1:
+        if len(self.function) == 1:
+            (piece,) = self.function
+            x = lo.scale(self.held(lo), Fraction(piece.slope))
+            return replace(lo.real(lo.shift(x, Fraction(piece.offset))), dtype=self.dtype)
+        values = sorted({piece.offset for piece in self.function})
+        if len(values) != 2 or any(piece.slope for piece in self.function):
             raise Unsupported("a number that is different functions of an id for different ids")
-        (piece,) = self.function
-        x = lo.scale(self.held(lo), Fraction(piece.slope))
-        return lo.real(lo.shift(x, Fraction(piece.offset)))
+        low, high = values
+        mask = piecewise.compare("EQ", self.function, piecewise.constant(self.function, high))
+        held = numbers(lo, replace(self, function=mask, dtype="bool").real(lo), self.dtype)
+        return lo.real(lo.shift(lo.scale(held, Fraction(high - low)), Fraction(low)))
 
     def indicated(self, lo: Lowering) -> Real:
         """A predicate as 0 and 1: whether the id is one of those of which it holds, or is none of
@@ -186,14 +193,14 @@ def _whole(x: Operand) -> bool:
     return isinstance(x, Ids) or (isinstance(x, Real) and integral(x.dtype))
 
 
-def cast(x: Ids, dtype: str) -> Ids | None:
-    """As another type of whole numbers, all of a function's values fit; None: a predicate as
-    floating-point numbers."""
+def cast(x: Ids, dtype: str) -> Ids:
+    """As another type that all of a function's values fit: of whole numbers, or a predicate as
+    floating-point numbers 0 and 1."""
     if dtype == "bool" and x.dtype != "bool":
         zero = piecewise.constant(x.function, 0)
         return replace(x, function=piecewise.compare("NE", x.function, zero), dtype=dtype)
-    if x.dtype == "bool" and "float" in dtype:
-        return None
+    if floating(dtype) and (x.dtype == "bool" or floating(x.dtype)):
+        return replace(x, dtype=dtype)
     if x.dtype != "bool" and dtype not in ("int64", "int32"):
         raise Unsupported(f"a cast of ids to {dtype}")
     return replace(x, dtype=dtype)

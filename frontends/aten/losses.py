@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.constants import numbered
-from shardproof.frontends.aten.ids import added_rows, rows_of
+from shardproof.frontends.aten.ids import Ids, Kept, added_rows, rows_of
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, lowers
 from shardproof.frontends.aten.positions import Positions, added_at, rows_at
@@ -71,7 +71,7 @@ def _embedding_backward(
         raise Unsupported("a gradient of an embedding that is scaled by frequency")
     if isinstance(ids, Positions) and padding < 0:
         return added_at(lo, gradient, ids, rows)
-    if lo.narrows and padding < 0:
+    if padding < 0 and (lo.narrows or isinstance(ids, Ids) or isinstance(gradient, Kept)):
         return added_rows(lo, gradient, ids, rows)
     held = lo.real(ids)
     if padding >= 0:
