@@ -45,9 +45,10 @@ def cone(
     """The cone of a claim; raises `Unsupported` if it is too large.
 
     ``adds``: the operator adds its inputs up, so that partial sums have to be opened.
-    ``widened``: by how many definitions the cut is moved away from the inputs.  A partial sum that
-    is taken for a complete one, over a block, has to be opened too.
+    ``widened``: by how many definitions the cut is moved away from the inputs; then partial sums
+    are opened, too.  One that is taken for a complete sum, over a block, always has to be.
     """
+    adds = adds or widened > 0
     found = _cone(nodes, inputs, outputs, adds, widened)
     if adds or not any(term.parts for x in inputs for term in x.terms):
         return found
