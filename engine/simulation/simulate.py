@@ -42,6 +42,10 @@ SMALLEST_OF_LOSS = 1e-7
 INDEXED = 4
 #: Scale of parameters for every other seed.
 SMALL = 0.01
+#: Seeds from this one on have large parameters, so that what a softmax hides is seen, and one
+#: position more of each part than the seed before.
+SHARP = 4
+SHARP_SCALE = 3.0
 #: Operator instances up to which a second run takes distinct slices of the batch.
 BUDGET = 6_000
 #: Rows beyond which the losses are looked at first; gradients only where those do not differ.
@@ -102,7 +106,8 @@ class Simulation:
     cannot run, not because something is not supported.  ``expanded``: the coordinates along which
     members were evaluated one by one; ``seed``: of the inputs; ``indexed``: see `shrink`;
     ``of_losses``: only what the losses depend on was evaluated; ``undefined``: the single-device
-    program is not defined on these inputs, which are none.  ``fewer``: of every indexed axis
+    program is not defined on these inputs, which are none, or numbers are too large for it;
+    ``more``: see `simulate`.  ``fewer``: of every indexed axis
     (classes, experts, positions under a mask) of which what was run has fewer positions, a number
     that divides all its true extents."""
 
@@ -114,6 +119,7 @@ class Simulation:
     indexed: int = 0
     of_losses: bool = False
     undefined: bool = False
+    more: int = 0
     fewer: tuple[int, ...] = ()
     sides: dict[str, Replay] = field(default_factory=dict)
 
@@ -192,7 +198,7 @@ def simulate(
 
 
 def simulate_again(
-    known: Simulation, plan: Plan, single: Derived, parallel: Unrolled, more: int
+    known: Simulation, plan: Plan, single: Derived, parallel: Unrolled
 ) -> Simulation:
     """Another parallel side on the inputs of a simulation, evaluated as far as it was."""
     return simulate_along(
@@ -201,7 +207,7 @@ def simulate_again(
         parallel,
         known.expanded,
         known.seed,
-        more,
+        known.more,
         known.indexed,
         of_losses=known.of_losses,
     )
@@ -270,7 +276,7 @@ def simulate_along(
         if sizes.entries > MOST_ENTRIES:
             raise Unsupported(f"{sizes.entries} numbers after shrinking")
         result = _run(plan, one, many, sizes, seed, found)
-        return replace(result, indexed=indexed, of_losses=of_losses)
+        return replace(result, indexed=indexed, of_losses=of_losses, more=more)
     except ShapeMismatch as error:
         return Simulation(expanded=expanded, failure=str(error), impossible=True)
     except (Unsupported, InvalidInput) as error:
@@ -290,7 +296,7 @@ def _run(
         rotary=read_by("apply_rotary_emb", -1, single),
         tables=read_by("embedding", 1, single),
         random=np.random.default_rng(seed),
-        scale=SMALL if seed % 2 else 1.0,
+        scale=SHARP_SCALE if seed >= SHARP else SMALL if seed % 2 else 1.0,
         positive=seed % 4 >= 2,
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)
@@ -298,11 +304,15 @@ def _run(
     one.run()
     many.run()
     wanted = {d.expected: one.get(d.expected, {}).data for d in found if d.expected >= 0}
+    compared = tuple(_comparisons(found, wanted, one, many))
+    undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
+    if seed >= SHARP:
+        undefined |= not all(np.isfinite(x).all() for c in compared for x in (c.expected, c.actual))
     return Simulation(
-        tuple(_comparisons(found, wanted, one, many)),
+        compared,
         sizes.expanded,
         seed=seed,
-        undefined=any(bool(np.isnan(data).any()) for data in wanted.values()),
+        undefined=undefined,
         fewer=sizes.fewer,
         sides={"single": one, "parallel": many},
     )

@@ -96,6 +96,8 @@ class Ids:
         if self.dtype == "bool":
             return flags(self.indicated(lo))
         if len(self.function) != 1:
+            if is_predicate(self.function):
+                return lo.real(numbers(lo, flags(self.indicated(lo)), self.dtype))
             raise Unsupported("a number that is different functions of an id for different ids")
         (piece,) = self.function
         x = lo.scale(self.held(lo), Fraction(piece.slope))
@@ -124,6 +126,11 @@ class Ids:
     def at(self) -> tuple[int, tuple[Move, ...], Shape]:
         """Of which id every entry is."""
         return self.origin.number, self.moves, self.shape
+
+
+def is_predicate(function: Function) -> bool:
+    """Whether a function of an id is 0 or 1 everywhere."""
+    return all(not p.slope and p.offset in (0, 1) for p in function)
 
 
 def integral(dtype: str) -> bool:
@@ -188,14 +195,12 @@ def _whole(x: Operand) -> bool:
     return isinstance(x, Ids) or (isinstance(x, Real) and integral(x.dtype))
 
 
-def cast(x: Ids, dtype: str) -> Ids | None:
-    """As another type of whole numbers, all of a function's values fit; None: a predicate as
-    floating-point numbers."""
+def cast(x: Ids, dtype: str) -> Ids:
+    """As another type, which all of a function's values fit: floating-point numbers are those of a
+    predicate."""
     if dtype == "bool" and x.dtype != "bool":
         zero = piecewise.constant(x.function, 0)
         return replace(x, function=piecewise.compare("NE", x.function, zero), dtype=dtype)
-    if x.dtype == "bool" and "float" in dtype:
-        return None
     if x.dtype != "bool" and dtype not in ("int64", "int32"):
         raise Unsupported(f"a cast of ids to {dtype}")
     return replace(x, dtype=dtype)
@@ -294,11 +299,17 @@ class Lookup:
 
     def real(self, lo: Lowering) -> Real:
         parts = piecewise.chosen_rows(self.ids.function, self.live, self.rows())
-        if parts is None or len(parts) > 1:
-            raise Narrow(self.ids.origin.number, self.rows())
+        if parts is None:
+            return self.repeated(lo)
         if not parts:
             return lo.real(Const(Fraction(0), self.shape, self.dtype))
-        (part,) = parts
+        total: Any = self.part(lo, parts[0])
+        for part in parts[1:]:
+            total = lo.add(total, self.part(lo, part))
+        return lo.real(total)
+
+    def part(self, lo: Lowering, part: piecewise.Rows) -> Real:
+        """What ids from ``part.id`` on choose, one row each; zero for any other id."""
         table: Any = self.table
         if self.picked:
             table = lo.reshape(table, (*self.ids.shape, self.rows()))
@@ -308,6 +319,38 @@ class Lookup:
         if self.picked:
             return lo.emits("pick", [table, held], {"start": part.id}, self.dtype)[0]
         return lo.emits("embedding", [held, table], {"start": part.id}, self.dtype)[0]
+
+    def repeated(self, lo: Lowering) -> Real:
+        """As `real`, where many ids choose one row: that row, times whether the id is one of
+        them."""
+        total: Any = None
+        for low, high, rule in piecewise.counted(self.ids.function, self.live):
+            if min(rule.at(low), rule.at(high - 1)) < 0 or (
+                max(rule.at(low), rule.at(high - 1)) >= self.rows() or rule.slope not in (0, 1)
+            ):
+                raise Narrow(self.ids.origin.number, self.rows())
+            if rule.slope:
+                found: Any = self.part(lo, piecewise.Rows(low, rule.at(low), high - low))
+            else:
+                here = (piecewise.Piece(low, high, 0, 1),)
+                found = lo.mul(self.row(lo, rule.offset), self.among(lo, here))
+            total = found if total is None else lo.add(total, found)
+        return lo.real(total)
+
+    def row(self, lo: Lowering, number: int) -> Any:
+        """Row (or, of each row, entry) ``number``, for every id."""
+        if self.picked:
+            table = lo.reshape(self.table, (*self.ids.shape, self.rows()))
+            return lo.reshape(lo.slice(table, len(self.ids.shape), number, 1), self.ids.shape)
+        row = lo.slice(self.table, 0, number, 1)
+        lead = (1,) * len(self.ids.shape)
+        return lo.expand(lo.reshape(row, (*lead, *self.table.shape[1:])), self.shape)
+
+    def among(self, lo: Lowering, here: Function) -> Any:
+        """1 for ids of some intervals, 0 for others, of the lookup's shape."""
+        held = replace(self.ids, function=here).indicated(lo)
+        rest = (1,) * (len(self.shape) - len(held.shape))
+        return lo.expand(lo.reshape(held, (*held.shape, *rest)), self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +394,7 @@ def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> A
     """``table`` [n, v], less a number at one entry of each row."""
     found = ids(chosen)
     held = lo.real(table)
+    found = None if found is None else wrapped(found, held.shape[1])
     if (
         found is None
         or found.at() != less.lookup.ids.at()
@@ -436,12 +480,21 @@ def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
     return Lookup(held, found, live, False, (*found.shape, *held.shape[1:]), held.dtype)
 
 
+def wrapped(x: Ids, rows: int) -> Ids:
+    """Where an index is negative it counts from the end."""
+    f = x.function
+    negative = piecewise.compare("LT", f, piecewise.constant(f, 0))
+    other = piecewise.combine("add", f, piecewise.constant(f, rows))
+    return replace(x, function=piecewise.select(negative, other, f))
+
+
 def entries_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
-    """An entry of each row of a table [n, v], by ids [n]."""
+    """An entry of each row of a table [n, v], by ids [n], as an index chooses it."""
     found = ids(chosen)
     if found is None:
         raise Unsupported("entries chosen by what are no ids")
     held = lo.real(table)
+    found = wrapped(found, held.shape[1])
     live = piecewise.constant(found.function, 1)
     return Lookup(held, found, live, True, found.shape, held.dtype)
 

@@ -130,8 +130,7 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
             raise Unsupported(f"a cast of {x.value} to {dtype}")
         return Const(x.value, x.shape, dtype)
     if isinstance(x, ids.Ids):
-        found = ids.cast(x, dtype)
-        return numbers(lo, lo.real(x), dtype) if found is None else found
+        return ids.cast(x, dtype)
     if "float" not in dtype or "float" not in x.dtype:
         if dtype == x.dtype:
             return x

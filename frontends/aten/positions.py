@@ -194,7 +194,8 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     if len(indices) == 1 and isinstance(indices[0], Positions):
         return rows_at(lo, x, indices[0])
     if len(indices) == 1 and indices[0] is not None:
-        return ids.rows_of(lo, x, indices[0])
+        found = ids.ids(indices[0])
+        return ids.rows_of(lo, x, indices[0] if found is None else ids.wrapped(found, x.shape[0]))
     chosen = _entries(x, indices)
     if chosen is None:
         raise Unsupported("an index by other than ids of rows")
