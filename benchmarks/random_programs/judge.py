@@ -37,7 +37,9 @@ def _softmax(x: Array, dim: int) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
+    """1 / (1 + exp(-x)), without an exponential of what is large."""
+    small = np.exp(-np.where(x.real < 0, -x, x))
+    return np.where(x.real < 0, small, 1) / (1 + small)
 
 
 def _reduce(how: Callable[..., Array], x: Array, attrs: Mapping[str, Any]) -> Array:

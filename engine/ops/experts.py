@@ -10,7 +10,15 @@ from typing import Any
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.ops.basic import ONE
-from shardproof.engine.ops.declare import Attrs, integer, number, operator, position, sized
+from shardproof.engine.ops.declare import (
+    Attrs,
+    dimension,
+    integer,
+    number,
+    operator,
+    position,
+    sized,
+)
 from shardproof.engine.ops.model import keep_dim, softmax
 from shardproof.engine.ops.primitives import (
     Reading,
@@ -135,6 +143,37 @@ def _chosen(r: R, scores: Any, selection: Selection) -> Any:
     """A choice from each row; raises `ShapeMismatch` unless so many can be chosen."""
     check_selection(int(r.shape(scores)[1]), selection)
     return r.select(scores, selection)
+
+
+@operator(
+    "topk",
+    "a e! -> a k!, a k!",
+    "x",
+    "topk:integer dim:integer? largest:flag? dropped:flag?",
+)
+def _topk(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """The ``topk`` largest entries (``largest`` False: smallest) of each row along a dimension, in
+    their order, and where they are.  ``dropped``: of one entry, without the dimension.
+
+    The gradient of an entry goes where it was.  (Which of two equal entries comes first is
+    undefined, here as in PyTorch.)
+    """
+    x = inputs[0]
+    shape, count = tuple(r.shape(x)), integer(attrs, "topk")
+    if not shape or (attrs.get("dropped") and count != 1):
+        raise ShapeMismatch(f"the best {count} of {list(shape)}")
+    dim = dimension(integer(attrs, "dim") if "dim" in attrs else -1, len(shape))
+    names = labels(len(shape))
+    rows = names.replace(names[dim], "")
+    outer = shape[:dim] + shape[dim + 1 :]
+    flat = r.reshape(r.einsum(f"{names}->{rows}{names[dim]}", x), (prod(outer), shape[dim]))
+    ranked = scale(r, -1, flat) if attrs.get("largest") is False else flat
+    indices = _chosen(r, ranked, Selection(topk=count))
+    values = r.einsum("ae,ake->ak", flat, r.onehot(indices, Affine(), shape[dim]))
+    if attrs.get("dropped"):
+        return [r.reshape(y, outer or (1,)) for y in (values, indices)]
+    turned = [r.reshape(y, (*outer, count)) for y in (values, indices)]
+    return [r.einsum(f"{rows}{names[dim]}->{names}", y) for y in turned]
 
 
 @operator("dispatch_tokens", "b s h, b s e -> e b s h", "x chosen", data=(1,))

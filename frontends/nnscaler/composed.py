@@ -6,15 +6,30 @@ clamp at its bounds) it is that of `step`, which is 0 at 0.
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Final
 
-from shardproof.frontends.nnscaler.calls import Arguments, Composed, Refused, operand, shown, unless
+from shardproof.frontends.nnscaler.calls import (
+    Arguments,
+    Composed,
+    Operands,
+    Refused,
+    operand,
+    shown,
+    unless,
+)
 from shardproof.frontends.nnscaler.chain import Chain, exact_number
 from shardproof.frontends.nnscaler.lowerings import dim_of, real, whole
 from shardproof.frontends.nnscaler.records import Tensor
 
 #: What is assumed where a loss leaves out labels of one value.
+#: What stands for minus infinity where it hides an entry: its exponential is 0 in any format.
+HIDDEN: Final = -(10**30)
+_HIDES: Final = (
+    "{name} with minus infinity hides entries: it is taken for -1e30, of which every exponential "
+    "is 0 too, and no row is hidden as a whole"
+)
 IGNORED: Final = "no label is {value}, which {name} would leave out (ignore_index)"
 
 
@@ -31,18 +46,27 @@ def nll_loss(arguments: Arguments) -> Composed:
 
 
 def _of_classes(arguments: Arguments, name: str) -> Composed:
-    """A loss over the last dimension of [positions, classes] with a label for each position."""
+    """A loss over the dimension of classes: the second one, or the only one."""
     for other in ("weight", "size_average", "reduce"):
         unless(arguments, other, None)
     x, labels = operand(arguments, "input"), operand(arguments, "target")
-    if len(x.shape) != 2 or labels.shape != x.shape[:1] or not labels.dtype.startswith("int"):
+    rank = len(x.shape)
+    at = min(1, rank - 1)
+    rows = x.shape[:at] + x.shape[at + 1 :] or (1,)
+    if not rank or labels.shape != rows or not labels.dtype.startswith("int"):
         raise Refused(f"classes of {list(x.shape)} and labels {list(labels.shape)}")
     ignored = whole(arguments, "ignore_index", -100)
     chain = Chain(x, labels)
+    scores = 0
+    if rank > 2:
+        dims = (0, *range(2, rank), 1)
+        scores = chain("permute", 0, dims=dims)
+    elif rank == 1:
+        scores = chain("view", 0, size=(1, x.shape[0]))
     if name == "cross_entropy":
-        each = chain("cross_entropy", 0, 1)
+        each = chain("cross_entropy", scores, 1)
     else:
-        each = chain("mul", chain("pick", 0, 1), other=-1)
+        each = chain("mul", chain("pick", scores, 1), other=-1)
     _reduced(chain, arguments, each)
     return chain.done(IGNORED.format(value=ignored, name=name))
 
@@ -137,8 +161,29 @@ def sign(arguments: Arguments) -> Composed:
     return chain.done()
 
 
+def _filling(arguments: Arguments, name: str, function: str) -> tuple[int | Fraction, str]:
+    """The number that entries are replaced by, and what is assumed of it."""
+    if arguments.get(name) == -math.inf:
+        return HIDDEN, _HIDES.format(name=function)
+    if arguments.get(name) is None:
+        raise Refused(f"{name} None")
+    return exact_number(real(arguments, name, 0)), ""
+
+
+def masked_fill(arguments: Arguments) -> tuple[str, Operands] | Composed:
+    """A number where a mask is true."""
+    x, mask = operand(arguments, "input"), operand(arguments, "mask")
+    value, assumed = _filling(arguments, "value", "masked_fill")
+    if not assumed:
+        return "masked_fill", {"input": x, "mask": mask, "value": arguments["value"]}
+    chain = Chain(x, mask)
+    chain("masked_fill", 0, 1, value=value)
+    return chain.done(assumed)
+
+
 def where(arguments: Arguments) -> Composed:
     """One of two operands for each element, by a condition of truth values."""
+    assumed = ""
     condition = operand(arguments, "condition")
     if condition.dtype != "bool":
         raise Refused(f"a condition of type {condition.dtype}")
@@ -150,13 +195,15 @@ def where(arguments: Arguments) -> Composed:
     elif isinstance(x, Tensor):
         chain = Chain(condition, x)
         other = chain("affine", 0, factor=-1, shift=1)
-        chain("masked_fill", 1, other, value=exact_number(real(arguments, "other", 0)))
+        value, assumed = _filling(arguments, "other", "where")
+        chain("masked_fill", 1, other, value=value)
     elif isinstance(y, Tensor):
         chain = Chain(condition, y)
-        chain("masked_fill", 1, 0, value=exact_number(real(arguments, "input", 0)))
+        value, assumed = _filling(arguments, "input", "where")
+        chain("masked_fill", 1, 0, value=value)
     else:
         raise Refused("constant operands")
-    return chain.done()
+    return chain.done(assumed)
 
 
 def clamp(arguments: Arguments) -> Composed:
@@ -179,6 +226,114 @@ def clamp(arguments: Arguments) -> Composed:
 def _bound(arguments: Arguments, name: str) -> int | Fraction | None:
     value = arguments.get(name)
     return None if value is None else exact_number(value)
+
+
+def ceil(arguments: Arguments) -> Composed:
+    return _rounded(arguments, "ceil")
+
+
+def floor(arguments: Arguments) -> Composed:
+    return _rounded(arguments, "floor")
+
+
+def _rounded(arguments: Arguments, name: str) -> Composed:
+    unless(arguments, "out", None)
+    chain = Chain(operand(arguments, "input"))
+    chain(name, 0)
+    return chain.done()
+
+
+def fmod(arguments: Arguments) -> Composed:
+    """x - y trunc(x / y), by a number."""
+    unless(arguments, "out", None)
+    by = exact_number(real(arguments, "other", 0))
+    if not by:
+        raise Refused("other 0")
+    chain = Chain(operand(arguments, "input"))
+    whole_times = chain("trunc", chain("mul", 0, other=Fraction(1) / by))
+    chain("sub", 0, chain("mul", whole_times, other=by))
+    return chain.done()
+
+
+def floor_divide(arguments: Arguments) -> Composed:
+    """The floor of x / y, by a number."""
+    unless(arguments, "out", None)
+    by = exact_number(real(arguments, "other", 0))
+    if not by:
+        raise Refused("other 0")
+    chain = Chain(operand(arguments, "input"))
+    chain("floor", chain("mul", 0, other=Fraction(1) / by))
+    return chain.done()
+
+
+def _truths(arguments: Arguments, *names: str) -> list[Tensor]:
+    found = [operand(arguments, name) for name in names]
+    for x in found:
+        if x.dtype != "bool":
+            raise Refused(f"bits of {x.dtype}")
+    return found
+
+
+def bitwise_not(arguments: Arguments) -> Composed:
+    unless(arguments, "out", None)
+    chain = Chain(*_truths(arguments, "input"))
+    chain("affine", 0, factor=-1, shift=1)
+    return chain.done()
+
+
+def bitwise_or(arguments: Arguments) -> Composed:
+    """Of truth values: x + y - x y."""
+    unless(arguments, "out", None)
+    chain = Chain(*_truths(arguments, "input", "other"))
+    chain("sub", chain("add", 0, 1), chain("mul", 0, 1))
+    return chain.done()
+
+
+def bitwise_and(arguments: Arguments) -> Composed:
+    unless(arguments, "out", None)
+    chain = Chain(*_truths(arguments, "input", "other"))
+    chain("mul", 0, 1)
+    return chain.done()
+
+
+# -- attention -------------------------------------------------------------------------------------
+
+
+def attention(arguments: Arguments) -> tuple[str, Operands] | Composed:
+    """As PyTorch's; with a mask of numbers, or with several query heads to a key, as several
+    operators."""
+    unless(arguments, "dropout_p", 0, 0.0)
+    unless(arguments, "enable_gqa", True, False)
+    unless(arguments, "is_causal", True, False)
+    query, key, value = (operand(arguments, name) for name in ("query", "key", "value"))
+    size = query.shape[-1]
+    scale = real(arguments, "scale", 1 / math.sqrt(size) if size else 1)
+    mask, grouped = arguments.get("attn_mask"), arguments.get("enable_gqa") is True
+    causal = arguments.get("is_causal", False)
+    if mask is None and not grouped:
+        operands: Operands = {"query": query, "key": key, "value": value}
+        return "scaled_dot_product_attention", {**operands, "scale": scale, "is_causal": causal}
+    if causal and mask is not None:
+        raise Refused("attn_mask with is_causal")
+    masks = [] if mask is None else [operand(arguments, "attn_mask")]
+    if any(not x.dtype.startswith(("float", "bfloat")) for x in masks):
+        raise Refused(f"attn_mask of {masks[0].dtype}")
+    chain = Chain(query, key, value, *masks)
+    keys, values = 1, 2
+    times = query.shape[-3] // key.shape[-3] if grouped and len(query.shape) > 2 else 1
+    if times > 1:
+        dim = len(query.shape) - 3
+        keys, values = (chain("repeat_interleave", x, repeats=times, dim=dim) for x in (1, 2))
+    if mask is None:
+        chain("scaled_dot_product_attention", 0, keys, values, scale=exact_number(scale),
+              is_causal=causal is True)  # fmt: skip
+        return chain.done()
+    lead = "abcdefgh"[: len(query.shape) - 2]
+    scores = chain("einsum", 0, keys, equation=f"{lead}mk,{lead}nk->{lead}mn")
+    scores = chain("add", chain("mul", scores, other=exact_number(scale)), 3)
+    weights = chain("softmax", scores, dim=len(query.shape) - 1)
+    chain("einsum", weights, values, equation=f"{lead}mn,{lead}nk->{lead}mk")
+    return chain.done()
 
 
 # -- along dimensions ------------------------------------------------------------------------------
@@ -217,17 +372,6 @@ def cumsum(arguments: Arguments) -> Composed:
     axes = "abcdefghijkl"[: len(x.shape)]
     after = axes.replace(axes[dim], "y")
     chain("einsum", 0, ones, equation=f"{axes},y{axes[dim]}->{after}")
-    return chain.done()
-
-
-def index_select(arguments: Arguments) -> Composed:
-    """Rows of a table by number."""
-    unless(arguments, "out", None)
-    x, index = operand(arguments, "input"), operand(arguments, "index")
-    if len(x.shape) != 2 or dim_of(whole(arguments, "dim"), 2) != 0 or len(index.shape) != 1:
-        raise Refused(f"dim {shown(arguments.get('dim'))} of {list(x.shape)}")
-    chain = Chain(index, x)
-    chain("embedding", 0, 1)
     return chain.done()
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shardproof.frontends.nnscaler import composed, draws
+from shardproof.frontends.nnscaler import composed, draws, indexed
 from shardproof.frontends.nnscaler import lowerings as low
 from shardproof.frontends.nnscaler.calls import Function, Rewrite, function, rewritten
 
@@ -31,7 +31,7 @@ def _lowered(rewrite: Rewrite, parameters: str, *signatures: str) -> dict[str, F
     return dict.fromkeys(signatures, rewritten(rewrite, parameters))
 
 
-FUNCTIONS: Final[Mapping[str, Function]] = {
+_NAMED: Final[Mapping[str, Function]] = {
     # Elementwise.
     **_twice({
         name: function(name, "input: out=None")
@@ -56,7 +56,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
         "true_divide": rewritten(low.div, "input other"),
         "neg": rewritten(low.neg, "input out"),
         "pow": function("pow", "input: exponent out=None"),
-        "masked_fill": rewritten(low.masked_fill, "input mask value"),
+        "masked_fill": rewritten(composed.masked_fill, "input mask value"),
         "clone": function("identity", "input: memory_format~"),
     }),
     f"{_RUNTIME}.accum": function("add_n", "x: y:? z:?"),
@@ -103,10 +103,25 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
         "tril": rewritten(composed.tril, "input diagonal out"),
         "triu": rewritten(composed.triu, "input diagonal out"),
         "cumsum": rewritten(composed.cumsum, "input dim dtype out"),
-        "index_select": rewritten(composed.index_select, "input dim index out"),
+        "index_select": rewritten(indexed.index_select, "input dim index out"),
+        "gather": rewritten(indexed.gather, "input dim index sparse_grad out"),
+        "topk": rewritten(indexed.topk, "input k dim largest sorted out"),
+        "max": rewritten(indexed.maximum, "input other_or_dim keepdim dim other out"),
+        "min": rewritten(indexed.minimum, "input other_or_dim keepdim dim other out"),
+        "maximum": rewritten(indexed.maximum, "input other out"),
+        "minimum": rewritten(indexed.minimum, "input other out"),
+        "ceil": rewritten(composed.ceil, "input out"),
+        "floor": rewritten(composed.floor, "input out"),
+        "fmod": rewritten(composed.fmod, "input other out"),
+        "floor_divide": rewritten(composed.floor_divide, "input other out"),
+        "bitwise_not": rewritten(composed.bitwise_not, "input out"),
+        "bitwise_or": rewritten(composed.bitwise_or, "input other out"),
+        "bitwise_and": rewritten(composed.bitwise_and, "input other out"),
+        "logical_not": rewritten(composed.bitwise_not, "input out"),
     }),
     "torch.where": rewritten(composed.where, "condition input other"),
-    f"{_RUNTIME}.index_select": rewritten(composed.index_select, "input index dim"),
+    f"{_RUNTIME}.index_select": rewritten(indexed.index_select, "input index dim"),
+    f"{_FUNCTIONAL}.pad": rewritten(indexed.pad, "input pad mode value"),
     f"{_FUNCTIONAL}.embedding": rewritten(
         composed.embedding,
         "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse",
@@ -125,10 +140,10 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     **_lowered(low.einsum, "equation *operands", "torch.einsum", "torch.functional.einsum"),
     f"{_RUNTIME}.einsum": rewritten(low.einsum, "*operands equation"),
     f"{_FUNCTIONAL}.scaled_dot_product_attention": rewritten(
-        low.attention, "query key value attn_mask dropout_p is_causal scale enable_gqa"
+        composed.attention, "query key value attn_mask dropout_p is_causal scale enable_gqa"
     ),
     "torch._C._nn.scaled_dot_product_attention": rewritten(
-        low.attention, "query key value attn_mask dropout_p is_causal scale enable_gqa"
+        composed.attention, "query key value attn_mask dropout_p is_causal scale enable_gqa"
     ),
     f"{_RUNTIME}.embedding": function("embedding", "input: weight: padding_idx start stop"),
     # Shapes.
@@ -150,12 +165,12 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "torch.functional.split": rewritten(low.split, "tensor split_size_or_sections dim"),
     "torch.Tensor.expand": rewritten(low.expand, "input *size"),
     "torch.Tensor.expand_as": rewritten(low.expand_as, "input other"),
-    "torch.Tensor.repeat": rewritten(low.repeat, "input *sizes"),
+    "torch.Tensor.repeat": rewritten(low.repeat, "input *repeats"),
     "torch.cat": rewritten(low.cat, "tensors dim out"),
     "torch.stack": rewritten(low.stack, "tensors dim out"),
     f"{_RUNTIME}.cat": rewritten(low.cat, "*tensors dim"),
     f"{_RUNTIME}.stack": rewritten(low.stack, "*tensors dim"),
-    f"{_RUNTIME}.fullslice": rewritten(low.fullslice, "input *slicers"),
+    f"{_RUNTIME}.fullslice": rewritten(indexed.fullslice, "input *slicers"),
     f"{_RUNTIME}.identity": function("identity", "tensor:"),
     f"{_RUNTIME}.multiref": function("multiref", "tensor: times"),
     # Casts.
@@ -167,6 +182,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "torch.Tensor.long": low.cast_to("int64"),
     "torch.Tensor.bool": low.cast_to("bool"),
     "torch.Tensor.type_as": rewritten(low.cast, "tensor other"),
+    "torch.Tensor.type": rewritten(low.cast, "tensor dtype non_blocking"),
     "torch.Tensor.to": rewritten(
         low.cast, "tensor dtype device non_blocking copy memory_format other dtype_or_device"
     ),
@@ -181,6 +197,19 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "torch.ones_like": low.constant_like(1),
     "torch.full_like": low.constant_like(None),
 }  # fmt: skip
+
+#: Python's operators, which keep their own signature where a model writes ``-x`` or ``x > 0``.
+_OPERATORS: Final[Mapping[str, str]] = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "matmul": "matmul",
+    "floordiv": "floor_divide", "pow": "pow", "neg": "neg",
+    "eq": "eq", "ne": "ne", "gt": "gt", "lt": "lt", "ge": "ge", "le": "le",
+    "invert": "bitwise_not", "or_": "bitwise_or", "and_": "bitwise_and",
+}  # fmt: skip
+
+FUNCTIONS: Final[Mapping[str, Function]] = {
+    **_NAMED,
+    **{f"_operator.{key}": _NAMED[f"torch.{name}"] for key, name in _OPERATORS.items()},
+}
 
 #: Functions of the model's own code, by the last part of their signature.
 BY_NAME: Final[Mapping[str, Function]] = {

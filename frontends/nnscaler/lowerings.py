@@ -14,6 +14,7 @@ from typing import Final
 
 from shardproof.frontends.nnscaler.calls import (
     Arguments,
+    Composed,
     Function,
     Operands,
     Refused,
@@ -22,6 +23,7 @@ from shardproof.frontends.nnscaler.calls import (
     shown,
     unless,
 )
+from shardproof.frontends.nnscaler.chain import Chain, exact_number
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 from shardproof.frontends.untrusted.inert import DType
 
@@ -155,16 +157,6 @@ def neg(arguments: Arguments) -> Lowered:
     return "mul", {"input": operand(arguments, "input"), "other": -1}
 
 
-def masked_fill(arguments: Arguments) -> Lowered:
-    found: Operands = {
-        "input": operand(arguments, "input"),
-        "mask": operand(arguments, "mask"),
-    }
-    if isinstance(arguments.get("value"), Tensor) or arguments.get("value") is None:
-        raise Refused(f"value {shown(arguments.get('value'))}")
-    return "masked_fill", {**found, "value": real(arguments, "value", 0)}
-
-
 # -- contractions ----------------------------------------------------------------------------------
 
 
@@ -217,16 +209,37 @@ def _tensors(values: Sequence[Constant], name: str) -> Operands:
     return {f"{name}.{i}": x for i, x in enumerate(values)}
 
 
-def layer_norm(arguments: Arguments) -> Lowered:
-    x = operand(arguments, "input")
-    unless(arguments, "normalized_shape", x.shape[-1:], x.shape[-1])
-    found: Operands = {"input": x, "weight": operand(arguments, "weight")}
-    if arguments.get("bias") is not None:
-        found["bias"] = operand(arguments, "bias")
-    return "layernorm", {**found, "eps": real(arguments, "eps", 1e-5)}
+def layer_norm(arguments: Arguments) -> Lowered | Composed:
+    """Over the last dimensions; over several, or without a weight, as several operators."""
+    x, weight = operand(arguments, "input"), arguments.get("weight")
+    given = arguments.get("normalized_shape")
+    over = wholes(given, "normalized_shape") if given is not None else x.shape[-1:]
+    if over != x.shape[len(x.shape) - len(over) :] or not over:
+        raise Refused(f"normalized_shape {list(over)}")
+    bias, eps = arguments.get("bias"), real(arguments, "eps", 1e-5)
+    if len(over) == 1 and isinstance(weight, Tensor):
+        found: Operands = {"input": x, "weight": weight}
+        if bias is not None:
+            found["bias"] = operand(arguments, "bias")
+        return "layernorm", {**found, "eps": eps}
+    scales = [x for x in (weight, bias) if x is not None]
+    if not all(isinstance(x, Tensor) and x.shape == over for x in scales):
+        raise Refused("weight and bias")
+    chain = Chain(x, *(x for x in scales if isinstance(x, Tensor)))
+    dims = tuple(range(len(x.shape) - len(over), len(x.shape)))
+    centred = chain("sub", 0, chain("mean", 0, dim=dims, keepdim=True))
+    square = chain("mean", chain("mul", centred, centred), dim=dims, keepdim=True)
+    root = chain("rsqrt", chain("affine", square, factor=1, shift=exact_number(eps)))
+    normal = chain("mul", centred, root)
+    if weight is not None:
+        normal = chain("mul", normal, 1)
+    if bias is not None:
+        chain("add", normal, len(scales))
+    return chain.done()
 
 
 def norm(arguments: Arguments) -> Lowered:
+    """The root of the sum of squares; of one dimension that is any norm of order 2."""
     unless(arguments, "p", "fro", 2, 2.0)
     unless(arguments, "dtype", None)
     unless(arguments, "out", None)
@@ -236,19 +249,6 @@ def norm(arguments: Arguments) -> Lowered:
         found["dim"] = wholes(dim, "dim")
         found["keepdim"] = arguments.get("keepdim", False)
     return "norm", found
-
-
-def attention(arguments: Arguments) -> Lowered:
-    unless(arguments, "attn_mask", None)
-    unless(arguments, "dropout_p", 0, 0.0)
-    unless(arguments, "enable_gqa", False)
-    unless(arguments, "is_causal", True, False)
-    names = ("query", "key", "value")
-    tensors: Operands = {name: operand(arguments, name) for name in names}
-    size = operand(arguments, "query").shape[-1]
-    scale = real(arguments, "scale", 1 / math.sqrt(size) if size else 1)
-    causal = arguments.get("is_causal", False)
-    return "scaled_dot_product_attention", {**tensors, "scale": scale, "is_causal": causal}
 
 
 # -- shapes ----------------------------------------------------------------------------------------
@@ -298,10 +298,10 @@ def expand_as(arguments: Arguments) -> Lowered:
 
 def repeat(arguments: Arguments) -> Lowered:
     """The whole tensor, so many times along each dimension, more of which may lead."""
-    x, times = operand(arguments, "input"), wholes(arguments.get("*sizes"), "sizes")
+    x, times = operand(arguments, "input"), wholes(arguments.get("*repeats"), "repeats")
     rank, lead = len(x.shape), len(times) - len(x.shape)
     if lead < 0 or len(times) > 12 or any(n < 1 for n in times):
-        raise Refused(f"sizes {list(times)}")
+        raise Refused(f"repeats {list(times)}")
     old, new = "abcdefghijkl"[:rank], "mnopqrstuvwx"[: len(times)]
     inner = "".join(n + (old[i - lead] if i >= lead else "") for i, n in enumerate(new))
     return "rearrange", {
@@ -359,7 +359,7 @@ def _cut(x: Tensor, dim: int, sizes: tuple[int, ...]) -> Lowered:
 def select(arguments: Arguments) -> Lowered:
     x = operand(arguments, "input")
     dim = dim_of(whole(arguments, "dim"), len(x.shape))
-    return _box(x, [slice(None)] * dim + [whole(arguments, "index")])
+    return box(x, [slice(None)] * dim + [whole(arguments, "index")])
 
 
 def narrow(arguments: Arguments) -> Lowered:
@@ -367,16 +367,11 @@ def narrow(arguments: Arguments) -> Lowered:
     dim = dim_of(whole(arguments, "dim"), len(x.shape))
     start, length = whole(arguments, "start"), whole(arguments, "length")
     start = start + x.shape[dim] if start < 0 else start
-    return _box(x, [slice(None)] * dim + [slice(start, start + length)])
+    return box(x, [slice(None)] * dim + [slice(start, start + length)])
 
 
-def fullslice(arguments: Arguments) -> Lowered:
+def box(x: Tensor, slicers: Sequence[Constant]) -> Lowered:
     """``x[slicers]`` by integers, slices without a step, and None."""
-    slicers = arguments.get("*slicers", ())
-    return _box(operand(arguments, "input"), slicers if isinstance(slicers, tuple) else (slicers,))
-
-
-def _box(x: Tensor, slicers: Sequence[Constant]) -> Lowered:
     starts: list[int] = []
     sizes: list[int] = []
     kept: list[int] = []

@@ -44,6 +44,25 @@ for _bias in (False, True):
     example("choose_experts", _scores(_bias), _chosen, conforms=_bias, differentiable=False)
 
 
+def _best(largest: bool) -> Any:
+    def build(d: Draw) -> Call:
+        a, e = d.sizes(2)
+        e = max(e, 2)
+        attrs: Attrs = {"topk": 1 + d.below(e), "dim": -1}
+        return [d.real(a, e)], attrs | ({} if largest else {"largest": False})
+
+    return build
+
+
+def _ranked(attrs: Attrs, x: Any) -> Any:
+    values, indices = x.topk(attrs["topk"], dim=-1, largest=attrs.get("largest", True))
+    return values, indices.double().detach()
+
+
+for _largest in (True, False):
+    example("topk", _best(_largest), _ranked, conforms=_largest)
+
+
 def _tokens(d: Draw) -> Call:
     b, s, h, e = d.sizes(4)
     return [d.real(b, s, h), d.ids(2, b, s, e)], {}

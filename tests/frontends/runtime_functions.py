@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -128,6 +129,8 @@ def function(signature: str) -> Callable[..., Any]:
         for part in signature.split(".")[1:]:
             found = getattr(found, part)
         return found  # type: ignore[no-any-return]
+    if module == "_operator":
+        return getattr(operator, name)  # type: ignore[no-any-return]
     if signature.startswith("einops."):
         return patterned(name)
     return MODEL[name]

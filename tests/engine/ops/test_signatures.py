@@ -357,6 +357,7 @@ UNCLAIMED: dict[str, dict[str, str]] = {
     "apply_rotary_emb": {"c": "!"},
     "gate_fw": {"e": "!", "h": "!"},
     "choose_experts": {"e": "!"},
+    "topk": {"e": "!"},
     "nnscaler_moe_gmm": {"h": "!"},
     "addmm": {"k": "!"},
     "log_softmax": {"k": "!"},

@@ -108,7 +108,7 @@ UNKNOWN = [
         "cross_entropy with classes of [2, 4] and labels [2, 4]",
     ),
     (op("torch.nn.functional.gelu", X, approximate="tanh"), "gelu with approximate 'tanh'"),
-    (op(LAYER_NORM, X, Y, Y, (2, 4), 0.5), "layer_norm with normalized_shape of type tuple"),
+    (op(LAYER_NORM, X, Y, Y, (3, 4), 0.5), "layer_norm with normalized_shape [3, 4]"),
     (op("torch.Tensor.to", X, {"a": 1}), "to with dtype of type dict"),
     # Counts of the file are no reason to work without end.
     (op("torch.split", tensor(1 << 40), 1), "split with more than 4096 parts"),
@@ -138,13 +138,31 @@ UNKNOWN = [
         op("nnscaler.runtime.function.fullslice", X, slice(0, 2, 2)),
         "fullslice with a slice of type slice",
     ),
-    (op("torch.masked_fill", X, Y, float("-inf")), "masked_fill with value -inf"),
+    (op("torch.masked_fill", X, Y, float("inf")), "masked_fill with value inf"),
+    (op("torch.topk", X, 2, sorted=None), "topk with sorted None"),
+    (op("torch.gather", X, 0, X), "gather with index float32"),
+    (op("torch.max", X, 0.5), "max with dim 0.5"),
+    (op("torch.nn.functional.pad", X, (1, 1), "reflect"), "pad with mode 'reflect'"),
+    (op("torch.bitwise_not", X), "bitwise_not with bits of float32"),
 ]
 
 
 @pytest.mark.parametrize(("call", "name"), UNKNOWN)
 def test_what_is_not_understood_is_named(call: cells.ForwardOp, name: str) -> None:
     assert declared(call).name == name
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        op("torch.masked_fill", X, Y, float("-inf")),
+        op("torch.where", tensor(2, 4, dtype="bool"), X, float("-inf")),
+    ],
+)
+def test_minus_infinity_hides_entries_and_that_is_assumed(call: cells.ForwardOp) -> None:
+    found = declared(call)
+    assert found.steps[-1].attrs["value"] == -(10**30)
+    assert "no row is hidden" in found.assumed
 
 
 def test_a_function_of_the_model_is_known_by_its_name_and_that_is_assumed() -> None:

@@ -54,6 +54,9 @@ ATTENTION = [
     at(some(2, 4, 8), some(2, 5, 8), some(2, 5, 3)),
     at(some(2, 3, 4, 4), some(2, 3, 4, 4), some(2, 3, 4, 6), is_causal=True),
     at(some(2, 4, 8), some(2, 5, 8), some(2, 5, 3), dropout_p=0.0, scale=0.5),
+    at(some(2, 4, 8), some(2, 5, 8), some(2, 5, 3), some(4, 5), scale=None),
+    at(some(2, 4, 3, 2), some(2, 2, 3, 2), some(2, 2, 3, 5), is_causal=True, enable_gqa=True),
+    at(some(2, 4, 3, 2), some(2, 2, 3, 2), some(2, 2, 3, 5), some(2, 1, 3, 3), enable_gqa=True),
 ]
 NORM = [at(X), at(X, "fro"), at(X, p=2, dim=(1,), keepdim=True), at(X, "fro", 0)]
 EINSUM = ["ij,jk->ik", "bij, bjk -> bik", "ij,ij", "ij->ji", "ij->", "ij,kj->ikj"]
@@ -101,7 +104,8 @@ CALLS: Calls = {
     f"{F}.log_softmax": [at(X, 1), at(X, dim=-1, _stacklevel=3, dtype=None)],
     f"{R}.layer_norm": [at(X, some(4), some(4), (4,), 0.1), at(X, some(4), bias=None,
                         normalized_shape=[4], eps=0.5)],
-    f"{F}.layer_norm": [at(X, (4,), some(4), some(4)), at(X, [4], some(4), eps=0.5)],
+    f"{F}.layer_norm": [at(X, (4,), some(4), some(4)), at(X, [4], some(4), eps=0.5),
+                        at(some(2, 3, 4), (3, 4), some(3, 4), some(3, 4)), at(X, (4,))],
     f"{R}.accum": [at(*XY), at(*XY, X)],
     f"{F}.linear": LINEAR,
     f"{N}.linear": [at(some(2, 3, 4), some(5, 4)), at(some(3, 4), some(5, 4), some(5))],
@@ -140,7 +144,7 @@ CALLS: Calls = {
     **_named("narrow", [at(some(5, 3), 0, 1, 3), at(some(5, 3), dim=-1, start=-2, length=2)]),
     "torch.Tensor.expand": [at(some(3, 1), 3, 5), at(some(3, 1), (2, -1, 5)), at(some(4), 3, 4)],
     "torch.Tensor.expand_as": [at(some(3, 1), some(2, 3, 4))],
-    "torch.Tensor.repeat": [at(X, 2, 3), at(X, (2, 1, 2)), at(some(4), 3)],
+    "torch.Tensor.repeat": [at(X, 2, 3), at(X, (2, 1, 2)), at(some(4), 3), at(X, repeats=(2, 3))],
     "torch.cat": [lambda: (([rand(3, 2), rand(3, 4)], 1), {}),
                   lambda: (((rand(3, 2), rand(1, 2)),), {})],
     "torch.stack": [lambda: (([rand(3, 2), rand(3, 2)], -1), {})],
@@ -149,6 +153,8 @@ CALLS: Calls = {
     f"{R}.fullslice": [
         at(some(4, 5), 2), at(some(4, 5), slice(1, 3)), at(some(4, 5), slice(None), -1),
         at(some(4, 5), None, slice(-2, None), None, 3), at(some(4, 5, 2), 0, slice(0, 9)),
+        at(some(4, 5), lambda: ids(4, 2, 3)),
+        at(some(4, 5, 2), slice(1, 3), lambda: ids(5, 3), None, slice(0, 1)),
     ],
     f"{R}.identity": [at(X)],
     f"{R}.multiref": [at(X, times=3), at(X, times=1)],
@@ -157,6 +163,8 @@ CALLS: Calls = {
     "torch.Tensor.long": [at(lambda: ids(9, 4).int())],
     "torch.Tensor.bool": [at(lambda: mask(4))],
     "torch.Tensor.type_as": [at(*XY)],
+    "torch.Tensor.type": [at(X, FLOAT), at(X, dtype=FLOAT, non_blocking=False)],
+
     "torch.Tensor.to": [at(X, FLOAT), at(X, dtype=FLOAT), at(*XY)],
     f"{R}.to": [at(X, dtype_or_device=FLOAT)],
     f"{F}.dropout": [at(X, 0.0), at(X, p=0.5, training=False, inplace=False)],
@@ -171,9 +179,12 @@ CALLS: Calls = {
     f"{F}.cross_entropy": [
         at(some(5, 4), lambda: ids(4, 5)), at(some(5, 4), lambda: ids(4, 5), reduction="sum"),
         at(some(5, 4), lambda: ids(4, 5), reduction="none", label_smoothing=0.0),
+        at(some(2, 4, 3), lambda: ids(4, 2, 3)),
+        at(some(2, 4, 3, 2), lambda: ids(4, 2, 3, 2), reduction="sum"),
     ],
     f"{F}.nll_loss": [
         at(some(5, 4), lambda: ids(4, 5)), at(some(5, 4), lambda: ids(4, 5), reduction="sum"),
+        at(some(2, 4, 3), lambda: ids(4, 2, 3)),
     ],
     f"{F}.l1_loss": [at(*XY), at(*XY, reduction="sum"), at(*XY, reduction="none")],
     f"{F}.mse_loss": [at(*XY), at(*XY, reduction="sum")],
@@ -188,7 +199,29 @@ CALLS: Calls = {
     **_named("tril", [at(some(2, 4, 4)), at(some(3, 5), 0)]),
     **_named("triu", [at(some(2, 4, 4), 1), at(some(3, 5), diagonal=1)]),
     **_named("cumsum", [at(X, 1), at(X, dim=0), at(some(2, 3, 4), -2)]),
-    **_named("index_select", [at(some(5, 3), 0, lambda: ids(5, 7))]),
+    **_named("index_select", [
+        at(some(5, 3), 0, lambda: ids(5, 7)), at(some(2, 3, 4), 1, lambda: ids(3, 5)),
+    ]),
+    **_named("gather", [
+        at(some(5, 3), 0, lambda: ids(5, 2, 3)), at(some(2, 5, 3), -1, lambda: ids(3, 2, 4, 2)),
+        at(some(3, 4), 1, lambda: ids(4, 3, 4), sparse_grad=False),
+    ]),
+    **_named("topk", [
+        at(some(3, 5), 2), at(some(2, 5, 3), k=3, dim=1, largest=False, sorted=True), at(some(5), 1),
+    ]),
+    **{f"{place}.{name}": [at(some(3, 5), 1), at(some(3, 5), 0, True), at(some(2, 3, 4), dim=1),
+                           at(some(3, 5), dim=-1, keepdim=True), at(some(3, 4)), at(*XY)]
+       for name in ("max", "min") for place in ("torch", "torch.Tensor")},
+    **_named("maximum minimum", [at(*XY)]),
+    f"{F}.pad": [
+        at(X, (1, 2)), at(some(2, 3, 4), [0, 1, 2, 0], "constant", 1.5),
+        at(some(3, 4), (-1, 2, 1, -1), mode="constant", value=None),
+    ],
+    **_named("ceil floor", [at(lambda: 3 * rand(3, 4) - 2)]),
+    **_named("fmod", [at(lambda: 3 * rand(3, 4) - 2, 0.75)]),
+    **_named("floor_divide", [at(lambda: ids(9, 5), 2), at(lambda: ids(9, 5), 4)]),
+    **_named("bitwise_not logical_not", [at(lambda: mask(3, 4))]),
+    **_named("bitwise_or bitwise_and", [at(lambda: mask(3, 4), lambda: mask(3, 4))]),
     "torch.where": [
         at(lambda: mask(3, 4), *XY), at(lambda: mask(3, 4), X, 2.0),
         at(lambda: mask(3, 4), -1.5, X),
@@ -219,6 +252,18 @@ def record(x: torch.Tensor, ident: int) -> Tensor:
     full = FullTensor(ident, "x", shape, kind, False, False, False, True)
     box = tuple((0, n) for n in shape)
     return Tensor(ident, Part("x", shape, kind, False, False, box, (0, 1), full), None)
+
+
+#: Python's operators are called as the functions that they are.
+CALLS |= {
+    "_operator." + name: CALLS[f"torch.{other}"][:2] for name, other in {
+        "sub": "sub", "mul": "mul", "truediv": "true_divide", "pow": "pow", "neg": "neg",
+        "matmul": "matmul", "eq": "eq", "ne": "ne", "gt": "gt", "lt": "lt", "ge": "ge", "le": "le",
+        "invert": "bitwise_not", "or_": "bitwise_or", "and_": "bitwise_and", "add": "add",
+    }.items()
+}  # fmt: skip
+CALLS["_operator.pow"] = [at(X, 2), at(X, 0.5)]
+CALLS["_operator.floordiv"] = CALLS["torch.floor_divide"]
 
 
 def test_every_function_of_the_table_is_called() -> None:
