@@ -47,7 +47,8 @@ def cone(
     ``adds``: the operator adds its inputs up, so that partial sums have to be opened.
     ``widened``: by how many definitions the cut is moved away from the inputs.  A partial sum that
     is taken for a complete one, over a block or in the definition of a result, has to be opened
-    too.
+    too; and one is where fewer definitions are read then (a sum over a block is the complete sum of
+    another node).
     """
     found = _cone(nodes, inputs, outputs, adds, widened)
     parts = [part for x in inputs for term in x.terms for part in term.parts]
@@ -59,7 +60,8 @@ def cone(
         or not sums.isdisjoint(operand_nodes(nodes, number))
         for number in found.defined
     )
-    return _cone(nodes, inputs, outputs, True, widened) if completed else found
+    opened = _cone(nodes, inputs, outputs, True, widened)
+    return opened if completed or len(opened.defined) < len(found.defined) else found
 
 
 def _cone(

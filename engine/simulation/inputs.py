@@ -44,8 +44,9 @@ def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
 class Inputs:
     """``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings.
     ``scale``: of matrices and tables; where it is small, so are activations, and a constant that is
-    added to their squares counts; where it is more than 1, constants are numbers of no scale.  ``positive``: no number is negative, and those of the batch and
-    of named inputs are below 1: where a program takes logarithms or roots of them, it is defined.
+    added to their squares counts; where it is more than 1, constants are numbers of no scale.
+    ``positive``: no number is negative, and those of the batch and of named inputs are below 1:
+    where a program takes logarithms or roots of them, it is defined.
     """
 
     sizes: Sizes
