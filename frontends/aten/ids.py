@@ -15,15 +15,13 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.lowering import (
     Const,
-    Lowered,
     Lowering,
     Operand,
     Real,
     Shape,
     broadcast,
-    lowers,
+    floating,
 )
-from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.masks import inverse as inverse_of
 from shardproof.frontends.builder import piecewise
@@ -93,13 +91,17 @@ class Ids:
             return lo.real(Const(Fraction(number), self.shape, self.dtype))
         if self.dtype == "bool":
             return flags(self.indicated(lo))
-        if len(self.function) != 1:
-            if is_predicate(self.function):
-                return lo.real(numbers(lo, flags(self.indicated(lo)), self.dtype))
+        if len(self.function) == 1:
+            (piece,) = self.function
+            x = lo.scale(self.held(lo), Fraction(piece.slope))
+            return replace(lo.real(lo.shift(x, Fraction(piece.offset))), dtype=self.dtype)
+        values = sorted({piece.offset for piece in self.function})
+        if len(values) != 2 or any(piece.slope for piece in self.function):
             raise Unsupported("a number that is different functions of an id for different ids")
-        (piece,) = self.function
-        x = lo.scale(self.held(lo), Fraction(piece.slope))
-        return lo.real(lo.shift(x, Fraction(piece.offset)))
+        low, high = values
+        mask = piecewise.compare("EQ", self.function, piecewise.constant(self.function, high))
+        held = numbers(lo, replace(self, function=mask, dtype="bool").real(lo), self.dtype)
+        return lo.real(lo.shift(lo.scale(held, Fraction(high - low)), Fraction(low)))
 
     def indicated(self, lo: Lowering) -> Real:
         """A predicate as 0 and 1: whether the id is one of those of which it holds, or is none of
@@ -126,11 +128,6 @@ class Ids:
         return self.origin.number, self.moves, self.shape
 
 
-def is_predicate(function: Function) -> bool:
-    """Whether a function of an id is 0 or 1 everywhere."""
-    return all(not p.slope and p.offset in (0, 1) for p in function)
-
-
 def integral(dtype: str) -> bool:
     return dtype.startswith(("int", "uint"))
 
@@ -146,7 +143,6 @@ def ids(x: Operand) -> Ids | None:
 
 
 def number_of(x: Operand) -> int | None:
-    """The whole number that an operand is; None: it is none."""
     if isinstance(x, Const) and x.value.denominator == 1:
         return int(x.value)
     return int(x) if isinstance(x, (bool, int)) or (isinstance(x, float) and x % 1 == 0) else None
@@ -170,7 +166,7 @@ def pair(x: Operand, y: Operand) -> tuple[Ids, Function, Function] | None:
     return (like, like.function, other) if a is not None else (like, other, like.function)
 
 
-def _made(lo: Lowering, like: Ids, function: Function) -> Ids:
+def made(lo: Lowering, like: Ids, function: Function) -> Ids:
     dtype = lo.expected[0][1] if lo.expected else like.dtype
     return replace(like, function=function, dtype=dtype or like.dtype)
 
@@ -185,7 +181,7 @@ def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) 
     like, f, g = found
     if factor != 1:
         g = piecewise.combine("multiply", g, piecewise.constant(g, int(factor)))
-    return _made(lo, like, piecewise.combine(name, f, g))
+    return made(lo, like, piecewise.combine(name, f, g))
 
 
 def _whole(x: Operand) -> bool:
@@ -193,11 +189,13 @@ def _whole(x: Operand) -> bool:
 
 
 def cast(x: Ids, dtype: str) -> Ids:
-    """As another type, which all of a function's values fit: floating-point numbers are those of a
-    predicate."""
+    """As another type that all of a function's values fit: of whole numbers, or a predicate as
+    floating-point numbers 0 and 1."""
     if dtype == "bool" and x.dtype != "bool":
         zero = piecewise.constant(x.function, 0)
         return replace(x, function=piecewise.compare("NE", x.function, zero), dtype=dtype)
+    if floating(dtype) and (x.dtype == "bool" or floating(x.dtype)):
+        return replace(x, dtype=dtype)
     if x.dtype != "bool" and dtype not in ("int64", "int32"):
         raise Unsupported(f"a cast of ids to {dtype}")
     return replace(x, dtype=dtype)
@@ -205,56 +203,13 @@ def cast(x: Ids, dtype: str) -> Ids:
 
 def compared(lo: Lowering, direction: str, x: Operand, y: Operand) -> Ids | None:
     """A comparison of ids with a number, or with ids of the same positions."""
-    found = pair(x, y)
-    if found is None:
+    pairs = pair(x, y)
+    if pairs is None:
         return None
-    like, f, g = found
-    made = _made(lo, like, piecewise.compare(direction, f, g))
-    return replace(made, dtype="bool")
+    like, f, g = pairs
+    return replace(made(lo, like, piecewise.compare(direction, f, g)), dtype="bool")
 
 
 def inverse(x: Ids) -> Ids:
     """A predicate's opposite."""
     return replace(x, function=piecewise.negated(x.function))
-
-
-def _logical(name: str, both: str) -> None:
-    @lowers(name)
-    def rule(lo: Lowering, x: Lowered, y: Lowered) -> Any:
-        for a in (x, y):
-            if getattr(a, "dtype", "") != "bool":
-                raise Unsupported(f"{name} of integers")
-        for a, b in ((x, y), (y, x)):
-            if isinstance(a, Const):
-                keeps = bool(a.value) == (both == "and")
-                return lo.expand(b if keeps else a, broadcast(x.shape, y.shape))
-        if isinstance(x, Ids) and isinstance(y, Ids):
-            if x.at() != y.at():
-                raise Unsupported(f"{name} of ids of unlike positions")
-            return _made(lo, x, piecewise.combine(both, x.function, y.function))
-        a, b = numbers(lo, x, "float32"), numbers(lo, y, "float32")
-        if both == "and":
-            return flags(lo.real(lo.mul(a, b)))
-        neither = lo.mul(inverse_of(lo, a), inverse_of(lo, b))
-        return flags(lo.real(inverse_of(lo, neither)))
-
-
-def _equality(name: str) -> None:
-    @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
-    def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
-        return compared(lo, name.upper(), x, y) or compared_numbers(lo, name, x, y)
-
-
-for _name in ("eq", "ne"):
-    _equality(_name)
-
-
-for _name, _both in (
-    ("aten.bitwise_and.Tensor", "and"),
-    ("aten.__and__.Tensor", "and"),
-    ("aten.logical_and.default", "and"),
-    ("aten.bitwise_or.Tensor", "or"),
-    ("aten.__or__.Tensor", "or"),
-    ("aten.logical_or.default", "or"),
-):
-    _logical(_name, _both)

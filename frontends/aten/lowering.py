@@ -142,6 +142,8 @@ class Lowering:
         self._constants: dict[Fraction, Real] = {}
         #: The named input that a value is, moved.
         self.origins: dict[int, int] = {}
+        #: Ids of which those of one row (along the last dimension) differ.
+        self.distinct: set[int] = set()
         #: Whether a lookup needs ids of which it is known that all of them choose rows.
         self.narrows = False
         #: Ranks of groups by the name that the program gives them.
@@ -248,6 +250,21 @@ class Lowering:
     ) -> None:
         self.ops.append(Op(name, tuple(inputs), tuple(outputs), attrs, backward, self.source))
 
+    def whole(self, x: Real, domain: tuple[int, int], dtype: str) -> Real:
+        """``x``, of which it is known that it has whole numbers of [low, high)."""
+        self.values[x.number] = replace(self.values[x.number], dtype=dtype)
+        return replace(x, dtype=dtype, domain=domain)
+
+    def _symbolic(self, x: Symbolic, move: str, *given: Any) -> Any:
+        """What is no value yet, moved; None where only its value can be moved (which a lookup of
+        rows may have only once it is known which ids count)."""
+        try:
+            return getattr(x, move)(*given)
+        except Unsupported:
+            if self.narrows:
+                raise
+            return None
+
     # -- movement ---------------------------------------------------------------------------
 
     def _moved(self, name: str, x: Lowered, **attrs: Attr) -> Real:
@@ -269,7 +286,10 @@ class Lowering:
         if isinstance(x, (Const, Undefined)):
             return replace(x, shape=shape)
         if is_symbolic(x):
-            return x.reshape(shape)
+            found = self._symbolic(x, "reshape", shape)
+            if found is not None:
+                return found
+            x = x.real(self)
         return self._moved("view", x, size=shape)
 
     def expand(self, x: Lowered, shape: Shape) -> Any:
@@ -279,7 +299,10 @@ class Lowering:
             broadcast(x.shape, shape)
             return Const(x.value, shape, x.dtype)
         if is_symbolic(x):
-            return x.expand(shape)
+            found = self._symbolic(x, "expand", shape)
+            if found is not None:
+                return found
+            x = x.real(self)
         lead = (1,) * (len(shape) - len(x.shape))
         return self._moved("expand", self.reshape(x, (*lead, *x.shape)), size=shape)
 
@@ -289,7 +312,10 @@ class Lowering:
         if tuple(order) == tuple(range(len(order))):
             return x
         if is_symbolic(x):
-            return x.permute(order)
+            found = self._symbolic(x, "permute", order)
+            if found is not None:
+                return found
+            x = x.real(self)
         return self._moved("permute", x, dims=tuple(order))
 
     def transpose(self, x: Lowered, i: int, j: int) -> Any:
@@ -304,7 +330,10 @@ class Lowering:
         if isinstance(x, Const):
             return Const(x.value, shape, x.dtype)
         if is_symbolic(x):
-            return x.slice(dim, start, size)
+            found = self._symbolic(x, "slice", dim, start, size)
+            if found is not None:
+                return found
+            x = x.real(self)
         return self._moved("slice", x, dim=dim, start=start, size=size)
 
     def concat(self, xs: Sequence[Lowered], dim: int) -> Any:

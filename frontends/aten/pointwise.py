@@ -9,6 +9,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
+from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -209,7 +210,7 @@ def _whole(lo: Lowering, x: Operand, y: Operand, factor: Fraction) -> Any:
 def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
     factor = fraction(alpha)
-    found = _whole(lo, x, y, factor)
+    found = _whole(lo, x, y, factor) or (added_mask(lo, x, y) if factor == 1 else None)
     return found or lo.add(operand(lo, x), operand(lo, y), factor)
 
 
