@@ -7,7 +7,7 @@ from math import inf, isfinite, prod, sqrt
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import lookups
+from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.constants import as_flags
 from shardproof.frontends.aten.lowering import (
     Const,
