@@ -7,7 +7,7 @@ from math import inf, isfinite, prod, sqrt
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids
+from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.constants import as_flags
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -53,10 +53,10 @@ def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """``value`` where a mask of the input is true: a number, not minus infinity."""
     if not isinstance(value, (int, float)):
         raise Unsupported("masked_fill with a tensor")
-    found = ids.written(lo, x, mask, value)
+    found = lookups.written(lo, x, mask, value)
     if found is not None:
         return found
-    return ids.chosen(lo, lo.real(mask), fraction(value), x)
+    return lookups.chosen(lo, lo.real(mask), fraction(value), x)
 
 
 @lowers("aten.masked_fill.Scalar")
