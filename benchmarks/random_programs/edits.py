@@ -33,12 +33,15 @@ ALIKE: Final = (
 
 
 def edited(plan: Plan, random: Random) -> tuple[Plan, str] | None:
-    """The plan with one random edit, and which; None if the edit that was drawn has no place."""
-    (program,) = plan.programs
+    """The plan with one random edit of one program, and which; None if the edit that was drawn has
+    no place."""
+    number = random.randrange(len(plan.programs))
+    program = plan.programs[number]
     found = random.choice(EDITS)(program, random)
     if found is None or found[0] == program:
         return None
-    return replace(plan, programs=(found[0],)), found[1]
+    programs = (*plan.programs[:number], found[0], *plan.programs[number + 1 :])
+    return replace(plan, programs=programs), found[1]
 
 
 def _with_body(program: Program, number: int, body: Body) -> Program:
@@ -96,7 +99,10 @@ def _reads_another(program: Program, random: Random) -> tuple[Program, str] | No
 
 
 def _another_attribute(program: Program, random: Random) -> tuple[Program, str] | None:
-    keys = ("other", "dim", "start", "exponent", "dim0", "dim1", "split_dim", "concat_dim", "eps")
+    keys = (
+        "other", "dim", "start", "exponent", "dim0", "dim1", "split_dim", "concat_dim", "eps",
+        "dst", "src", "root", "shape",
+    )  # fmt: skip
     found = _some_op(program, random, lambda op: any(key in op.attrs for key in keys))
     if found is None:
         return None
@@ -110,8 +116,9 @@ def _another(value: Attr, random: Random, program: Program) -> Attr:
     if isinstance(value, Fraction):
         return random.choice([value * 2, -value, 1 / value if value else Fraction(1)])
     if isinstance(value, Affine):
-        axes = [axis for axis, _, _ in program.axes]
-        return random.choice([value + affine(1), value + affine(0, {random.choice(axes): 1})])
+        axes = [axis for axis, _, _ in program.axes] or ["none"]
+        moved = affine(0, {axis: 1 for axis in random.sample(axes, 1) if axis in program.extents})
+        return random.choice([value + affine(1), value + moved])
     if isinstance(value, int):
         return random.choice([value + 1, value - 1, value + 2])
     return value
@@ -126,6 +133,8 @@ def _another_operator(program: Program, random: Random) -> tuple[Program, str] |
     name = random.choice([n for n in names[op.name] if n != op.name])
     attrs = {} if op.name == "all_reduce" else op.attrs
     if name == "all_reduce":
+        if not program.axes:
+            return None
         axis = random.choice(program.axes)[0]
         attrs = {"group": Group(axes=(axis,)), "op": "sum"}
     made = replace(op, name=name, attrs=attrs)
@@ -138,6 +147,14 @@ def _another_axis(program: Program, random: Random) -> tuple[Program, str] | Non
         return None
     number, place, op = found
     axes = tuple(axis for axis, _, _ in program.axes)
+    ranks = op.attrs["group"].ranks if isinstance(op.attrs["group"], Group) else ()
+    if ranks:
+        fewer = tuple(r for r in ranks if r == program.base or random.random() < 0.6)
+        turned = random.choice([fewer, ranks[::-1], (program.base,)])
+        made = replace(op, attrs={**op.attrs, "group": Group(turned)})
+        return _with_op(program, number, place, made), f"{op.name} over ranks {turned}"
+    if not axes:
+        return None
     choices = [(axis,) for axis in axes] + ([axes] if op.name == "all_reduce" else [])
     chosen = random.choice(choices)
     made = replace(op, attrs={**op.attrs, "group": Group(axes=chosen)})
