@@ -121,7 +121,7 @@ def _joined(
     alone = replace(alone, shards=(*alone.shards, *_memory(bodies)))
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed()
-    assumed += _constants([alone, *bodies])
+    assumed += _constants([alone, *bodies], said.accepted)
     boxes = _results(both, alone, bodies[0], assumed)
     mesh = mesh_of(bodies, [box for box in boxes if box is not None])
     plan = Plan(
@@ -325,8 +325,9 @@ def _memory(bodies: Sequence[RankBody]) -> list[Shard]:
     return [s for body in bodies for s in body.shards if s.name in body.unwritten]
 
 
-def _constants(bodies: Sequence[RankBody]) -> list[Assumption]:
-    """What the graphs do not say, or the reader takes for something else."""
+def _constants(bodies: Sequence[RankBody], accepted: Sequence[str]) -> list[Assumption]:
+    """What the graphs do not say, or the reader takes for something else; ``accepted``: what the
+    user says may be taken so."""
     names = dict.fromkeys(name for body in bodies for name in body.constants)
     others = {what: how for body in bodies for what, how in body.standins.items()}
     memory = {what: node for body in bodies for what, node in body.unwritten.items()}
@@ -334,7 +335,15 @@ def _constants(bodies: Sequence[RankBody]) -> list[Assumption]:
         Assumption("unwritten", what, "", f"{node} reads memory that nothing has written ({what})")
         for what, node in memory.items()
     ]
-    assumed = [Assumption("stand-in", what, "", f"{what} {how}") for what, how in others.items()]
+    unknown = sorted(set(accepted) - others.keys())
+    if unknown:
+        raise InvalidInput("nothing of this name is taken for something else", unknown[0])
+    assumed = [
+        Assumption("stated", what, "--relations", f"{what} {how}")
+        if what in accepted
+        else Assumption("stand-in", what, "", f"{what} {how}")
+        for what, how in others.items()
+    ]
     return [*read, *assumed] + [
         Assumption(
             "not captured", name, "", f"constant {name}, whose value the file does not have, is 0"
