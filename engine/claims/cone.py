@@ -45,11 +45,12 @@ def cone(
     """The cone of a claim; raises `Unsupported` if it is too large.
 
     ``adds``: the operator adds its inputs up, so that partial sums have to be opened.
-    ``widened``: by how many definitions the cut is moved away from the inputs.  A partial sum that
-    is taken for a complete one, over a block or in the definition of a result, has to be opened
-    too; and one is where fewer definitions are read then (a sum over a block is the complete sum of
-    another node).
+    ``widened``: by how many definitions the cut is moved away from the inputs; then partial sums
+    are opened, too.  A partial sum that is taken for a complete one, over a block or in the
+    definition of a result, always has to be; and one is where fewer definitions are read then (a
+    sum over a block is the complete sum of another node).
     """
+    adds = adds or widened > 0
     found = _cone(nodes, inputs, outputs, adds, widened)
     parts = [part for x in inputs for term in x.terms for part in term.parts]
     if adds or not parts:
