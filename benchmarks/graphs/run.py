@@ -1,6 +1,6 @@
 """Verify the pairs of graphs of ../shared/entangle, and wrong mutants of one of them.
 
-.venv/bin/python benchmarks/graphs/run.py --csv benchmarks/graphs/results.csv [--only gpt_tp2]
+.venv/bin/python -m benchmarks.graphs.run --csv benchmarks/graphs/results.csv [--only gpt_tp2]
 """
 
 from __future__ import annotations
