@@ -107,9 +107,10 @@ test-all: lint docs
 test-stacks: $(STACKS)/.created
 	PYTHONPATH=$(CURDIR) $(STACKS)/bin/python -m pytest -q -rs -o addopts= tests/stacks
 
+# The lock has all that they need: without their own wishes, which name builds for GPUs.
 $(STACKS)/.created: requirements/stacks.lock
 	$(PYTHON) -m venv $(STACKS)
-	$(STACKS)/bin/python -m pip install --quiet -r requirements/stacks.lock
+	$(STACKS)/bin/python -m pip install --quiet --no-deps -r requirements/stacks.lock
 	touch $@
 
 format: $(VENV)/.test

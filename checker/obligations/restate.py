@@ -23,7 +23,7 @@ from shardproof.engine.records.run import TemplateRecord
 from shardproof.solvers import Query
 
 #: By how many definitions a solved obligation may have been widened.
-MOST_WIDENED = 3
+MOST_WIDENED = 5
 
 _LOG: Final = logging.getLogger(__name__)
 

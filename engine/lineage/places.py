@@ -301,12 +301,18 @@ def _both(one: Term, other: Term, dim: int) -> Term | None:
 
 
 def _repeated(one: Dim, other: Dim) -> Dim | None:
-    """A view, once or several times, and then once more."""
-    if one == other and one:
+    """A view, once or several times, and then once more; or what does not vary, and more of it."""
+    if all(atom.axis == BROADCAST for atom in (*one, *other)):
+        return (constant_atom(_positions(one) + _positions(other)),)
+    if one == other:
         return (constant_atom(2), *one)
-    if one[1:] == other and other and one[0].axis == BROADCAST:
+    if one[1:] == other and one[0].axis == BROADCAST:
         return (constant_atom(one[0].size + 1), *other)
     return None
+
+
+def _positions(dim: Dim) -> int:
+    return prod(atom.size for atom in dim)
 
 
 def has_places(*lineages: Lineage) -> bool:

@@ -28,6 +28,8 @@ MOST_DRAWS = 8
 POSITIVE = (0.1, 0.9)
 #: Integers that are no indices and have no domain are below this.
 MOST_DRAWN = 8
+#: By what part of itself a number is changed where it is asked what rounding may do.
+NUDGE = 1e-12
 #: How often an index is a negative one, where its domain has any.
 NEGATIVE = 0.25
 
@@ -44,8 +46,11 @@ def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
 class Inputs:
     """``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings.
     ``scale``: of matrices and tables; where it is small, so are activations, and a constant that is
-    added to their squares counts.  ``positive``: no number is negative, and those of the batch and
-    of named inputs are below 1: where a program takes logarithms or roots of them, it is defined.
+    added to their squares counts; where it is more than 1, constants are numbers of no scale.
+    ``positive``: no number is negative, and those of the batch and of named inputs are below 1:
+    where a program takes logarithms or roots of them, it is defined.
+    ``nudges``: every number is another one by so little that only rounding explains what becomes
+    very different.
     """
 
     sizes: Sizes
@@ -54,6 +59,7 @@ class Inputs:
     random: np.random.Generator
     scale: float = 1.0
     positive: bool = False
+    nudges: np.random.Generator | None = None
     _parameters: dict[str, Weighted] = field(default_factory=dict)
     _batch: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     _gradient: float = 0.0
@@ -71,9 +77,17 @@ class Inputs:
         if name not in self._parameters:
             dims = tuple(self.sizes.dim(dim) for dim in self.sizes.recorder.parameters[name])
             known = self.sizes.recorder.integers.get(name)
-            values = self._values(name, dims) if known is None else self._integers(*known, dims)
+            if known is None:
+                values = self._nudged(self._values(name, dims))
+            else:
+                values = self._integers(*known, dims)
             self._parameters[name] = Weighted(values, dims)
         return self._parameters[name]
+
+    def _nudged(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.nudges is None:
+            return values
+        return values * (1 + NUDGE * self.nudges.standard_normal(values.shape))
 
     def _integers(self, held: Shard, axis: int, dims: tuple[Dim, ...]) -> NDArray[np.float64]:
         """Integers of the input's domain; of those that are indices, classes that there are, and
@@ -103,6 +117,8 @@ class Inputs:
         values: NDArray[np.float64] = self.random.standard_normal(shape)
         if self.positive:
             values = np.abs(values)
+        if self.scale > 1 and name in self.sizes.recorder.constants:
+            return values
         if len(dims) < 2:
             return values * 0.2 + 1
         if name in self.tables:
@@ -179,6 +195,6 @@ class Inputs:
                 drawn += [*(n if a in self.sizes.expanded else 1 for a, n in axes), size]
                 held += [*(n for _, n in axes), size]
             classes = self.sizes.classes(tensor.domain)
-            values = self._ids(drawn, classes) if classes else self._numbers(drawn)
+            values = self._ids(drawn, classes) if classes else self._nudged(self._numbers(drawn))
             self._batch[number] = np.broadcast_to(values, held)
         return self._batch[number]

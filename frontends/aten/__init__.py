@@ -6,8 +6,10 @@ or of any other graph of ATen operators, calls `lower`.
 
 from shardproof.frontends.aten import (
     attention,
+    choices,
     communication,
     composite,
+    criteria,
     fused,
     ids,
     losses,
@@ -15,7 +17,9 @@ from shardproof.frontends.aten import (
     movement,
     pointwise,
     positions,
+    predicates,
     rows,
+    statistics,
 )
 from shardproof.frontends.aten.lowering import (
     TABLE,
@@ -35,8 +39,10 @@ __all__ = [
     "Real",
     "Undefined",
     "attention",
+    "choices",
     "communication",
     "composite",
+    "criteria",
     "fused",
     "ids",
     "losses",
@@ -44,6 +50,8 @@ __all__ = [
     "movement",
     "pointwise",
     "positions",
+    "predicates",
     "rows",
     "rule_of",
+    "statistics",
 ]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import inf, isfinite, sqrt
+from math import inf, isfinite, prod, sqrt
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids
+from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.constants import as_flags
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -16,35 +16,36 @@ from shardproof.frontends.aten.lowering import (
     Operand,
     Real,
     Undefined,
+    broadcast,
+    floating,
     fraction,
     lowers,
 )
 from shardproof.frontends.aten.masks import chosen
 from shardproof.frontends.aten.positions import Additive, Compared
+from shardproof.frontends.aten.predicates import selected
 
 
-def is_causal(mask: Compared, shape: tuple[int, ...]) -> bool:
-    """Whether a mask is true exactly where the key (the last dimension) comes after the query."""
+def hidden_after(mask: Compared, shape: tuple[int, ...]) -> int | None:
+    """The position of the first query, where a mask of scores [..., queries, keys] is true exactly
+    where the key comes after the query; None: it is another mask, or hides all keys of a query."""
+    if len(shape) < 2:
+        return None
     of = mask.expand(shape).of
     lead = (0,) * (len(shape) - 2)
-    return (
-        len(shape) >= 2
-        and shape[-1] == shape[-2]
-        and (of.const == -1 and of.steps == (*lead, -1, 1))
-    )
+    first = -1 - of.const
+    return first if first >= 0 and of.steps == (*lead, -1, 1) else None
 
 
-def causal(lo: Lowering, scores: Real) -> Real:
-    """Scores [..., s, s] with minus infinity where the key comes after the query."""
+def causal(lo: Lowering, scores: Real, first: int = 0) -> Real:
+    """Scores [..., queries, keys] with minus infinity where the key comes after the query, the
+    first of which is at position ``first``."""
     *lead, queries, keys = scores.shape
-    if queries != keys:
-        raise Unsupported(f"a causal mask of {queries} queries and {keys} keys")
-    like = lo.real(Const(Fraction(0), (1, queries), "float32"))
-    mask = lo.emit("create_mask", like, like)
-    count = 1
-    for n in lead:
-        count *= n
-    four = lo.reshape(scores, (1, count, queries, keys) if len(lead) != 2 else scores.shape)
+    length = max(first + queries, keys)
+    like = lo.real(Const(Fraction(0), (1, length), "float32"))
+    mask: Any = lo.emit("create_mask", like, like)
+    mask = lo.real(lo.slice(lo.slice(mask, 2, first, queries), 3, 0, keys))
+    four = lo.reshape(scores, (1, prod(lead), queries, keys) if len(lead) != 2 else scores.shape)
     return lo.reshape(lo.emit("apply_mask", four, mask), scores.shape)  # type: ignore[no-any-return]
 
 
@@ -52,10 +53,10 @@ def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """``value`` where a mask of the input is true: a number, not minus infinity."""
     if not isinstance(value, (int, float)):
         raise Unsupported("masked_fill with a tensor")
-    found = ids.written(lo, x, mask, value)
+    found = lookups.written(lo, x, mask, value)
     if found is not None:
         return found
-    return ids.chosen(lo, lo.real(mask), fraction(value), x)
+    return lookups.chosen(lo, lo.real(mask), fraction(value), x)
 
 
 @lowers("aten.masked_fill.Scalar")
@@ -70,29 +71,79 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         return _filled(lo, x, mask, value)
     if not isinstance(value, (int, float)) or not (isfinite(value) or value == -inf):
         raise Unsupported(f"masked_fill with {value}")
-    if is_causal(mask, x.shape):
+    first = hidden_after(mask, x.shape)
+    if first is not None and value == -inf:
+        return causal(lo, lo.real(x), first)
+    if first == 0 and x.shape[-1] == x.shape[-2]:
         held = lo.real(x)
-        if value == -inf:
-            return causal(lo, held)
         return lo.emits("fill_after", [held], {"value": fraction(value)}, held.dtype)[0]
     if value == -inf:
         raise Unsupported("masked_fill with minus infinity by a mask that is not causal")
     return chosen(lo, as_flags(lo, mask), value, x)
 
 
-def _masked(q: Lowered, k: Lowered, dropout: float, causally: bool, mask: Lowered | None) -> bool:
-    """Whether attention is causal (a mask that is none of minus infinity is added to scores);
-    raises `Unsupported` for masks of minus infinity that are not causal, and for dropout."""
+@lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf")
+def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
+    """x where the mask is true, y elsewhere."""
+    if isinstance(mask, ids.Ids) and not floating(lo.expected[0][1]):
+        return selected(lo, mask, x, y)
+    if not isinstance(mask, Compared):
+        return chosen(lo, mask, x, y)
+    if _is_nothing(y):
+        x, y, mask = y, x, mask.inverse()
+    if not _is_nothing(x):
+        return chosen(lo, as_flags(lo, mask), x, y)
+    shape, _ = lo.expected[0]
+    first = hidden_after(mask, shape)
+    if first is None or isinstance(y, (int, float)):
+        raise Unsupported("minus infinity where a mask that is not causal is true")
+    return causal(lo, lo.real(lo.expand(y, shape)), first)
+
+
+def _is_nothing(x: Operand) -> bool:
+    """Whether an operand is minus infinity everywhere."""
+    if isinstance(x, Additive):
+        of = x.where.of
+        ends = zip(of.steps, of.shape, strict=True)
+        return of.const + sum(min(0, step * (n - 1)) for step, n in ends) >= 0
+    return isinstance(x, float) and x == -inf
+
+
+def added(lo: Lowering, x: Operand, y: Operand) -> Any:
+    """x + y, where one is a mask of minus infinity that hides later keys; None: none is one."""
+    for scores, mask in ((x, y), (y, x)):
+        if not isinstance(mask, Additive):
+            continue
+        if isinstance(scores, (int, float)):
+            break
+        shape = broadcast(scores.shape, mask.shape)
+        first = hidden_after(mask.where, shape) if shape == scores.shape else None
+        if first is None:
+            raise Unsupported("a mask of minus infinity that is not causal")
+        return causal(lo, lo.real(scores), first)
+    return None
+
+
+def _masked(
+    q: Lowered, k: Lowered, dropout: float, causally: bool, mask: Lowered | None
+) -> int | None:
+    """The position of the first query, where attention is causal; None where it is not (a mask that
+    is none of minus infinity is added to scores).  Raises `Unsupported` for masks of minus infinity
+    that are not causal, and for dropout."""
     if dropout:
         raise Unsupported("attention with dropout")
+    if mask is None and causally and q.shape[-2] != k.shape[-2]:
+        raise Unsupported(f"a causal mask of {q.shape[-2]} queries and {k.shape[-2]} keys")
     if mask is None:
-        return causally
+        return 0 if causally else None
     scores = (*q.shape[:-1], k.shape[-2])
-    if isinstance(mask, Additive) and not causally and is_causal(mask.where, scores):
-        return True
+    if isinstance(mask, Additive) and not causally:
+        first = hidden_after(mask.where, scores)
+        if first is not None:
+            return first
     if causally or isinstance(mask, Additive):
         raise Unsupported("attention with a mask of minus infinity that is not causal")
-    return False
+    return None
 
 
 def _scale(q: Lowered, scale: float | None) -> Fraction:
@@ -127,13 +178,13 @@ def _ungrouped(lo: Lowering, gradient: Real, like: Lowered) -> Any:
 
 
 def _scores(
-    lo: Lowering, q: Real, k: Real, masked: bool, mask: Lowered | None, factor: Fraction
+    lo: Lowering, q: Real, k: Real, masked: int | None, mask: Lowered | None, factor: Fraction
 ) -> Real:
     """The probabilities [..., s, t]."""
     turned = lo.real(lo.transpose(k, len(k.shape) - 2, len(k.shape) - 1))
     scores = lo.real(lo.scale(lo.emit("matmul", q, turned), factor))
-    if masked:
-        scores = causal(lo, scores)
+    if masked is not None:
+        scores = causal(lo, scores, masked)
     elif mask is not None:
         given: Any = lo.real(mask)
         if len(scores.shape) > 4 and len(mask.shape) == 4 and mask.shape[1] != 1:

@@ -137,6 +137,16 @@ def _part(lo: Lowering, table: Array, dtype: str) -> Any:
     raise Unsupported("a table of constants that the single-device step does not have")
 
 
+def numbered(lo: Lowering, of: Positions) -> Real:
+    """Positions as a table of whole numbers; raises `Unsupported` for many."""
+    moving = [n if step else 1 for n, step in zip(of.shape, of.steps, strict=True)]
+    if prod(moving) > MOST_SEARCHED:
+        raise Unsupported("many positions as ids")
+    index = np.indices(moving)
+    held = of.const + sum((s * index[d] for d, s in enumerate(of.steps)), np.zeros(moving, int))
+    return lo.real(lo.expand(_table(lo, held.astype(np.int64), "int64"), of.shape))
+
+
 def as_flags(lo: Lowering, mask: Compared) -> Real:
     """A mask of positions as a table of 0 and 1; raises `Unsupported` for a large one."""
     of = mask.of

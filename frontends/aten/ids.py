@@ -1,9 +1,8 @@
 """Integers that are computed of ids: exact functions of the id, and rows that they choose.
 
 A vocabulary that is divided over ranks is looked up by ``where(lo <= id < hi, id - lo, 0)``, and
-the rows of other ids are zeroed.  `Ids` carries the first as an exact function of the id, `Lookup`
-the rows until it is known which ids count; both end as one `embedding` or `pick` that begins at
-``lo``, or are refused.  Nothing is assumed of an id but its domain.
+the rows of other ids are zeroed.  `Ids` carries the first as an exact function of the id;
+`frontends.aten.lookups` the rows.  Nothing is assumed of an id but its domain.
 """
 
 from __future__ import annotations
@@ -16,16 +15,13 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.lowering import (
     Const,
-    Lowered,
     Lowering,
     Operand,
     Real,
     Shape,
     broadcast,
-    fraction,
-    lowers,
+    floating,
 )
-from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.masks import inverse as inverse_of
 from shardproof.frontends.builder import piecewise
@@ -95,11 +91,17 @@ class Ids:
             return lo.real(Const(Fraction(number), self.shape, self.dtype))
         if self.dtype == "bool":
             return flags(self.indicated(lo))
-        if len(self.function) != 1:
+        if len(self.function) == 1:
+            (piece,) = self.function
+            x = lo.scale(self.held(lo), Fraction(piece.slope))
+            return replace(lo.real(lo.shift(x, Fraction(piece.offset))), dtype=self.dtype)
+        values = sorted({piece.offset for piece in self.function})
+        if len(values) != 2 or any(piece.slope for piece in self.function):
             raise Unsupported("a number that is different functions of an id for different ids")
-        (piece,) = self.function
-        x = lo.scale(self.held(lo), Fraction(piece.slope))
-        return lo.real(lo.shift(x, Fraction(piece.offset)))
+        low, high = values
+        mask = piecewise.compare("EQ", self.function, piecewise.constant(self.function, high))
+        held = numbers(lo, replace(self, function=mask, dtype="bool").real(lo), self.dtype)
+        return lo.real(lo.shift(lo.scale(held, Fraction(high - low)), Fraction(low)))
 
     def indicated(self, lo: Lowering) -> Real:
         """A predicate as 0 and 1: whether the id is one of those of which it holds, or is none of
@@ -140,7 +142,7 @@ def ids(x: Operand) -> Ids | None:
     return None
 
 
-def _number(x: Operand) -> int | None:
+def number_of(x: Operand) -> int | None:
     if isinstance(x, Const) and x.value.denominator == 1:
         return int(x.value)
     return int(x) if isinstance(x, (bool, int)) or (isinstance(x, float) and x % 1 == 0) else None
@@ -154,7 +156,7 @@ def pair(x: Operand, y: Operand) -> tuple[Ids, Function, Function] | None:
             raise Unsupported("ids together with ids of other positions")
         return a, a.function, b.function
     like = a or b
-    number = _number(y if a is not None else x)
+    number = number_of(y if a is not None else x)
     if like is None or number is None:
         return None
     given = x if a is None else y
@@ -164,15 +166,13 @@ def pair(x: Operand, y: Operand) -> tuple[Ids, Function, Function] | None:
     return (like, like.function, other) if a is not None else (like, other, like.function)
 
 
-def _made(lo: Lowering, like: Ids, function: Function) -> Ids:
+def made(lo: Lowering, like: Ids, function: Function) -> Ids:
     dtype = lo.expected[0][1] if lo.expected else like.dtype
     return replace(like, function=function, dtype=dtype or like.dtype)
 
 
 def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) -> Any:
     """``x + factor y`` or ``x y`` of ids and whole numbers; None: it is something else."""
-    if isinstance(y, Lookup) or isinstance(x, Lookup):
-        return _lessened(x, y, factor) if name == "add" else None
     if factor.denominator != 1 or not (_whole(x) or _whole(y)):
         return None
     found = pair(x, y)
@@ -181,21 +181,21 @@ def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) 
     like, f, g = found
     if factor != 1:
         g = piecewise.combine("multiply", g, piecewise.constant(g, int(factor)))
-    return _made(lo, like, piecewise.combine(name, f, g))
+    return made(lo, like, piecewise.combine(name, f, g))
 
 
 def _whole(x: Operand) -> bool:
     return isinstance(x, Ids) or (isinstance(x, Real) and integral(x.dtype))
 
 
-def cast(x: Ids, dtype: str) -> Ids | None:
-    """As another type of whole numbers, all of a function's values fit; None: a predicate as
-    floating-point numbers."""
+def cast(x: Ids, dtype: str) -> Ids:
+    """As another type that all of a function's values fit: of whole numbers, or a predicate as
+    floating-point numbers 0 and 1."""
     if dtype == "bool" and x.dtype != "bool":
         zero = piecewise.constant(x.function, 0)
         return replace(x, function=piecewise.compare("NE", x.function, zero), dtype=dtype)
-    if x.dtype == "bool" and "float" in dtype:
-        return None
+    if floating(dtype) and (x.dtype == "bool" or floating(x.dtype)):
+        return replace(x, dtype=dtype)
     if x.dtype != "bool" and dtype not in ("int64", "int32"):
         raise Unsupported(f"a cast of ids to {dtype}")
     return replace(x, dtype=dtype)
@@ -203,286 +203,13 @@ def cast(x: Ids, dtype: str) -> Ids | None:
 
 def compared(lo: Lowering, direction: str, x: Operand, y: Operand) -> Ids | None:
     """A comparison of ids with a number, or with ids of the same positions."""
-    found = pair(x, y)
-    if found is None:
+    pairs = pair(x, y)
+    if pairs is None:
         return None
-    like, f, g = found
-    made = _made(lo, like, piecewise.compare(direction, f, g))
-    return replace(made, dtype="bool")
+    like, f, g = pairs
+    return replace(made(lo, like, piecewise.compare(direction, f, g)), dtype="bool")
 
 
 def inverse(x: Ids) -> Ids:
     """A predicate's opposite."""
     return replace(x, function=piecewise.negated(x.function))
-
-
-def _logical(name: str, both: str) -> None:
-    @lowers(name)
-    def rule(lo: Lowering, x: Lowered, y: Lowered) -> Any:
-        for a in (x, y):
-            if getattr(a, "dtype", "") != "bool":
-                raise Unsupported(f"{name} of integers")
-        for a, b in ((x, y), (y, x)):
-            if isinstance(a, Const):
-                keeps = bool(a.value) == (both == "and")
-                return lo.expand(b if keeps else a, broadcast(x.shape, y.shape))
-        if isinstance(x, Ids) and isinstance(y, Ids):
-            if x.at() != y.at():
-                raise Unsupported(f"{name} of ids of unlike positions")
-            return _made(lo, x, piecewise.combine(both, x.function, y.function))
-        a, b = numbers(lo, x, "float32"), numbers(lo, y, "float32")
-        if both == "and":
-            return flags(lo.real(lo.mul(a, b)))
-        neither = lo.mul(inverse_of(lo, a), inverse_of(lo, b))
-        return flags(lo.real(inverse_of(lo, neither)))
-
-
-def _equality(name: str) -> None:
-    @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
-    def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
-        return compared(lo, name.upper(), x, y) or compared_numbers(lo, name, x, y)
-
-
-for _name in ("eq", "ne"):
-    _equality(_name)
-
-
-for _name, _both in (
-    ("aten.bitwise_and.Tensor", "and"),
-    ("aten.__and__.Tensor", "and"),
-    ("aten.logical_and.default", "and"),
-    ("aten.bitwise_or.Tensor", "or"),
-    ("aten.__or__.Tensor", "or"),
-    ("aten.logical_or.default", "or"),
-):
-    _logical(_name, _both)
-
-
-# -- lookups -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Rows of ``table`` (``picked`` False), or an entry of each row of it (True), chosen by ids;
-    zero for ids where ``live`` is 0."""
-
-    table: Real
-    ids: Ids
-    live: Function
-    picked: bool
-    shape: Shape
-    dtype: str
-
-    def reshape(self, shape: Shape) -> Any:
-        if self.picked:
-            return replace(self, ids=self.ids.reshape(shape), shape=shape)
-        if shape == self.shape:
-            return self
-        raise Unsupported("a view of rows before it is known which ones count")
-
-    def expand(self, shape: Shape) -> Any:
-        raise Unsupported("rows that are broadcast before it is known which ones count")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        raise Unsupported("rows that are permuted before it is known which ones count")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        raise Unsupported("a part of rows before it is known which ones count")
-
-    def rows(self) -> int:
-        return self.table.shape[-1 if self.picked else 0]
-
-    def real(self, lo: Lowering) -> Real:
-        parts = piecewise.chosen_rows(self.ids.function, self.live, self.rows())
-        if parts is None or len(parts) > 1:
-            raise Narrow(self.ids.origin.number, self.rows())
-        if not parts:
-            return lo.real(Const(Fraction(0), self.shape, self.dtype))
-        (part,) = parts
-        table: Any = self.table
-        if self.picked:
-            table = lo.reshape(table, (*self.ids.shape, self.rows()))
-        dim = len(table.shape) - 1 if self.picked else 0
-        table = lo.real(lo.slice(table, dim, part.row, part.size))
-        held = self.ids.held(lo)
-        if self.picked:
-            return lo.emits("pick", [table, held], {"start": part.id}, self.dtype)[0]
-        return lo.emits("embedding", [held, table], {"start": part.id}, self.dtype)[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Less:
-    """A lookup of entries, less a number that ids decide: what is written back over them."""
-
-    lookup: Lookup
-    number: Ids
-
-    @property
-    def shape(self) -> Shape:
-        return self.lookup.shape
-
-    @property
-    def dtype(self) -> str:
-        return self.lookup.dtype
-
-    def real(self, lo: Lowering) -> Real:
-        return lo.real(lo.sub(lo.real(self.lookup), lo.real(self.number)))
-
-    def reshape(self, shape: Shape) -> Any:
-        raise Unsupported("a view of entries that are written back")
-
-    def expand(self, shape: Shape) -> Any:
-        raise Unsupported("a view of entries that are written back")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        raise Unsupported("a view of entries that are written back")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        raise Unsupported("a part of entries that are written back")
-
-
-def _lessened(x: Operand, y: Operand, factor: Fraction) -> Less | None:
-    if isinstance(x, Lookup) and x.picked and isinstance(y, Ids) and factor == -1:
-        return Less(x, y) if x.ids.at() == y.at() else None
-    return None
-
-
-def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> Any:
-    """``table`` [n, v], less a number at one entry of each row."""
-    found = ids(chosen)
-    held = lo.real(table)
-    if (
-        found is None
-        or found.at() != less.lookup.ids.at()
-        or held != less.lookup.table
-        or found.function != less.lookup.ids.function
-    ):
-        raise Unsupported("entries that are written over those of other ids")
-    count = less.number.function
-    if any(p.slope or p.offset not in (0, 1) for p in count):
-        raise Unsupported("entries that lose other numbers than 0 or 1")
-    parts = piecewise.chosen_rows(found.function, count, held.shape[1])
-    if parts is None or len(parts) > 1:
-        raise Narrow(found.origin.number, held.shape[1])
-    if not parts:
-        return held
-    (part,) = parts
-    if (part.row, part.size) != (0, held.shape[1]):
-        raise Unsupported("entries of some of the columns that are written over")
-    zero = lo.real(Const(Fraction(0), held.shape, held.dtype))
-    ones = lo.real(Const(Fraction(1), found.shape, held.dtype))
-    return lo.sub(held, lo.derivative("pick", [zero, found.held(lo)], ones, 0, start=part.id))
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Rows of a value that count where ids decide it, and are zero elsewhere."""
-
-    rows: Real
-    ids: Ids
-
-    @property
-    def shape(self) -> Shape:
-        return self.rows.shape
-
-    @property
-    def dtype(self) -> str:
-        return self.rows.dtype
-
-    def real(self, lo: Lowering) -> Real:
-        raise Unsupported("rows of the input that ids zero")
-
-    def reshape(self, shape: Shape) -> Any:
-        raise Unsupported("a view of rows that ids zero")
-
-    def expand(self, shape: Shape) -> Any:
-        raise Unsupported("a view of rows that ids zero")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        raise Unsupported("a view of rows that ids zero")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        raise Unsupported("a part of rows that ids zero")
-
-
-def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> Any:
-    """A table of ``rows`` rows: the sum of the gradient's rows by id; what ids zero counts none."""
-    found = ids(chosen)
-    if found is None:
-        raise Unsupported("rows chosen by what are no ids")
-    live = piecewise.constant(found.function, 1)
-    given = gradient
-    if isinstance(gradient, Kept):
-        if gradient.ids.at() != found.at():
-            raise Unsupported("rows that are zeroed by ids of other positions")
-        given, live = gradient.rows, gradient.ids.function
-    parts = piecewise.chosen_rows(found.function, live, rows)
-    if parts is None or len(parts) != 1:
-        raise Narrow(found.origin.number, rows)
-    (part,) = parts
-    if (part.row, part.size) != (0, rows):
-        raise Unsupported("a gradient of some of the rows")
-    table = lo.real(Const(Fraction(0), (rows, given.shape[-1]), given.dtype))
-    return lo.derivative("embedding", [found.held(lo), table], lo.real(given), 1, start=part.id)
-
-
-def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
-    """Rows of a table by ids: a lookup, which becomes a value as soon as something reads it."""
-    found = ids(chosen)
-    if found is None:
-        raise Unsupported("rows chosen by what are no ids")
-    held = lo.real(table)
-    live = piecewise.constant(found.function, 1)
-    return Lookup(held, found, live, False, (*found.shape, *held.shape[1:]), held.dtype)
-
-
-def entries_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
-    """An entry of each row of a table [n, v], by ids [n]."""
-    found = ids(chosen)
-    if found is None:
-        raise Unsupported("entries chosen by what are no ids")
-    held = lo.real(table)
-    live = piecewise.constant(found.function, 1)
-    return Lookup(held, found, live, True, found.shape, held.dtype)
-
-
-def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:
-    """The lookup, zero where the mask is not ``kept``."""
-    if mask.shape != x.ids.shape and mask.shape == (*x.ids.shape, 1):
-        mask = mask.reshape(x.ids.shape)
-    if mask.at() != x.ids.at():
-        raise Unsupported("rows that are zeroed by ids of other positions")
-    count = mask.function if kept else piecewise.negated(mask.function)
-    return replace(x, live=piecewise.combine("and", x.live, count))
-
-
-def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
-    """``x`` with ``value`` where the mask is true, if ids decide it; None: it is something else."""
-    if not isinstance(mask, Ids):
-        return None
-    number = _number(value)
-    if isinstance(x, Lookup):
-        if number != 0 and not (isinstance(value, float) and value == 0):
-            raise Unsupported(f"rows that are {value} instead of zero")
-        return restricted(x, mask, False)
-    found = ids(x)
-    if found is None and isinstance(x, Real) and x.shape[:-1] == mask.shape and number == 0:
-        return Kept(x, inverse(mask))
-    if found is None and isinstance(x, Real):
-        if piecewise.value(mask.function) == 0:
-            return x
-        held = lo.expand(numbers(lo, flags(mask.indicated(lo)), x.dtype), x.shape)
-        return chosen(lo, held, fraction(value), x) if isinstance(value, (int, float)) else None
-    if found is None or number is None:
-        raise Unsupported("values of the input that are chosen by ids")
-    if found.at() != mask.at():
-        raise Unsupported("ids that are chosen by ids of other positions")
-    other = piecewise.constant(found.function, number)
-    return replace(found, function=piecewise.select(mask.function, other, found.function))
-
-
-def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:
-    """``number`` where the mask is 1, ``x`` where it is 0."""
-    rest = lo.shift(lo.scale(mask, Fraction(-1)), Fraction(1))
-    kept = lo.mul(x, rest)
-    return kept if number == 0 else lo.add(kept, lo.scale(mask, number))

@@ -14,8 +14,10 @@ from math import prod
 from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.ids import added_rows, rows_of
+from shardproof.frontends.aten.constants import numbered
+from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.joined import Joined
+from shardproof.frontends.aten.lookups import Kept, added_rows, rows_of
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, lowers
 from shardproof.frontends.aten.positions import Positions, added_at, rows_at
 from shardproof.frontends.aten.shifted import shifted
@@ -70,14 +72,20 @@ def _embedding_backward(
         raise Unsupported("a gradient of an embedding that is scaled by frequency")
     if isinstance(ids, Positions) and padding < 0:
         return added_at(lo, gradient, ids, rows)
-    if lo.narrows and padding < 0:
+    if padding < 0 and (lo.narrows or isinstance(ids, Ids) or isinstance(gradient, Kept)):
         return added_rows(lo, gradient, ids, rows)
     held = lo.real(ids)
-    if padding >= 0 and not _outside(held, padding):
-        raise Unsupported(f"an embedding with padding_idx {padding}, which ids may have")
+    if padding >= 0:
+        kept = _valid(lo, held, padding)
+        gradient = lo.mul(gradient, lo.reshape(kept, (*held.shape, 1)))
     given = lo.real(gradient)
     table = lo.real(Const(Fraction(0), (rows, given.shape[-1]), given.dtype))
     return lo.derivative("embedding", [held, table], given, 1)
+
+
+def classes(lo: Lowering, target: Lowered) -> Real:
+    """Labels as a value; those that are positions are a table of whole numbers."""
+    return numbered(lo, target) if isinstance(target, Positions) else lo.real(target)
 
 
 def _outside(ids: Real, number: int) -> bool:
@@ -107,7 +115,7 @@ def _nll_loss(
     labels = shifted(lo, target, ignored) if isinstance(target, Joined) else None
     if isinstance(target, Joined) and labels is None:
         return _joined_loss(lo, logs, target, reduction, ignored)
-    ids = lo.real(target) if labels is None else labels.ids
+    ids = classes(lo, target) if labels is None else labels.ids
     each, valid = _each(lo, lo.real(logs), _known(lo, logs), ids, ignored)
     count = lo.sum(valid, (0,))
     if labels is not None:
@@ -258,7 +266,7 @@ def _nll_loss_backward(
     labels = shifted(lo, target, ignored) if isinstance(target, Joined) else None
     if isinstance(target, Joined) and labels is None:
         return PickedParts(each, target, ignored, logs.shape, logs.dtype)
-    ids = lo.real(target) if labels is None else labels.ids
+    ids = classes(lo, target) if labels is None else labels.ids
     each = lo.mul(lo.expand(each, ids.shape), _valid(lo, ids, ignored))
     if labels is not None:
         each = lo.mul(each, labels.live)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isfinite, prod
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Attr, Op, Shard, Source, Value
@@ -38,13 +38,16 @@ class Const:
     dtype: str
 
 
+UNWRITTEN: Final = "memory that nothing has written"
+
+
 @dataclass(frozen=True, slots=True)
 class Undefined:
     """What has no value here: memory that nothing has written, or as ``why`` says."""
 
     shape: Shape
     dtype: str
-    why: str = "memory that nothing has written"
+    why: str = UNWRITTEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +142,16 @@ class Lowering:
         self._constants: dict[Fraction, Real] = {}
         #: The named input that a value is, moved.
         self.origins: dict[int, int] = {}
+        #: Ids of which those of one row (along the last dimension) differ.
+        self.distinct: set[int] = set()
         #: Whether a lookup needs ids of which it is known that all of them choose rows.
         self.narrows = False
         #: Ranks of groups by the name that the program gives them.
         self.groups: Mapping[str, tuple[int, ...]] = {}
         #: What is taken for something else, by what it is: only graphs that list it may.
         self.standins: dict[str, str] | None = None
+        #: Memory that nothing has written, as a value; None: it has none.
+        self.unwritten: Callable[[Undefined], Real] | None = None
         #: A named input for the mask of the next random operator, by its shape; None: no masks.
         self.mask: Callable[[Shape], Shard] | None = None
 
@@ -167,6 +174,8 @@ class Lowering:
         if isinstance(x, Real):
             return x
         if isinstance(x, Undefined):
+            if self.unwritten is not None and x.why == UNWRITTEN:
+                return self.unwritten(x)
             raise Unsupported(f"it reads {x.why}")
         if isinstance(x, Const):
             return self._filled(x)
@@ -241,6 +250,21 @@ class Lowering:
     ) -> None:
         self.ops.append(Op(name, tuple(inputs), tuple(outputs), attrs, backward, self.source))
 
+    def whole(self, x: Real, domain: tuple[int, int], dtype: str) -> Real:
+        """``x``, of which it is known that it has whole numbers of [low, high)."""
+        self.values[x.number] = replace(self.values[x.number], dtype=dtype)
+        return replace(x, dtype=dtype, domain=domain)
+
+    def _symbolic(self, x: Symbolic, move: str, *given: Any) -> Any:
+        """What is no value yet, moved; None where only its value can be moved (which a lookup of
+        rows may have only once it is known which ids count)."""
+        try:
+            return getattr(x, move)(*given)
+        except Unsupported:
+            if self.narrows:
+                raise
+            return None
+
     # -- movement ---------------------------------------------------------------------------
 
     def _moved(self, name: str, x: Lowered, **attrs: Attr) -> Real:
@@ -262,7 +286,10 @@ class Lowering:
         if isinstance(x, (Const, Undefined)):
             return replace(x, shape=shape)
         if is_symbolic(x):
-            return x.reshape(shape)
+            found = self._symbolic(x, "reshape", shape)
+            if found is not None:
+                return found
+            x = x.real(self)
         return self._moved("view", x, size=shape)
 
     def expand(self, x: Lowered, shape: Shape) -> Any:
@@ -272,7 +299,10 @@ class Lowering:
             broadcast(x.shape, shape)
             return Const(x.value, shape, x.dtype)
         if is_symbolic(x):
-            return x.expand(shape)
+            found = self._symbolic(x, "expand", shape)
+            if found is not None:
+                return found
+            x = x.real(self)
         lead = (1,) * (len(shape) - len(x.shape))
         return self._moved("expand", self.reshape(x, (*lead, *x.shape)), size=shape)
 
@@ -282,7 +312,10 @@ class Lowering:
         if tuple(order) == tuple(range(len(order))):
             return x
         if is_symbolic(x):
-            return x.permute(order)
+            found = self._symbolic(x, "permute", order)
+            if found is not None:
+                return found
+            x = x.real(self)
         return self._moved("permute", x, dims=tuple(order))
 
     def transpose(self, x: Lowered, i: int, j: int) -> Any:
@@ -297,7 +330,10 @@ class Lowering:
         if isinstance(x, Const):
             return Const(x.value, shape, x.dtype)
         if is_symbolic(x):
-            return x.slice(dim, start, size)
+            found = self._symbolic(x, "slice", dim, start, size)
+            if found is not None:
+                return found
+            x = x.real(self)
         return self._moved("slice", x, dim=dim, start=start, size=size)
 
     def concat(self, xs: Sequence[Lowered], dim: int) -> Any:

@@ -101,11 +101,6 @@ def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     return lo.add(lo.mul(x, held), lo.mul(y, inverse(lo, held)))
 
 
-@lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf")
-def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
-    return chosen(lo, mask, x, y)
-
-
 # -- functions with a kink -----------------------------------------------------------------------
 
 

@@ -195,11 +195,3 @@ def _slice_scatter(
 )
 def _empty(lo: Lowering, *_: Any, **__: Any) -> Any:
     return Undefined(*lo.expected[0])
-
-
-@lowers("aten.max.dim")
-def _max(lo: Lowering, x: Lowered, dim: int, keepdim: bool = False) -> Any:
-    """The maximum; where it stands is not understood."""
-    at = dimensions(x.shape, dim)
-    value = lo.emit("amax", lo.real(x), dim=at, keepdim=keepdim)
-    return value, Undefined(value.shape, "int64", "the place of a maximum")

@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids
+from shardproof.frontends.aten import ids, lookups
+from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -130,8 +131,7 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
             raise Unsupported(f"a cast of {x.value} to {dtype}")
         return Const(x.value, x.shape, dtype)
     if isinstance(x, ids.Ids):
-        found = ids.cast(x, dtype)
-        return numbers(lo, lo.real(x), dtype) if found is None else found
+        return ids.cast(x, dtype)
     if "float" not in dtype or "float" not in x.dtype:
         if dtype == x.dtype:
             return x
@@ -202,14 +202,15 @@ def _wide(lo: Lowering) -> None:
 
 def _whole(lo: Lowering, x: Operand, y: Operand, factor: Fraction) -> Any:
     """x + factor * y of positions, or of ids; None: it is something else."""
-    return added(x, y, factor) or ids.computed(lo, "add", x, y, factor)
+    found = added(x, y, factor) or lookups.lessened(x, y, factor)
+    return found or ids.computed(lo, "add", x, y, factor)
 
 
 @lowers("aten.add.Tensor", "aten.add.Scalar")
 def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
     factor = fraction(alpha)
-    found = _whole(lo, x, y, factor)
+    found = _whole(lo, x, y, factor) or (added_mask(lo, x, y) if factor == 1 else None)
     return found or lo.add(operand(lo, x), operand(lo, y), factor)
 
 

@@ -273,6 +273,23 @@ def _alltoall_base(replay: State, event: Event) -> None:
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 
 
+@handles("c10d.alltoall_.default")
+def _alltoall(replay: State, event: Event) -> None:
+    """Lists of tensors: one to every rank, and one from it."""
+    group = group_of(event)
+    targets, sources = (listed(a) for a in event.args[:2])
+    shapes = {replay.held(t).shape for t in (*targets, *sources)}
+    if len(shapes) != 1 or {len(targets), len(sources)} != {len(group.ranks)}:
+        raise InvalidInput("an all-to-all of parts of different sizes is not supported")
+    rows = _rows(shapes.pop())
+    parts = [replay.memory.reshape(replay.read(s), rows) for s in sources]
+    found = exchanged(replay, replay.memory.concat(parts, 0), group)
+    for i, target in enumerate(targets):
+        part = replay.memory.slice(found, 0, i * rows[0], rows[0])
+        replay.write(target, replay.memory.reshape(part, replay.held(target).shape))
+    replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
+
+
 def exchanged(replay: State, value: int, group: Ranks) -> int:
     held = replay.out.values[value]
     if not held.shape or held.shape[0] % len(group.ranks):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from msgspec import structs
@@ -13,7 +13,15 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.boxes import described, local, whole
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.stated import Piece, Same, Statement, TensorSpec
-from shardproof.frontends.torch.trace import BATCH, END, FULL, PARAMETER, START, Box
+from shardproof.frontends.torch.trace import (
+    BATCH,
+    END,
+    FULL,
+    PARAMETER,
+    START,
+    Arg,
+    Box,
+)
 from shardproof.frontends.torch.watched import Watched
 
 #: Marks of what is compared.
@@ -56,11 +64,28 @@ class Inputs(Mapping[str, torch.Tensor]):
             )
         return self._made[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._specs
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._specs)
 
     def __len__(self) -> int:
         return len(self._specs)
+
+
+class Part(NamedTuple):
+    """A parameter, or a piece of one: positions [start, start + size) along a dimension."""
+
+    name: str
+    parameter: torch.nn.Parameter
+    box: Box
+    cut: tuple[int, int, int] | None = None
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """The same piece of a tensor that is shaped as the parameter."""
+        found = local(x.detach())
+        return found if self.cut is None else found.narrow(*self.cut)
 
 
 class Job:
@@ -83,7 +108,7 @@ class Job:
         self.full = Inputs(recorder, FULL, full)
         self._recorder = recorder
         self._known = full
-        self._parameters: list[tuple[str, torch.nn.Parameter, Box]] = []
+        self._parameters: list[Part] = []
         self._started = self._ended = False
         self._optimizer: Any = None
 
@@ -108,38 +133,40 @@ class Job:
         models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self._recorder.name_modules(models)
         stated = dict(parameters or {})
-        marked: set[int] = set()
-        for name, parameter in self._named(models):
-            if id(parameter) in marked:
-                continue
-            marked.add(id(parameter))
-            box = self._box(name, parameter, stated.pop(name, None))
-            self._parameters.append((name, parameter, box))
-            self._recorder.mark(
-                PARAMETER,
-                outputs=(self._recorder.tensor(local(parameter.detach())),),
-                boxes=(box,),
-                kwargs={"name": name, "trainable": parameter.requires_grad},
-            )
-            self._earlier(name, parameter, box)
+        for name, parameter in named(models):
+            for part in self._parts(name, parameter, stated.pop(name, None)):
+                self._parameters.append(part)
+                self._recorder.mark(
+                    PARAMETER,
+                    outputs=(self._recorder.tensor(part.of(parameter)),),
+                    boxes=(part.box,),
+                    kwargs={"name": part.name, "trainable": parameter.requires_grad},
+                )
+                self._earlier(part)
         if stated:
             raise InvalidInput(f"job.start states {sorted(stated)[0]!r}, which is no parameter")
         self._recorder.mark(START)
 
-    def _earlier(self, name: str, parameter: torch.nn.Parameter, box: Box) -> None:
+    def note(self, text: str) -> None:
+        """Print this with the verdict: what stands in for something else while it is recorded."""
+        self._recorder.notes.setdefault(text)
+
+    def _earlier(self, part: Part) -> None:
         """States that the optimizer has already are inputs too."""
-        for key, state in self._states(parameter):
-            own = described(box.name, state) if isinstance(state, DTensor) else box
-            if tuple(local(state).shape) != own.shape:
+        for key, state in self._states(part.parameter):
+            own = part.box
+            if isinstance(state, DTensor):
+                own = described(own.name, state)
+            elif state.shape != part.parameter.shape:
                 raise InvalidInput(
-                    f"the optimizer's {key} of {name} has shape {list(local(state).shape)}, the "
-                    f"parameter {list(own.shape)}"
+                    f"the optimizer's {key} of {part.name} has shape {list(local(state).shape)}, "
+                    f"the parameter {list(part.parameter.shape)}"
                 )
             self._recorder.mark(
                 PARAMETER,
-                outputs=(self._recorder.tensor(local(state)),),
-                boxes=(structs.replace(own, name=f"{box.name}: {key}"),),
-                kwargs={"name": f"{name}: {key}", "trainable": False},
+                outputs=(self._recorder.tensor(part.of(state)),),
+                boxes=(structs.replace(own, name=f"{own.name}: {key}"),),
+                kwargs={"name": f"{part.name}: {key}", "trainable": False},
             )
 
     def _states(self, parameter: torch.nn.Parameter) -> list[tuple[str, torch.Tensor]]:
@@ -151,25 +178,42 @@ class Job:
         found = sorted(held.state.get(parameter, {}).items())
         return [(str(k), v) for k, v in found if isinstance(v, torch.Tensor) and v.dim()]
 
-    @staticmethod
-    def _named(models: Sequence[torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        for model in models:
-            for name, parameter in model.named_parameters():
-                yield clean(name), parameter
-
-    def _box(self, name: str, parameter: torch.nn.Parameter, said: Statement | None) -> Box:
+    def _parts(
+        self, name: str, parameter: torch.nn.Parameter, said: Statement | None
+    ) -> Iterator[Part]:
+        """A parameter as boxes of full ones, which are one after the other along a dimension."""
         shape = tuple(local(parameter.detach()).shape)
-        if said is not None:
-            return self._stated(name, shape, said)
-        if isinstance(parameter, DTensor):
-            return described(name, parameter)
-        return whole(name, shape, "same name")
+        if said is None:
+            held: Any = parameter
+            if isinstance(held, DTensor):
+                yield Part(name, parameter, described(name, held))
+            else:
+                yield Part(name, parameter, whole(name, shape, "same name"))
+        elif isinstance(said, Same):
+            yield Part(name, parameter, whole(said.name, shape, said.said))
+        elif isinstance(said, Piece):
+            yield Part(name, parameter, self._stated(name, shape, said))
+        else:
+            yield from self._several(name, parameter, said)
 
-    def _stated(self, name: str, shape: tuple[int, ...], said: Statement) -> Box:
-        if isinstance(said, Same):
-            return whole(said.name, shape, "stated")
-        if not isinstance(said, Piece):
-            raise InvalidInput(f"{name}: a parameter of several pieces is not supported yet")
+    def _several(
+        self, name: str, parameter: torch.nn.Parameter, said: Sequence[Piece]
+    ) -> Iterator[Part]:
+        shape = tuple(local(parameter.detach()).shape)
+        dims = {piece.dim % max(1, len(shape)) for piece in said}
+        if len(dims) != 1:
+            raise InvalidInput(f"{name} is stated as pieces along dimensions {sorted(dims)}")
+        (dim,) = dims
+        if not shape or sum(piece.size for piece in said) != shape[dim]:
+            raise InvalidInput(f"{name} has shape {list(shape)}, stated as {list(said)}"[:400])
+        at = 0
+        for number, piece in enumerate(said):
+            own = (*shape[:dim], piece.size, *shape[dim + 1 :])
+            box = self._stated(name, own, piece)
+            yield Part(f"{name}[{number}]", parameter, box, (dim, at, piece.size))
+            at += piece.size
+
+    def _stated(self, name: str, shape: tuple[int, ...], said: Piece) -> Box:
         full = self._known.get(said.name)
         if full is None:
             raise InvalidInput(f"{name} is stated as a piece of {said.name!r}, which there is not")
@@ -181,7 +225,7 @@ class Job:
                 f"dimension {said.dim} of {said.name} {list(full.shape)}"
             )
         offset = tuple(said.start if i == dim else 0 for i in range(len(shape)))
-        return Box(said.name, full.shape, offset, shape, "stated")
+        return Box(said.name, full.shape, offset, shape, said.said)
 
     # -- end ------------------------------------------------------------------------------
 
@@ -200,31 +244,32 @@ class Job:
         with torch.no_grad():
             for value in losses:
                 self._compared(LOSS, "loss", value)
-            for name, parameter, box in self._parameters:
-                self._gradient(name, parameter, box)
+            for part in self._parameters:
+                self._gradient(part)
                 if self._optimizer is not None:
-                    self._updated(name, parameter, box)
+                    self._updated(part)
             for name, value in (outputs or {}).items():
                 self._compared(OUTPUT, name, value)
         self._recorder.mark(END)
 
-    def _gradient(self, name: str, parameter: torch.nn.Parameter, box: Box) -> None:
-        gradient = parameter.grad
+    def _gradient(self, part: Part) -> None:
+        gradient = part.parameter.grad
+        kwargs: dict[str, Arg] = {"name": part.name}
         if gradient is None:
-            self._recorder.mark(GRADIENT, boxes=(box,), kwargs={"name": name})
+            self._recorder.mark(GRADIENT, boxes=(part.box,), kwargs=kwargs)
             return
-        own = described(box.name, gradient) if isinstance(gradient, DTensor) else box
-        value = self._recorder.tensor(local(gradient))
-        self._recorder.mark(GRADIENT, (value,), boxes=(own,), kwargs={"name": name})
+        own = described(part.box.name, gradient) if isinstance(gradient, DTensor) else part.box
+        value = self._recorder.tensor(part.of(gradient))
+        self._recorder.mark(GRADIENT, (value,), boxes=(own,), kwargs=kwargs)
 
-    def _updated(self, name: str, parameter: torch.nn.Parameter, box: Box) -> None:
+    def _updated(self, part: Part) -> None:
         """The new value of a parameter, and the states that the optimizer keeps of it."""
-        value = self._recorder.tensor(local(parameter.detach()))
-        self._recorder.mark(UPDATED, (value,), boxes=(box,), kwargs={"name": name})
-        for key, state in self._states(parameter):
-            own = described(box.name, state) if isinstance(state, DTensor) else box
-            held = self._recorder.tensor(local(state))
-            full = {"name": name, "state": key}
+        value = self._recorder.tensor(part.of(part.parameter))
+        self._recorder.mark(UPDATED, (value,), boxes=(part.box,), kwargs={"name": part.name})
+        for key, state in self._states(part.parameter):
+            own = described(part.box.name, state) if isinstance(state, DTensor) else part.box
+            held = self._recorder.tensor(part.of(state))
+            full: dict[str, Arg] = {"name": part.name, "state": key}
             self._recorder.mark(STATE, (held,), boxes=(own,), kwargs=full)
 
     def _compared(self, kind: str, name: str, value: torch.Tensor) -> None:
@@ -242,6 +287,24 @@ class Job:
     @property
     def ended(self) -> bool:
         return self._ended
+
+
+def named(
+    models: Sequence[torch.nn.Module],
+) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Parameters, each once; a name that an earlier model has too begins with the model's number
+    (stages of a pipeline that count their layers from 0)."""
+    names: set[str] = set()
+    marked: set[int] = set()
+    for number, model in enumerate(models):
+        for path, parameter in model.named_parameters():
+            if id(parameter) in marked:
+                continue
+            marked.add(id(parameter))
+            name = clean(path)
+            name = f"{number}.{name}" if name in names else name
+            names.add(name)
+            yield name, parameter
 
 
 def clean(name: str) -> str:

@@ -374,6 +374,7 @@ def check_names(found: Sides) -> None:
 _SAID = {
     "DTensor": "as its DTensor spec says",
     "stated": "as stated in job.start",
+    "Megatron": "as Megatron's metadata for checkpoints says",
     "same name": "all of the parameter of the same name",
     "computed": "computed from the full one",
 }

@@ -297,7 +297,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- dispatch ---------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        kwargs = _on_cpu(kwargs or {})
         if any(t not in _PLAIN and not issubclass(t, _SUBCLASSED) for t in types):
             return NotImplemented
         if str(func) == "aten._local_scalar_dense.default":
@@ -423,6 +423,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tuple((name, ranks) for ranks, name in self.groups.items()),
             tuple(self.splits.found),
         )
+
+
+def _on_cpu(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Tensors of the step are made on the CPU: a build of torch without GPUs has no others, and
+    where a value is changes nothing about it."""
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type != "cuda":
+        return kwargs
+    return {**kwargs, "device": torch.device("cpu")}
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor, torch.nn.Buffer)

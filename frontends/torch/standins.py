@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp
 
@@ -25,6 +26,29 @@ def install(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) 
     _data_parallel(note)
     _buffers(note, known)
     _pipelining(note)
+    _coalesced()
+
+
+#: Collectives of several tensors at once, of which torch has no kernel for fake ones.
+COALESCED = (
+    "allreduce_coalesced_",
+    "allgather_into_tensor_coalesced_",
+    "reduce_scatter_tensor_coalesced_",
+)
+
+
+def _coalesced() -> None:
+    """They write tensors that are there, so that nothing but a handle has to be made."""
+    for name in COALESCED:
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "Meta"):
+            _LIBRARY.impl(name, _handle, "Meta")
+
+
+def _handle(*_: Any, **__: Any) -> Any:
+    return FakeWork().boxed()
+
+
+_LIBRARY: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
 
 
 def _buffers(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) -> None:

@@ -13,19 +13,22 @@ INTEGERS = frozenset({"int64", "int32", "int16", "int8", "uint8", "bool"})
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """This parameter is positions [start, start + size) along ``dim`` of parameter ``name``."""
+    """This parameter is positions [start, start + size) along ``dim`` of parameter ``name``;
+    ``said``: who says so."""
 
     name: str
     dim: int
     start: int
     size: int
+    said: str = "stated"
 
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """This parameter is all of parameter ``name``."""
+    """This parameter is all of parameter ``name``; ``said``: who says so."""
 
     name: str
+    said: str = "stated"
 
 
 @dataclass(frozen=True, slots=True)

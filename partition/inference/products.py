@@ -10,6 +10,7 @@ from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.lineage.expressions import Einsum
+from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.layout import Misaligned, align, constant_atom, merge
 from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Layout, Lineage, Part, Term
 from shardproof.engine.lineage.nodes import Token
@@ -93,8 +94,10 @@ class Products(Sums):
         def others() -> Iterator[Term | None]:
             used = {*"".join(names), *output}
             letters = "".join(a for a in ascii_letters if a not in used)
+            inside = [t._replace(layout=sunk(t.layout)) for t in terms]
+            yield tried(lambda t: self._product(names, output, t, sizes), inside)
             found = ways(terms, self.mesh, letters, sums=True, sides=self.as_part)
-            return (tried(another, way) for way in found)
+            yield from (tried(another, way) for way in found)
 
         def another(way: Way) -> Term:
             spelled = [n + more for n, more in zip(names, way.labels, strict=True)]
@@ -240,7 +243,10 @@ class Products(Sums):
         if self.reference_size is not None and any(t.node >= self.reference_size for t in terms):
             return None
         result = self.fold(Lineage(x.shape, tuple(terms)))
-        return result if len(result.terms) == 1 and not result.terms[0].parts else None
+        if len(result.terms) != 1 or result.terms[0].parts:
+            return None
+        self.rewrote = True
+        return result
 
     def _closed_product(self, spec: str, terms: Sequence[Term], over: frozenset[str]) -> Term:
         left, output = spec.split("->")

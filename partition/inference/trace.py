@@ -44,14 +44,14 @@ class Reference(NamedTuple):
 @dataclass(slots=True)
 class Trace:
     """``lineages[v]``: of tensor v, None where an operator on its way is not supported;
-    ``repeats[r]``: what row r repeats, where it does; ``partial``: functions that are undefined
-    somewhere, and what they were taken of; ``guessed``: values were matched by what they multiply
-    out to, or written otherwise by a law; ``counted``: over how many positions what does not vary
-    was summed (`engine.lineage.sums.SOME`: some number)."""
+    ``repeats[r]``: what row r repeats, where it does; ``partial``: by row, functions that are
+    undefined somewhere, and what they were taken of; ``guessed``: values were matched by what they
+    multiply out to, or written otherwise by a law; ``counted``: over how many positions what does
+    not vary was summed (`engine.lineage.sums.SOME`: some number)."""
 
     lineages: list[Lineage | None]
     repeats: dict[int, Repeat] = field(default_factory=dict)
-    partial: list[tuple[str, Term]] = field(default_factory=list)
+    partial: dict[int, list[tuple[str, Term]]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     guessed: bool = False
     counted: frozenset[int] = frozenset()
@@ -113,6 +113,7 @@ class Tracer:
             inputs = [trace.lineages[v] if v >= 0 else None for v in row.inputs]
             if any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True)):
                 continue
+            already = len(self.reading.partial)
             try:
                 if empty:
                     self.check_sizes(row, unrolled)
@@ -128,10 +129,11 @@ class Tracer:
             except ShapeMismatch as error:
                 trace.findings.append(self.finding("shape", row, str(error)))
                 continue
+            if len(self.reading.partial) > already:
+                trace.partial[number] = self.reading.partial[already:]
             for value, lineage in zip(row.outputs, outputs, strict=True):
                 trace.lineages[value] = lineage
         trace.repeats = self.repeats.rows
-        trace.partial = self.reading.partial
         matcher = self.reading.matcher
         trace.guessed = self.reading.rewrote or (matcher is not None and matcher.matched)
         trace.counted = frozenset(self.reading.counted)

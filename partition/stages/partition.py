@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import chain
 from typing import Final, NamedTuple
 
 from shardproof.engine.claims.symmetry import is_moved
@@ -187,12 +188,15 @@ def partition(
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
-    result.findings += _less_defined(nodes, first, second, tracer.mesh)
+    taken = second.partial
     if not parallel.faults and not parallel.unsupported:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
         )
         _stage(result, forms, lambda done: tell(own + others + done, total))
+        live = {s.row for s in result.stages if s.side == PARALLEL and s.live}
+        taken = {number: of for number, of in taken.items() if number in live}
+    result.findings += _less_defined(nodes, first, taken, tracer.mesh)
     tell(total, total)
     return result
 
@@ -221,7 +225,7 @@ ALONE: Final = Stated(NONE, alone=True)
 
 #: By how many definitions the cut of a claim is moved back, at most; the checker allows no less
 #: (`checker.obligations.restate.MOST_WIDENED`).
-WIDEST: Final = 3
+WIDEST: Final = 5
 
 #: Why the claims of a plan are not stated one by one.
 POINTLESS: Final = "not stated, since a conclusion does not hold"
@@ -295,11 +299,11 @@ def _alike(result: Partition, claim: Claim, known: Known) -> Stated | None:
 
 
 def _stated(result: Partition, claim: Claim, known: Known) -> Stated:
-    """A new template for a claim; where values were guessed, `ALONE` if it does not hold, or why it
-    cannot be stated."""
+    """A new template for a claim; where values were guessed, or one that is read is also made of
+    others, `ALONE` if it does not hold, or why it cannot be stated."""
     found = Stated(len(result.templates))
     obligation = None
-    if result.guessed:
+    if result.guessed or _makes_what_it_reads(claim):
         try:
             obligation = built(result.nodes, claim, result.more, result.memo)
         except Unsupported:
@@ -313,6 +317,15 @@ def _stated(result: Partition, claim: Claim, known: Known) -> Stated:
         result.templates.append(Template(claim, obligation))
     known.forms.setdefault(key(result.nodes, claim), []).append((claim, found))
     return found
+
+
+def _makes_what_it_reads(claim: Claim) -> bool:
+    """Whether a claim reads several values in one tensor and gives one of them: of ``h h`` and
+    ``h`` side by side, squared, the second is ``h h``, which the claim takes as a symbol."""
+    read = [x.terms for x in claim.inputs if x is not None]
+    made = {term.node for x in claim.outputs for term in x.terms}
+    several = any(len(terms) > 1 for terms in read)
+    return several and any(term.node in made for terms in read for term in terms)
 
 
 def _widened(result: Partition, claim: Claim) -> Stated:
@@ -353,17 +366,21 @@ def _live(side: Side, about: set[int]) -> set[int]:
 
 
 def _less_defined(
-    nodes: NodeTable, single: Trace, parallel: Trace, mesh: Mapping[str, int]
+    nodes: NodeTable,
+    single: Trace,
+    parallel: Mapping[int, Sequence[tuple[str, Term]]],
+    mesh: Mapping[str, int],
 ) -> list[Finding]:
     """Functions that are undefined somewhere, of entries that the single-device program takes none
     of that domain of, and which are not in it by their definition: the parallel program might be
-    undefined where the other one is not."""
+    undefined where the other one is not.  ``parallel``: what rows that a conclusion depends on take
+    them of; what nothing reads may be undefined."""
     taken: dict[tuple[int, int], list[tuple[Domain, Term]]] = {}
-    for f, t in single.partial:
+    for f, t in chain.from_iterable(single.partial.values()):
         taken.setdefault((t.node, _sign(t.factor)), []).append((domain(f), t))
     signs = Signs(nodes)
     found = {}
-    for function, term in parallel.partial:
+    for function, term in chain.from_iterable(parallel.values()):
         held = domain(function)
         known = taken.get((term.node, _sign(term.factor)), [])
         if signs.within(term.factor, term.node, held) or any(

@@ -53,12 +53,32 @@ def needed(package: str, module: str, name: str, made_for: str) -> Any:
         raise InvalidInput(f"{has}; the adapter was made for {package} {made_for}") from None
 
 
+def stand_in(owner: Any, name: str, by: Any, package: str, made_for: str) -> Any:
+    """Put ``by`` in place of a stack's function, in this process, for good; gives the function
+    that was there, and raises `InvalidInput` where there was none."""
+    before = getattr(owner, name, None)
+    if before is None:
+        raise InvalidInput(
+            f"{package} {installed(package)} has no {owner.__name__}.{name}, which capture "
+            f"replaces; the adapter was made for {package} {made_for}"
+        )
+    setattr(owner, name, by)
+    return before
+
+
 def installed(package: str) -> str:
     """The version of an installed package (empty: there is none)."""
     try:
         return version(package)
     except PackageNotFoundError:
         return ""
+
+
+def positive(**sizes: object) -> None:
+    """Refuse a number of ranks (or of anything) that is none."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidInput(f"{name} is {size!r}, expected a positive number")
 
 
 def rows(batch: int, replicas: int) -> int:

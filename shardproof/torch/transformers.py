@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.job import Job
 from shardproof.run.result import Result
-from shardproof.torch.stacks import Both, MakeOptimizer, needed, rows, tokens
+from shardproof.torch.stacks import Both, MakeOptimizer, needed, positive, rows, tokens
 
 MADE_FOR = "5.23"
 
@@ -43,9 +42,7 @@ def steps(
     tokens are divided over the ``fsdp`` replicas.  With ``optimizer`` (parameters to an optimizer)
     new parameters and states are compared too.
     """
-    for name, size in (("tp", tp), ("fsdp", fsdp)):
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise InvalidInput(f"{name} is {size!r}, expected a number of ranks")
+    positive(tp=tp, fsdp=fsdp)
     own = rows(batch, fsdp)
 
     def run(held: Any, job: Job, first: int, count: int) -> None:

@@ -22,6 +22,8 @@ from shardproof.frontends.torch.trace import Trace
 
 #: A relative difference that rounding in float64 does not make.
 TOLERANCE = 1e-7
+#: Numbers below this part of the largest that is compared are zero but for rounding.
+SMALLEST_SCALE = 1e-6
 #: Ids where no domain is stated.
 CLASSES = 8
 
@@ -72,6 +74,10 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
     except (Unsupported, ShapeMismatch, Stuck) as error:
         return Validation(False, True, 0, str(error))
     count = 0
+    least = SMALLEST_SCALE * max(
+        (float(t.abs().max()) for side in expected for t in side if t is not None and t.numel()),
+        default=0.0,
+    )
     numbers = [-1, *(step.trace.rank for step in found.steps)]
     for number, side, known in zip(numbers, (found.single, *found.ranks), expected, strict=True):
         for result, tensor in zip(side.results, known, strict=True):
@@ -82,7 +88,7 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
             if not bool(torch.isfinite(tensor).all()):
                 message = f"{c.kind} {c.name} depends on an operator without a rule"
                 return Validation(False, True, count, message)
-            off = difference(actual[number][result.value], tensor.numpy())
+            off = difference(actual[number][result.value], tensor.numpy(), least)
             if off > TOLERANCE:
                 where = side.program.name
                 return Validation(
@@ -122,10 +128,13 @@ def run(
     }
 
 
-def difference(actual: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
-    """The largest difference, relative to the largest entry; infinite where shapes differ."""
+def difference(
+    actual: NDArray[np.float64], expected: NDArray[np.float64], least: float = 0.0
+) -> float:
+    """The largest difference, relative to the largest entry (``least`` at least); infinite where
+    shapes differ."""
     if actual.shape != expected.shape:
         return float("inf")
     off = np.abs(actual - expected)
-    scale = float(np.abs(expected).max(initial=0.0)) or 1.0
+    scale = max(float(np.abs(expected).max(initial=0.0)), least) or 1.0
     return float(np.where(np.isnan(off), np.inf, off).max(initial=0.0)) / scale

@@ -149,6 +149,18 @@ def test_what_is_taken_of_values_that_the_single_device_has_not_is_said() -> Non
     assert "takes inv of values that the single-device program does not take it of" in found.reason
 
 
+def test_what_nothing_reads_may_be_undefined(tmp_path: Path) -> None:
+    """A quotient that no loss and no gradient depends on is undefined at zero, and nobody sees it."""
+
+    def unread(b: BodyBuilder, y: int) -> int:
+        b.op("div", y, y)
+        return _one(b, y)
+
+    found = verify(_plan(_one, unread), out=tmp_path)
+    assert found.verdict == "proved", found.reason
+    assert check(tmp_path).ok
+
+
 # -- E8: how parameters are held, and shapes of losses -------------------------------------------------
 
 

@@ -1,0 +1,14 @@
+"""All ordinary programs."""
+
+from __future__ import annotations
+
+from benchmarks.torch.ordinary import data, experts, sequence, sharded, tensor
+from benchmarks.torch.ordinary.parts import Case
+
+CASES: list[Case] = [
+    *tensor.CASES,
+    *sequence.CASES,
+    *data.CASES,
+    *experts.CASES,
+    *sharded.CASES,
+]

@@ -1,0 +1,387 @@
+"""Entries by ids along a dimension: gather and scatter, the largest entries, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten import ids, lookups
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Operand,
+    Real,
+    Shape,
+    dimensions,
+    fraction,
+    lowers,
+)
+from shardproof.frontends.aten.masks import flags, inverse
+from shardproof.frontends.aten.positions import Positions, consecutive
+
+ONE = Fraction(1)
+
+
+def _last(x: Lowered, dim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The order in which a dimension is the last one, and the order back."""
+    rank = len(x.shape)
+    order = (*(d for d in range(rank) if d != dim), dim)
+    return order, tuple(order.index(d) for d in range(rank))
+
+
+def _turned(lo: Lowering, x: Lowered, order: Sequence[int]) -> Any:
+    return x if tuple(order) == tuple(range(len(order))) else lo.permute(x, order)
+
+
+def _ends(lo: Lowering, x: Lowered, dim: int, shape: Shape) -> Any:
+    """``x``, as long as ``shape`` in every dimension but ``dim``."""
+    for d, n in enumerate(shape):
+        if d != dim and x.shape[d] != n:
+            if x.shape[d] < n:
+                raise Unsupported(f"{list(shape)} ids along {list(x.shape)}")
+            x = lo.slice(x, d, 0, n)
+    return x
+
+
+@lowers("aten.gather.default")
+def _gather(lo: Lowering, x: Lowered, dim: int, index: Lowered, sparse_grad: bool = False) -> Any:
+    """[..., n] by ids [..., k] to [..., k]."""
+    if not x.shape:
+        raise Unsupported("gather of a number")
+    (at,) = dimensions(x.shape, dim)
+    held = _ends(lo, x, at, index.shape)
+    order, back = _last(held, at)
+    rows, chosen = _turned(lo, held, order), _turned(lo, index, order)
+    *lead, count = chosen.shape
+    if isinstance(chosen, ids.Ids) and count == 1 and not isinstance(rows, ids.Ids):
+        return _looked_up(lo, rows, chosen, tuple(lead), back)
+    found = _picked(lo, lo.real(rows), lo.real(chosen))
+    return _turned(lo, found, back)
+
+
+def _looked_up(
+    lo: Lowering, rows: Lowered, chosen: ids.Ids, lead: Shape, back: Sequence[int]
+) -> Any:
+    """An entry of each row by one computed id: known as soon as it is known which ids count."""
+    total = prod(lead)
+    table = lo.reshape(lo.real(rows), (total, rows.shape[-1]))
+    found = lookups.entries_of(lo, table, chosen.reshape((total,)))
+    shape = tuple((*lead, 1)[d] for d in back)
+    if any(d != i for i, d in enumerate(back) if shape[i] != 1):
+        raise Unsupported("computed ids along a dimension that is not the last")
+    return found.reshape(shape)
+
+
+def _picked(lo: Lowering, rows: Real, chosen: Real) -> Any:
+    """rows [..., n] by ids [..., k]."""
+    *lead, count = chosen.shape
+    if count == 1:
+        found = lo.emit("pick", rows, lo.real(lo.reshape(chosen, tuple(lead))))
+        return lo.reshape(found, (*lead, 1))
+    wide = lo.reshape(rows, (*lead, 1, rows.shape[-1]))
+    return lo.emit("pick", lo.real(lo.expand(wide, (*lead, count, rows.shape[-1]))), chosen)
+
+
+def _chosen(lo: Lowering, index: Real, size: int) -> Any:
+    """ids [..., k] to [..., k, size]: 1 where the place is the id."""
+    ones = lo.real(Const(ONE, index.shape, "float32"))
+    zero = lo.real(Const(Fraction(0), (*index.shape, size), "float32"))
+    return lo.derivative("pick", [zero, index], ones)
+
+
+def _spread(lo: Lowering, values: Lowered, index: Real, shape: Shape) -> Any:
+    """Values [..., k] by ids [..., k], added up in [..., n] = ``shape``."""
+    *lead, count = index.shape
+    held = lo.real(values)
+    zero = lo.real(Const(Fraction(0), (*lead, count, shape[-1]), held.dtype))
+    found = lo.derivative("pick", [zero, index], held)
+    return lo.sum(found, (len(lead),))
+
+
+def _along(lo: Lowering, x: Lowered, dim: int, *others: Lowered) -> Any:
+    """Operands with ``dim`` last, of which ids are as many as ``x`` elsewhere, and the way back."""
+    (at,) = dimensions(x.shape, dim)
+    order, back = _last(x, at)
+    turned = [_turned(lo, o, order) for o in (x, *others)]
+    if any(o.shape[:-1] != turned[0].shape[:-1] for o in turned[1:]):
+        raise Unsupported("a scatter of ids that are fewer than the rows")
+    return turned, back
+
+
+@lowers("aten.scatter_add.default")
+def _scatter_add(lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Lowered) -> Any:
+    (held, chosen, values), back = _along(lo, x, dim, index, source)
+    added = _spread(lo, values, lo.real(chosen), held.shape)
+    return _turned(lo, lo.add(held, added), back)
+
+
+@lowers("aten.scatter.src")
+def _scatter(lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Lowered) -> Any:
+    """Written over; ids of one row have to differ, or nothing says which value is the last."""
+    (held, chosen, values), back = _along(lo, x, dim, index, source)
+    place = lo.real(chosen)
+    if place.shape[-1] != 1 and place.number not in lo.distinct:
+        raise Unsupported("values that are written by ids of which some may be equal")
+    added = _spread(lo, values, place, held.shape)
+    if isinstance(held, Const) and held.value == 0:
+        return _turned(lo, added, back)
+    kept = inverse(lo, lo.sum(_chosen(lo, place, held.shape[-1]), (len(place.shape) - 1,)))
+    return _turned(lo, lo.add(lo.mul(held, kept), added), back)
+
+
+@lowers("aten.scatter.value")
+def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: float) -> Any:
+    """One number by ids: whichever of equal ids is the last."""
+    (held, chosen), back = _along(lo, x, dim, index)
+    place = lo.real(chosen)
+    hot = _chosen(lo, place, held.shape[-1])
+    at = len(place.shape) - 1
+    if place.shape[-1] == 1 or place.number in lo.distinct:
+        mask: Any = lo.sum(hot, (at,))
+    else:
+        missed: Any = inverse(lo, lo.slice(hot, at, 0, 1))
+        for i in range(1, place.shape[-1]):
+            missed = lo.mul(missed, inverse(lo, lo.slice(hot, at, i, 1)))
+        mask = lo.reshape(inverse(lo, missed), held.shape)
+    mask = lo.real(mask)
+    dtype = lo.expected[0][1]
+    if dtype == "bool" or "int" in dtype:
+        if not (isinstance(held, Const) and held.value == 0 and value in (1, True)):
+            raise Unsupported(f"{value} written into {dtype}")
+        found = _turned(lo, mask, back)
+        return flags(found) if dtype == "bool" else lo.whole(found, (0, 2), dtype)
+    if isinstance(held, Const) and held.value == 0:
+        return _turned(lo, lo.scale(mask, fraction(value)), back)
+    return _turned(lo, lookups.chosen(lo, mask, fraction(value), held), back)
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+
+@lowers("aten.index_select.default")
+def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
+    """Places of a dimension by ids [k]."""
+    (at,) = dimensions(x.shape, dim)
+    if isinstance(index, Positions):
+        _, first, count = consecutive(index, x.shape[at])
+        return lo.slice(x, at, first, count)
+    order = (at, *(d for d in range(len(x.shape)) if d != at))
+    back = tuple(order.index(d) for d in range(len(order)))
+    rest = tuple(x.shape[d] for d in order[1:])
+    table = lo.reshape(_turned(lo, x, order), (x.shape[at], prod(rest)))
+    held = lo.real(index)
+    found = lo.emits("embedding", [held, lo.real(table)], {}, table.dtype)[0]
+    return _turned(lo, lo.reshape(found, (*index.shape, *rest)), back)
+
+
+@lowers("aten.index_add.default")
+def _index_add(
+    lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Lowered, alpha: float = 1
+) -> Any:
+    (at,) = dimensions(x.shape, dim)
+    order = (at, *(d for d in range(len(x.shape)) if d != at))
+    back = tuple(order.index(d) for d in range(len(order)))
+    rest = tuple(x.shape[d] for d in order[1:])
+    held = lo.real(index)
+    rows = lo.real(lo.reshape(_turned(lo, source, order), (*index.shape, prod(rest))))
+    table = lo.real(Const(Fraction(0), (x.shape[at], prod(rest)), rows.dtype))
+    added = lo.derivative("embedding", [held, table], rows, 1)
+    whole = _turned(lo, lo.reshape(added, (x.shape[at], *rest)), back)
+    return lo.add(x, whole, fraction(alpha))
+
+
+# -- the largest ---------------------------------------------------------------------------------
+
+
+def largest(lo: Lowering, x: Lowered, count: int, dim: int, least: bool = False) -> Any:
+    """The ``count`` largest entries along a dimension, in falling order, and where they are."""
+    if not x.shape:
+        raise Unsupported("the largest of a number")
+    (at,) = dimensions(x.shape, dim)
+    attrs = {"topk": count, "dim": at, "largest": not least}
+    values, index = lo.emits("topk", [lo.real(x)], attrs)
+    place = lo.whole(index, (0, x.shape[at]), "int64")
+    if at == len(x.shape) - 1:
+        lo.distinct.add(place.number)
+    return values, place
+
+
+@lowers("aten.topk.default")
+def _topk(
+    lo: Lowering, x: Lowered, k: int, dim: int = -1, largest_: bool = True, sorted_: bool = True
+) -> Any:
+    return largest(lo, x, k, dim, not largest_)
+
+
+@lowers("aten.sort.default")
+def _sort(lo: Lowering, x: Lowered, dim: int = -1, descending: bool = False) -> Any:
+    return _stable(lo, x, True, dim, descending)
+
+
+@lowers("aten.sort.stable")
+def _stable(
+    lo: Lowering, x: Lowered, stable: bool | None, dim: int = -1, descending: bool = False
+) -> Any:
+    (at,) = dimensions(x.shape, dim)
+    return largest(lo, x, x.shape[at], dim, not descending)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the largest entry along a dimension is: a value as soon as something reads it."""
+
+    of: Real
+    dim: int
+    least: bool
+    shape: Shape
+    dtype: str = "int64"
+
+    def real(self, lo: Lowering) -> Real:
+        _, index = largest(lo, self.of, 1, self.dim, self.least)
+        found = lo.real(lo.reshape(index, self.shape))
+        return lo.whole(found, (0, self.of.shape[self.dim]), "int64")
+
+    def reshape(self, shape: Shape) -> Any:
+        return Place(self.of, self.dim, self.least, shape)
+
+    def expand(self, shape: Shape) -> Any:
+        raise Unsupported("places of maxima that are broadcast")
+
+    def permute(self, order: Sequence[int]) -> Any:
+        raise Unsupported("places of maxima that are permuted")
+
+    def slice(self, dim: int, start: int, size: int) -> Any:
+        raise Unsupported("some of the places of maxima")
+
+
+def _placed(name: str, least: bool) -> None:
+    @lowers(f"aten.{name}.default")
+    def rule(lo: Lowering, x: Lowered, dim: int | None = None, keepdim: bool = False) -> Any:
+        if dim is None:
+            x, dim = lo.reshape(x, (prod(x.shape),)), 0
+        (at,) = dimensions(x.shape, dim)
+        shape, _ = lo.expected[0]
+        return Place(lo.real(x), at, least, shape)
+
+
+_placed("argmax", False)
+_placed("argmin", True)
+
+
+def _extreme(lo: Lowering, x: Lowered, dim: int, keepdim: bool, least: bool) -> Any:
+    """The maximum or minimum over a dimension, and where it is."""
+    (at,) = dimensions(x.shape, dim)
+    held = lo.real(x)
+    ranked = lo.real(lo.scale(held, -ONE)) if least else held
+    value: Any = lo.emit("amax", ranked, dim=(at,), keepdim=keepdim)
+    return lo.scale(value, -ONE) if least else value, Place(held, at, least, value.shape)
+
+
+@lowers("aten.max.dim")
+def _max(lo: Lowering, x: Lowered, dim: int, keepdim: bool = False) -> Any:
+    return _extreme(lo, x, dim, keepdim, False)
+
+
+@lowers("aten.min.dim")
+def _min(lo: Lowering, x: Lowered, dim: int, keepdim: bool = False) -> Any:
+    return _extreme(lo, x, dim, keepdim, True)
+
+
+@lowers("aten.amin.default")
+def _amin(lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False) -> Any:
+    dims = dimensions(x.shape, dim)
+    most = lo.emit("amax", lo.real(lo.scale(lo.real(x), -ONE)), dim=dims, keepdim=keepdim)
+    return lo.scale(most, -ONE)
+
+
+@lowers("aten.max.default")
+def _max_all(lo: Lowering, x: Lowered) -> Any:
+    every = tuple(range(len(x.shape)))
+    return lo.emit("amax", lo.real(x), dim=every, keepdim=False) if every else x
+
+
+@lowers("aten.min.default")
+def _min_all(lo: Lowering, x: Lowered) -> Any:
+    return lo.scale(_max_all(lo, lo.real(lo.scale(lo.real(x), -ONE))), -ONE)
+
+
+# -- moved ---------------------------------------------------------------------------------------
+
+
+@lowers("aten.roll.default")
+def _roll(lo: Lowering, x: Lowered, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    if not dims:
+        (shift,) = shifts if isinstance(shifts, (list, tuple)) else (shifts,)
+        flat = lo.reshape(x, (prod(x.shape),))
+        return lo.reshape(_roll(lo, flat, [shift], [0]), x.shape)
+    for shift, dim in zip(shifts, dimensions(x.shape, list(dims)), strict=True):
+        size = x.shape[dim]
+        by = shift % size if size else 0
+        if by:
+            last = lo.slice(x, dim, size - by, by)
+            x = lo.concat([last, lo.slice(x, dim, 0, size - by)], dim)
+    return x
+
+
+@lowers("aten.flip.default")
+def _flip(lo: Lowering, x: Lowered, dims: Sequence[int]) -> Any:
+    for dim in dimensions(x.shape, list(dims)) if dims else ():
+        parts = [lo.slice(x, dim, i, 1) for i in reversed(range(x.shape[dim]))]
+        x = lo.concat(parts, dim)
+    return x
+
+
+@lowers("aten.repeat.default")
+def _repeat(lo: Lowering, x: Lowered, repeats: Sequence[int]) -> Any:
+    """Copies one after the other: a new dimension before each, expanded."""
+    lead = len(repeats) - len(x.shape)
+    shape = (*(1 for _ in range(lead)), *x.shape)
+    split = tuple(n for size in shape for n in (1, size))
+    wide = tuple(n for r, size in zip(repeats, shape, strict=True) for n in (r, size))
+    whole = tuple(r * n for r, n in zip(repeats, shape, strict=True))
+    return lo.reshape(lo.expand(lo.reshape(x, split), wide), whole)
+
+
+@lowers("aten.cumsum.default")
+def _cumsum(lo: Lowering, x: Lowered, dim: int, dtype: str = "") -> Any:
+    """Sums up to each place: times the triangle of ones."""
+    if not x.shape:
+        return x
+    (at,) = dimensions(x.shape, dim)
+    size = x.shape[at]
+    order, back = _last(x, at)
+    turned = _turned(lo, lo.real(x), order)
+    ones = lo.real(Const(ONE, (1, size, size), turned.dtype))
+    lower = lo.reshape(lo.emit("tril", ones), (size, size))
+    rows = lo.real(lo.reshape(turned, (prod(turned.shape[:-1]), size)))
+    total = lo.emit("matmul", rows, lo.real(lo.transpose(lower, 0, 1)))
+    return _turned(lo, lo.reshape(total, turned.shape), back)
+
+
+@lowers("aten.select_scatter.default")
+def _select_scatter(lo: Lowering, x: Lowered, source: Lowered, dim: int, index: int) -> Any:
+    """``x`` with ``source`` written over one place of a dimension."""
+    (at,) = dimensions(x.shape, dim)
+    size = x.shape[at]
+    place = index % size
+    row = lo.reshape(source, (*x.shape[:at], 1, *x.shape[at + 1 :]))
+    before = [lo.slice(x, at, 0, place)] if place else []
+    after = [lo.slice(x, at, place + 1, size - place - 1)] if place + 1 < size else []
+    return lo.concat([*before, row, *after], at)
+
+
+@lowers("aten.isnan.default", "aten.isinf.default")
+def _isnan(lo: Lowering, x: Lowered) -> Any:
+    """Real numbers are neither."""
+    return Const(Fraction(0), x.shape, "bool")
+
+
+@lowers("aten.outer.default")
+def _outer(lo: Lowering, x: Operand, y: Operand) -> Any:
+    a, b = lo.real(x), lo.real(y)
+    return lo.mul(lo.reshape(a, (*a.shape, 1)), lo.reshape(b, (1, *b.shape)))

@@ -1,0 +1,78 @@
+"""Predicates of ids and of numbers: comparisons, what is made of them, what is chosen by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.ids import Ids, compared, ids, made, number_of
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Operand,
+    broadcast,
+    lowers,
+)
+from shardproof.frontends.aten.masks import compared as compared_numbers
+from shardproof.frontends.aten.masks import flags, numbers
+from shardproof.frontends.aten.masks import inverse as inverse_of
+from shardproof.frontends.builder import piecewise
+from shardproof.frontends.builder.piecewise import Function
+
+
+def _logical(name: str, both: str) -> None:
+    @lowers(name)
+    def rule(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+        for a in (x, y):
+            if getattr(a, "dtype", "") != "bool":
+                raise Unsupported(f"{name} of integers")
+        for a, b in ((x, y), (y, x)):
+            if isinstance(a, Const):
+                keeps = bool(a.value) == (both == "and")
+                return lo.expand(b if keeps else a, broadcast(x.shape, y.shape))
+        if isinstance(x, Ids) and isinstance(y, Ids):
+            if x.at() != y.at():
+                raise Unsupported(f"{name} of ids of unlike positions")
+            return made(lo, x, piecewise.combine(both, x.function, y.function))
+        a, b = numbers(lo, x, "float32"), numbers(lo, y, "float32")
+        if both == "and":
+            return flags(lo.real(lo.mul(a, b)))
+        neither = lo.mul(inverse_of(lo, a), inverse_of(lo, b))
+        return flags(lo.real(inverse_of(lo, neither)))
+
+
+def _equality(name: str) -> None:
+    @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
+    def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
+        return compared(lo, name.upper(), x, y) or compared_numbers(lo, name, x, y)
+
+
+for _name in ("eq", "ne"):
+    _equality(_name)
+
+
+for _name, _both in (
+    ("aten.bitwise_and.Tensor", "and"),
+    ("aten.__and__.Tensor", "and"),
+    ("aten.logical_and.default", "and"),
+    ("aten.bitwise_or.Tensor", "or"),
+    ("aten.__or__.Tensor", "or"),
+    ("aten.logical_or.default", "or"),
+):
+    _logical(_name, _both)
+
+
+def selected(lo: Lowering, mask: Ids, x: Operand, y: Operand) -> Ids:
+    """Whole numbers x where the mask is true, y elsewhere, as a function of the id."""
+    first, second = (_function(mask, value) for value in (x, y))
+    return made(lo, mask, piecewise.select(mask.function, first, second))
+
+
+def _function(mask: Ids, x: Operand) -> Function:
+    found, number = ids(x), number_of(x)
+    if number is not None:
+        return piecewise.constant(mask.function, number)
+    if found is None or found.at() != mask.at():
+        raise Unsupported("whole numbers that are chosen by ids of other positions")
+    return found.function

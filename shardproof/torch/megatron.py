@@ -1,0 +1,282 @@
+"""GPT models of megatron-core, as its training loop runs them: tensor, sequence, pipeline and data
+parallel.
+
+::
+
+    from megatron.core.transformer import TransformerConfig
+    from shardproof.torch import megatron
+
+    config = TransformerConfig(num_layers=2, hidden_size=64, num_attention_heads=4,
+                               hidden_dropout=0.0, attention_dropout=0.0)
+    result = megatron.verify(config, vocabulary=512, tp=2, dp=2, sequence_parallel=True)
+
+The single side is the same model at world size 1, without its data parallelism and schedule; the
+loss is the mean over tokens.  Made for megatron-core 0.16, whose functions for GPUs have stand-ins
+(`standins_megatron`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.job import Job, named
+from shardproof.frontends.torch.stated import Piece, Same, Statement
+from shardproof.run.result import Result
+from shardproof.torch.stacks import Both, needed, positive, rows, tokens
+from shardproof.torch.standins_megatron import MADE_FOR, install
+
+_of = partial(needed, "megatron-core", made_for=MADE_FOR)
+SAID = "Megatron"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How ranks are cut: by ``tp``, ``pp`` and ``dp``; ``virtual`` stages on every rank of a
+    pipeline."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    virtual: int = 1
+    sequence_parallel: bool = False
+
+    @property
+    def world_size(self) -> int:
+        return self.tp * self.pp * self.dp
+
+
+def steps(
+    config: Any,
+    *,
+    vocabulary: int,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    virtual: int = 1,
+    sequence_parallel: bool = False,
+    microbatches: int = 1,
+    batch: int = 4,
+    length: int = 8,
+    tied: bool = False,
+    positions: str = "learned_absolute",
+    ddp: Mapping[str, Any] | None = None,
+) -> Both:
+    """A GPT's training step on one device, and on ``tp`` x ``pp`` x ``dp`` ranks.
+
+    ``config``: a TransformerConfig, whose parallel sizes are set here.  ``batch`` rows of
+    ``length`` tokens are divided over ``dp`` replicas and ``microbatches``.  ``tied``: embeddings
+    and output share weights.  ``positions``: GPTModel's position_embedding_type.  ``ddp``: fields
+    of Megatron's DistributedDataParallelConfig.
+    """
+    positive(tp=tp, pp=pp, dp=dp, virtual=virtual, microbatches=microbatches)
+    _understood(config)
+    layout = Layout(tp, pp, dp, virtual, sequence_parallel)
+    own = rows(batch, dp * microbatches)
+    shape = {
+        "vocab_size": vocabulary,
+        "max_sequence_length": length,
+        "share_embeddings_and_output_weights": tied,
+        "position_embedding_type": positions,
+    }
+
+    def single(job: Job) -> None:
+        install(job.note)
+        (model,) = made(config, Layout(), shape)
+        job.start(model)
+        loss = model(*_inputs(job, 0, batch), labels=job.batch["labels"]).float().mean()
+        loss.backward()
+        job.end(loss=loss)
+
+    def parallel(job: Job) -> None:
+        install(job.note)
+        models = wrapped(made(config, layout, shape), ddp or {})
+        job.start(models, parameters=stated(models, job.full))
+        first = _state("get_data_parallel_rank")() * own * microbatches
+        slices = [(first + n * own, own) for n in range(microbatches)]
+        job.end(loss=trained(job, models, slices, length))
+
+    return Both(single, parallel, layout.world_size, tokens(batch, length, vocabulary))
+
+
+def verify(config: Any, **options: Any) -> Result:
+    """The verdict on `steps`; other options are those of `shardproof.torch.verify`."""
+    own = {name: options.pop(name) for name in _OWN if name in options}
+    return steps(config, **own).verify(**options)
+
+
+_OWN = ("vocabulary", *(steps.__kwdefaults__ or ()))
+
+
+def _understood(config: Any) -> None:
+    """Refuse what cannot be decided, before anything runs."""
+    for name in ("hidden_dropout", "attention_dropout"):
+        if getattr(config, name):
+            raise InvalidInput(f"{name} is {getattr(config, name)}, expected 0: it is random")
+
+
+# -- the model -------------------------------------------------------------------------------------
+
+
+def made(config: Any, layout: Layout, shape: Mapping[str, Any]) -> list[Any]:
+    """This rank's models (one for every virtual stage), under Megatron's own process groups."""
+    _state("initialize_model_parallel")(
+        tensor_model_parallel_size=layout.tp,
+        pipeline_model_parallel_size=layout.pp,
+        virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
+    )
+    own = replace(
+        config,
+        tensor_model_parallel_size=layout.tp,
+        pipeline_model_parallel_size=layout.pp,
+        virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
+        microbatch_group_size_per_vp_stage=layout.pp,
+        sequence_parallel=layout.sequence_parallel,
+        pipeline_dtype=torch.float32 if layout.pp > 1 else config.pipeline_dtype,
+        use_cpu_initialization=True,
+    )
+    spec = _of(module="megatron.core.models.gpt.gpt_layer_specs", name="get_gpt_layer_local_spec")(
+        num_experts=own.num_moe_experts, qk_layernorm=own.qk_layernorm
+    )
+    model = _of(module="megatron.core.models.gpt", name="GPTModel")
+    found = []
+    for stage in range(layout.virtual):
+        at = stage if layout.virtual > 1 else None
+        found.append(
+            model(
+                own,
+                spec,
+                pre_process=_state("is_pipeline_first_stage")(ignore_virtual=False, vp_stage=at),
+                post_process=_state("is_pipeline_last_stage")(ignore_virtual=False, vp_stage=at),
+                vp_stage=at,
+                **shape,
+            )
+        )
+    return found
+
+
+def wrapped(models: list[Any], ddp: Mapping[str, Any]) -> list[Any]:
+    """The models under Megatron's data parallelism."""
+    home = "megatron.core.distributed"
+    said = _of(module=home, name="DistributedDataParallelConfig")(**ddp)
+    wrapper = _of(module=home, name="DistributedDataParallel")
+    return [
+        wrapper(m.config, said, m, disable_bucketing=number > 0) for number, m in enumerate(models)
+    ]
+
+
+def trained(
+    job: Job, models: list[Any], slices: list[tuple[int, int]], length: int
+) -> list[torch.Tensor] | None:
+    """Forward, backward and the reduction of gradients, as Megatron's schedule runs them; the
+    losses of microbatches on ranks that have them."""
+    losses: list[torch.Tensor] = []
+
+    def loss_of(output: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        loss = output.float().mean()
+        losses.append(loss.detach().clone())  # The schedule divides the loss in place.
+        return loss, {}
+
+    def forward(batches: Iterator[tuple[int, int]], model: Any) -> tuple[torch.Tensor, Any]:
+        first, count = next(batches)
+        labels = job.batch["labels"][first : first + count]
+        return model(*_inputs(job, first, count), labels=labels), loss_of
+
+    config = models[0].config
+    config.finalize_model_grads_func = _of(
+        module="megatron.core.distributed", name="finalize_model_grads"
+    )
+    for model in models:
+        model.zero_grad_buffer()
+    batches = [iter(slices) for _ in models]
+    schedule = _of(module="megatron.core.pipeline_parallel", name="get_forward_backward_func")()
+    schedule(
+        forward_step_func=forward,
+        data_iterator=batches if len(models) > 1 else batches[0],
+        model=models,
+        num_microbatches=len(slices),
+        seq_length=length,
+        micro_batch_size=slices[0][1],
+        forward_only=False,
+    )
+    for model in models:
+        for parameter in model.parameters():
+            parameter.grad = parameter.main_grad
+    return losses or None
+
+
+def _inputs(job: Job, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor, None]:
+    """Ids, positions, and no mask beside the causal one of the model."""
+    ids = job.batch["ids"][first : first + count]
+    return ids, torch.arange(ids.shape[1]).expand_as(ids), None
+
+
+def _state(name: str) -> Any:
+    return _of(module="megatron.core.parallel_state", name=name)
+
+
+# -- which part of which parameter -----------------------------------------------------------------
+
+
+def stated(models: list[Any], full: Container[str]) -> dict[str, Statement]:
+    """Which part of a full parameter each of this rank's is, as Megatron's metadata for
+    checkpoints says (`sharded_state_dict`): where it begins, how layers are counted over the whole
+    model, the pieces of a gated linear layer, what an output that shares weights shares.
+
+    ``full``: names of the single side's parameters."""
+    sharded = _of(module="megatron.core.dist_checkpointing.mapping", name="ShardedTensor")
+    factory = _of(module="megatron.core.dist_checkpointing.mapping", name="ShardedTensorFactory")
+    said = {}
+    for model in models:
+        entries = model.module.sharded_state_dict(metadata={"non_homogeneous_layers": True})
+        for path, parameter in model.module.named_parameters():
+            said[id(parameter)] = path, entries.get(path)
+    found: dict[str, Statement] = {}
+    for name, parameter in named(models):
+        path, entry = said[id(parameter)]
+        parts = entry.build() if isinstance(entry, factory) else entry
+        parts = parts if isinstance(parts, list) else [parts]
+        if any(not isinstance(part, sharded) for part in parts):
+            raise InvalidInput(f"Megatron's metadata of {name} is {type(entry).__name__}")
+        found[name] = _pieces(parts, _full_name(path, parts[0].key, full))
+    return found
+
+
+_LAYER = re.compile(r"(?<=layers\.)\d+")
+
+
+def _full_name(name: str, key: str, full: Container[str]) -> str:
+    """The single side's name of a parameter: this model's, with the layer's number in ``key``; the
+    key itself where the single side has no such parameter."""
+    number = _LAYER.search(key)
+    own = name if number is None else _LAYER.sub(number.group(), name, count=1)
+    return own if own in full else key
+
+
+def _pieces(parts: list[Any], name: str) -> Statement:
+    """A parameter as pieces of a full one."""
+    cut = [_piece(part, name) for part in parts]
+    if len(cut) == 1:
+        return cut[0]
+    pieces = [piece for piece in cut if isinstance(piece, Piece)]
+    if len(pieces) < len(cut):
+        return Same(name, SAID)
+    return pieces
+
+
+def _piece(part: Any, name: str) -> Piece | Same:
+    at = part.prepend_axis_num
+    full, offset = part.global_shape[at:], part.global_offset[at:]
+    dims = [d for d, (n, size) in enumerate(zip(full, part.local_shape, strict=True)) if n != size]
+    if not dims:
+        return Same(name, SAID)
+    if len(dims) > 1:
+        raise InvalidInput(f"{part.key} is cut along {len(dims)} dimensions")
+    (dim,) = dims
+    return Piece(name, dim, int(offset[dim]), int(part.local_shape[dim]), SAID)

@@ -1,0 +1,90 @@
+"""What stands in for GPU functions of megatron-core while its step is recorded on a CPU.
+
+Made for megatron-core 0.16 without Transformer Engine and Apex.  What stands for computation,
+communication or randomness is printed with the verdict.  A version that lacks a function named here
+is an error that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from shardproof.torch.stacks import needed, stand_in
+
+MADE_FOR = "0.16"
+
+
+def _of(module: str, name: str) -> Any:
+    return needed("megatron-core", f"megatron.core.{module}", name, MADE_FOR)
+
+
+def install(note: Callable[[str], None]) -> None:
+    """Replace, in this process, for good; ``note`` is told of what stands for computation."""
+    put = partial(stand_in, package="megatron-core", made_for=MADE_FOR)
+    # Buffers, masks and messages are made on "the current device".
+    put(torch.cuda, "current_device", _cpu)
+    # Schedules and groups wait for the device: nothing is computed on one.
+    put(torch.cuda, "synchronize", _nothing)
+    # Counts of tokens are moved to the device.
+    put(torch.Tensor, "cuda", _same)
+    # The state of a GPU's random numbers, from which nothing is drawn: dropout is refused.
+    # Recomputation puts it aside and back.
+    random = import_module("megatron.core.tensor_parallel.random")
+    put(random, "_get_cuda_rng_state", _nothing)
+    put(random, "_set_cuda_rng_state", _nothing)
+    put(
+        _of("tensor_parallel.random", "CudaRNGStatesTracker"),
+        "fork",
+        lambda *_, **__: nullcontext(),
+    )
+    _norms(_of("transformer.torch_norm", "WrappedTorchNorm"), note)
+
+
+def _norms(wrapped: Any, note: Callable[[str], None]) -> None:
+    """Torch's norms are not made for sequence parallelism; the norms of Apex and of Transformer
+    Engine are: they mark their parameters, whose gradients are reduced then."""
+    original = wrapped.__new__
+
+    def made(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        if not config.sequence_parallel:
+            return original(cls, config, *args, **kwargs)
+        norm = original(cls, _Sequential(config), *args, **kwargs)
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = True
+        note(
+            "stand-in: torch's norm, its parameters marked as sequence parallel, for the norm of "
+            "Transformer Engine or Apex"
+        )
+        return norm
+
+    wrapped.__new__ = made
+
+
+class _Sequential:
+    """A configuration, but for sequence parallelism."""
+
+    sequence_parallel = False
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, name)
+
+
+def _cpu(*_: Any) -> torch.device:
+    return torch.device("cpu")
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """There is no device to wait for."""
+
+
+def _same(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return x

@@ -1,0 +1,75 @@
+"""Ordinary programs (`benchmarks.torch.ordinary`): right ones proved, each beside a wrong twin.
+
+A few of them; `python -m benchmarks.torch.ordinary.run` has all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardproof.torch as sp
+from benchmarks.torch.ordinary import data, experts, sequence, sharded, tensor
+from benchmarks.torch.ordinary.cases import CASES
+from benchmarks.torch.ordinary.parts import Case, Step
+
+
+def verify(folder: Path, case: Case, step: Step, **options: Any) -> sp.Result:
+    return sp.verify(
+        case.single,
+        step,
+        world_size=case.world_size,
+        batch=case.batch,
+        executor="local",
+        cache=False,
+        out=folder / "run",
+        **options,
+    )
+
+
+#: Those that CI runs, and the mistake that stands beside each.
+SAMPLE = {
+    # Clipping by an exact norm of shards and replicas.
+    tensor.CLIPPED.name: (tensor.CLIPPED, "replicated gradient counted twice"),
+    # Standard deviations, exponentials, clamps.
+    sharded.ADVANTAGE.name: (sharded.ADVANTAGE, "variance by n"),
+    # The sum of exponentials under a logarithm, einsum, a loss beside the loss.
+    experts.BALANCED.name: (experts.BALANCED, "auxiliary gradient summed over ranks"),
+    # Entries by ids.
+    sharded.PREFERENCES.name: (sharded.PREFERENCES, "loss times ranks"),
+    sequence.SEQUENCE.name: (sequence.SEQUENCE, "norm's gradient of own positions"),
+    data.BUCKETS.name: (data.BUCKETS, "copied before the wait"),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_right_ones_are_proved_and_wrong_ones_refuted(tmp_path: Path, name: str) -> None:
+    case, mistake = SAMPLE[name]
+    result = verify(tmp_path / "right", case, case.right, validate=True)
+    assert result.verdict == "proved", sp.told(result)
+    assert any("tensors agree with PyTorch" in a for a in result.assumptions)
+    wrong = verify(tmp_path / "wrong", case, case.wrong[mistake])
+    assert wrong.verdict == "refuted", sp.told(wrong)
+    assert "ordinary" in wrong.findings[0].source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_no_right_one_is_refuted_and_no_wrong_one_proved(tmp_path: Path, case: Case) -> None:
+    result = verify(tmp_path / "right", case, case.right, validate=True)
+    assert result.verdict in ("proved", "inconclusive"), sp.told(result)
+    assert "not what PyTorch computes" not in result.reason
+    for number, step in enumerate(case.wrong.values()):
+        assert verify(tmp_path / str(number), case, step).verdict != "proved"
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_refutes_nothing(tmp_path: Path) -> None:
+    """What a batch norm centres has no gradient of its bias: one side has 1e-13 where the other has
+    1e-15, which looks large beside the gradients of a small model."""
+    result = verify(tmp_path / "right", data.NORMED, data.NORMED.right, validate=True)
+    assert result.verdict in ("proved", "inconclusive"), sp.told(result)
+    assert "not what PyTorch computes" not in result.reason
+    wrong = data.NORMED.wrong["statistics without gradient"]
+    assert verify(tmp_path / "wrong", data.NORMED, wrong).verdict == "refuted"

@@ -1,0 +1,100 @@
+"""GPT models of megatron-core (``make test-stacks``; skipped without megatron-core)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import shardproof.torch as sp
+from shardproof.engine.errors import InvalidInput
+from shardproof.torch import megatron as adapter
+from shardproof.torch.stacks import stand_in
+
+megatron = pytest.importorskip("megatron.core.transformer", reason="megatron-core is not there")
+
+HERE: dict[str, Any] = {"executor": "local", "cache": False}
+RECOMPUTED = {
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+}
+
+
+def gpt(**more: Any) -> Any:
+    return megatron.TransformerConfig(
+        **{
+            "num_layers": 1,
+            "hidden_size": 16,
+            "num_attention_heads": 4,
+            "hidden_dropout": 0.0,
+            "attention_dropout": 0.0,
+            **more,
+        }
+    )
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "TP2": ({}, {"tp": 2, "validate": True}),
+    "TP4 + SP": ({}, {"tp": 4, "sequence_parallel": True}),
+    "TP2 DP2": ({}, {"tp": 2, "dp": 2}),
+    "PP2, 4 microbatches": ({"num_layers": 2}, {"pp": 2, "microbatches": 4, "batch": 8}),
+    "PP2 x TP2 + SP, tied": (
+        {"num_layers": 2},
+        {"pp": 2, "tp": 2, "sequence_parallel": True, "tied": True, "microbatches": 2},
+    ),
+    "VPP2, interleaved": ({"num_layers": 4}, {"pp": 2, "virtual": 2, "microbatches": 2}),
+    "full recompute": (RECOMPUTED, {"tp": 2, "sequence_parallel": True}),
+    "overlapped reduction": ({}, {"dp": 2, "ddp": {"overlap_grad_reduce": True}}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_models_are_proved(tmp_path: Path, name: str) -> None:
+    config, options = CASES[name]
+    result = adapter.verify(gpt(**config), vocabulary=32, **options, **HERE, out=tmp_path / "run")
+    assert result.verdict == "proved", sp.told(result)
+    layers = config.get("num_layers", 1)
+    compared = {c.name for c in result.conclusions if c.kind == "gradient"}
+    assert f"decoder.layers.{layers - 1}.self_attention.linear_qkv.weight" in compared
+    assert any("metadata for checkpoints" in a for a in result.assumptions)
+    stands_in = any(a.startswith("stand-in: torch's norm") for a in result.assumptions)
+    assert stands_in == bool(options.get("sequence_parallel"))
+
+
+def test_norms_that_are_not_marked_are_refuted(tmp_path: Path) -> None:
+    """Under sequence parallelism gradients of norms are of a part of the sequence."""
+    both = adapter.steps(gpt(), vocabulary=32, tp=2, sequence_parallel=True)
+
+    def wrong(job: sp.Job) -> None:
+        adapter.install(job.note)
+        layout = adapter.Layout(tp=2, sequence_parallel=True)
+        shape = {"vocab_size": 32, "max_sequence_length": 8}
+        models = adapter.made(gpt(), layout, shape)
+        for parameter in models[0].parameters():
+            parameter.sequence_parallel = False
+        models = adapter.wrapped(models, {})
+        job.start(models, parameters=adapter.stated(models, job.full))
+        job.end(loss=adapter.trained(job, models, [(0, 4)], 8))
+
+    result = sp.verify(
+        both.single, wrong, world_size=2, batch=both.batch, **HERE, out=tmp_path / "run"
+    )
+    assert result.verdict == "refuted", sp.told(result)
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [({"hidden_dropout": 0.1}, {}), ({}, {"tp": 0}), ({}, {"dp": 3})],
+    ids=["dropout", "no ranks", "uneven batch"],
+)
+def test_what_cannot_be_decided_is_refused(config: Any, options: Any) -> None:
+    with pytest.raises(InvalidInput):
+        adapter.steps(gpt(**config), vocabulary=32, **options)
+
+
+def test_a_version_without_a_function_is_an_error_that_names_it() -> None:
+    with pytest.raises(InvalidInput, match=r"megatron-core .* has no torch.cuda.no_such_function"):
+        stand_in(torch.cuda, "no_such_function", None, "megatron-core", "0.16")
