@@ -22,6 +22,13 @@ from benchmarks.graphs.mutants import mutants
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "entangle" / "graphs"
 COLUMNS = ("case", "expected", "verdict", "as_expected", "operator", "layer", "s", "check")
+#: Seconds that the peer takes, as its authors give them, on 16 cores.
+PEER = {"gpt_tp8_layer8": 175, "aws_llama_tp8_layer8": 237}
+#: Changes by rule that change nothing: ids beyond the vocabulary, of which there are none.
+HARMLESS = frozenset(
+    {"wrong qwen2: number, ge_1", "wrong qwen2: operator, add"}
+    | {"wrong qwen2: left out, add of the last rank"}
+)
 Graph = dict[str, Any]
 
 
@@ -217,8 +224,9 @@ def wrong(
     if change is not None:
         change(graph)
     for what, mutant, alone in mutants(graph, [], count):
-        where = f"wrong {name}: {what}", single, parallel, "refuted", relations
-        yield Case(*where, change, mutant, alone)
+        called = f"wrong {name}: {what}"
+        expected = "proved" if called in HARMLESS else "refuted"
+        yield Case(called, single, parallel, expected, relations, change, mutant, alone)
 
 
 def sources(folder: Path) -> list[Path]:
@@ -285,6 +293,28 @@ def _row(
     }
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """What a reader wants to see of the rows, beside the peer's seconds; mutants by set."""
+    lines = ["| case | verdict | `check` | s | peer s |", "|---|---|---|--:|--:|"]
+    sets: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        first, _, what = row["case"].partition(": ")
+        if what:
+            sets.setdefault(first, []).append(row)
+            continue
+        peer = PEER.get(row["case"], "")
+        lines.append(f"| {row['case']} | {row['verdict']} | {row['check']} | {row['s']} | {peer} |")
+    if sets:
+        lines += ["", "| mutants | made | refuted | inconclusive | proved | of these harmless |"]
+        lines.append("|---|--:|--:|--:|--:|--:|")
+    for name, held in sets.items():
+        count = [sum(r["verdict"] == v for r in held) for v in ("refuted", "proved")]
+        good = sum(r["verdict"] == r["expected"] == "proved" for r in held)
+        open_ones = len(held) - sum(count)
+        lines.append(f"| {name} | {len(held)} | {count[0]} | {open_ones} | {count[1]} | {good} |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--csv", type=Path)
@@ -308,6 +338,7 @@ def main() -> int:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             writer.writerows(rows)
+    print(table(rows))
     wrong = [row for row in rows if {row["verdict"], row["expected"]} == {"proved", "refuted"}]
     print(f"{sum(row['as_expected'] == 'yes' for row in rows)} of {len(rows)} as expected")
     return 1 if wrong else 0
