@@ -107,6 +107,8 @@ class Rank:
             return self.view(arg)
         if isinstance(arg, Items):
             return [self.value(a) for a in arg.items]
+        if isinstance(arg, Named) and arg.kind == "device":
+            return torch.device("cpu")
         if isinstance(arg, Named):
             return real(arg.text) if arg.kind == "dtype" else None
         return arg

@@ -40,6 +40,12 @@ SAMPLE = {
     # Entries by ids.
     sharded.PREFERENCES.name: (sharded.PREFERENCES, "loss times ranks"),
     sequence.SEQUENCE.name: (sequence.SEQUENCE, "norm's gradient of own positions"),
+    # Ids that other ranks have, written entries, a maximum and a sum over ranks.
+    tensor.VOCABULARY.name: (tensor.VOCABULARY, "offset of the next rank"),
+    # Positions against heads.
+    sequence.ULYSSES.name: (sequence.ULYSSES, "gradients not averaged"),
+    # Labels that do not count, a row that gets no gradient.
+    data.TAGGED.name: (data.TAGGED, "positions instead of labels"),
     data.BUCKETS.name: (data.BUCKETS, "copied before the wait"),
 }
 
