@@ -46,13 +46,28 @@ def cone(
 
     ``adds``: the operator adds its inputs up, so that partial sums have to be opened.
     ``widened``: by how many definitions the cut is moved away from the inputs.  A partial sum that
-    is taken for a complete one, over a block, has to be opened too.
+    is taken for a complete one, over a block or in what the operator defines, has to be opened too.
     """
     found = _cone(nodes, inputs, outputs, adds, widened)
-    if adds or not any(term.parts for x in inputs for term in x.terms):
+    partial = {term.node for x in inputs for term in x.terms if term.parts}
+    if adds or not partial:
         return found
     blocks = any(isinstance(nodes[number].definition, Restrict) for number in found.defined)
-    return _cone(nodes, inputs, outputs, True, widened) if blocks else found
+    if blocks or partial & _completed(nodes, outputs, found.opaque):
+        return _cone(nodes, inputs, outputs, True, widened)
+    return found
+
+
+def _completed(nodes: NodeTable, outputs: Sequence[Lineage], opaque: frozenset[int]) -> set[int]:
+    """Nodes that complete outputs are, or are made of, down to those that are taken as they are."""
+    todo = [term.node for x in outputs for term in x.terms if not term.parts]
+    found: set[int] = set()
+    while todo:
+        number = todo.pop()
+        if number not in found:
+            found.add(number)
+            todo += () if number in opaque else operand_nodes(nodes, number)
+    return found
 
 
 def _cone(
