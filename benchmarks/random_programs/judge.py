@@ -22,6 +22,8 @@ from shardproof.engine.plan.ir import Body, Group, Op, Plan, Program, Shard
 STEP = 1e-30
 #: Relative differences above this are differences.
 TOLERANCE = 1e-7
+#: The input that is the gradient of the loss: any number.
+SEED = "gradient of the loss"
 
 Array = np.ndarray[Any, Any]
 Ranks = list[dict[str, int]]
@@ -151,10 +153,12 @@ def _derivative(
 
 
 class Inputs:
-    """Random inputs by name: the same for both sides and all ranks."""
+    """Random inputs by name: the same for both sides and all ranks.  Those of every other seed are
+    small: what saturates at large values tells nothing there."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
+        self._reach = 1 if seed % 2 else 0.25
         self.held: dict[str, Array] = {}
 
     def get(self, name: str, shape: Sequence[int], classes: int = 0) -> Array:
@@ -162,7 +166,7 @@ class Inputs:
             self.held[name] = (
                 self._random.integers(0, classes, shape).astype(float)
                 if classes
-                else self._random.uniform(-1, 1, shape)
+                else self._random.uniform(-self._reach, self._reach, shape)
             )
         return self.held[name]
 
@@ -213,7 +217,9 @@ class Machine:
         for value, slot in zip(body.inputs, slots, strict=True):
             if slot in seeds:
                 share = self._slices() if self.plan.loss == "mean" and self.program.axes else 1
-                values[value] = np.full(body.values[value].shape, 1.0 / share)
+                values[value] = (
+                    self.inputs.get(SEED, (1,)).reshape(body.values[value].shape) / share
+                )
             else:
                 values[value] = self.slots[r][slot]
         for value, number in body.shards:
@@ -259,6 +265,10 @@ class Machine:
                 else:
                     found = [FORWARD[op.name](given, attrs)]
                 held.update(zip(op.outputs, found, strict=True))
+        for value in op.outputs:
+            declared = body.values[value].shape
+            if any(held[value].shape != declared for held in values):
+                raise ValueError(f"{op.name} gives another shape than {list(declared)}")
 
     def _load(
         self, number: int, shape: Sequence[int], at: Mapping[str, int], microbatch: int
@@ -336,6 +346,7 @@ def _reference(plan: Plan, inputs: Inputs, classes: int) -> tuple[float, dict[st
             stepped[index] += 1j * STEP
             inputs.held[shard.name] = stepped
             gradient[index] = loss().imag / STEP
+        gradient *= inputs.get(SEED, (1,))[0]
         inputs.held[shard.name] = full
         gradients[shard.name] = gradient
     return float(value.real), gradients

@@ -4,7 +4,8 @@
 seeds, each as it should be and with mistakes, and writes a line for each to ``outcomes.csv`` in
 DIR.  It exits with 1 if a different program was proved or an equal one refuted.  With ``--causes
 DIR/outcomes.csv`` it makes ``causes.csv`` beside this file: how many there were of which verdict,
-by cause.
+by cause.  With ``--edits 3`` three random edits of each program are programs of their own
+(`benchmarks.random_programs.edits`).
 """
 
 from __future__ import annotations
@@ -17,23 +18,29 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from benchmarks.random_programs.edits import edited
 from benchmarks.random_programs.judge import judge
 from benchmarks.random_programs.programs import CLASSES, Made, make
 from shardproof.partition.templates.memo import Memo
 from shardproof.run.mutant import verify
 
 HERE: Final = Path(__file__).resolve().parent
+#: Numbers of edits begin here; those of mistakes are smaller.
+EDITED: Final = 1000
+#: Edits that are drawn for one that has a place.
+MOST_DRAWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``label``: what the judge says, "equal" or "different"; ``what``: the mistake, or ""."""
+    """``label``: what the judge says, "equal", "different" or "meaningless" (it cannot be run);
+    ``mistake``: its number, -1 for none, from `EDITED` on that of an edit; ``what``: which."""
 
     seed: int
     mistake: int
@@ -45,22 +52,36 @@ class Outcome:
 
     @property
     def disagreement(self) -> bool:
-        wrong = {"equal": ("refuted", "rejected"), "different": ("proved",)}[self.label]
+        wrong = ("refuted", "rejected") if self.label == "equal" else ("proved",)
         return self.verdict in wrong or self.verdict == "internal error"
 
 
 def labelled(made: Made) -> str | None:
-    """What a program is, on three random inputs; None where the single device is not defined."""
+    """What a program is, on three random inputs; None where the single device is not defined.
+    "meaningless": an operator does not fit what it reads, or reads what nobody has written."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return "different" if any(judge(made.plan, n, CLASSES) for n in (1, 2, 3)) else "equal"
         except FloatingPointError:
             return None
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return "meaningless"
 
 
-def programs(seed: int, mistakes: int) -> Iterator[tuple[int, Made]]:
-    """The program of a seed as it should be (-1), and with some mistakes by their numbers."""
+def program(seed: int, number: int) -> Made | None:
+    """The program of a seed with the mistake, or from `EDITED` on the edit, of this number."""
+    if number < EDITED:
+        return make(seed, number)
+    made, random = make(seed), Random(f"{seed} {number}")
+    tries = (edited(made.plan, random) for _ in range(MOST_DRAWN)) if made is not None else ()
+    found = next((one for one in tries if one is not None), None)
+    return None if made is None or found is None else replace(made, plan=found[0], mistake=found[1])
+
+
+def programs(seed: int, mistakes: int, edits: int = 0) -> Iterator[tuple[int, Made]]:
+    """The program of a seed as it should be (-1), with some mistakes, and with edits, by their
+    numbers."""
     made = make(seed)
     if made is None:
         return
@@ -70,14 +91,20 @@ def programs(seed: int, mistakes: int) -> Iterator[tuple[int, Made]]:
         wrong = make(seed, number)
         if wrong is not None and wrong.mistake:
             yield number, wrong
+    for number in range(EDITED, EDITED + edits):
+        changed = program(seed, number)
+        if changed is not None:
+            yield number, changed
 
 
-def outcomes(seeds: Sequence[int], mistakes: int, cache: Path | None = None) -> Iterator[Outcome]:
+def outcomes(
+    seeds: Sequence[int], mistakes: int, cache: Path | None = None, edits: int = 0
+) -> Iterator[Outcome]:
     """Every program of the seeds with its label and its verdict; texts that are equal, of whichever
     program, are solved once where there is a ``cache``."""
     memo = Memo()
     for seed in seeds:
-        for number, made in programs(seed, mistakes):
+        for number, made in programs(seed, mistakes, edits):
             found = outcome(seed, number, made, cache, memo)
             if found is not None:
                 yield found
@@ -100,7 +127,7 @@ def again(found: Sequence[Outcome]) -> Iterator[Outcome]:
     """The outcomes, with the programs that were not decided, or decided otherwise than the judge
     said, judged and verified once more."""
     for held in found:
-        made = make(held.seed, held.mistake)
+        made = program(held.seed, held.mistake)
         decided = held.verdict in ("proved", "refuted") and not held.disagreement
         now = held if decided or made is None else outcome(held.seed, held.mistake, made)
         if now is not None:
@@ -110,9 +137,9 @@ def again(found: Sequence[Outcome]) -> Iterator[Outcome]:
 def summary(found: Sequence[Outcome]) -> str:
     """How many programs of each label got which verdict."""
     lines = []
-    for label in ("equal", "different"):
+    for label in ("equal", "different", "meaningless"):
         counts = Counter(o.verdict for o in found if o.label == label)
-        lines.append(f"{label:9} " + ", ".join(f"{n} {v}" for v, n in counts.most_common()))
+        lines.append(f"{label:11} " + ", ".join(f"{n} {v}" for v, n in counts.most_common()))
     return "\n".join(lines)
 
 
@@ -142,7 +169,8 @@ def by_cause(found: Sequence[Outcome]) -> list[dict[str, str | int]]:
     """How many programs got which verdict, inconclusive ones by cause, with a seed to look at."""
     rows: dict[tuple[str, str, str, str], list[Outcome]] = {}
     for outcome in found:
-        written = "right" if outcome.mistake < 0 else "with a mistake"
+        written = "edited" if outcome.mistake >= EDITED else "with a mistake"
+        written = "right" if outcome.mistake < 0 else written
         why = cause(outcome) if outcome.verdict == "inconclusive" else ""
         rows.setdefault((outcome.label, written, outcome.verdict, why), []).append(outcome)
     names = ("label", "written", "verdict", "cause")
@@ -175,6 +203,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100, help="seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--mistakes", type=int, default=2, help="wrong programs of each seed")
+    parser.add_argument("--edits", type=int, default=0, help="random edits of each seed")
     parser.add_argument("--out", type=Path, default=HERE, help="where outcomes.csv goes")
     parser.add_argument(
         "--causes", type=Path, nargs="*", help="judge nothing: causes.csv of these tables"
@@ -199,7 +228,7 @@ def main() -> int:
         writer = csv.DictWriter(table, list(Outcome.__dataclass_fields__), lineterminator="\n")
         writer.writeheader()
         seeds = range(asked.first, asked.first + asked.count)
-        for one in outcomes(seeds, asked.mistakes, Path(cache)):
+        for one in outcomes(seeds, asked.mistakes, Path(cache), asked.edits):
             found.append(one)
             writer.writerow(asdict(one))
             table.flush()

@@ -23,6 +23,7 @@ from shardproof.engine.plan.ir import MICROBATCH
 from shardproof.engine.schedule.instances import Row, Unrolled
 from shardproof.engine.simulation.replay import Coordinates
 from shardproof.engine.simulation.simulate import (
+    SHARP,
     TOLERANCE,
     Comparison,
     Simulation,
@@ -249,7 +250,7 @@ class Examples:
         if known is None:
             return None
         single, parallel = self.result.derived, state.parallel.unrolled
-        return simulate_again(known, state.plan, single, parallel, self.result.more)
+        return simulate_again(known, state.plan, single, parallel)
 
 
 def simulated(
@@ -269,7 +270,8 @@ def simulated(
     first: Simulation | None = None
     for seed in range(seeds):
         tell(seed, seeds)
-        found = simulate(result.plan, single, parallel, seed, more=result.more)
+        more = result.more + max(0, seed - SHARP + 1)
+        found = simulate(result.plan, single, parallel, seed, more=more)
         if found.differs and found.counts(result.counted):
             itself = confirmed(found, result.plan, single, parallel)
             found = found if itself.differs else itself

@@ -92,8 +92,11 @@ def _chunks(spot: Spot, site: Site) -> Iterator[Candidate]:
     dim, size = op.attrs.get("dim"), op.attrs.get("size")
     if not isinstance(dim, int) or not isinstance(size, int) or op.backward:
         return
+    shape = values[op.inputs[0]].shape
+    if not -len(shape) <= dim < len(shape):
+        return
     for axis, extent, _ in held.axes:
-        if extent * size != values[op.inputs[0]].shape[dim]:
+        if extent * size != shape[dim]:
             continue
         attrs: dict[str, Attr] = {"group": Group(axes=(axis,)), "dim": dim}
         edits = [Edit(site, Op("chunk", op.inputs, op.outputs, attrs, False, op.source))]

@@ -45,29 +45,24 @@ def cone(
     """The cone of a claim; raises `Unsupported` if it is too large.
 
     ``adds``: the operator adds its inputs up, so that partial sums have to be opened.
-    ``widened``: by how many definitions the cut is moved away from the inputs.  A partial sum that
-    is taken for a complete one, over a block or in what the operator defines, has to be opened too.
+    ``widened``: by how many definitions the cut is moved away from the inputs; then partial sums
+    are opened, too.  A partial sum that is taken for a complete one, over a block or in the
+    definition of a result, always has to be; and one is where fewer definitions are read then (a
+    sum over a block is the complete sum of another node).
     """
+    adds = adds or widened > 0
     found = _cone(nodes, inputs, outputs, adds, widened)
-    partial = {term.node for x in inputs for term in x.terms if term.parts}
-    if adds or not partial:
+    parts = [part for x in inputs for term in x.terms for part in term.parts]
+    if adds or not parts:
         return found
-    blocks = any(isinstance(nodes[number].definition, Restrict) for number in found.defined)
-    if blocks or partial & _completed(nodes, outputs, found.opaque):
-        return _cone(nodes, inputs, outputs, True, widened)
-    return found
-
-
-def _completed(nodes: NodeTable, outputs: Sequence[Lineage], opaque: frozenset[int]) -> set[int]:
-    """Nodes that complete outputs are, or are made of, down to those that are taken as they are."""
-    todo = [term.node for x in outputs for term in x.terms if not term.parts]
-    found: set[int] = set()
-    while todo:
-        number = todo.pop()
-        if number not in found:
-            found.add(number)
-            todo += () if number in opaque else operand_nodes(nodes, number)
-    return found
+    sums = {nodes.tokens[part.token].node for part in parts}
+    completed = any(
+        isinstance(nodes[number].definition, Restrict)
+        or not sums.isdisjoint(operand_nodes(nodes, number))
+        for number in found.defined
+    )
+    opened = _cone(nodes, inputs, outputs, True, widened)
+    return opened if completed or len(opened.defined) < len(found.defined) else found
 
 
 def _cone(

@@ -1,7 +1,8 @@
 """Laws of functions that hold wherever both sides of them are defined, as rewritings of terms.
 
-``1 / c`` of a constant is the constant, ``1 / exp(a)`` is ``exp(-a)``, and ``exp(a) exp(-a)`` is 1:
-an exponential is never zero, so none of these makes a value defined that was not.
+``1 / c`` of a constant is the constant, ``exp(0)`` is 1, ``1 / exp(a)`` is ``exp(-a)``, and
+``exp(a) exp(-a)`` is 1: an exponential is never zero, so none of these makes a value defined that
+was not.
 
 A root, a reciprocal and a value itself are powers of one base.  A power of a power is one power
 (``1 / sqrt(a)`` is ``rsqrt(a)``), that of a product the product of theirs (``1 / (a b)`` is
@@ -71,6 +72,8 @@ def settled(exponents: Sequence[Fraction]) -> list[Fraction] | None:
 
 def of_constant(function: str, value: Fraction) -> Fraction | None:
     """The value of a function at a constant, where a law says it."""
+    if function == "exp" and not value:
+        return Fraction(1)
     return 1 / value if function == "inv" and value else None
 
 

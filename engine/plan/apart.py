@@ -13,7 +13,7 @@ its coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Final
@@ -22,9 +22,11 @@ from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.plan.collectives import TABLE
 from shardproof.engine.plan.ir import Attr, Expectation, Group, Op, Plan, Program
 
-#: Programs of a plan that is written out, and operators that they issue.
+#: Programs of a plan that is written out, and operators that they issue: along all axes, and along
+#: one, where most of what each rank does is what another did.
 MOST_PROGRAMS: Final = 16
 MOST_OPERATORS: Final = 20_000
+MOST_ALONG_ONE: Final = 200_000
 
 
 def separable(plan: Plan) -> list[str]:
@@ -34,16 +36,42 @@ def separable(plan: Plan) -> list[str]:
     return [axis for axis in shared if axis not in plan.replica_axes]
 
 
-def written_out(plan: Plan) -> Plan | None:
-    """The plan with the ranks along all separable axes written out; None where there are no such
-    axes, it would be large, or it says of a group what it says of no ranks."""
+def forms(plan: Plan, among: Iterable[str] | None = None) -> Iterator[Plan]:
+    """The plan with ranks written out along one axis (``among`` these, in order; None: along each),
+    then along all; each form only where `written_out` has it."""
     axes = separable(plan)
+    for axis in axes if among is None else [a for a in among if a in axes]:
+        found = written_out(plan, [axis], MOST_ALONG_ONE)
+        if found is not None and len(axes) > 1:
+            yield found
+    found = written_out(plan)
+    if found is not None:
+        yield found
+
+
+def moving(plan: Plan, rows: Container[tuple[str, str]]) -> list[str]:
+    """Axes along which the boxes of some rows of the table (kind, name) move, those of small steps
+    first."""
+    steps: dict[str, int] = {}
+    for row in plan.expectations:
+        if (row.kind, row.name) in rows:
+            for axis, step in (term for start in row.offset for term in start.terms):
+                steps[axis] = min(abs(step), steps.get(axis, abs(step)))
+    return sorted(steps, key=lambda axis: (steps[axis], axis))
+
+
+def written_out(
+    plan: Plan, along: Sequence[str] | None = None, most_operators: int = MOST_OPERATORS
+) -> Plan | None:
+    """The plan with the ranks along separable axes (None: along all) written out; None where there
+    are no such axes, it would be large, or it says of a group what it says of no ranks."""
+    axes = separable(plan) if along is None else along
     calls = [
         (prod(p.extents[a] for a in axes), sum(len(p.bodies[c.body].ops) for c in p.calls))
         for p in plan.programs
     ]
     large = (
-        sum(n for n, _ in calls) > MOST_PROGRAMS or sum(n * m for n, m in calls) > MOST_OPERATORS
+        sum(n for n, _ in calls) > MOST_PROGRAMS or sum(n * m for n, m in calls) > most_operators
     )
     partial = any(
         how == "partial" and axis in axes

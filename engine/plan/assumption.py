@@ -18,7 +18,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 #: ``inferred``: concluded from the plan, not read in it; ``stand-in``: one thing is taken for
 #: another; ``not captured``: the program does it and the plan does not have it; ``user's word``: a
 #: name or a declaration of the user's is believed; ``not compared``: the program gives it and no
-#: demand is about it: nothing is proved of the program as a whole.
+#: demand is about it: nothing is proved of the program as a whole; ``unwritten``: the parallel
+#: program reads memory that nothing has written, which may hold anything.
 Kind: TypeAlias = Literal[
     "default",
     "stated",
@@ -28,6 +29,7 @@ Kind: TypeAlias = Literal[
     "not captured",
     "user's word",
     "not compared",
+    "unwritten",
 ]
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
 
@@ -63,7 +65,7 @@ def beyond_strict(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
 
 def left_out(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
     """Those with which there is no proof of the whole program."""
-    return tuple(a for a in assumptions if a.kind == "not compared")
+    return tuple(a for a in assumptions if a.kind in ("not compared", "unwritten"))
 
 
 # -- as plain data -------------------------------------------------------------------------------

@@ -46,8 +46,9 @@ def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
 class Inputs:
     """``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings.
     ``scale``: of matrices and tables; where it is small, so are activations, and a constant that is
-    added to their squares counts.  ``positive``: no number is negative, and those of the batch and
-    of named inputs are below 1: where a program takes logarithms or roots of them, it is defined.
+    added to their squares counts; where it is more than 1, constants are numbers of no scale.
+    ``positive``: no number is negative, and those of the batch and of named inputs are below 1:
+    where a program takes logarithms or roots of them, it is defined.
     ``nudges``: every number is another one by so little that only rounding explains what becomes
     very different.
     """
@@ -116,6 +117,8 @@ class Inputs:
         values: NDArray[np.float64] = self.random.standard_normal(shape)
         if self.positive:
             values = np.abs(values)
+        if self.scale > 1 and name in self.sizes.recorder.constants:
+            return values
         if len(dims) < 2:
             return values * 0.2 + 1
         if name in self.tables:

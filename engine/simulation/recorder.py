@@ -64,7 +64,7 @@ def attribute_dim(row: Row, key: str, rank: int) -> int:
 class Recorder:
     """Reads the rows of both sides; see `engine.simulation.shrink`.  ``integers``: named inputs
     that hold integers, each with what it indexes; ``others``: those that are no parameters or
-    buffers."""
+    buffers; ``constants``: those of these that are constants."""
 
     def __init__(self, plan: Plan, single: Unrolled, parallel: Unrolled) -> None:
         self.plan = plan
@@ -73,6 +73,7 @@ class Recorder:
         self.parameters: dict[str, tuple[Factors, ...]] = {}
         self.integers: dict[str, tuple[Shard, int]] = {}
         self.others: set[str] = set()
+        self.constants: set[str] = set()
         self.boxes: dict[Shard, Recorded] = {}
         self.slices = {
             axis: self.axes.factor(self.axes.new(slices=axis), n) for axis, n in slice_axes(plan)
@@ -117,6 +118,8 @@ class Recorder:
             self.parameters[held.name] = tuple(self.axes.fresh(n) for n in held.full_shape)
             if held.kind:
                 self.others.add(held.name)
+            if held.kind == "constant":
+                self.constants.add(held.name)
             if held.integer:
                 self.integers[held.name] = held, self.axes.new()
         full = self.parameters[held.name]

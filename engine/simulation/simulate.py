@@ -42,6 +42,10 @@ SMALLEST_OF_LOSS = 1e-7
 INDEXED = 4
 #: Scale of parameters for every other seed.
 SMALL = 0.01
+#: Seeds from this one on have large parameters, so that what a softmax hides is seen, and one
+#: position more of each part than the seed before.
+SHARP = 4
+SHARP_SCALE = 3.0
 #: How many times as far off as a nudge of the inputs moves either side a value has to be.
 MOVED = 100.0
 #: Operator instances up to which a second run takes distinct slices of the batch.
@@ -104,7 +108,8 @@ class Simulation:
     cannot run, not because something is not supported.  ``expanded``: the coordinates along which
     members were evaluated one by one; ``seed``: of the inputs; ``indexed``: see `shrink`;
     ``of_losses``: only what the losses depend on was evaluated; ``undefined``: the single-device
-    program is not defined on these inputs, which are none.  ``fewer``: of every indexed axis
+    program is not defined on these inputs, which are none, or numbers are too large for it;
+    ``more``: see `simulate`.  ``fewer``: of every indexed axis
     (classes, experts, positions under a mask) of which what was run has fewer positions, a number
     that divides all its true extents."""
 
@@ -116,6 +121,7 @@ class Simulation:
     indexed: int = 0
     of_losses: bool = False
     undefined: bool = False
+    more: int = 0
     fewer: tuple[int, ...] = ()
     sides: dict[str, Replay] = field(default_factory=dict)
 
@@ -194,7 +200,7 @@ def simulate(
 
 
 def simulate_again(
-    known: Simulation, plan: Plan, single: Derived, parallel: Unrolled, more: int
+    known: Simulation, plan: Plan, single: Derived, parallel: Unrolled
 ) -> Simulation:
     """Another parallel side on the inputs of a simulation, evaluated as far as it was."""
     return simulate_along(
@@ -203,7 +209,7 @@ def simulate_again(
         parallel,
         known.expanded,
         known.seed,
-        more,
+        known.more,
         known.indexed,
         of_losses=known.of_losses,
     )
@@ -272,7 +278,7 @@ def simulate_along(
         if sizes.entries > MOST_ENTRIES:
             raise Unsupported(f"{sizes.entries} numbers after shrinking")
         result = _run(plan, one, many, sizes, seed, found)
-        return replace(result, indexed=indexed, of_losses=of_losses)
+        return replace(result, indexed=indexed, of_losses=of_losses, more=more)
     except ShapeMismatch as error:
         return Simulation(expanded=expanded, failure=str(error), impossible=True)
     except (Unsupported, InvalidInput) as error:
@@ -293,11 +299,15 @@ def _run(
         near = _evaluated(plan, single, parallel, sizes, seed, found, nudged=True)
         moved = _comparisons(found, near[2], near[0], near[1])
         comparisons = tuple(map(_settled, comparisons, moved))
+    undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
+    if seed >= SHARP:
+        ends = [x for c in comparisons for x in (c.expected, c.actual)]
+        undefined |= not all(np.isfinite(x).all() for x in ends)
     return Simulation(
         comparisons,
         sizes.expanded,
         seed=seed,
-        undefined=any(bool(np.isnan(data).any()) for data in wanted.values()),
+        undefined=undefined,
         fewer=sizes.fewer,
         sides={"single": one, "parallel": many},
     )
@@ -319,7 +329,7 @@ def _evaluated(
         rotary=read_by("apply_rotary_emb", -1, single),
         tables=read_by("embedding", 1, single),
         random=np.random.default_rng(seed),
-        scale=SMALL if seed % 2 else 1.0,
+        scale=SHARP_SCALE if seed >= SHARP else SMALL if seed % 2 else 1.0,
         positive=seed % 4 >= 2,
         nudges=np.random.default_rng(seed + 1) if nudged else None,
     )

@@ -7,7 +7,7 @@ from math import inf, isfinite, prod, sqrt
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids
+from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.constants import as_flags
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -68,10 +68,10 @@ def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """``value`` where a mask of the input is true: a number, not minus infinity."""
     if not isinstance(value, (int, float)):
         raise Unsupported("masked_fill with a tensor")
-    found = ids.written(lo, x, mask, value)
+    found = lookups.written(lo, x, mask, value)
     if found is not None:
         return found
-    return ids.chosen(lo, lo.real(mask), fraction(value), x)
+    return lookups.chosen(lo, lo.real(mask), fraction(value), x)
 
 
 @lowers("aten.masked_fill.Scalar")
@@ -102,8 +102,8 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     """x where the mask is true, y elsewhere."""
     if isinstance(mask, ids.Ids) and not floating(lo.expected[0][1]):
         return selected(lo, mask, x, y)
-    if isinstance(mask, ids.Ids) and isinstance(x, ids.Lookup) and _is_zero(y):
-        return ids.restricted(x, mask, True)
+    if isinstance(mask, ids.Ids) and isinstance(x, lookups.Lookup) and _is_zero(y):
+        return lookups.restricted(x, mask, True)
     if isinstance(mask, ids.Ids):
         return chosen(lo, lo.real(mask), x, y)
     if not isinstance(mask, Compared):

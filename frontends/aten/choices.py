@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids
+from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -70,7 +70,7 @@ def _looked_up(
     """An entry of each row by one computed id: known as soon as it is known which ids count."""
     total = prod(lead)
     table = lo.reshape(lo.real(rows), (total, rows.shape[-1]))
-    found = ids.entries_of(lo, table, chosen.reshape((total,)))
+    found = lookups.entries_of(lo, table, chosen.reshape((total,)))
     shape = tuple((*lead, 1)[d] for d in back)
     if any(d != i for i, d in enumerate(back) if shape[i] != 1):
         raise Unsupported("computed ids along a dimension that is not the last")
@@ -157,7 +157,7 @@ def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: fl
         return flags(found) if dtype == "bool" else lo.whole(found, (0, 2), dtype)
     if isinstance(held, Const) and held.value == 0:
         return _turned(lo, lo.scale(mask, fraction(value)), back)
-    return _turned(lo, ids.chosen(lo, mask, fraction(value), held), back)
+    return _turned(lo, lookups.chosen(lo, mask, fraction(value), held), back)
 
 
 # -- rows ----------------------------------------------------------------------------------------

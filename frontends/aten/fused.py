@@ -11,7 +11,7 @@ from math import prod, sqrt
 from typing import Any
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.frontends.aten.ids import rows_of
+from shardproof.frontends.aten.lookups import rows_of
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,

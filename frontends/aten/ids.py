@@ -1,9 +1,8 @@
 """Integers that are computed of ids: exact functions of the id, and rows that they choose.
 
 A vocabulary that is divided over ranks is looked up by ``where(lo <= id < hi, id - lo, 0)``, and
-the rows of other ids are zeroed.  `Ids` carries the first as an exact function of the id, `Lookup`
-the rows until it is known which ids count; both end as one `embedding` or `pick` that begins at
-``lo``, or are refused.  Nothing is assumed of an id but its domain.
+the rows of other ids are zeroed.  `Ids` carries the first as an exact function of the id;
+`frontends.aten.lookups` the rows.  Nothing is assumed of an id but its domain.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.lowering import (
     Const,
-    Lowered,
     Lowering,
     Operand,
     Real,
     Shape,
     broadcast,
     floating,
-    fraction,
 )
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.masks import inverse as inverse_of
@@ -177,8 +174,6 @@ def made(lo: Lowering, like: Ids, function: Function) -> Ids:
 
 def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) -> Any:
     """``x + factor y`` or ``x y`` of ids and whole numbers; None: it is something else."""
-    if isinstance(y, Lookup) or isinstance(x, Lookup):
-        return _lessened(x, y, factor) if name == "add" else None
     if factor.denominator != 1 or not (_whole(x) or _whole(y)):
         return None
     found = pair(x, y)
@@ -219,259 +214,3 @@ def compared(lo: Lowering, direction: str, x: Operand, y: Operand) -> Ids | None
 def inverse(x: Ids) -> Ids:
     """A predicate's opposite."""
     return replace(x, function=piecewise.negated(x.function))
-
-
-# -- lookups -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Rows of ``table`` (``picked`` False), or an entry of each row of it (True), chosen by ids;
-    zero for ids where ``live`` is 0."""
-
-    table: Real
-    ids: Ids
-    live: Function
-    picked: bool
-    shape: Shape
-    dtype: str
-
-    def reshape(self, shape: Shape) -> Any:
-        if self.picked:
-            return replace(self, ids=self.ids.reshape(shape), shape=shape)
-        if shape == self.shape:
-            return self
-        raise Unsupported("a view of rows before it is known which ones count")
-
-    def expand(self, shape: Shape) -> Any:
-        raise Unsupported("rows that are broadcast before it is known which ones count")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        raise Unsupported("rows that are permuted before it is known which ones count")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        raise Unsupported("a part of rows before it is known which ones count")
-
-    def rows(self) -> int:
-        return self.table.shape[-1 if self.picked else 0]
-
-    def real(self, lo: Lowering) -> Real:
-        parts = piecewise.chosen_rows(self.ids.function, self.live, self.rows())
-        if parts is None or len(parts) > 1:
-            raise Narrow(self.ids.origin.number, self.rows())
-        if not parts:
-            return lo.real(Const(Fraction(0), self.shape, self.dtype))
-        (part,) = parts
-        table: Any = self.table
-        if self.picked:
-            table = lo.reshape(table, (*self.ids.shape, self.rows()))
-        dim = len(table.shape) - 1 if self.picked else 0
-        table = lo.real(lo.slice(table, dim, part.row, part.size))
-        held = self.ids.held(lo)
-        if self.picked:
-            return lo.emits("pick", [table, held], {"start": part.id}, self.dtype)[0]
-        return lo.emits("embedding", [held, table], {"start": part.id}, self.dtype)[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Less:
-    """A lookup of entries, less a number that ids decide: what is written back over them."""
-
-    lookup: Lookup
-    number: Ids
-
-    @property
-    def shape(self) -> Shape:
-        return self.lookup.shape
-
-    @property
-    def dtype(self) -> str:
-        return self.lookup.dtype
-
-    def real(self, lo: Lowering) -> Real:
-        return lo.real(lo.sub(lo.real(self.lookup), lo.real(self.number)))
-
-    def reshape(self, shape: Shape) -> Any:
-        raise Unsupported("a view of entries that are written back")
-
-    def expand(self, shape: Shape) -> Any:
-        raise Unsupported("a view of entries that are written back")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        raise Unsupported("a view of entries that are written back")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        raise Unsupported("a part of entries that are written back")
-
-
-def _lessened(x: Operand, y: Operand, factor: Fraction) -> Less | None:
-    if isinstance(x, Lookup) and x.picked and isinstance(y, Ids) and factor == -1:
-        return Less(x, y) if x.ids.at() == y.at() else None
-    return None
-
-
-def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> Any:
-    """``table`` [n, v], less a number at one entry of each row."""
-    found = ids(chosen)
-    held = lo.real(table)
-    if (
-        found is None
-        or found.at() != less.lookup.ids.at()
-        or held != less.lookup.table
-        or found.function != less.lookup.ids.function
-    ):
-        raise Unsupported("entries that are written over those of other ids")
-    count = less.number.function
-    if any(p.slope or p.offset not in (0, 1) for p in count):
-        raise Unsupported("entries that lose other numbers than 0 or 1")
-    parts = piecewise.chosen_rows(found.function, count, held.shape[1])
-    if parts is None or len(parts) > 1:
-        raise Narrow(found.origin.number, held.shape[1])
-    if not parts:
-        return held
-    (part,) = parts
-    if (part.row, part.size) != (0, held.shape[1]):
-        raise Unsupported("entries of some of the columns that are written over")
-    zero = lo.real(Const(Fraction(0), held.shape, held.dtype))
-    ones = lo.real(Const(Fraction(1), found.shape, held.dtype))
-    return lo.sub(held, lo.derivative("pick", [zero, found.held(lo)], ones, 0, start=part.id))
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Rows of a value that count where ids decide it, and are zero elsewhere."""
-
-    rows: Real
-    ids: Ids
-
-    @property
-    def shape(self) -> Shape:
-        return self.rows.shape
-
-    @property
-    def dtype(self) -> str:
-        return self.rows.dtype
-
-    def real(self, lo: Lowering) -> Real:
-        raise Unsupported("rows of the input that ids zero")
-
-    def reshape(self, shape: Shape) -> Any:
-        raise Unsupported("a view of rows that ids zero")
-
-    def expand(self, shape: Shape) -> Any:
-        raise Unsupported("a view of rows that ids zero")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        raise Unsupported("a view of rows that ids zero")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        raise Unsupported("a part of rows that ids zero")
-
-
-def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> Any:
-    """A table of ``rows`` rows: the sum of the gradient's rows by id; what ids zero counts none."""
-    found = ids(chosen)
-    if found is None:
-        raise Unsupported("rows chosen by what are no ids")
-    live = piecewise.constant(found.function, 1)
-    given = gradient
-    if isinstance(gradient, Kept):
-        if gradient.ids.at() != found.at():
-            raise Unsupported("rows that are zeroed by ids of other positions")
-        given, live = gradient.rows, gradient.ids.function
-    parts = piecewise.chosen_rows(found.function, live, rows)
-    if parts is None or len(parts) != 1:
-        raise Narrow(found.origin.number, rows)
-    (part,) = parts
-    if (part.row, part.size) != (0, rows):
-        raise Unsupported("a gradient of some of the rows")
-    table = lo.real(Const(Fraction(0), (rows, given.shape[-1]), given.dtype))
-    return lo.derivative("embedding", [found.held(lo), table], lo.real(given), 1, start=part.id)
-
-
-def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
-    """Rows of a table by ids: a lookup, which becomes a value as soon as something reads it."""
-    found = ids(chosen)
-    if found is None:
-        raise Unsupported("rows chosen by what are no ids")
-    held = lo.real(table)
-    live = piecewise.constant(found.function, 1)
-    return Lookup(held, found, live, False, (*found.shape, *held.shape[1:]), held.dtype)
-
-
-def entries_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
-    """An entry of each row of a table [n, v], by ids [n]."""
-    found = ids(chosen)
-    if found is None:
-        raise Unsupported("entries chosen by what are no ids")
-    held = lo.real(table)
-    live = piecewise.constant(found.function, 1)
-    return Lookup(held, found, live, True, found.shape, held.dtype)
-
-
-def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:
-    """The lookup, zero where the mask is not ``kept``."""
-    if mask.shape != x.ids.shape and mask.shape == (*x.ids.shape, 1):
-        mask = mask.reshape(x.ids.shape)
-    if mask.at() != x.ids.at():
-        raise Unsupported("rows that are zeroed by ids of other positions")
-    count = mask.function if kept else piecewise.negated(mask.function)
-    return replace(x, live=piecewise.combine("and", x.live, count))
-
-
-def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
-    """``x`` with ``value`` where the mask is true, if ids decide it; None: it is something else."""
-    if not isinstance(mask, Ids):
-        return None
-    number = number_of(value)
-    if isinstance(x, Lookup):
-        if number != 0 and not (isinstance(value, float) and value == 0):
-            raise Unsupported(f"rows that are {value} instead of zero")
-        return restricted(x, mask, False)
-    found = ids(x)
-    rows = x.shape[:-1]
-    if found is None and isinstance(x, Real) and number == 0 and mask.shape in (rows, (*rows, 1)):
-        return Kept(x, inverse(mask.reshape(rows)))
-    if found is None and isinstance(x, Real):
-        if piecewise.value(mask.function) == 0:
-            return x
-        held = lo.expand(numbers(lo, flags(mask.indicated(lo)), x.dtype), x.shape)
-        return chosen(lo, held, fraction(value), x) if isinstance(value, (int, float)) else None
-    if found is None or number is None:
-        raise Unsupported("values of the input that are chosen by ids")
-    if found.at() != mask.at():
-        raise Unsupported("ids that are chosen by ids of other positions")
-    other = piecewise.constant(found.function, number)
-    return replace(found, function=piecewise.select(mask.function, other, found.function))
-
-
-def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:
-    """``number`` where the mask is 1, ``x`` where it is 0."""
-    rest = lo.shift(lo.scale(mask, Fraction(-1)), Fraction(1))
-    kept = lo.mul(x, rest)
-    return kept if number == 0 else lo.add(kept, lo.scale(mask, number))
-
-
-def entries_written(lo: Lowering, table: Const, chosen: Lowered, values: Ids) -> Any:
-    """Zeros [n, v] with one entry of each row written, where ids decide it the same number."""
-    found = ids(chosen)
-    numbers = sorted({p.offset for p in values.function} - {0})
-    if (
-        found is None
-        or found.at() != values.at()
-        or len(numbers) > 1
-        or any(p.slope for p in values.function)
-    ):
-        raise Unsupported("entries that are written by ids of other positions")
-    zero = lo.real(Const(Fraction(0), table.shape, table.dtype))
-    live = piecewise.compare("NE", values.function, piecewise.constant(values.function, 0))
-    parts = piecewise.chosen_rows(found.function, live, table.shape[1])
-    if parts is None or len(parts) > 1:
-        raise Narrow(found.origin.number, table.shape[1])
-    if not parts:
-        return zero
-    (part,) = parts
-    if (part.row, part.size) != (0, table.shape[1]):
-        raise Unsupported("entries of some of the columns that are written over")
-    ones = lo.real(Const(Fraction(numbers[0]), found.shape, table.dtype))
-    return lo.derivative("pick", [zero, found.held(lo)], ones, 0, start=part.id)

@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.constants import numbered
-from shardproof.frontends.aten.ids import Ids, Kept, added_rows, rows_of
+from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.joined import Joined
+from shardproof.frontends.aten.lookups import Kept, added_rows, rows_of
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, lowers
 from shardproof.frontends.aten.positions import Positions, added_at, rows_at
 from shardproof.frontends.aten.shifted import shifted

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isfinite, prod
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Attr, Op, Shard, Source, Value
@@ -38,13 +38,16 @@ class Const:
     dtype: str
 
 
+UNWRITTEN: Final = "memory that nothing has written"
+
+
 @dataclass(frozen=True, slots=True)
 class Undefined:
     """What has no value here: memory that nothing has written, or as ``why`` says."""
 
     shape: Shape
     dtype: str
-    why: str = "memory that nothing has written"
+    why: str = UNWRITTEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,8 @@ class Lowering:
         self.groups: Mapping[str, tuple[int, ...]] = {}
         #: What is taken for something else, by what it is: only graphs that list it may.
         self.standins: dict[str, str] | None = None
+        #: Memory that nothing has written, as a value; None: it has none.
+        self.unwritten: Callable[[Undefined], Real] | None = None
         #: A named input for the mask of the next random operator, by its shape; None: no masks.
         self.mask: Callable[[Shape], Shard] | None = None
 
@@ -169,6 +174,8 @@ class Lowering:
         if isinstance(x, Real):
             return x
         if isinstance(x, Undefined):
+            if self.unwritten is not None and x.why == UNWRITTEN:
+                return self.unwritten(x)
             raise Unsupported(f"it reads {x.why}")
         if isinstance(x, Const):
             return self._filled(x)

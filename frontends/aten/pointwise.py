@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids
+from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lowering import (
@@ -206,7 +206,8 @@ def _wide(lo: Lowering) -> None:
 
 def _whole(lo: Lowering, x: Operand, y: Operand, factor: Fraction) -> Any:
     """x + factor * y of positions, or of ids; None: it is something else."""
-    return added(x, y, factor) or ids.computed(lo, "add", x, y, factor)
+    found = added(x, y, factor) or lookups.lessened(x, y, factor)
+    return found or ids.computed(lo, "add", x, y, factor)
 
 
 @lowers("aten.add.Tensor", "aten.add.Scalar")

@@ -12,7 +12,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import whole as whole_input
-from shardproof.frontends.aten import ids
+from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -194,11 +194,14 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     if len(indices) == 1 and isinstance(indices[0], Positions):
         return rows_at(lo, x, indices[0])
     if len(indices) == 1 and indices[0] is not None:
-        return ids.rows_of(lo, x, indices[0])
+        found = ids.ids(indices[0])
+        return lookups.rows_of(
+            lo, x, indices[0] if found is None else lookups.wrapped(found, x.shape[0])
+        )
     chosen = _entries(x, indices)
     if chosen is None:
         raise Unsupported("an index by other than ids of rows")
-    return ids.entries_of(lo, x, chosen)
+    return lookups.entries_of(lo, x, chosen)
 
 
 def rows_at(lo: Lowering, table: Lowered, at: Positions) -> Any:
@@ -241,24 +244,24 @@ def _index_put(
     accumulate: bool = False,
 ) -> Any:
     """A number where a mask is true; or an entry of each row, less what ids decide."""
-    if len(indices) == 2 and isinstance(values, ids.Less) and not accumulate:
+    if len(indices) == 2 and isinstance(values, lookups.Less) and not accumulate:
         chosen = _entries(x, indices)
         if chosen is not None:
-            return ids.written_back(lo, x, chosen, values)
+            return lookups.written_back(lo, x, chosen, values)
     if len(indices) == 2 and isinstance(values, ids.Ids) and not accumulate:
         chosen = _entries(x, indices)
         if chosen is not None and isinstance(x, Const) and x.value == 0:
-            return ids.entries_written(lo, x, chosen, values)
+            return lookups.entries_written(lo, x, chosen, values)
     if len(indices) != 1 or accumulate or not isinstance(values, Const) or values.shape != ():
         raise Unsupported("index_put of anything but one number where a mask is true")
     (mask,) = indices
     if mask is None or mask.dtype != "bool" or x.shape[: len(mask.shape)] != mask.shape:
         raise Unsupported("index_put by anything but a mask")
-    found = ids.written(lo, x, mask, values)
+    found = lookups.written(lo, x, mask, values)
     if found is not None:
         return found
     kept = lo.reshape(lo.real(mask), (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))
-    return ids.chosen(lo, kept, values.value, x)
+    return lookups.chosen(lo, kept, values.value, x)
 
 
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")

@@ -7,7 +7,7 @@ then ``id - 16``, then 15.  Comparisons give 0 or 1.  Nothing is assumed of the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from shardproof.engine.errors import Unsupported
@@ -175,14 +175,18 @@ class Rows(NamedTuple):
     size: int
 
 
+def counted(f: Function, live: Function) -> Iterator[tuple[int, int, Piece]]:
+    """Intervals of ids for which ``live`` is not 0, each with what ``f`` is there."""
+    cuts = sorted({p.low for p in (*f, *live)} | {f[-1].high})
+    for low, high in itertools.pairwise(cuts):
+        if next(p for p in live if p.low <= low < p.high).offset:
+            yield low, high, next(p for p in f if p.low <= low < p.high)
+
+
 def chosen_rows(f: Function, live: Function, rows: int) -> list[Rows] | None:
     """Which ids choose which rows; None: some choose rows that are none, or one row by many ids."""
     found: list[Rows] = []
-    cuts = sorted({p.low for p in (*f, *live)} | {f[-1].high})
-    for low, high in itertools.pairwise(cuts):
-        if not next(p for p in live if p.low <= low < p.high).offset:
-            continue
-        rule = next(p for p in f if p.low <= low < p.high)
+    for low, high, rule in counted(f, live):
         if rule.slope != 1 and high - low > 1:
             return None
         if not (rule.at(low) >= 0 and rule.at(high - 1) < rows):

@@ -39,7 +39,8 @@ def chosen(make: Callable[[bool], tuple[Plan, Inputs]]) -> Plan:
 def agrees(plan: Plan) -> bool:
     """Whether both sides give the same numbers, at small size."""
     single = unroll([plan.single], 1)
-    found = simulate(plan, derive(plan, single), unroll(plan.programs, plan.microbatches), 0, MORE)
+    parallel = unroll(plan.programs, plan.microbatches)
+    found = simulate(plan, derive(plan, single), parallel, more=MORE)
     return not found.failure and not found.undefined and not found.differs
 
 

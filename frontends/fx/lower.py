@@ -30,6 +30,8 @@ GETITEM: Final = "<built-in function getitem>"
 #: Operators that write their operands, made functional: what they give is None, or the operator's
 #: own result, and then what was written.
 FUNCTIONAL: Final = frozenset({"auto_functionalized", "auto_functionalized_v2"})
+#: Operators in which ranks meet, by how their names begin.
+MEETING: Final = ("_c10d_functional.", "vllm.all_reduce")
 #: What a rule raises for arguments that are not those of its operator.
 _MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
 
@@ -48,7 +50,8 @@ class RankBody:
     """A rank's graph as a body: ``outputs``: the value of each output that was asked for (-1: it is
     no tensor); ``masks``: shapes of the masks of random operators, in order; ``gaps``: operators
     without a rule, by name, with why; ``constants``: names of constants without a value that were
-    taken for 0; ``standins``: what is taken for something else, and how."""
+    taken for 0; ``standins``: what is taken for something else, and how; ``unwritten``: memory that
+    is read before anything is written there, by name, and which operator reads it."""
 
     values: tuple[BodyValue, ...]
     ops: tuple[Op, ...]
@@ -59,6 +62,7 @@ class RankBody:
     gaps: Mapping[str, str]
     constants: tuple[str, ...]
     standins: Mapping[str, str]
+    unwritten: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -68,7 +72,9 @@ class Setting:
     ``held``: the named inputs that an input node is, side by side; ``mask``: that of random
     operator number k, of a shape; ``groups``: ranks by name of group;
     ``constants``: stated values of constants that the file names without one ("any": any numbers,
-    the same on both sides); ``zeros``: inputs that are zero; ``modules``: names of nodes in
+    the same on both sides); ``zeros``: inputs that are zero; ``rank``: of the parallel side, which
+    may read memory that nothing has written: there are no such numbers on the single side;
+    ``modules``: names of nodes in
     findings, where they are others; ``narrows``: whether `Wide` is raised for ids that are not
     known to choose rows that exist, or the operator is not understood."""
 
@@ -77,6 +83,7 @@ class Setting:
     groups: Mapping[str, tuple[int, ...]]
     constants: Mapping[str, int | float | str]
     zeros: frozenset[str] = frozenset()
+    rank: int = -1
     modules: Mapping[str, str] = field(default_factory=dict)
     narrows: bool = False
     inference: Inference = field(default_factory=Inference)
@@ -93,6 +100,8 @@ class _Rank:
         self.lo.groups = setting.groups
         self.lo.mask = self.mask
         self.lo.standins = {}
+        if setting.rank >= 0:
+            self.lo.unwritten = self.unwritten
         self.known: dict[str, Any] = {}
         self.parts: dict[str, dict[int, Node]] = {}
         self.readers: dict[str, list[Node]] = {}
@@ -102,6 +111,9 @@ class _Rank:
         #: What is taken for something else, or for 0, by the nodes that do: what, and how.
         self.standins: dict[str, dict[str, str]] = {}
         self.constants: dict[str, str] = {}
+        #: Memory that nodes read before it is written: its name, by node.
+        self.memory: dict[str, str] = {}
+        self.node = graph.nodes[0] if graph.nodes else None
         for node in graph.nodes:
             for name in (*operands(node.args), *operands(node.kwargs)):
                 self.readers.setdefault(name, []).append(node)
@@ -115,8 +127,18 @@ class _Rank:
         self.masks.append(shape)
         return shard
 
+    def unwritten(self, x: Undefined) -> Real:
+        """Memory that a node reads before it is written: numbers that the other side has not."""
+        name = f"unwritten memory {len(self.memory)} of rank {self.setting.rank}"
+        self.memory[self.node.name if self.node else ""] = name
+        zero = tuple(affine(0) for _ in x.shape)
+        return self.lo.hold(
+            Shard(name, x.shape, x.shape, zero, x.dtype, trainable=False, kind="constant")
+        )
+
     def run(self) -> None:
         for node in self.graph.nodes:
+            self.node = node
             module = self.setting.modules.get(node.name, node.name)
             cell = f"{node.target}, {node.name}"
             self.lo.source = Source(cell=cell, module=module, location=node.src or "")
@@ -246,9 +268,30 @@ class _Rank:
             inputs += [
                 y.number for y in (x if isinstance(x, tuple) else (x,)) if isinstance(y, Real)
             ]
+        if is_collective(node.target):
+            return self.met(node, inputs)
         made = [self.lo.value(shape, dtype, node.target) for shape, dtype in self.expected(node)]
         self.lo.append(node.target, inputs, [m.number for m in made], {})
         return made[0] if node.shape is not None else tuple(made)
+
+    def met(self, node: Node, inputs: Sequence[int]) -> Any:
+        """A collective of what is not understood: ranks meet in it all the same, with an operand
+        that is given under the collective's own name."""
+        x = self.argument(node.args[0])
+        given = self.lo.value(tuple(x.shape), x.dtype, node.target)
+        self.lo.append(node.target, inputs, [given.number], {})
+        rule = rule_of(node.target)
+        self.lo.expected = self.expected(node)
+        try:
+            if rule is None:
+                raise Unsupported("has no rule")
+            others = [self.argument(a) for a in node.args[1:]]
+            named = {k: self.argument(v) for k, v in node.kwargs.items()}
+            return rule(self.lo, given, *others, **named)
+        except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
+            raise InvalidInput(
+                f"not supported: {node.target}: {error}", f"rank {self.graph.rank}, {node.name}"
+            ) from None
 
     def live(self, outputs: Sequence[object]) -> set[str]:
         """The nodes that outputs depend on."""
@@ -282,6 +325,11 @@ class _Rank:
             return made.number
 
 
+def is_collective(target: str) -> bool:
+    """Whether ranks meet in an operator."""
+    return target.startswith(MEETING) and not target.startswith("_c10d_functional.wait_tensor")
+
+
 def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody:
     """The graph as a body; raises `Wide` where the domain of an input is too wide."""
     rank = _Rank(graph, setting)
@@ -302,4 +350,5 @@ def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody
         dict(rank.gaps),
         tuple(dict.fromkeys(target for name, target in rank.constants.items() if name in live)),
         {what: how for held in standins for what, how in held.items()},
+        {what: name for name, what in rank.memory.items() if name in live},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -118,6 +118,7 @@ def _joined(
     (alone,) = groups.needed([alone])
     masks = Masks(alone.masks, len(ranks))
     bodies = groups.needed([_rank(both, n, domains, masks) for n in range(len(ranks))])
+    alone = replace(alone, shards=(*alone.shards, *_memory(bodies)))
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed()
     assumed += _constants([alone, *bodies])
@@ -298,7 +299,7 @@ def _rank(
     zeros = frozenset(both.said.zeros)
     names = both.modules if rank else align.modules(both.single, graph)
     both.modules.update(names)
-    setting = Setting(held, drawn, own, both.said.constants, zeros, names)
+    setting = Setting(held, drawn, own, both.said.constants, zeros, rank, names)
     return lower(graph, setting, _asked(both, rank))
 
 
@@ -318,11 +319,23 @@ def _asked(both: _Pairing, rank: int) -> list[object]:
     return found
 
 
+def _memory(bodies: Sequence[RankBody]) -> list[Shard]:
+    """Memory that ranks read before it is written, as inputs of which the single side reads
+    none."""
+    return [s for body in bodies for s in body.shards if s.name in body.unwritten]
+
+
 def _constants(bodies: Sequence[RankBody]) -> list[Assumption]:
     """What the graphs do not say, or the reader takes for something else."""
     names = dict.fromkeys(name for body in bodies for name in body.constants)
     others = {what: how for body in bodies for what, how in body.standins.items()}
-    return [Assumption("stand-in", what, "", f"{what} {how}") for what, how in others.items()] + [
+    memory = {what: node for body in bodies for what, node in body.unwritten.items()}
+    read = [
+        Assumption("unwritten", what, "", f"{node} reads memory that nothing has written ({what})")
+        for what, node in memory.items()
+    ]
+    assumed = [Assumption("stand-in", what, "", f"{what} {how}") for what, how in others.items()]
+    return [*read, *assumed] + [
         Assumption(
             "not captured", name, "", f"constant {name}, whose value the file does not have, is 0"
         )

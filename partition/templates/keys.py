@@ -40,10 +40,11 @@ class _Numbering:
         return (token.kind, self(token.node), token.where, inner)
 
     def definition(self, node: int) -> tuple[object, ...]:
-        """What the claim reads of a node: its definition, or only how large it is."""
+        """What the claim reads of a node: its definition, or only how large it is and whether it is
+        the number 1."""
         held = self.nodes[node]
         if node not in self.here.defined:
-            return ("symbol", held.extents)
+            return ("symbol", held.extents, node == self.nodes.one)
         return (held.definition.rename(self), held.extents)
 
 

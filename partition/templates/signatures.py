@@ -52,7 +52,8 @@ class Signatures:
             number = todo[position]
             position += 1
             if number not in here.defined:
-                read.append(self._forms.number(("symbol", self.nodes[number].extents)))
+                form = ("symbol", self.nodes[number].extents, number == self.nodes.one)
+                read.append(self._forms.number(form))
                 continue
             definition, below = self._definition(number)
             read.append(definition)

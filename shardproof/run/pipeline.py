@@ -20,7 +20,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.ops.listing import foreign
 from shardproof.engine.plan import constants as rounding
-from shardproof.engine.plan.apart import written_out
+from shardproof.engine.plan.apart import forms, moving
 from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.assumptions import stated_orders
 from shardproof.engine.plan.ir import Plan
@@ -46,7 +46,7 @@ from shardproof.run.solve import Answers, Solving
 from shardproof.run.verdict import Decision, decide, is_proved, name_stage, strictly, unproved
 
 #: How many inputs are tried before a failed conclusion counts as unconfirmed.
-SEEDS = 4
+SEEDS = 6
 
 #: The instances of an exhaustive run, in its directory.
 INSTANCES = "instances.arrow"
@@ -97,11 +97,14 @@ def run(
             mesh=described(plan),
         )
     cache, partitioned, solved = attempt.cache, attempt.partitioned, attempt.solved
-    if attempt.decision.verdict == "inconclusive" and (other := written_out(plan)) is not None:
+    if attempt.decision.verdict == "inconclusive":
         # Ranks of a family may hold different values: then each is read by itself.
-        again = work.on(other, None, exhaustive=False)
-        if again.decision.verdict == "proved":
-            attempt = work.on(other, None, exhaustive=True) if options.exhaustive else again
+        failed = {(c.kind, c.name) for c in attempt.result.conclusions if not c.holds}
+        for other in forms(plan, moving(plan, failed)):
+            again = work.on(other, None, exhaustive=False)
+            if again.decision.verdict == "proved":
+                attempt = work.on(other, None, exhaustive=True) if options.exhaustive else again
+                break
     result, answers, decision = attempt.result, attempt.answers, attempt.decision
     sends = liveness.statement(result.plan, result.parallel.unrolled.waits)
     told = (*told, *sends, *rounding.statement(result.plan))

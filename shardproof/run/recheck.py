@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan.apart import written_out
+from shardproof.engine.plan.apart import forms
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.engine.records.certificate import read_certificate
@@ -90,13 +90,12 @@ def _as_in(run_dir: Path, plan: Plan) -> Plan:
         stored = read_certificate(run_dir).plan
     except InvalidInput:
         return plan  # the check itself says what is wrong
-    for found in (plan, written_out(plan)):
-        if found is not None:
-            if stored == store.digest(found):
-                return found
-            other = rounded(found)
-            if stored == store.digest(other):
-                return other
+    for found in (plan, *forms(plan)):
+        if stored == store.digest(found):
+            return found
+        other = rounded(found)
+        if stored == store.digest(other):
+            return other
     return plan
 
 

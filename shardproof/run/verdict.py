@@ -32,6 +32,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "not captured": "not captured",
     "user's word": "the user's word",
     "not compared": "not compared",
+    "unwritten": "memory that nothing has written",
 }
 
 

@@ -106,17 +106,16 @@ def reduced(w: Writer, name: str, x: Any, shape: Any) -> Any:
 
 
 def steps(parts: int, mean: float = 1.0) -> dict[str, Any]:
-    """A running mean of a square error over 8 numbers, in one or two steps."""
+    """A running mean of a square error over 8 numbers, in one or two steps, after earlier ones."""
     w = Writer(0)
     size = 8 // parts
     inputs = [w.given(f"arg{i}_1", (size,)) for i in range(parts)]
-    total = None
+    total = w.given("before", ())
     for i, x in enumerate(inputs):
         square = w.call(f"pow_{i}", "aten.pow.Tensor_Scalar", [x, 2], (size,))
         part = w.call(f"mean_{i}", "aten.mean.default", [square], ())
         part = w.call(f"part_{i}", "aten.mul.Scalar", [part, mean], ())
-        total = part if total is None else w.call(f"add_{i}", "aten.add.Tensor", [total, part], ())
-    assert total is not None
+        total = w.call(f"add_{i}", "aten.add.Tensor", [total, part], ())
     return w.output(total)
 
 
@@ -138,7 +137,8 @@ def write(folder: Path, graphs: list[dict[str, Any]]) -> Path:
     return folder
 
 
-Change = Callable[[dict[str, Any]], None]
+Graph = dict[str, Any]
+Change = Callable[[Graph], None]
 
 
 def named(graph: dict[str, Any], name: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import shardproof
 from tests.frontends.fx.graphs import (
     HALVES,
     Change,
+    Graph,
     argument,
     model,
     ref,
@@ -77,6 +78,39 @@ def test_a_wrong_graph_is_not_proved(tmp_path: Path, what: str) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_rank_that_is_wrong_is_found(tmp_path: Path, rank: int) -> None:
     assert verdict(tmp_path, 2, WRONG["scale"], which=[rank]).verdict == "refuted"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_meet_in_a_collective_of_what_is_not_understood(tmp_path: Path, rank: int) -> None:
+    """Ids that choose rows that are none, on one rank: nobody waits for anybody."""
+    result = verdict(tmp_path, 2, WRONG["what is subtracted from ids"], which=[rank])
+    assert result.verdict == "inconclusive"
+    assert "_c10d_functional.all_reduce.default" in result.reason
+
+
+def _empty(factor: float) -> Change:
+    """The activations plus memory that nothing has written, times a number."""
+
+    def change(graph: Graph) -> None:
+        at = next(i for i, n in enumerate(graph["nodes"]) if n["name"] == "gelu")
+        h = graph["nodes"][at - 1]
+        made = {**h, "name": "memory", "target": "aten.empty.memory_format", "args": [h["shape"]]}
+        scaled = {**h, "name": "some", "target": "aten.mul.Scalar", "args": [ref("memory"), factor]}
+        own = {**h, "name": "dirty", "args": [ref("add"), ref("some")]}
+        graph["nodes"][at:at] = [made, scaled, own]
+        graph["nodes"][at + 3]["args"] = [ref("dirty")]
+
+    return change
+
+
+def test_memory_that_nothing_has_written_may_hold_anything(tmp_path: Path) -> None:
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "unseen").mkdir()
+    seen = verdict(tmp_path / "seen", 2, _empty(1.0))
+    assert seen.verdict == "refuted", seen.reason
+    unseen = verdict(tmp_path / "unseen", 2, _empty(0.0))
+    assert unseen.verdict == "inconclusive"
+    assert "some reads memory that nothing has written" in unseen.reason
 
 
 def test_a_partial_output_is_proved_only_where_it_is_expected(tmp_path: Path) -> None:

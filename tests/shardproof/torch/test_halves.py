@@ -1,0 +1,95 @@
+"""Shards of less than half a head: of a turned projection's gradient, halves are different values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+import shardproof.torch as sp
+from shardproof.api import check
+from shardproof.engine.plan import apart
+
+WIDTH, HEADS, SIZE, TP, DP = 4, 2, 8, 2, 4
+BATCH = {"ids": sp.tensor((DP, 3), torch.int64, low=0, high=4)}
+
+
+class Turned(nn.Module):
+    """Rows of a table, a projection, its features turned by halves of heads, and a projection back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, WIDTH)
+        self.up = nn.Linear(WIDTH, HEADS * SIZE, bias=False)
+        self.down = nn.Linear(HEADS * SIZE, WIDTH, bias=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        q = self.up(self.table(ids)).unflatten(-1, (-1, SIZE))
+        first, second = q.chunk(2, dim=-1)
+        turned = q * 3 + torch.cat((-second, first), dim=-1)
+        return self.down(turned.flatten(-2))
+
+
+def single(job: sp.Job) -> None:
+    model = Turned()
+    job.start(model)
+    loss = model(job.batch["ids"]).pow(2).mean()
+    loss.backward()
+    job.end(loss=loss)
+
+
+def parallel(factor: float) -> Callable[[sp.Job], None]:
+    def step(job: sp.Job) -> None:
+        mesh = init_device_mesh("cpu", (DP, TP), mesh_dim_names=("dp", "tp"))
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        model = parallelize_module(Turned(), mesh["tp"], plan)
+        fully_shard(model, mesh=mesh["dp"])
+        job.start(model)
+        loss = model(job.batch["ids"].chunk(DP)[mesh.get_local_rank("dp")]).pow(2).mean()
+        (loss * factor).backward()
+        job.end(loss=loss)
+
+    return step
+
+
+def told(folder: Path, factor: float) -> sp.Result:
+    return sp.verify(
+        single,
+        parallel(factor),
+        world_size=TP * DP,
+        batch=BATCH,
+        executor="local",
+        cache=False,
+        out=folder / "run",
+    )
+
+
+def test_ranks_that_hold_other_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The axis of the shards is written out, and no other; `check` reads the same plan."""
+    monkeypatch.setattr(apart, "MOST_PROGRAMS", DP)
+    result = told(tmp_path, 1)
+    assert result.verdict == "proved", sp.told(result)
+    assert check(tmp_path / "run").ok
+
+
+@pytest.mark.slow
+def test_too_many_to_be_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "MOST_PROGRAMS", DP - 1)
+    result = told(tmp_path, 1)
+    assert result.verdict == "inconclusive"
+    assert "a box that is no view" in sp.told(result)
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_doubled_is_refuted(tmp_path: Path) -> None:
+    assert told(tmp_path, 2).verdict == "refuted"
