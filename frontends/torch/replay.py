@@ -316,6 +316,8 @@ def joined(
         return [_reduced(c, reduction(event)).flatten().chunk(count)[own] for c in columns]
     if name in ("alltoall_base", "all_to_all_single"):
         return [torch.cat([_rows(x).chunk(count)[own] for x in c]) for c in columns]
+    if name == "alltoall":
+        return [member[own] for member in members]
     if name in ("broadcast", "scatter"):
         numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
         root = members[numbers[0] if numbers else 0]

@@ -42,10 +42,14 @@ SAMPLE = {
     sequence.SEQUENCE.name: (sequence.SEQUENCE, "norm's gradient of own positions"),
     # Ids that other ranks have, written entries, a maximum and a sum over ranks.
     tensor.VOCABULARY.name: (tensor.VOCABULARY, "offset of the next rank"),
-    # Positions against heads.
+    # Positions against heads; all-to-all of lists.
     sequence.ULYSSES.name: (sequence.ULYSSES, "gradients not averaged"),
     # Labels that do not count, a row that gets no gradient.
     data.TAGGED.name: (data.TAGGED, "positions instead of labels"),
+    # One row beside several: a part of the sum over all of them.
+    data.UNEVEN.name: (data.UNEVEN, "mean of means"),
+    # A claim whose result is made of a sum that it completes.
+    sharded.TIED.name: (sharded.TIED, "tied gradients not summed"),
     data.BUCKETS.name: (data.BUCKETS, "copied before the wait"),
 }
 
