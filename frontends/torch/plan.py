@@ -293,8 +293,8 @@ class _Rows:
         if not found:
             yield Expectation(kind, name, single, ())
         done: set[int] = set()
-        for number, other in found:
-            if number in done:
+        for at, (number, other) in enumerate(found):
+            if at in done:
                 continue
             if other.result.value < 0:
                 yield Expectation(kind, name, single, ())
@@ -303,10 +303,17 @@ class _Rows:
             group = self.partial(number, box)
             programs = [self.bases[rank] for rank in group.ranks] or [number]
             over = tuple((axis, "partial") for axis in group.axes)
-            together = [(n, h) for n, h in found if n in programs]
-            done.update(n for n, _ in together)
+            # A program may hold several pieces of one tensor: each is a row.
+            together = [
+                i
+                for i, (n, h) in enumerate(found)
+                if n in programs and _place(h.result.compared.box) == _place(box)
+            ]
+            done.update(together)
             held = tuple(
-                self.addend(n, h, factor(box), over) for n, h in together if h.result.value >= 0
+                self.addend(n, h, factor(box), over)
+                for n, h in (found[i] for i in together)
+                if h.result.value >= 0
             )
             yield Expectation(kind, name, single, held, other.offset or ())
 
@@ -343,6 +350,11 @@ def partial(box: Box | None) -> tuple[int, ...]:
         raise InvalidInput(f"{box.name} is partial along {len(box.partial)} mesh dimensions")
     ((_, ranks),) = box.partial
     return ranks
+
+
+def _place(box: Box | None) -> tuple[object, ...]:
+    """Where in the full tensor a local one lies."""
+    return () if box is None else (box.offset, box.shape)
 
 
 def factor(box: Box | None) -> Fraction:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.nn.functional as F
 
 import shardproof.torch as sp
 from benchmarks.torch.ordinary import data, experts, sequence, sharded, tensor
 from benchmarks.torch.ordinary.cases import CASES
-from benchmarks.torch.ordinary.parts import Case, Step
+from benchmarks.torch.ordinary.parts import Case, Step, copy_to, reduce_from
 
 
 def verify(folder: Path, case: Case, step: Step, **options: Any) -> sp.Result:
@@ -50,6 +51,10 @@ SAMPLE = {
     data.UNEVEN.name: (data.UNEVEN, "mean of means"),
     # A claim whose result is made of a sum that it completes.
     sharded.TIED.name: (sharded.TIED, "tied gradients not summed"),
+    # A parameter that is computed of two pieces of a full one.
+    tensor.SWIGLU.name: (tensor.SWIGLU, "fused weight cut as one run"),
+    # Convolutions and norms over groups.
+    data.IMAGES.name: (data.IMAGES, "no DDP"),
     data.BUCKETS.name: (data.BUCKETS, "copied before the wait"),
 }
 
@@ -83,3 +88,36 @@ def test_a_gradient_that_is_zero_but_for_rounding_refutes_nothing(tmp_path: Path
     assert "not what PyTorch computes" not in result.reason
     wrong = data.NORMED.wrong["statistics without gradient"]
     assert verify(tmp_path / "wrong", data.NORMED, wrong).verdict == "refuted"
+
+
+def _stated(shift: int) -> Step:
+    """Fused gate and up, stated as two pieces of one parameter; the second ``shift`` rows off."""
+
+    def step(job: sp.Job) -> None:
+        size = 16 // job.world_size
+        model = tensor.SwiGLU(size)
+        first = job.rank * size
+        job.start(
+            model,
+            parameters={
+                "gate_up": [
+                    sp.piece("gate_up", dim=0, start=first, size=size),
+                    sp.piece("gate_up", dim=0, start=(16 + first + shift) % 32, size=size),
+                ],
+                "down": sp.piece("down", dim=1, start=first, size=size),
+            },
+        )
+        x = job.batch["x"]
+        part = F.linear(model.hidden(copy_to(model.norm(x))), model.down)
+        loss = (x + reduce_from(part) - job.batch["y"]).square().mean()
+        loss.backward()
+        job.end(loss=loss)
+
+    return step
+
+
+def test_pieces_of_one_parameter_are_held_apart(tmp_path: Path) -> None:
+    result = verify(tmp_path / "right", tensor.SWIGLU, _stated(0), validate=True)
+    assert result.verdict == "proved", sp.told(result)
+    wrong = verify(tmp_path / "wrong", tensor.SWIGLU, _stated(4))
+    assert wrong.verdict == "refuted", sp.told(wrong)
