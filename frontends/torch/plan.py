@@ -293,22 +293,18 @@ class _Rows:
         if not found:
             yield Expectation(kind, name, single, ())
         done: set[int] = set()
-        for at, (number, other) in enumerate(found):
-            if at in done:
+        for index, (number, other) in enumerate(found):
+            if index in done:
                 continue
             if other.result.value < 0:
                 yield Expectation(kind, name, single, ())
                 continue
             box = other.result.compared.box
             group = self.partial(number, box)
-            programs = [self.bases[rank] for rank in group.ranks] or [number]
+            programs = [self.bases[rank] for rank in group.ranks]
             over = tuple((axis, "partial") for axis in group.axes)
-            # A program may hold several pieces of one tensor: each is a row.
-            together = [
-                i
-                for i, (n, h) in enumerate(found)
-                if n in programs and _place(h.result.compared.box) == _place(box)
-            ]
+            # A program may hold several pieces: each is a row, and adds up with those of its box.
+            together = [index] if not programs else self.alike(found, index, programs)
             done.update(together)
             held = tuple(
                 self.addend(n, h, factor(box), over)
@@ -316,6 +312,16 @@ class _Rows:
                 if h.result.value >= 0
             )
             yield Expectation(kind, name, single, held, other.offset or ())
+
+    @staticmethod
+    def alike(found: Sequence[tuple[int, Held]], index: int, programs: Sequence[int]) -> list[int]:
+        """``found[index]``, and of every other program the first of what it holds of that box."""
+        own, other = found[index]
+        first = {own: index}
+        for i, (number, held) in enumerate(found):
+            if number in programs and held.offset == other.offset:
+                first.setdefault(number, i)
+        return [*first.values()]
 
     def partial(self, number: int, box: Box | None) -> Spread:
         """The programs, and the axes, along which local tensors have to be added up."""
@@ -350,11 +356,6 @@ def partial(box: Box | None) -> tuple[int, ...]:
         raise InvalidInput(f"{box.name} is partial along {len(box.partial)} mesh dimensions")
     ((_, ranks),) = box.partial
     return ranks
-
-
-def _place(box: Box | None) -> tuple[object, ...]:
-    """Where in the full tensor a local one lies."""
-    return () if box is None else (box.offset, box.shape)
 
 
 def factor(box: Box | None) -> Fraction:
