@@ -233,10 +233,11 @@ class Replay(State):
         if any(cuts):
             state = str(event.kwargs.get("state", ""))
             for at, cut in enumerate(cuts):
-                own = f"{name}[{at}]"
+                piece = f"{name}[{at}]"
                 part = -1 if value < 0 or cut is None else self.memory.slice(value, *cut)
-                about = self.out.boxes[own]
-                self.out.compared.append(Compared(kind, own, part, about, self.memory.event, state))
+                held = self.out.boxes[piece]
+                found = Compared(kind, piece, part, held, self.memory.event, state)
+                self.out.compared.append(found)
             return
         if kind in ("gradient", "updated", "state"):
             own = self.out.boxes[name]
