@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.nn.functional as F
 
 import shardproof.torch as sp
@@ -120,4 +121,38 @@ def test_pieces_of_one_parameter_are_held_apart(tmp_path: Path) -> None:
     result = verify(tmp_path / "right", tensor.SWIGLU, _stated(0), validate=True)
     assert result.verdict == "proved", sp.told(result)
     wrong = verify(tmp_path / "wrong", tensor.SWIGLU, _stated(4))
+    assert wrong.verdict == "refuted", sp.told(wrong)
+
+
+def _masked(entries: list[float]) -> Step:
+    """Two of four columns, each times a constant of the program."""
+
+    def step(job: sp.Job) -> None:
+        model = torch.nn.Linear(8, 2, bias=False)
+        own = sp.piece("weight", dim=0, start=2 * job.rank, size=2)
+        job.start(model, parameters={"weight": own})
+        loss = (model(job.batch["x"]) * torch.tensor(entries)).pow(2).sum() / 16
+        loss.backward()
+        total = loss.detach().clone()
+        torch.distributed.all_reduce(total)
+        job.end(loss=total)
+
+    return step
+
+
+def _masked_single(job: sp.Job) -> None:
+    model = torch.nn.Linear(8, 4, bias=False)
+    job.start(model)
+    loss = (model(job.batch["x"]) * torch.tensor([1.0, 0.0, 1.0, 0.0])).pow(2).mean()
+    loss.backward()
+    job.end(loss=loss)
+
+
+def test_a_table_that_repeats_itself_refutes_nothing_that_is_right(tmp_path: Path) -> None:
+    """Both ranks read what stands at two places of the table: the first is taken for both."""
+    batch = {"x": sp.tensor((4, 8))}
+    right = Case("masked", _masked_single, _masked([1.0, 0.0]), {}, batch)
+    result = verify(tmp_path / "right", right, right.right, validate=True)
+    assert result.verdict in ("proved", "inconclusive"), sp.told(result)
+    wrong = verify(tmp_path / "wrong", right, _masked([0.0, 1.0]))
     assert wrong.verdict == "refuted", sp.told(wrong)
