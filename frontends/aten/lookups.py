@@ -6,7 +6,8 @@ each from the first id on that chooses one row each, or is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -20,6 +21,7 @@ from shardproof.frontends.aten.lowering import (
     Operand,
     Real,
     Shape,
+    Undefined,
     fraction,
 )
 from shardproof.frontends.aten.masks import flags, numbers
@@ -83,20 +85,30 @@ class Lookup:
 
     def repeated(self, lo: Lowering) -> Real:
         """As `real`, where many ids choose one row: that row, times whether the id is one of
-        them."""
+        them; and where some choose rows that are none: whatever memory has there."""
         total: Any = None
-        for low, high, rule in piecewise.counted(self.ids.function, self.live):
-            if min(rule.at(low), rule.at(high - 1)) < 0 or (
-                max(rule.at(low), rule.at(high - 1)) >= self.rows() or rule.slope not in (0, 1)
-            ):
+        for low, high, rule in self.pieces():
+            inside = rule.slope in (0, 1) and 0 <= rule.at(low) < self.rows()
+            if not inside and (lo.unwritten is None or rule.slope not in (0, 1)):
                 raise Narrow(self.ids.origin.number, self.rows())
-            if rule.slope:
+            if inside and rule.slope:
                 found: Any = self.part(lo, piecewise.Rows(low, rule.at(low), high - low))
             else:
                 here = (piecewise.Piece(low, high, 0, 1),)
-                found = lo.mul(self.row(lo, rule.offset), self.among(lo, here))
+                memory = Undefined(self.shape, self.dtype)
+                row = self.row(lo, rule.offset) if inside else lo.real(memory)
+                found = lo.mul(row, self.among(lo, here))
             total = found if total is None else lo.add(total, found)
         return lo.real(total)
+
+    def pieces(self) -> Iterator[tuple[int, int, piecewise.Piece]]:
+        """Intervals of ids, cut where the rows begin and end."""
+        for low, high, rule in piecewise.counted(self.ids.function, self.live):
+            cuts = {low, high}
+            if rule.slope == 1:
+                cuts |= {c for c in (-rule.offset, self.rows() - rule.offset) if low < c < high}
+            for begin, end in itertools.pairwise(sorted(cuts)):
+                yield begin, end, rule
 
     def row(self, lo: Lowering, number: int) -> Any:
         """Row (or, of each row, entry) ``number``, for every id."""
