@@ -292,8 +292,9 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
             raise Unsupported(f"rows that are {value} instead of zero")
         return restricted(x, mask, False)
     found = ids(x)
-    if found is None and isinstance(x, Real) and x.shape[:-1] == mask.shape and number == 0:
-        return Kept(x, inverse(mask))
+    rows = x.shape[:-1]
+    if found is None and isinstance(x, Real) and number == 0 and mask.shape in (rows, (*rows, 1)):
+        return Kept(x, inverse(mask.reshape(rows)))
     if found is None and isinstance(x, Real):
         if piecewise.value(mask.function) == 0:
             return x
@@ -312,3 +313,28 @@ def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:
     rest = lo.shift(lo.scale(mask, Fraction(-1)), Fraction(1))
     kept = lo.mul(x, rest)
     return kept if number == 0 else lo.add(kept, lo.scale(mask, number))
+
+
+def entries_written(lo: Lowering, table: Const, chosen: Lowered, values: Ids) -> Any:
+    """Zeros [n, v] with one entry of each row written, where ids decide it the same number."""
+    found = ids(chosen)
+    numbers = sorted({p.offset for p in values.function} - {0})
+    if (
+        found is None
+        or found.at() != values.at()
+        or len(numbers) > 1
+        or any(p.slope for p in values.function)
+    ):
+        raise Unsupported("entries that are written by ids of other positions")
+    zero = lo.real(Const(Fraction(0), table.shape, table.dtype))
+    live = piecewise.compare("NE", values.function, piecewise.constant(values.function, 0))
+    parts = piecewise.chosen_rows(found.function, live, table.shape[1])
+    if parts is None or len(parts) > 1:
+        raise Narrow(found.origin.number, table.shape[1])
+    if not parts:
+        return zero
+    (part,) = parts
+    if (part.row, part.size) != (0, table.shape[1]):
+        raise Unsupported("entries of some of the columns that are written over")
+    ones = lo.real(Const(Fraction(numbers[0]), found.shape, table.dtype))
+    return lo.derivative("pick", [zero, found.held(lo)], ones, 0, start=part.id)
