@@ -214,7 +214,8 @@ class Grid(Digits):
 
     def _shift(self, shift: Shift) -> None:
         inside, around, (inner, outer, size, start, extent) = shift
-        stride, last = self.within(inside, inner, size)[-1]
+        # A block of one position has no digit of its own.
+        stride, last = (self.within(inside, inner, size) or [(inner, 1)])[-1]
         step = stride // inner
         at, above = self.within(around, outer * step, extent // step)[0]
         if start % step or size != step * last or at != outer * step:
