@@ -60,7 +60,13 @@ SAMPLE = {
 }
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+#: Those of them that are left to the slow tests.
+SLOW = {c.name for c in (sharded.ADVANTAGE, experts.BALANCED, sharded.PREFERENCES, data.BUCKETS)}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SAMPLE]
+)
 def test_right_ones_are_proved_and_wrong_ones_refuted(tmp_path: Path, name: str) -> None:
     case, mistake = SAMPLE[name]
     result = verify(tmp_path / "right", case, case.right, validate=True)
