@@ -293,22 +293,35 @@ class _Rows:
         if not found:
             yield Expectation(kind, name, single, ())
         done: set[int] = set()
-        for number, other in found:
-            if number in done:
+        for index, (number, other) in enumerate(found):
+            if index in done:
                 continue
             if other.result.value < 0:
                 yield Expectation(kind, name, single, ())
                 continue
             box = other.result.compared.box
             group = self.partial(number, box)
-            programs = [self.bases[rank] for rank in group.ranks] or [number]
+            programs = [self.bases[rank] for rank in group.ranks]
             over = tuple((axis, "partial") for axis in group.axes)
-            together = [(n, h) for n, h in found if n in programs]
-            done.update(n for n, _ in together)
+            # A program may hold several pieces: each is a row, and adds up with those of its box.
+            together = [index] if not programs else self.alike(found, index, programs)
+            done.update(together)
             held = tuple(
-                self.addend(n, h, factor(box), over) for n, h in together if h.result.value >= 0
+                self.addend(n, h, factor(box), over)
+                for n, h in (found[i] for i in together)
+                if h.result.value >= 0
             )
             yield Expectation(kind, name, single, held, other.offset or ())
+
+    @staticmethod
+    def alike(found: Sequence[tuple[int, Held]], index: int, programs: Sequence[int]) -> list[int]:
+        """``found[index]``, and of every other program the first of what it holds of that box."""
+        own, other = found[index]
+        first = {own: index}
+        for i, (number, held) in enumerate(found):
+            if number in programs and held.offset == other.offset:
+                first.setdefault(number, i)
+        return [*first.values()]
 
     def partial(self, number: int, box: Box | None) -> Spread:
         """The programs, and the axes, along which local tensors have to be added up."""
