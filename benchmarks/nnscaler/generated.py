@@ -1,6 +1,7 @@
 """Generated nnScaler plans, each verdict beside the runtime's rules:
 
-    python -m benchmarks.nnscaler.generated 0 1000
+    python -m benchmarks.nnscaler.generated 0 1000            # small operators at random
+    python -m benchmarks.nnscaler.generated 0 1000 families   # models that people train
 
 Every other plan is changed in one place.  Prints what disagrees and what is not decided, and at the
 end how many there were of each kind.
@@ -18,13 +19,13 @@ from tests.frontends.plan_generator import changed, plans
 from tests.frontends.plan_judge import judged
 
 
-def main(first: int, last: int) -> int:
+def main(first: int, last: int, families: bool = False) -> int:
     """Judge the plans of these seeds; how many verdicts are wrong."""
     found: Counter[tuple[str, str]] = Counter()
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(first, last):
-            made = plans(seed)
+            made = plans(seed, families)
             how = changed(made, random.Random(seed)) if seed % 2 else "as it was made"
             judgement = judged(made, seed, Path(folder))
             truth = "different" if judgement.different else "equal"
@@ -40,4 +41,4 @@ def main(first: int, last: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(1 if main(int(sys.argv[1]), int(sys.argv[2])) else 0)
+    sys.exit(1 if main(int(sys.argv[1]), int(sys.argv[2]), "families" in sys.argv[3:]) else 0)

@@ -40,7 +40,7 @@ RECORDS: dict[tuple[str, str], tuple[str, ...]] = {
     ("nnscaler.graph.segment", "IRSegment"): (
         "_id", "name", "_inputs", "_outputs", "_mirror", "_nodes",
     ),
-    ("nnscaler.graph.function.dimops", "IRDimops"): _CELL,
+    ("nnscaler.graph.function.dimops", "IRDimops"): (*_CELL, "_annos_candidates"),
     ("nnscaler.graph.function.pyfunc", "IRPyFunc"): _CELL,
     ("nnscaler.ir.operator", "IRFwOperation"): _CELL,
     ("nnscaler.ir.operator", "IRBpOperation"): _CELL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardproof.engine.plan.assumption import Assumption
+from shardproof.frontends.nnscaler.calls import Held
 
 #: The runtime waits for a communication where its result is read.
 ASYNCHRONOUS: Final = Assumption(
@@ -23,3 +24,9 @@ BEFORE_ADAPTER: Final = Assumption(
     "value that the plan names it for: what the adapter read, where the gradient of its result has "
     "another name. (Code that nnScaler generates starts from the adapter's result.)",
 )
+
+
+def numbers(held: Held) -> Assumption:
+    """What a difference may come from where a function stands for one of which nothing is known."""
+    text = f"{held.name}: any numbers, in the place of a function of which nothing is known"
+    return Assumption("stand-in", held.name, "", text)

@@ -16,7 +16,7 @@ from shardproof.engine.plan_files.calling import wrong_call
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells, masks, stepwise
 from shardproof.frontends.nnscaler.assumed import ASYNCHRONOUS, BEFORE_ADAPTER
-from shardproof.frontends.nnscaler.calls import Drawn
+from shardproof.frontends.nnscaler.calls import Drawn, Held
 from shardproof.frontends.nnscaler.forward import (
     Device,
     Forward,
@@ -116,23 +116,31 @@ class BodyWriter:
         self.called[op.id] = (op, found)
         if found.word:
             self.device.assumed.add(taken(found.word, found))
-        if found.assumed:
-            self.device.assumed.add(Assumption("user's word", op.signature, "", found.assumed))
+        for text in found.assumed:
+            self.device.assumed.add(Assumption("user's word", op.signature, "", text))
         inputs = (
             *(self.read(x) for x in found.tensors),
             *(self.draw(x, op) for x in found.drawn),
         )
         source = source_of(op, op.id)
         if found.steps:
-            numbered = [*inputs, *stepwise.pushed(self, found, inputs, source)]
-            self.within[op.id] = tuple(numbered)
-        outputs = tuple(self.write(x) for x in op.outputs if isinstance(x, Tensor))
-        self.reads[op.id], self.makes[op.id] = inputs, outputs
-        if not found.steps:
+            operands = [*inputs, *(self.hold(x) for x in found.held)]
+            made = stepwise.pushed(self, found, operands, op, source)
+            self.within[op.id] = (*operands, *made)
+            results = found.results or (len(operands) + len(made) - 1,)
+            outputs = tuple(self.within[op.id][i] for i in results)
+        else:
+            outputs = tuple(self.write(x) for x in op.outputs if isinstance(x, Tensor))
             self.emit(found.name, inputs, outputs, found.attrs, source)
-            return
-        last = found.steps[-1]
-        self.emit(last.name, [numbered[i] for i in last.operands], outputs, last.attrs, source)
+        self.reads[op.id], self.makes[op.id] = inputs, outputs
+
+    def hold(self, held: Held) -> int:
+        """The value of what both sides hold alike."""
+        number = self.device.held_alike(held)
+        if number not in self.shards:
+            self.values.append(Value(held.shape, "float32", held.name))
+            self.shards[number] = len(self.values) - 1
+        return self.shards[number]
 
     def draw(self, drawn: Drawn, op: cells.ForwardOp) -> int:
         """The value of a mask's part; the mask is known by the name of the operator's result."""
@@ -159,17 +167,6 @@ class BodyWriter:
                 self.emit("slice", [value], [part], attrs, source_of(op, op.id))
                 value = part
         return value
-
-    def unused(self, tensor: Tensor, forward: cells.Segment) -> bool:
-        """Whether no gradient can reach a forward tensor: it stays in its segment, and only
-        operators without a backward read it (a mask made from its shape)."""
-        if any(isinstance(x, Tensor) and x.id == tensor.id for x in forward.outputs):
-            return False
-        for node in forward.nodes:
-            reads = any(isinstance(x, Tensor) and x.id == tensor.id for x in node.inputs)
-            if reads and not (isinstance(node, cells.ForwardOp) and node.backward_id is None):
-                return False
-        return True
 
     def arrive(self, tensors: Sequence[Tensor], adapters: Sequence[cells.Adapter]) -> None:
         """The gradients that a backward body is given, each of what its forward body gave;
@@ -255,8 +252,10 @@ class BodyWriter:
             given = [
                 self.gradient(x, made[i] if i < len(made) else -1)
                 for i, x in enumerate(op.inputs)
-                if self.has(x) or i >= len(copies) or not self.unused(copies[i], of.segment)
+                if self.has(x) or i >= len(copies) or copies[i].id in of.live()
             ]
+            if not given and copies:
+                return
             self.contribute("add_n", given, op.outputs, held[:1], {}, source)
             return
         inputs = [self.context(value, x) for value, x in zip(held, tensors, strict=False)]
@@ -267,13 +266,16 @@ class BodyWriter:
         results = [x for x in op.forward.outputs if isinstance(x, Tensor)]
         gradients = [-1] * len(results)
         for position, gradient in zip(graded, op.inputs, strict=True):
-            if self.has(gradient) or not self.unused(results[position], of.segment):
+            if self.has(gradient) or results[position].id in of.live():
                 gradients[position] = self.gradient(gradient, made[position])
+        if results and not any(x.id in of.live() for x in results) and max(gradients) < 0:
+            # No gradient can arrive: autograd does not run it.
+            return
         wrt = differentiable(tensors)
         if len(wrt) != len(op.outputs):
             raise UnreadablePlan(f"expected {len(wrt)} input gradients, found {len(op.outputs)}")
         if found.steps:
-            stepwise.pulled(self, op, found, of, gradients[0])
+            stepwise.pulled(self, op, found, of, gradients)
             return
         attrs = {**attrs, "wrt": tuple(wrt), "arity": len(inputs)}
         values = [held[position] for position in wrt]
@@ -345,6 +347,8 @@ class BodyWriter:
                 f"expected the forward adapter {mirror} of this backward one in segment "
                 f"{self.of.segment.id}"
             )
+        if self.of.idle(mirror) and not any(self.has(x) for x in adapter.inputs):
+            return
         for tensor, value in zip(adapter.inputs, made, strict=True):
             if tensor.id in self.owners and (tensor.id, value) not in self.arrived:
                 # No gradient arrives at what the forward adapter gave: autograd does not run it.

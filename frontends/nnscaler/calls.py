@@ -31,6 +31,15 @@ class Drawn:
     box: Box
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An operand that both sides hold alike, whatever it is: numbers of a function of which nothing
+    is known."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
 class Step(NamedTuple):
     """One declared operator of several that a function is: ``operands`` are numbers of the
     function's own operands, then of the results of the steps before."""
@@ -43,12 +52,16 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A function that is several declared operators, of which the last one gives its result;
-    ``assumed``: a sentence about what it is given (empty: nothing is assumed)."""
+    """A function that is several declared operators, of which the last one gives its result.
 
-    operands: tuple[Tensor | Drawn, ...]
+    ``assumed``: sentences about it and what it is given; ``results``: which steps give its results,
+    where there are several.
+    """
+
+    operands: tuple[Tensor | Drawn | Held, ...]
     steps: tuple[Step, ...]
-    assumed: str = ""
+    assumed: tuple[str, ...] = ()
+    results: tuple[int, ...] = ()
 
 
 Arguments = Mapping[str, Constant]

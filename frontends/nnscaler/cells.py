@@ -36,6 +36,8 @@ from shardproof.frontends.nnscaler.records import (
 from shardproof.frontends.untrusted.inert import Record, printable
 
 MAX_RANKS = 1 << 24
+#: Functions of these are known by their signature, or not at all.
+LIBRARIES = ("torch.", "nnscaler.", "einops.", "builtins.", "_operator.", "math.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class ForwardOp:
 
     ``module``: the path of the module it was traced in, innermost last; ``comment``: its source
     position.  ``backward_id``: the cell that differentiates it, if any does.
+    ``annotations``: how it may be cut, if it is no function of a library.
     """
 
     id: int
@@ -55,6 +58,7 @@ class ForwardOp:
     module: tuple[str, ...]
     comment: str
     backward_id: int | None
+    annotations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,17 +277,25 @@ def _module(value: object) -> tuple[str, ...]:
 
 def _forward(record: Any) -> ForwardOp:
     comment = record._comment
+    signature = text(record.signature, "an operator's signature")
     return ForwardOp(
         id=record._id,
         name=text(record.name, "an operator's name"),
-        signature=text(record.signature, "an operator's signature"),
+        signature=signature,
         inputs=_constants(record._inputs),
         outputs=_constants(record._outputs),
         kwargs=_kwargs(record._kwargs),
         module=_module(record._module_stack),
         comment="" if comment is None else text(comment, "a comment"),
         backward_id=_mirror_id(record._mirror),
+        annotations=() if signature.startswith(LIBRARIES) else _annotations(record),
     )
+
+
+def _annotations(record: Any) -> tuple[str, ...]:
+    """How a registered function may be cut; versions that do not say it are older."""
+    given = getattr(record, "_annos_candidates", ())
+    return tuple(text(x, "an annotation") for x in listed(given, "annotations"))
 
 
 def _backward(record: Any) -> BackwardOp:

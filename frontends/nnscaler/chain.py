@@ -7,7 +7,7 @@ from fractions import Fraction
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Attr
 from shardproof.frontends.builder.shapes import Inference
-from shardproof.frontends.nnscaler.calls import Composed, Drawn, Refused, Step, shown
+from shardproof.frontends.nnscaler.calls import Composed, Drawn, Held, Refused, Step, shown
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 
@@ -21,7 +21,7 @@ class Chain:
         chain.done()
     """
 
-    def __init__(self, *operands: Tensor | Drawn) -> None:
+    def __init__(self, *operands: Tensor | Drawn | Held) -> None:
         self.operands = operands
         self.shapes = [_shape(x) for x in operands]
         self.steps: list[Step] = []
@@ -39,11 +39,11 @@ class Chain:
 
     def done(self, assumed: str = "") -> Composed:
         """The function; ``assumed``: of what it is given."""
-        return Composed(self.operands, tuple(self.steps), assumed)
+        return Composed(self.operands, tuple(self.steps), (assumed,) if assumed else ())
 
 
-def _shape(x: Tensor | Drawn) -> tuple[int, ...]:
-    return x.shape if isinstance(x, Tensor) else tuple(high - low for low, high in x.box)
+def _shape(x: Tensor | Drawn | Held) -> tuple[int, ...]:
+    return x.shape if not isinstance(x, Drawn) else tuple(high - low for low, high in x.box)
 
 
 def exact_number(value: Constant) -> int | Fraction:

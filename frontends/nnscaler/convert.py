@@ -23,7 +23,9 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Source, Value
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells, masks
+from shardproof.frontends.nnscaler.assumed import numbers
 from shardproof.frontends.nnscaler.bodies import BodyWriter
+from shardproof.frontends.nnscaler.calls import Held
 from shardproof.frontends.nnscaler.contradictions import Comparison, renamings
 from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
 from shardproof.frontends.nnscaler.records import Constant, Tensor
@@ -114,6 +116,16 @@ class _DeviceWriter:
             )
         if gradient is not None:
             self.graded[gradient.id] = number
+        return number
+
+    def held_alike(self, held: Held) -> int:
+        box = tuple((0, n) for n in held.shape)
+        number = self.shard_numbers.get((held.name, box))
+        if number is None:
+            number = self.shard_numbers[held.name, box] = len(self.held)
+            none = (ZERO,) * len(held.shape)
+            self.held.append(Shard(held.name, held.shape, held.shape, none, "float32", False))
+            self.assumed.add(numbers(held))
         return number
 
     def graded_shard(self, tensor: Tensor) -> int:

@@ -12,6 +12,7 @@ from shardproof.engine.plan.ir import Source, Value
 from shardproof.engine.plan.recorded import Claimed
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.calls import Held
 from shardproof.frontends.nnscaler.masks import Drawings
 from shardproof.frontends.nnscaler.operators import Declared
 from shardproof.frontends.nnscaler.records import Constant, Tensor
@@ -34,6 +35,31 @@ class Forward:
     within: dict[int, tuple[int, ...]] = field(default_factory=dict)
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
+    _live: set[int] | None = None
+
+    def live(self) -> set[int]:
+        """The tensors of the forward segment that a gradient can reach: what it gives, and what
+        operators with a backward and adapters read that make such a tensor."""
+        if self._live is None:
+            self._live = {x.id for x in tensors_of(self.segment.outputs)}
+            for node in reversed(self.segment.nodes):
+                kept = isinstance(node, cells.Adapter) or (
+                    isinstance(node, cells.ForwardOp) and node.backward_id is not None
+                )
+                if kept and any(x.id in self._live for x in tensors_of(node.outputs)):
+                    given = (
+                        *node.inputs,
+                        *(node.kwargs.values() if isinstance(node, cells.ForwardOp) else ()),
+                    )
+                    self._live.update(x.id for x in tensors_of(given))
+        return self._live
+
+    def idle(self, adapter: int) -> bool:
+        """Whether no gradient reaches what a forward adapter gives: autograd does not run it."""
+        for node in self.segment.nodes:
+            if isinstance(node, cells.Adapter) and node.id == adapter:
+                return not any(x.id in self.live() for x in node.outputs)
+        return False
 
     def read_by(self, node: int) -> tuple[int, ...]:
         """What a node reads; raises `UnreadablePlan` if the segment has no such node."""
@@ -74,6 +100,9 @@ class Device(Protocol):
 
     def shard(self, tensor: Tensor) -> int:
         """The number of the shard that a parameter or buffer is."""
+
+    def held_alike(self, held: Held) -> int:
+        """The number of the shard that stands for what both sides hold alike."""
 
     def graded_shard(self, tensor: Tensor) -> int:
         """The number of the shard whose gradient this is."""

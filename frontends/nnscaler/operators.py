@@ -18,17 +18,18 @@ from typing import NamedTuple
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.nnscaler import einops
+from shardproof.frontends.nnscaler import annotated, einops
 from shardproof.frontends.nnscaler.calls import (
     Composed,
     Drawn,
     Function,
+    Held,
     Parameter,
     Refused,
     Step,
     shown,
 )
-from shardproof.frontends.nnscaler.cells import ForwardOp
+from shardproof.frontends.nnscaler.cells import LIBRARIES, ForwardOp
 from shardproof.frontends.nnscaler.functions import BY_NAME, FUNCTIONS
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 from shardproof.frontends.untrusted.inert import DType
@@ -38,7 +39,7 @@ class Declared(NamedTuple):
     """An operator as we declare it: its tensors in order, its attributes.  ``word``: the signature
     that was taken for it by its name alone ("" if none was); ``drawn``: what it draws, its last
     operands; ``steps``: the operators that it is, where it is several and ``name`` the function's;
-    ``assumed``: a sentence about its operands.
+    ``assumed``: sentences about it; ``held``, ``results``: see `calls.Composed`.
     """
 
     name: str
@@ -47,7 +48,9 @@ class Declared(NamedTuple):
     word: str = ""
     drawn: tuple[Drawn, ...] = ()
     steps: tuple[Step, ...] = ()
-    assumed: str = ""
+    assumed: tuple[str, ...] = ()
+    held: tuple[Held, ...] = ()
+    results: tuple[int, ...] = ()
 
 
 def exact(value: Constant) -> Attr:
@@ -74,9 +77,12 @@ def declared(op: ForwardOp) -> Declared:
         function, word = BY_NAME[last], signature
     tensors = [x for x in (*op.inputs, *op.kwargs.values()) if isinstance(x, Tensor)]
     patterned = signature.startswith("einops.") and last in einops.PATTERNED
-    if function is None and not patterned:
+    registered = bool(op.annotations) and not _is_library(signature)
+    if function is None and not (patterned or registered):
         return Declared(signature, tensors, {})
     try:
+        if function is None and not patterned:
+            return _composed(annotated.lowered(op), last)
         if function is not None:
             made = _bound(function, op)
         else:
@@ -88,7 +94,7 @@ def declared(op: ForwardOp) -> Declared:
 
 
 def _is_library(signature: str) -> bool:
-    return signature.partition(".")[0] in ("torch", "nnscaler", "einops", "builtins", "_operator")
+    return signature.startswith(LIBRARIES)
 
 
 def _bound(function: Function, op: ForwardOp) -> Declared:
@@ -100,16 +106,20 @@ def _bound(function: Function, op: ForwardOp) -> Declared:
         if isinstance(made, Composed):
             if extra:
                 raise Refused(f"{len(extra)} operands more")
-            tensors = [x for x in made.operands if isinstance(x, Tensor)]
-            drawn = tuple(x for x in made.operands if isinstance(x, Drawn))
-            name = op.signature.rsplit(".", 1)[-1]
-            return Declared(name, tensors, {}, "", drawn, made.steps, made.assumed)
+            return _composed(made, op.signature.rsplit(".", 1)[-1])
         name, rewritten = made
         found = list(rewritten.items())
     else:
         known = [(p, values[p.name]) for p in function.parameters if p.name in values]
         found = [(p.attribute, v) for p, v in known if not _says_nothing(p, v)]
     return _written(name, found, extra)
+
+
+def _composed(made: Composed, name: str) -> Declared:
+    tensors = [x for x in made.operands if isinstance(x, Tensor)]
+    drawn = tuple(x for x in made.operands if isinstance(x, Drawn))
+    held = tuple(x for x in made.operands if isinstance(x, Held))
+    return Declared(name, tensors, {}, "", drawn, made.steps, made.assumed, held, made.results)
 
 
 def _written(

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from shardproof.engine.plan.ir import Attr, Source, Value
 from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.calls import Held
 from shardproof.frontends.nnscaler.forward import Forward, source_of
 from shardproof.frontends.nnscaler.operators import Declared, differentiable
 from shardproof.frontends.nnscaler.records import Tensor
@@ -41,37 +42,58 @@ class Writer(Protocol):
         backward: bool = False,
     ) -> None: ...
 
+    def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int: ...
+
+    def hold(self, held: Held) -> int: ...
+
     def context(self, value: int, tensor: Tensor) -> int: ...
 
     def kept(self, value: int) -> int: ...
 
 
-def pushed(writer: Writer, found: Declared, inputs: Sequence[int], source: Source) -> list[int]:
-    """The results of a function's steps but for the last one, which gives its result."""
+def pushed(
+    writer: Writer, found: Declared, inputs: Sequence[int], op: cells.ForwardOp, source: Source
+) -> list[int]:
+    """The results of a function's steps; those that are its results are the plan's."""
     numbered = list(inputs)
-    for step in found.steps[:-1]:
-        value = Value(step.shape, "float32", f"{step.name} in {found.name}")
+    results = [x for x in op.outputs if isinstance(x, Tensor)]
+    places = found.results or (len(inputs) + len(found.steps) - 1,)
+    for number, step in enumerate(found.steps, len(inputs)):
         operands = [numbered[i] for i in step.operands]
-        numbered.append(_new(writer, value))
-        writer.emit(step.name, operands, numbered[-1:], step.attrs, source)
+        if number not in places:
+            numbered.append(
+                _new(writer, Value(step.shape, "float32", f"{step.name} in {found.name}"))
+            )
+            writer.emit(step.name, operands, numbered[-1:], step.attrs, source)
+            continue
+        # Where one result is known, what the plan has beside it belongs to no declaration.
+        own = results if len(places) == 1 else [results[places.index(number)]]
+        made = [writer.write(x) for x in own]
+        made = made or [_new(writer, Value(step.shape, "float32", f"{found.name} unread"))]
+        writer.emit(step.name, operands, made, step.attrs, source)
+        numbered.append(made[0])
     return numbered[len(inputs) :]
 
 
 def pulled(
-    writer: Writer, op: cells.BackwardOp, found: Declared, of: Forward, gradient: int
+    writer: Writer, op: cells.BackwardOp, found: Declared, of: Forward, gradients: Sequence[int]
 ) -> None:
-    """The derivatives of a function's steps, last to first, from ``gradient`` of its result."""
+    """The derivatives of a function's steps, last to first, from the ``gradients`` of its results
+    (-1: none arrives)."""
     source, name = source_of(op.forward, op.id), f"gradient in {found.name}"
-    held, count = of.within[op.forward.id], len(found.tensors) + len(found.drawn)
+    values, held = of.within[op.forward.id], _held(writer, found)
+    count = len(found.tensors) + len(found.drawn) + len(held)
     graded = differentiable(found.tensors)
     wanted = _depending(found, count, graded)
-    parts: dict[int, list[int]] = {count + len(found.steps) - 1: [gradient]}
+    places = found.results or (count + len(found.steps) - 1,)
+    parts = {i: [g] for i, g in zip(places, gradients, strict=False) if g >= 0}
     for number, step in reversed(list(enumerate(found.steps, count))):
         if number not in parts:
             continue
         given = _added(writer, parts.pop(number), name, source)
         wrt = [k for k, i in enumerate(step.operands) if i in wanted]
-        inputs = [_seen(writer, i, held, found.tensors) for i in step.operands]
+        inputs = [held[i] if i in held else _seen(writer, i, values, found.tensors)
+                  for i in step.operands]  # fmt: skip
         results = [_new(writer, replace(writer.values[inputs[k]], name=name)) for k in wrt]
         for k, result in zip(wrt, results, strict=True):
             parts.setdefault(step.operands[k], []).append(result)
@@ -80,7 +102,13 @@ def pulled(
     for tensor, i in zip(op.outputs, graded, strict=True):
         arrived = parts.get(i, [])
         kind = "add_n" if len(arrived) > 1 else "identity"
-        writer.contribute(kind, arrived, [tensor], [held[i]], {}, source)
+        writer.contribute(kind, arrived, [tensor], [values[i]], {}, source)
+
+
+def _held(writer: Writer, found: Declared) -> dict[int, int]:
+    """By operand, the values of what both sides hold."""
+    first = len(found.tensors) + len(found.drawn)
+    return {first + n: writer.hold(x) for n, x in enumerate(found.held)}
 
 
 def _depending(found: Declared, count: int, graded: Sequence[int]) -> set[int]:

@@ -234,7 +234,8 @@ def _rvgather(c: Comm, prim: cells.Prim, xs: list[Tensor]) -> Tensor:
 
 def _select(c: Comm, prim: cells.Prim, xs: list[Tensor]) -> Tensor:
     slices: Any = prim.kwargs["indmap"]
-    return xs[0][slices] / int(prim.kwargs["valmap"])  # type: ignore[arg-type]
+    parts = int(prim.kwargs["valmap"])  # type: ignore[arg-type]
+    return xs[0][slices] / parts if parts > 1 else xs[0][slices]
 
 
 def _dim(prim: cells.Prim, key: str = "dim") -> int:
@@ -608,18 +609,24 @@ def run(plan: cells.Plan, inputs: Inputs) -> Outcome:
 
 
 def difference(
-    single: Outcome, parallel: Outcome, replicas: int = 1, tolerance: float = 1e-8
+    single: Outcome,
+    parallel: Outcome,
+    replicas: int = 1,
+    tolerance: float = 1e-8,
+    share: float = 1.0,
 ) -> str:
     """How the parallel step differs from the single one ("" if it does not); the loss is the sum of
-    those of all microbatches and replicas."""
+    those of all microbatches and replicas, each ``share`` times."""
     (alone,) = single.losses[0]
     count = len(parallel.losses) // replicas
     for rank in range(count):
         losses = [x for each in parallel.losses[rank::count] for x in each]
-        total = torch.stack(losses).sum(0) if losses else torch.zeros_like(alone)
+        total = share * torch.stack(losses).sum(0) if losses else torch.zeros_like(alone)
         if not losses or not close(total, alone, tolerance):
             return f"rank {rank}: loss {total.tolist()}, expected {alone.tolist()}"
     whole = {name: g for (name, _), g in single.gradients[0].items()}
+    # A gradient that is zero is noise of the others' size.
+    noise = max((float(g.abs().max()) for g in whole.values() if g is not None), default=0.0)
     for rank, held in enumerate(parallel.gradients):
         for (name, box), found in held.items():
             expected = whole[name]
@@ -628,13 +635,13 @@ def difference(
                     return f"rank {rank}: a gradient of {name} is missing"
                 continue
             wanted = expected[tuple(slice(a, b) for a, b in box)]
-            if not close(found, wanted, tolerance):
+            if not close(found, wanted, tolerance, 1e-6 * noise):
                 return f"rank {rank}: gradient of {name}{list(box)}"
     return ""
 
 
-def close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
-    scale = float(expected.abs().max()) if expected.numel() else 0.0
+def close(found: Tensor, expected: Tensor, tolerance: float, least: float = 0.0) -> bool:
+    scale = max(least, float(expected.abs().max()) if expected.numel() else 0.0)
     return found.shape == expected.shape and bool(
         ((found - expected).abs() <= tolerance * max(scale, 1e-12) + 1e-300).all()
     )

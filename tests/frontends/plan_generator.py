@@ -14,48 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.frontends.pickles import Obj
+from tests.frontends.plan_families import annotated, family
 from tests.frontends.plan_layouts import PARTIAL, REPLICATED, Team, crossing, cut, fused, ways
 from tests.frontends.plan_records import Builder, paired
+from tests.frontends.plan_values import Choice, Model, Operation, Value
 
 DROPOUT = "torch.nn.functional.dropout"
-
-
-@dataclass(eq=False)
-class Value:
-    """A tensor of the model; ``scalar``: it has one position of the last dimension."""
-
-    name: str
-    shape: tuple[int, ...]
-    graded: bool = True
-    weight: bool = False
-    loss: bool = False
-    stage: int = 0
-
-
-@dataclass(eq=False)
-class Operation:
-    signature: str
-    inputs: list[Any]
-    output: Value
-    kwargs: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return self.signature.rsplit(".", 1)[-1]
-
-
-@dataclass
-class Model:
-    """Operations in order, each in a stage; ``batch``: what is loaded."""
-
-    batch: Value
-    operations: list[Operation]
-    weights: list[Value]
-    stages: int
-
-    def read_later(self, value: Value, stage: int) -> bool:
-        """Whether an operation of a later stage reads a value."""
-        return any(value in op.inputs and op.output.stage > stage for op in self.operations)
 
 
 class _Draft:
@@ -73,7 +37,8 @@ class _Draft:
         self, signature: str, *inputs: Any, like: Value | None = None, **kwargs: Any
     ) -> Value:
         sizes = like.shape if like is not None else inputs[0].shape
-        made = Value(f"v{len(self.operations)}", sizes, stage=self.stage)
+        name = f"v{len(self.operations)}"
+        made = Value(name, sizes, stage=self.stage, batched=len(sizes) == 3)
         self.operations.append(Operation(signature, list(inputs), made, kwargs))
         return made
 
@@ -120,7 +85,7 @@ class _Draft:
 def model(draw: random.Random, shape: tuple[int, int, int], stages: int) -> Model:
     """A random model on a batch of ``shape``."""
     draft = _Draft(draw, shape[2])
-    batch = Value("data", shape, graded=False)
+    batch = Value("data", shape, graded=False, batched=True)
     current = draft.linear(batch)
     draft.live.append(current)
     for draft.stage in range(stages):
@@ -129,26 +94,18 @@ def model(draw: random.Random, shape: tuple[int, int, int], stages: int) -> Mode
             draft.live.append(current)
     loss = draft.apply("torch.sum", current, like=Value("", (1,)))
     loss.loss = True
-    return Model(batch, draft.operations, draft.weights, stages)
+    return Model([batch], draft.operations, draft.weights, stages)
 
 
 # -- how an operation may be laid out ----------------------------------------------------------------
 
 
-@dataclass
-class Choice:
-    """The layouts of an operation's inputs (in which each is needed), of its output, and of the
-    gradients of its inputs."""
-
-    inputs: list[str]
-    output: str
-    gradients: list[str]
-
-
 def choices(op: Operation, count: int) -> list[Choice]:
     """All layouts of an operation over ``count`` devices."""
+    if op.anno:
+        return annotated(op, count)
     values = [x for x in op.inputs if isinstance(x, Value)]
-    found = [Choice([REPLICATED] * len(values), REPLICATED, [REPLICATED] * len(values))]
+    found = [Choice([REPLICATED] * len(values), [REPLICATED], [REPLICATED] * len(values))]
     if count == 1:
         return found
     shape = values[0].shape
@@ -156,16 +113,16 @@ def choices(op: Operation, count: int) -> list[Choice]:
     if op.name == "linear":
         for dim in even:
             if dim < len(shape) - 1:
-                found.append(Choice([cut(dim), REPLICATED], cut(dim), [cut(dim), PARTIAL]))
+                found.append(Choice([cut(dim), REPLICATED], [cut(dim)], [cut(dim), PARTIAL]))
         if shape[-1] % count == 0:
             last = cut(len(shape) - 1)
-            found.append(Choice([REPLICATED, cut(0)], last, [PARTIAL, cut(0)]))
-            found.append(Choice([last, cut(1)], PARTIAL, [last, cut(1)]))
+            found.append(Choice([REPLICATED, cut(0)], [last], [PARTIAL, cut(0)]))
+            found.append(Choice([last, cut(1)], [PARTIAL], [last, cut(1)]))
         return found
     if op.name == "sum":
-        return found + [Choice([cut(d)], PARTIAL, [cut(d)]) for d in even]
+        return found + [Choice([cut(d)], [PARTIAL], [cut(d)]) for d in even]
     if op.name == "mean":
-        return found + [Choice([cut(d)], cut(d), [cut(d)]) for d in even if d < len(shape) - 1]
+        return found + [Choice([cut(d)], [cut(d)], [cut(d)]) for d in even if d < len(shape) - 1]
     for dim in even:
         inputs, gradients = [], []
         for value in values:
@@ -173,7 +130,7 @@ def choices(op: Operation, count: int) -> list[Choice]:
             whole = own < 0 or value.shape[own] == 1
             inputs.append(REPLICATED if whole else cut(own))
             gradients.append(PARTIAL if whole else cut(own))
-        found.append(Choice(inputs, cut(dim), gradients))
+        found.append(Choice(inputs, [cut(dim)], gradients))
     return found
 
 
@@ -188,9 +145,10 @@ class Plans:
     single: Obj
     parallel: Obj
     weights: dict[str, tuple[int, ...]]
-    batch: tuple[int, ...]
+    batches: list[Value]
     microbatches: int
     replicas: int
+    mean: bool = False
     communications: list[list[Obj]] = field(default_factory=list)
     operators: list[list[Obj]] = field(default_factory=list)
     reducers: list[Obj] = field(default_factory=list)
@@ -218,7 +176,7 @@ class _Stage:
         return self.team.part(self.writer.full(value), layout, place, graded)
 
     def operation(self, op: Operation) -> None:
-        choice = self.writer.draw.choice(choices(op, self.count))
+        choice = self.writer.draw.choice(self.possible(op))
         values = [x for x in op.inputs if isinstance(x, Value)]
         for value, layout, graded in zip(values, choice.inputs, choice.gradients, strict=True):
             if value.weight:
@@ -233,15 +191,37 @@ class _Stage:
                 self.part(x, *_with(place, next(layouts))) if isinstance(x, Value) else x
                 for x in op.inputs
             ]
-            output = self.part(op.output, choice.output, place)
+            outputs = [
+                self.part(x, layout, place)
+                for x, layout in zip(op.outputs, choice.outputs, strict=True)
+            ]
+            kwargs = _local(op, inputs, outputs)
             node = self.writer.build.op(
-                op.signature, inputs, [output], f"stage{self.number}", **op.kwargs
+                op.signature, inputs, outputs, f"stage{self.number}", **kwargs
             )
+            if op.anno:
+                node.state["_annos_candidates"] = (op.anno,)
             self.forward[place].append(node)
-            self.backward[place].insert(0, self.writer.build.backward(node))
+            if any(x.graded for x in op.outputs):
+                self.backward[place].insert(0, self.writer.build.backward(node))
             made.append(node)
         self.writer.operators.append(made)
-        self.layouts[op.output] = choice.output
+        self.layouts.update(zip(op.outputs, choice.outputs, strict=True))
+
+    def possible(self, op: Operation) -> list[Choice]:
+        """The layouts of an operation, in which a weight that was read before is as it was."""
+        found = []
+        for choice in choices(op, self.count):
+            values = [x for x in op.inputs if isinstance(x, Value)]
+            rows = zip(values, choice.inputs, choice.gradients, strict=True)
+            if all(
+                self.writer.kept.get(value, (layout, graded == PARTIAL))
+                == (layout, graded == PARTIAL)
+                for value, layout, graded in rows
+                if value.weight
+            ):
+                found.append(choice)
+        return found
 
     def arrange(self, value: Value, layout: str, graded: str, *, output: bool = False) -> None:
         """An adapter to the layout in which a value is needed, if it needs one."""
@@ -306,6 +286,23 @@ class _Stage:
         return found
 
 
+def _local(op: Operation, inputs: list[Any], outputs: list[Obj]) -> dict[str, Any]:
+    """The attributes of an operation on one device."""
+    if op.local is None:
+        return op.kwargs
+    if op.local in ("size", "shape"):
+        return {**op.kwargs, op.local: outputs[0].state["_shape"]}
+    if op.local == "h":
+        rows = inputs[1].state
+        share = rows["_full_tensor"].state["_shape"][0] // rows["_shape"][0]
+        return {**op.kwargs, "h": op.kwargs["h"] // share}
+    table = next(x for x in inputs if isinstance(x, Obj) and x.state["_is_attr"])
+    start, stop = table.state["_indmap"].state["_indices"][0]
+    if op.local == "rows":
+        return {**op.kwargs, "start": start, "stop": stop}
+    return {**op.kwargs, "local_expert_start": start, "local_expert_end": stop}
+
+
 def _with(place: int, layouts: tuple[str, str]) -> tuple[str, int, str]:
     return layouts[0], place, layouts[1]
 
@@ -319,13 +316,16 @@ class _Writer:
         self.copies: dict[tuple[int, int], Obj] = {}
         self.of_gradient: dict[int, Obj] = {}
         self.weights: dict[tuple[Value, str], tuple[_Stage, bool]] = {}
+        self.kept: dict[Value, tuple[str, bool]] = {}
         self.communications: list[list[Obj]] = []
         self.operators: list[list[Obj]] = []
         self.reducers: list[Obj] = []
 
     def full(self, value: Value) -> Obj:
         if value not in self.fulls:
-            made = self.build.full(value.name, *value.shape, attr=value.weight, loss=value.loss)
+            made = self.build.full(
+                value.name, *value.shape, attr=value.weight, loss=value.loss, kind=value.kind
+            )
             if not value.graded:
                 made.state["_grad"] = None
                 made.state["_requires_grad"] = False
@@ -335,6 +335,7 @@ class _Writer:
 
     def held(self, value: Value, stage: _Stage, layout: str, partial: bool) -> None:
         self.weights[value, layout] = (stage, partial)
+        self.kept[value] = (layout, partial)
 
     def again(self, part: Obj, microbatch: int) -> Obj:
         """A microbatch's own tensor in the place of a body's."""
@@ -346,7 +347,10 @@ class _Writer:
         key = (id(base), microbatch)
         if key not in self.copies:
             made = self.build.full(
-                base.state["name"], *base.state["_shape"], loss=base.state["_is_loss"]
+                base.state["name"],
+                *base.state["_shape"],
+                loss=base.state["_is_loss"],
+                kind=base.state["_dtype"].name,
             )
             if base.state["_grad"] is None:
                 made.state["_grad"], made.state["_requires_grad"] = None, False
@@ -363,14 +367,14 @@ def single_plan(draw: random.Random, made: Model) -> Obj:
     """The model on one device."""
     writer = _Writer(draw, made)
     stage = _Stage(writer, 0, [0])
-    stage.layouts[made.batch] = REPLICATED
-    stage.inputs = [made.batch]
+    stage.layouts.update(dict.fromkeys(made.batches, REPLICATED))
+    stage.inputs = list(made.batches)
     for op in made.operations:
         stage.operation(op)
     loss = made.operations[-1].output
     stage.outputs = [loss]
     ((forward, backward),) = stage.segments()
-    data = writer.build.data([stage.part(made.batch, REPLICATED, 0)])
+    data = writer.build.data([stage.part(x, REPLICATED, 0) for x in made.batches])
     output = stage.part(loss, REPLICATED, 0)
     return writer.build.root({0: [data, forward, backward]}, [output])
 
@@ -380,15 +384,18 @@ def scaled(made: Model, slices: int) -> Model:
     import copy
 
     whole = copy.deepcopy(made)
-    values = [whole.batch, *(op.output for op in whole.operations)]
+    values = [*whole.batches, *(x for op in whole.operations for x in op.outputs)]
     for value in values:
-        if len(value.shape) == 3:
-            value.shape = (value.shape[0] * slices, *value.shape[1:])
+        if value.batched:
+            sizes = list(value.shape)
+            sizes[value.along] *= slices
+            value.shape = tuple(sizes)
     return whole
 
 
-def plans(seed: int) -> Plans:
-    """A pair of plans; the parallel one is right."""
+def plans(seed: int, families: bool = False) -> Plans:
+    """A pair of plans; the parallel one is right.  ``families``: of models that people train
+    (`tests.frontends.plan_families`), else of small operators at random."""
     draw = random.Random(seed)
     stages = draw.choice((1, 1, 2, 2, 3))
     sizes = [draw.choice((1, 2, 2, 3) if stages == 1 else (1, 2, 2)) for _ in range(stages)]
@@ -401,8 +408,18 @@ def plans(seed: int) -> Plans:
     unit = 1
     for size in sizes:
         unit = unit * size if unit % size else unit
-    shape = (unit * draw.choice((1, 2)), unit * draw.choice((1, 2)), unit * draw.choice((1, 2)))
-    made = model(draw, shape, stages)
+    if families:
+        made = family(draw, max(unit, 2) if unit % 2 == 0 else unit, stages)
+    else:
+        shape = [unit * draw.choice((1, 2)) for _ in range(3)]
+        made = model(draw, (shape[0], shape[1], shape[2]), stages)
+    return placed(draw, made, sizes, microbatches, replicas)
+
+
+def placed(
+    draw: random.Random, made: Model, sizes: list[int], microbatches: int, replicas: int
+) -> Plans:
+    """A model with each stage on as many devices as ``sizes`` says, and on one device."""
     writer = _Writer(draw, made)
     teams: list[_Stage] = []
     first = 0
@@ -420,13 +437,15 @@ def plans(seed: int) -> Plans:
     outputs = _returned(writer, teams, loss, sequences, microbatches)
     _reducers(writer, sequences, replicas)
     root = writer.build.root(sequences, outputs, first * replicas)
+    whole = scaled(made, microbatches * replicas)
     return Plans(
-        single_plan(draw, scaled(made, microbatches * replicas)),
+        single_plan(draw, whole),
         root,
         {w.name: w.shape for w in made.weights},
-        (shape[0] * microbatches * replicas, *shape[1:]),
+        whole.batches,
         microbatches,
         replicas,
+        made.mean,
         writer.communications,
         writer.operators,
         writer.reducers,
@@ -435,15 +454,19 @@ def plans(seed: int) -> Plans:
 
 def _wire(made: Model, teams: list[_Stage], loss: Value) -> None:
     """What each stage is given and gives: a value goes from stage to stage up to its last reader."""
-    teams[0].inputs.append(made.batch)
-    teams[0].layouts[made.batch] = REPLICATED
+    for value in made.batches:
+        readers = {op.output.stage for op in made.operations if value in op.inputs}
+        for number in sorted(readers or {0}):
+            teams[number].inputs.append(value)
+            teams[number].layouts[value] = REPLICATED
     for op in made.operations:
-        stage = op.output.stage
-        while made.read_later(op.output, stage):
-            teams[stage].outputs.append(op.output)
-            teams[stage + 1].inputs.append(op.output)
-            teams[stage + 1].layouts[op.output] = REPLICATED
-            stage += 1
+        for value in op.outputs:
+            stage = op.output.stage
+            while made.read_later(value, stage):
+                teams[stage].outputs.append(value)
+                teams[stage + 1].inputs.append(value)
+                teams[stage + 1].layouts[value] = REPLICATED
+                stage += 1
     teams[-1].outputs.append(loss)
 
 
@@ -456,8 +479,15 @@ class _Schedule:
         self.writer, self.teams, self.bodies = writer, teams, bodies
         devices = [d for stage in teams for d in stage.team.devices]
         self.sequences: dict[int, list[Obj]] = {d: [] for d in devices}
-        loaded = teams[0].part(writer.model.batch, REPLICATED, 0)
-        self.loads = {d: writer.build.data([loaded]) for d in teams[0].team.devices}
+        # Whoever reads a part of the batch loads all of it.
+        batches = writer.model.batches
+        loaded = [teams[0].part(x, REPLICATED, 0) for x in batches]
+        self.loads = {
+            d: writer.build.data(loaded)
+            for stage in teams
+            for d in stage.team.devices
+            if stage.number == 0 or any(x in stage.inputs for x in batches)
+        }
         self.over = {
             (number, value, backward): _cross(writer, teams, number, value, backward)
             for number in range(len(teams) - 1)
@@ -493,7 +523,7 @@ class _Schedule:
     def forth(self, m: int) -> None:
         for number, stage in enumerate(self.teams):
             for place, device in enumerate(stage.team.devices):
-                if number == 0:
+                if device in self.loads:
                     self.sequences[device].append(self.use(self.loads[device], m))
                 made = self.use(self.bodies[number][place][0], m)
                 self.forwards[number, place, m] = made

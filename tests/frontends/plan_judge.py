@@ -72,7 +72,10 @@ def judged(made: Plans, seed: int, folder: Path) -> Judged:
         return torch.randn(shape, generator=draw, dtype=torch.float64)
 
     full = {name: numbers(*shape) for name, shape in made.weights.items()}
-    batch = [numbers(*made.batch)]
+    batch = [
+        torch.randint(0, x.high, x.shape, generator=draw) if x.high else numbers(*x.shape)
+        for x in made.batches
+    ]
     slices = made.microbatches * made.replicas
     # Any numbers: a mask of zeros would hide what it drops.
     masks = {
@@ -81,9 +84,10 @@ def judged(made: Plans, seed: int, folder: Path) -> Judged:
     }
     alone = lockstep.run(one, lockstep.Inputs(full, batch, masks=masks))
     try:
-        inputs = lockstep.Inputs(full, batch, made.microbatches, slices, masks=masks)
+        share = 1 / slices if made.mean else 1.0
+        inputs = lockstep.Inputs(full, batch, made.microbatches, slices, share, masks=masks)
         step = lockstep.run(many, inputs)
-        different = lockstep.difference(alone, step, made.replicas)
+        different = lockstep.difference(alone, step, made.replicas, share=share)
     except lockstep.Stuck as stuck:
         different = f"stuck: {stuck}"
     try:

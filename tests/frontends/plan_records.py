@@ -29,12 +29,19 @@ class Builder:
         self.parts: dict[tuple[int, Box, tuple[int, int]], int] = {}
 
     def full(
-        self, name: str, *shape: int, attr: bool = False, loss: bool = False, ids: bool = False
+        self,
+        name: str,
+        *shape: int,
+        attr: bool = False,
+        loss: bool = False,
+        ids: bool = False,
+        kind: str = "float32",
     ) -> Obj:
-        """A full tensor with its gradient (none for ``ids``)."""
-        kind = INT64 if ids else FLOAT32
+        """A full tensor with its gradient (none for ``ids`` and what is no float)."""
+        ids = ids or kind != "float32"
+        dtype = INT64 if kind == "float32" else Name("torch", kind)
         made = full(
-            next(self.numbers), shape, name=name, _dtype=kind, _is_attr=attr, _is_loss=loss,
+            next(self.numbers), shape, name=name, _dtype=dtype if ids else FLOAT32, _is_attr=attr, _is_loss=loss,
             _requires_grad=not ids,
         )  # fmt: skip
         if not ids:

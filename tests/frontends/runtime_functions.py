@@ -66,7 +66,84 @@ OWN: dict[str, Callable[..., Any]] = {
     ),
     "index_select": lambda x, index, dim: torch.index_select(x, dim, index),
 }
+
+
+def _gate(
+    x: Tensor,
+    weight: Tensor,
+    bias: Any = None,
+    *,
+    n_groups: int,
+    topk_groups: int,
+    topk: int,
+    route_scale: float,
+    score_func: str,
+) -> tuple[Tensor, Tensor]:
+    """Of one group, without a bias."""
+    scores = functional.linear(x, weight)
+    scores = scores.softmax(-1) if score_func == "softmax" else scores.sigmoid()
+    weights, indices = scores.topk(topk, -1)
+    if score_func == "sigmoid":
+        weights = weights / weights.sum(-1, keepdim=True)
+    return weights * route_scale, indices
+
+
+def _experts(
+    x: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    down: Tensor,
+    *,
+    n_routed_experts: int,
+    local_expert_start: int,
+    local_expert_end: int,
+) -> Tensor:
+    """Token by token."""
+    rows = []
+    for token, chosen, shares in zip(x, indices.tolist(), weights, strict=True):
+        row = 0 * token + 0 * (gate.sum() + up.sum() + down.sum() + shares.sum())
+        for number, share in zip(chosen, shares, strict=True):
+            if local_expert_start <= number < local_expert_end:
+                e = number - local_expert_start
+                hidden = functional.silu(gate[e] @ token) * (up[e] @ token)
+                row = row + share * (down[e] @ hidden)
+        rows.append(row)
+    return torch.stack(rows)
+
+
+def _mixed(x: Tensor, w: Tensor, eps: float) -> Tensor:
+    return (
+        torch.tanh(x / (x.square().mean(-1, keepdim=True) + eps).sqrt() @ w) + x.sum(-1)[..., None]
+    )
+
+
+def _expert(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return functional.silu(x @ up.T) @ down.T
+
+
+def _paired(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    return (x * w).softmax(-1), torch.sin(x).flip(-1) + w
+
+
+def _headed(x: Tensor, rows: Tensor, out: Tensor, h: int, mask: bool) -> Tensor:
+    """Attention of whole heads along dimension 0, its projections with it."""
+    length, count, _ = x.shape
+    q, k, v = (x @ rows.T).reshape(length, count, h, -1, 3).permute(4, 1, 2, 0, 3)
+    scores = q @ k.transpose(-1, -2)
+    scores = scores + torch.full((length, length), -30.0, dtype=REAL).triu(1) if mask else scores
+    found = scores.softmax(-1) @ v
+    return found.permute(2, 0, 1, 3).reshape(length, count, -1) @ out.T
+
+
 MODEL: dict[str, Callable[..., Any]] = {
+    "mixed": _mixed,
+    "expert": _expert,
+    "paired": _paired,
+    "headed": _headed,
+    "gate_fw": _gate,
+    "nnscaler_moe_gmm": _experts,
     "create_mask": _causal,
     "apply_mask": lambda x, mask: x + mask,
     "apply_rotary_emb": _rotary,

@@ -32,6 +32,21 @@ def test_no_verdict_is_wrong(alter: bool, tmp_path: Path) -> None:
     assert not alter or found[True, "refuted"] >= 2, found
 
 
+@pytest.mark.parametrize("alter", [False, True], ids=["right", "changed"])
+def test_no_verdict_on_a_family_is_wrong(alter: bool, tmp_path: Path) -> None:
+    """Attention, mixtures, losses of the registry, choices: see `tests.frontends.plan_families`."""
+    found: Counter[tuple[bool, str]] = Counter()
+    for seed in (3, 11) if alter else (24, 64):
+        made = plans(seed, families=True)
+        how = changed(made, random.Random(seed)) if alter else ""
+        judgement = judged(made, seed, tmp_path)
+        assert not judgement.wrong, (seed, how, judgement)
+        assert alter or not judgement.different, (seed, judgement)
+        found[bool(judgement.different), judgement.verdict] += 1
+    assert found[False, "proved"] >= (0 if alter else 2), found
+    assert not alter or found[True, "refuted"] >= 1, found
+
+
 def forward_segments(made: Plans) -> list[Obj]:
     sequences = made.parallel.state["execplan"].state["_seq"].values()
     cells = [x.state["_cell"] for sequence in sequences for x in sequence if "_cell" in x.state]
