@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
 from shardproof.frontends import packages
+from shardproof.frontends.graphs.replayed import Validation
 
 #: How many bytes of a file a frontend may look at to recognise it.
 HEAD_BYTES: Final = 1 << 12
@@ -57,6 +58,15 @@ class Frontend(Protocol):
 
     def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
         """What its ``options``, or their defaults, assume of every plan that it reads."""
+        ...
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """A frontend that can evaluate what it reads by other means than its translation."""
+
+    def replay(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Validation:
+        """Whether the plan of both sides, run rank by rank, gives what the files say."""
         ...
 
 

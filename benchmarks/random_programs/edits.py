@@ -33,12 +33,15 @@ ALIKE: Final = (
 
 
 def edited(plan: Plan, random: Random) -> tuple[Plan, str] | None:
-    """The plan with one random edit, and which; None if the edit that was drawn has no place."""
-    (program,) = plan.programs
+    """The plan with one random edit of one program, and which; None if the edit that was drawn has
+    no place."""
+    number = random.randrange(len(plan.programs))
+    program = plan.programs[number]
     found = random.choice(EDITS)(program, random)
     if found is None or found[0] == program:
         return None
-    return replace(plan, programs=(found[0],)), found[1]
+    programs = (*plan.programs[:number], found[0], *plan.programs[number + 1 :])
+    return replace(plan, programs=programs), found[1]
 
 
 def _with_body(program: Program, number: int, body: Body) -> Program:
@@ -96,7 +99,10 @@ def _reads_another(program: Program, random: Random) -> tuple[Program, str] | No
 
 
 def _another_attribute(program: Program, random: Random) -> tuple[Program, str] | None:
-    keys = ("other", "dim", "start", "exponent", "dim0", "dim1", "split_dim", "concat_dim", "eps")
+    keys = (
+        "other", "dim", "start", "exponent", "dim0", "dim1", "split_dim", "concat_dim", "eps",
+        "peer", "src", "root", "tag",
+    )  # fmt: skip
     found = _some_op(program, random, lambda op: any(key in op.attrs for key in keys))
     if found is None:
         return None
@@ -110,8 +116,9 @@ def _another(value: Attr, random: Random, program: Program) -> Attr:
     if isinstance(value, Fraction):
         return random.choice([value * 2, -value, 1 / value if value else Fraction(1)])
     if isinstance(value, Affine):
-        axes = [axis for axis, _, _ in program.axes]
-        return random.choice([value + affine(1), value + affine(0, {random.choice(axes): 1})])
+        axes = [axis for axis, _, _ in program.axes] or ["none"]
+        moved = affine(0, {axis: 1 for axis in random.sample(axes, 1) if axis in program.extents})
+        return random.choice([value + affine(1), value + moved])
     if isinstance(value, int):
         return random.choice([value + 1, value - 1, value + 2])
     return value
@@ -126,6 +133,8 @@ def _another_operator(program: Program, random: Random) -> tuple[Program, str] |
     name = random.choice([n for n in names[op.name] if n != op.name])
     attrs = {} if op.name == "all_reduce" else op.attrs
     if name == "all_reduce":
+        if not program.axes:
+            return None
         axis = random.choice(program.axes)[0]
         attrs = {"group": Group(axes=(axis,)), "op": "sum"}
     made = replace(op, name=name, attrs=attrs)
@@ -138,6 +147,14 @@ def _another_axis(program: Program, random: Random) -> tuple[Program, str] | Non
         return None
     number, place, op = found
     axes = tuple(axis for axis, _, _ in program.axes)
+    ranks = op.attrs["group"].ranks if isinstance(op.attrs["group"], Group) else ()
+    if ranks:
+        fewer = tuple(r for r in ranks if r == program.base or random.random() < 0.6)
+        turned = random.choice([fewer, ranks[::-1], (program.base,)])
+        made = replace(op, attrs={**op.attrs, "group": Group(turned)})
+        return _with_op(program, number, place, made), f"{op.name} over ranks {turned}"
+    if not axes:
+        return None
     choices = [(axis,) for axis in axes] + ([axes] if op.name == "all_reduce" else [])
     chosen = random.choice(choices)
     made = replace(op, attrs={**op.attrs, "group": Group(axes=chosen)})
@@ -212,6 +229,75 @@ def _order(program: Program, random: Random) -> tuple[Program, str] | None:
     return replace(program, calls=tuple(calls)), "two calls in another order"
 
 
+def _calls(program: Program, random: Random) -> tuple[Program, str] | None:
+    """A call is issued once more, or not at all, or at another time."""
+    calls = list(program.calls)
+    at = random.randrange(len(calls))
+    how = random.choice(["again", "left out", "moved"])
+    call = calls[at] if how == "again" else calls.pop(at)
+    if how != "left out":
+        calls.insert(random.randint(0, len(calls)), call)
+    return replace(program, calls=tuple(calls)), f"a call {how}"
+
+
+def _slots(program: Program, random: Random) -> tuple[Program, str] | None:
+    """A call reads or writes another slot."""
+    slots = sorted({s for c in program.calls for s in (*c.inputs, *c.outputs)})
+    places = [n for n, c in enumerate(program.calls) if c.inputs or c.outputs]
+    if not places:
+        return None
+    at = random.choice(places)
+    call = program.calls[at]
+    name = random.choice([f for f in ("inputs", "outputs") if getattr(call, f)])
+    bound = list(getattr(call, name))
+    bound[random.randrange(len(bound))] = random.choice(slots)
+    made = replace(call, **{name: tuple(bound)})
+    calls = (*program.calls[:at], made, *program.calls[at + 1 :])
+    return replace(program, calls=calls), f"{name} of a call in another slot"
+
+
+def _losses(program: Program, random: Random) -> tuple[Program, str] | None:
+    """What counts as a loss, or which slot has the gradient of which."""
+    if program.seeds and random.random() < 0.5:
+        seeds = list(program.seeds)
+        at = random.randrange(len(seeds))
+        losses = [loss for _, loss in seeds]
+        seeds[at] = (seeds[at][0], random.choice(losses))
+        if random.random() < 0.3:
+            del seeds[at]
+        return replace(program, seeds=tuple(seeds)), "the gradient of another loss"
+    places = [n for n, body in enumerate(program.bodies) if body.losses]
+    if not places:
+        return None
+    number = random.choice(places)
+    body = program.bodies[number]
+    shape = body.values[body.losses[0]].shape
+    others = [v for v, held in enumerate(body.values) if held.shape == shape]
+    more = random.choice([(), body.losses * 2, (random.choice(others),)])
+    return _with_body(program, number, replace(body, losses=more)), "another loss"
+
+
+def _bound(program: Program, random: Random) -> tuple[Program, str] | None:
+    """A body gives or takes another value, or reads another parameter of the same shape."""
+    number = random.randrange(len(program.bodies))
+    body = program.bodies[number]
+    fields = [f for f in ("inputs", "outputs", "shards") if getattr(body, f)]
+    if not fields:
+        return None
+    name = random.choice(fields)
+    held = list(getattr(body, name))
+    at = random.randrange(len(held))
+    if name == "shards":
+        shape = program.shards[held[at][1]].shape
+        alike = [n for n, s in enumerate(program.shards) if s.shape == shape]
+        held[at] = (held[at][0], random.choice(alike))
+    else:
+        shape = body.values[held[at]].shape
+        held[at] = random.choice([v for v, x in enumerate(body.values) if x.shape == shape])
+    changed = {name: tuple(held)}
+    return _with_body(program, number, replace(body, **changed)), f"other {name}"
+
+
 def _microbatch(program: Program, random: Random) -> tuple[Program, str] | None:
     """A call reads another microbatch, or a seed is that of another loss."""
     numbers = sorted({c.microbatch for c in program.calls if c.microbatch >= 0})
@@ -227,5 +313,5 @@ def _microbatch(program: Program, random: Random) -> tuple[Program, str] | None:
 EDITS: Final[tuple[Edit, ...]] = (
     _reads_another, _reads_another, _reads_another, _another_attribute, _another_attribute,
     _another_operator, _another_axis, _another_pair, _another_pair, _another_place, _order,
-    _microbatch,
+    _microbatch, _calls, _slots, _losses, _bound,
 )  # fmt: skip

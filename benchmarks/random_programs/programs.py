@@ -57,13 +57,13 @@ def _unary(w: Writer, x: Both, y: Both) -> Both | None:
     return w.op(name, [x], w.shape(x), w.place(x))
 
 
-def _root(w: Writer, x: Both, y: Both) -> Both | None:
+def _root(w: Writer, x: Both, y: Both, above_zero: int = 1) -> Both | None:
     """rsqrt(x * x + 1), and kin: defined everywhere."""
     x = w.settled(x)
     if not addend_free(w.place(x)):
         return None
     square = w.op("mul", [x, x], w.shape(x), w.place(x))
-    above = w.op("add", [square], w.shape(x), w.place(x), {"other": Fraction(1)})
+    above = w.op("add", [square], w.shape(x), w.place(x), {"other": Fraction(above_zero)})
     return w.op(w.random.choice(["rsqrt", "sqrt", "log"]), [above], w.shape(x), w.place(x))
 
 
@@ -81,7 +81,7 @@ def _pair(w: Writer, x: Both, y: Both) -> Both | None:
     if other is None or (name in ("mul", "div") and not addend_free(w.place(x))):
         return None
     if name == "div":
-        other = _root(w, other, other)
+        other = _root(w, other, other, above_zero=2)  # no logarithm near zero
         return None if other is None else w.op("div", [x, other], w.shape(x), w.place(x))
     return w.op(name, [x, other], w.shape(x), w.place(x))
 

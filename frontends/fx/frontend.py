@@ -11,6 +11,8 @@ from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.frontends.fx import pt2
 from shardproof.frontends.fx.records import RANK
+from shardproof.frontends.graphs import replayed
+from shardproof.frontends.graphs.replayed import Validation
 from shardproof.frontends.untrusted.child import run_bounded
 from shardproof.frontends.untrusted.head import unpacked
 
@@ -41,6 +43,11 @@ class Fx:
 
     def read_side(self, path: Path) -> Plan:
         return store.from_bytes(run_bounded("shardproof.frontends.fx.read:alone", [str(path)]))
+
+    def replay(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Validation:
+        stated = options.get(RELATIONS, "")
+        function = "shardproof.frontends.fx.replay:pair"
+        return replayed.from_bytes(run_bounded(function, [str(single), str(parallel), stated]))
 
     def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
         return ()

@@ -26,6 +26,7 @@ from shardproof.frontends.fx.programs import place as placed
 from shardproof.frontends.fx.records import Graph, Node, operand
 from shardproof.frontends.fx.relations import OutputRelation, Relations
 from shardproof.frontends.graphs.mesh import Mesh
+from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.untrusted.inert import printable
 
 
@@ -81,9 +82,11 @@ class Output(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Pairing:
+class Pairing:
     """Both sides, and what is known of how they belong together; ``modules``: see
-    `frontends.fx.align` (that of rank 0 is everybody's)."""
+    `frontends.fx.align` (that of rank 0 is everybody's); ``values``: those of the outputs, of the
+    single side (-1) and of every rank; ``masks``: where the ranks' parts of the masks of random
+    operators lie."""
 
     single: Graph
     ranks: Sequence[Graph]
@@ -91,6 +94,8 @@ class _Pairing:
     inputs: Inputs
     outputs: Sequence[Output]
     modules: dict[str, str] = field(default_factory=dict)
+    values: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    masks: dict[int, Part] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -99,19 +104,31 @@ class _Pairing:
 
 def joined(single: Graph, ranks: Sequence[Graph], said: Relations) -> Plan:
     """The plan of a single-device graph and those of the ranks."""
-    return chosen(lambda fused: _joined(single, ranks, said, fused))
+    return paired(single, ranks, said)[1]
+
+
+def paired(single: Graph, ranks: Sequence[Graph], said: Relations) -> tuple[Pairing, Plan]:
+    """The plan, and how both sides belong together."""
+    made: list[tuple[Pairing, Plan]] = []
+
+    def make(fused: bool) -> tuple[Plan, Inputs]:
+        made.append(_joined(single, ranks, said, fused))
+        both, plan = made[-1]
+        return plan, both.inputs
+
+    plan = chosen(make)
+    return next(both for both, held in made if held.programs is plan.programs), plan
 
 
 def _joined(
     single: Graph, ranks: Sequence[Graph], said: Relations, fused: bool
-) -> tuple[Plan, Inputs]:
-    """The plan, and where inputs lie; ``fused``: those of which two placements fit are in
-    pieces."""
+) -> tuple[Pairing, Plan]:
+    """``fused``: inputs of which two placements fit are in pieces."""
     _same_interface(ranks)
     assumed: list[Assumption] = []
     inputs = placed_inputs(single, ranks, said, assumed, fused)
     outputs = _outputs(single, ranks[0], said, assumed)
-    both = _Pairing(single, ranks, said, inputs, outputs)
+    both = Pairing(single, ranks, said, inputs, outputs)
     assumed += groups.assumed(ranks, said.groups)
     assumed += _values(single, ranks[0], said)
     alone, domains = _single(both, assumed)
@@ -121,7 +138,7 @@ def _joined(
     alone = replace(alone, shards=(*alone.shards, *_memory(bodies)))
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed()
-    assumed += _constants([alone, *bodies])
+    assumed += _constants([alone, *bodies], said.accepted)
     boxes = _results(both, alone, bodies[0], assumed)
     mesh = mesh_of(bodies, [box for box in boxes if box is not None])
     plan = Plan(
@@ -129,11 +146,13 @@ def _joined(
         programs([alone], Mesh((), ()), "single")[0],
         programs(bodies, mesh, "ranks"),
         microbatches=1,
-        notes=tuple(_notes([alone, *bodies])),
+        notes=(NOT_REPLAYED, *_notes([alone, *bodies])),
         assumed=tuple(dict.fromkeys(assumed)),
         expectations=tuple(_rows(both, alone, bodies, boxes, mesh)),
     )
-    return plan, inputs
+    for rank, body in enumerate((alone, *bodies), -1):
+        both.values[rank] = body.outputs
+    return both, plan
 
 
 def _same_interface(ranks: Sequence[Graph]) -> None:
@@ -230,7 +249,7 @@ def _shard(node: Node, shape: Shape, box: Box, rank: int, domain: tuple[int, int
 
 
 def _single(
-    both: _Pairing, assumed: list[Assumption]
+    both: Pairing, assumed: list[Assumption]
 ) -> tuple[RankBody, dict[str, tuple[int, int]]]:
     """The single side as a body, with domains of ids as its lookups need them."""
     domains: dict[str, tuple[int, int]] = dict(both.said.domains)
@@ -282,7 +301,7 @@ def _domain(node: Node, known: tuple[int, int] | None) -> tuple[int, int] | None
 
 
 def _rank(
-    both: _Pairing, rank: int, domains: Mapping[str, tuple[int, int]], masks: Masks
+    both: Pairing, rank: int, domains: Mapping[str, tuple[int, int]], masks: Masks
 ) -> RankBody:
     graph = both.ranks[rank]
 
@@ -293,17 +312,19 @@ def _rank(
         ]
 
     def drawn(number: int, shape: Shape) -> Shard:
-        return mask(number, masks.box(number, shape), shape, rank)
+        box = masks.box(number, shape)
+        both.masks[number] = Part(box, shape)
+        return mask(number, box, shape, rank)
 
     own = groups.groups(both.ranks, both.said.groups, rank)
     zeros = frozenset(both.said.zeros)
     names = both.modules if rank else align.modules(both.single, graph)
     both.modules.update(names)
     setting = Setting(held, drawn, own, both.said.constants, zeros, rank, names)
-    return lower(graph, setting, _asked(both, rank))
+    return lower(graph, setting, asked(both, rank))
 
 
-def _asked(both: _Pairing, rank: int) -> list[object]:
+def asked(both: Pairing, rank: int) -> list[object]:
     """The outputs of a rank that are compared: of the same name as rank 0's, or at its place."""
     first = [operand(x) for x in both.ranks[0].outputs]
     own = both.ranks[rank].outputs
@@ -325,8 +346,9 @@ def _memory(bodies: Sequence[RankBody]) -> list[Shard]:
     return [s for body in bodies for s in body.shards if s.name in body.unwritten]
 
 
-def _constants(bodies: Sequence[RankBody]) -> list[Assumption]:
-    """What the graphs do not say, or the reader takes for something else."""
+def _constants(bodies: Sequence[RankBody], accepted: Sequence[str]) -> list[Assumption]:
+    """What the graphs do not say, or the reader takes for something else; ``accepted``: what the
+    user says may be taken so."""
     names = dict.fromkeys(name for body in bodies for name in body.constants)
     others = {what: how for body in bodies for what, how in body.standins.items()}
     memory = {what: node for body in bodies for what, node in body.unwritten.items()}
@@ -334,7 +356,15 @@ def _constants(bodies: Sequence[RankBody]) -> list[Assumption]:
         Assumption("unwritten", what, "", f"{node} reads memory that nothing has written ({what})")
         for what, node in memory.items()
     ]
-    assumed = [Assumption("stand-in", what, "", f"{what} {how}") for what, how in others.items()]
+    unknown = sorted(set(accepted) - others.keys())
+    if unknown:
+        raise InvalidInput("nothing of this name is taken for something else", unknown[0])
+    assumed = [
+        Assumption("stated", what, "--relations", f"{what} {how}")
+        if what in accepted
+        else Assumption("stand-in", what, "", f"{what} {how}")
+        for what, how in others.items()
+    ]
     return [*read, *assumed] + [
         Assumption(
             "not captured", name, "", f"constant {name}, whose value the file does not have, is 0"
@@ -370,7 +400,7 @@ def _values(single: Graph, ranks: Graph, said: Relations) -> list[Assumption]:
 
 
 def _results(
-    both: _Pairing, alone: RankBody, first: RankBody, assumed: list[Assumption]
+    both: Pairing, alone: RankBody, first: RankBody, assumed: list[Assumption]
 ) -> list[Box | None]:
     """Where the ranks' parts of every compared output lie; None: it is no tensor."""
     found: list[Box | None] = []
@@ -390,7 +420,7 @@ def _results(
 
 
 def _rows(
-    both: _Pairing,
+    both: Pairing,
     alone: RankBody,
     bodies: Sequence[RankBody],
     boxes: Sequence[Box | None],
@@ -442,7 +472,7 @@ def alone(path: str) -> bytes:
         node.name: [Part(place.everywhere(node.name, shape_of(node), len(ranks)), shape_of(node))]
         for node in ranks[0].inputs
     }
-    both = _Pairing(ranks[0], ranks, Relations(), Inputs(boxes), outputs)
+    both = Pairing(ranks[0], ranks, Relations(), Inputs(boxes), outputs)
     masks = Masks((), len(ranks))
     bodies = groups.needed([_rank(both, number, {}, masks) for number in range(len(ranks))])
     made = programs(bodies, mesh_of(bodies, []), "ranks")

@@ -80,6 +80,7 @@ class Relations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     constants: dict[str, int | float | Literal["any"]] = {}
     partial: list[str] = []
     zeros: list[str] = []
+    accepted: list[str] = []
 
 
 def read(path: Path) -> Relations:

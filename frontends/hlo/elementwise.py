@@ -12,10 +12,10 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.builder import piecewise
-from shardproof.frontends.graphs.graph import Node
+from shardproof.frontends.graphs.graph import Node, PerRank
 from shardproof.frontends.hlo import indices, masks
-from shardproof.frontends.hlo.items import Ids, Item, Tensor, exact
-from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.items import Ids, Item, Lookup, Tensor, exact
+from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.positive import nonnegative
 from shardproof.frontends.hlo.state import Lowering, Rule, integral
 
@@ -47,6 +47,9 @@ def _predicate(low: Lowering, node: Node, holds: bool) -> Known:
 def add(low: Lowering, node: Node, xs: Sequence[Item], sign: int = 1) -> Item:
     if any(isinstance(x, Ids) for x in xs) and integral(low.dtype(node)):
         return indices.combine(low, node, xs)
+    endless = _endless(low, node, xs[0], xs[1], sign)
+    if endless is not None:
+        return endless
     a, b = (finite(x) for x in xs)
     if a is not None and b is not None:
         return _constant(low, node, a + sign * b)
@@ -57,6 +60,17 @@ def add(low: Lowering, node: Node, xs: Sequence[Item], sign: int = 1) -> Item:
         moved = other if sign > 0 else low.tensor(low.op("mul", other, other=Fraction(-1)))
         return Tensor(moved) if a == 0 else low.op("add", moved, other=a)
     return low.op("add" if sign > 0 else "sub", *(low.tensor(x) for x in xs))
+
+
+def _endless(low: Lowering, node: Node, x: Item, y: Item, sign: int) -> Known | None:
+    """An infinite constant plus or minus a number, which is finite, is that constant; None: neither
+    operand is one, or both are."""
+    limits = [number_of(i) if number_of(i) in (inf, -inf) else None for i in (x, y)]
+    if (limits[0] is None) == (limits[1] is None):
+        return None
+    _assume_finite(low)
+    limit = limits[0] if limits[1] is None else sign * limits[1]
+    return Known((np.broadcast_to(np.array(limit, dtype="float32"), low.shape(node)),), "float32")
 
 
 def subtract(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -97,8 +111,25 @@ def negate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     return low.op("mul", low.tensor(xs[0]), other=Fraction(-1))
 
 
+#: What functions are of infinite constants.
+_LIMITS = {
+    ("exp", -inf): 0,
+    ("sigmoid", -inf): 0,
+    ("sigmoid", inf): 1,
+    ("tanh", -inf): -1,
+    ("tanh", inf): 1,
+}
+
+
 def function(operator: str) -> Rule:
-    return lambda low, node, xs: low.op(operator, low.tensor(xs[0]))
+    def rule(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+        number = number_of(xs[0])
+        limit = _LIMITS.get((operator, number)) if number in (inf, -inf) else None
+        if limit is not None:
+            return _constant(low, node, Fraction(limit))
+        return low.op(operator, low.tensor(xs[0]))
+
+    return rule
 
 
 def power(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -234,16 +265,44 @@ def logical(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     return low.op("sub", low.op("add", x, y).value, both)
 
 
+def _of_rank(p: Item) -> PerRank | None:
+    """A predicate that is the same everywhere on a rank, as a number for each rank; None: it is
+    another."""
+    if not isinstance(p, Known) or len(p.arrays) < 2:
+        return None
+    cores = [compact(array) for array in p.arrays]
+    if any(core.min() != core.max() for core in cores):
+        return None
+    return PerRank(tuple(int(core.min()) for core in cores))
+
+
+def _chosen_by_rank(low: Lowering, p: PerRank, x: int, y: int) -> Tensor:
+    """One of two tensors side by side, by the rank."""
+    shape = low.recorder.shape(x)
+    both = low.op("concat", *(low.values.view(v, (1, *shape)) for v in (y, x)), dim=0).value
+    own = low.op("slice", both, dim=0, start=p, size=1).value
+    return Tensor(low.values.view(own, shape))
+
+
 def select(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """p x + (1 - p) y."""
+    """p x + (1 - p) y; where p is known and the same everywhere on a rank, one of both."""
     p, x, y = xs
     number = p.number() if isinstance(p, Known | Ids) else None
     if number is not None:
         return x if number else y
-    if isinstance(p, Ids):
+    by_rank = _of_rank(p)
+    if by_rank is not None and not any(isinstance(i, Ids) for i in (x, y)):
+        return _chosen_by_rank(low, by_rank, low.tensor(x), low.tensor(y))
+    by_ids = isinstance(p, Ids) and any(isinstance(i, Ids | Lookup) for i in (x, y))
+    if isinstance(p, Ids) and (by_ids or low.dtype(node) == "bool" or integral(low.dtype(node))):
         return indices.select(low, node, p, x, y)
     if isinstance(p, Known) and number_of(y) == -inf:
         return masks.causal(low, p, low.tensor(x))
+    return _mixed(low, node, p, x, y)
+
+
+def _mixed(low: Lowering, node: Node, p: Item, x: Item, y: Item) -> Item:
+    """p x + (1 - p) y of numbers."""
     if isinstance(x, Ids) and isinstance(y, Ids | Known) and integral(low.dtype(node)):
         raise Unsupported("ids that are chosen by other numbers")
     for other in (x, y):
@@ -276,6 +335,11 @@ def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return Tensor(low.tensor(xs[0]))
     if target == "bool" or integral(target):
         raise Unsupported(f"a conversion from {source} to {target}")
+    return xs[0]
+
+
+def rounded(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Fewer digits: the identity over the reals, as a cast between floats."""
     return xs[0]
 
 

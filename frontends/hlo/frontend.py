@@ -13,6 +13,8 @@ from pathlib import Path
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
+from shardproof.frontends.graphs import replayed
+from shardproof.frontends.graphs.replayed import Validation
 from shardproof.frontends.untrusted.child import run_bounded
 
 HLO = re.compile(rb"\s*HloModule\s")
@@ -39,6 +41,10 @@ class Hlo:
     def read_side(self, path: Path) -> Plan:
         function = "shardproof.frontends.hlo.read:side"
         return store.from_bytes(run_bounded(function, [str(path)]))
+
+    def replay(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Validation:
+        function = "shardproof.frontends.hlo.replay:pair"
+        return replayed.from_bytes(run_bounded(function, [str(single), str(parallel)]))
 
     def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
         return ()

@@ -7,6 +7,7 @@ any, or refuses by name.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,6 +72,9 @@ class Lookup:
     shape: Shape
     live: tuple[Function, ...]
 
+
+#: Places at which another function of an id begins, where it becomes a number.
+MOST_KINKS = 8
 
 Item: TypeAlias = "Tensor | Known | Ids | Lookup | Exchanged"
 
@@ -161,16 +165,34 @@ class Values:
     # -- ids --------------------------------------------------------------------------------
 
     def ids(self, item: Ids) -> int:
-        """Only ids themselves, moved by a number, are tensors of the body."""
+        """What is computed of ids, as numbers: the first rule, and from every place where another
+        begins what that one adds to it."""
         number = item.number()
         if number is not None:
             return self.full(item.shape, Fraction(number))
-        rules = {f[0][2:] for f in item.functions if len(f) == 1}
-        if len(rules) != 1 or any(len(f) > 1 for f in item.functions):
-            raise Unsupported(
-                "a number that is different functions of an id in different intervals"
-            )
-        slope, offset = rules.pop()
+        if len(set(item.functions)) != 1:
+            raise Unsupported("a number that is different functions of an id on different ranks")
+        (slope, offset), *others = [(p.slope, p.offset) for p in item.functions[0]]
+        if len(others) > MOST_KINKS:
+            raise Unsupported("a number that is different functions of an id in many intervals")
+        own = self.own(item)
+        value = self.line(own, slope, offset)
+        for piece, after in itertools.pairwise(item.functions[0]):
+            rise = self.line(own, after.slope - piece.slope, after.offset - piece.offset)
+            at = Fraction(1 - 2 * after.low, 2)
+            over = self.recorder.op("step", self.recorder.op("add", own, other=at))
+            value = self.recorder.op("add", value, self.recorder.op("mul", rise, over))
+        return value
+
+    def line(self, x: int, slope: int, offset: int) -> int:
+        """slope x + offset."""
+        if slope == 0:
+            return self.full(self.recorder.shape(x), Fraction(offset))
+        value = x if slope == 1 else self.recorder.op("mul", x, other=Fraction(slope))
+        return self.recorder.op("add", value, other=Fraction(offset)) if offset else value
+
+    def own(self, item: Ids) -> int:
+        """The ids themselves, where the item's positions are."""
         kept = [d for d, a in enumerate(item.axes) if a >= 0]
         axes = [item.axes[d] for d in kept]
         value = item.origin
@@ -178,10 +200,7 @@ class Values:
         if sorted(axes) != [a for a in range(len(have)) if a in axes]:
             raise Unsupported("ids whose dimensions are permuted")
         value = self.view(value, tuple(have[a] for a in axes))
-        value = self.broadcast(value, kept, item.shape)
-        if slope != 1:
-            value = self.recorder.op("mul", value, other=Fraction(slope))
-        return self.recorder.op("add", value, other=Fraction(offset)) if offset else value
+        return self.broadcast(value, kept, item.shape)
 
     def lookup(self, item: Lookup) -> int:
         """A one-hot of the ids, contracted with the rows that they can choose."""

@@ -15,6 +15,9 @@ from shardproof.frontends.hlo.items import Ids, Item, Lookup, Tensor
 from shardproof.frontends.hlo.semantics import dot_equation
 from shardproof.frontends.hlo.state import Lowering
 
+#: Positions of a dimension that is put in reverse order.
+MOST_REVERSED = 64
+
 
 def broadcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     dims = node.attrs.get("dimensions", ())
@@ -73,6 +76,24 @@ def slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if any(step != 1 for _, _, step in node.attrs["slice"]):
         raise Unsupported("a slice with steps")
     return _cut(low, xs[0], [start for start, _, _ in node.attrs["slice"]], low.shape(node))
+
+
+def reverse(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Positions of some dimensions in the other order, one after the other."""
+    if isinstance(xs[0], Ids):
+        raise Unsupported("ids in reverse order")
+    value = low.tensor(xs[0])
+    for dim in node.attrs["dimensions"]:
+        count = low.recorder.shape(value)[dim]
+        if count > MOST_REVERSED:
+            raise Unsupported(f"{count} positions in reverse order")
+        if count > 1:
+            rows = [
+                low.op("slice", value, dim=dim, start=count - 1 - i, size=1).value
+                for i in range(count)
+            ]
+            value = low.op("concat", *rows, dim=dim).value
+    return Tensor(value)
 
 
 def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

@@ -142,6 +142,7 @@ COLLECTIVES: Mapping[str, Mapping[str, str]] = {
 }
 OTHERS: Mapping[str, Mapping[str, str]] = {
     "compare": {"direction": _TEXT, "type": _TEXT},
+    "reduce-precision": {"exponent_bits": _NUMBER, "mantissa_bits": _NUMBER},
     "dot": _DOT,
     "reduce": {"dimensions": _DIMS, "to_apply": "reduction"},
     "gather": _GATHER,

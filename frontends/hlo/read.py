@@ -12,6 +12,7 @@ from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.graphs.graph import Graph, Placement
 from shardproof.frontends.graphs.recorder import mesh_of, programs
+from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_outputs, plan
 from shardproof.frontends.hlo import inline, places, stablehlo, text
 from shardproof.frontends.hlo.frontend import STABLE
@@ -71,6 +72,17 @@ def joined(
 ) -> Plan:
     """The plan of two graphs; ``inputs``, ``outputs``: placements that somebody states beside the
     files, by position (None: as the file says)."""
+    return paired(single, parallel, name, inputs, outputs)[0]
+
+
+def paired(
+    single: Graph,
+    parallel: Graph,
+    name: str,
+    inputs: Sequence[Placement | None] = (),
+    outputs: Sequence[Placement | None] = (),
+) -> tuple[Plan, Side, Side]:
+    """As `joined`, with what each side was lowered to."""
     if single.ranks != 1:
         raise InvalidInput(f"the single side is of {single.ranks} devices, expected 1")
     if inputs:
@@ -97,12 +109,10 @@ def joined(
         parallel, others_inferred = placed_outputs(single, parallel)
         notes = (*inferred, *found, *others_inferred)
         other, others, _ = lower(parallel, domains, stacked)
-        return plan(
-            name,
-            Side(single, alone.recorder, tuple(results)),
-            Side(parallel, other.recorder, tuple(others)),
-            notes,
-        )
+        one = Side(single, alone.recorder, tuple(results))
+        many = Side(parallel, other.recorder, tuple(others))
+        made = plan(name, one, many, notes)
+        return replace(made, notes=(NOT_REPLAYED, *made.notes)), one, many
     except Unsupported as error:
         raise InvalidInput(f"not supported: {error}") from None
 

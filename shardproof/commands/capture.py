@@ -31,7 +31,7 @@ def of_traces(command: F) -> F:
         "--validate",
         "validated",
         is_flag=True,
-        help="Replay what was recorded in PyTorch on random values, and compare.",
+        help="Evaluate what was recorded, or the graphs, on random values, and compare.",
     )
     return combine(validate(command))
 

@@ -29,6 +29,7 @@ from typing import Any
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Plan
+from shardproof.frontends.graphs.sides import Side
 from shardproof.frontends.jax.capture import Captured, capture
 from shardproof.frontends.jax.step import Step
 from shardproof.run.options import Options
@@ -46,6 +47,7 @@ def verify(
     in_shardings: Any = None,
     out_shardings: Any = None,
     parallel: Callable[..., Any] | None = None,
+    validate: bool = False,
     capture_timeout: float = 600.0,
     progress: Progress | None = None,
     **options: Any,
@@ -55,7 +57,9 @@ def verify(
     ``args``: arrays or ``jax.ShapeDtypeStruct``, in trees.  ``mesh``: names and extents of axes
     (``{"dp": 2, "tp": 4}``) or a ``jax.sharding.Mesh``.  ``in_shardings``, ``out_shardings``: trees
     of ``PartitionSpec``, as ``jax.jit`` takes them.  ``parallel``: shard_map code, with a mesh of
-    its own or that of ``mesh``.  The other options are those of `shardproof.verify`.
+    its own or that of ``mesh``.  ``validate``: run both programs of XLA in NumPy, too, on random
+    values, and compare with what they are read as.  The other options are those of
+    `shardproof.verify`.
 
     What cannot be lowered is a result too (verdict "invalid input").
     """
@@ -66,14 +70,20 @@ def verify(
         asked = Step(
             step, parallel, tuple(args), _axes(mesh), in_shardings, out_shardings, _own(mesh)
         )
-        plan = plan_of(capture(asked, capture_timeout), getattr(step, "__name__", "step"))
+        made = sides_of(capture(asked, capture_timeout), getattr(step, "__name__", "step"))
     except InvalidInput as error:
         return Result("invalid input", reason=str(error))
-    return api.run(plan, None, Options(**options), progress)
+    result = api.run(made[0], None, Options(**options), progress)
+    if not validate or result.verdict == "invalid input":
+        return result
+    from shardproof import sources
+    from shardproof.frontends.hlo.replay import validated
+
+    return sources.replayed(result, validated(*made))
 
 
-def plan_of(found: Captured, name: str) -> Plan:
-    """The plan of a captured step."""
+def sides_of(found: Captured, name: str) -> tuple[Plan, Side, Side]:
+    """The plan of a captured step, and what each side was lowered to."""
     from shardproof.frontends.hlo import read
 
     single, parallel = read.parsed(found.single), read.parsed(found.parallel)
@@ -84,7 +94,7 @@ def plan_of(found: Captured, name: str) -> Plan:
             replace(o, name=n) for o, n in zip(single.outputs, found.outputs, strict=True)
         ),
     )
-    return read.joined(
+    return read.paired(
         single, parallel, name.strip("<>"), found.placed_inputs, found.placed_outputs
     )
 

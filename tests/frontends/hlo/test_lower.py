@@ -97,6 +97,17 @@ PROGRAMS = {
     "convert": "  x = f32[3] parameter(0)\n  b = bf16[3] convert(x)\n"
     "  i = s32[3] parameter(1)\n  f = f32[3] convert(i)\n  c = f32[3] convert(b)\n"
     "  ROOT y = f32[3] add(c, f)",
+    "reverse": "  x = f32[4,3] parameter(0)\n  ROOT y = f32[4,3] reverse(x), dimensions={0,1}",
+    "reduce-precision": "  x = f32[3] parameter(0)\n"
+    "  ROOT y = f32[3] reduce-precision(x), exponent_bits=8, mantissa_bits=7",
+    "minus infinity": "  x = f32[3] parameter(0)\n  c = f32[] constant(-inf)\n"
+    "  b = f32[3] broadcast(c), dimensions={}\n  s = f32[3] subtract(b, x)\n"
+    "  e = f32[3] exponential(s)\n  ROOT y = f32[3] add(e, x)",
+    "a function of an id with kinks": "  x = f32[3] parameter(0)\n  i = s32[3] parameter(1)\n"
+    "  c = s32[] constant(2)\n  l = s32[3] broadcast(c), dimensions={}\n"
+    "  m = s32[3] minimum(i, l)\n  f = f32[3] convert(m)\n"
+    "  p = pred[3] compare(i, l), direction=LT\n  g = f32[3] select(p, f, x)\n"
+    "  ROOT y = f32[3] add(f, g)",
     "clamp": "  x = f32[3] parameter(0)\n  l = f32[3] constant({0.5, 0.5, 0.5})\n"
     "  h = f32[3] constant({1, 1.25, 1.5})\n  ROOT y = f32[3] clamp(l, x, h)",
     "broadcast": "  x = f32[3,2] parameter(0)\n  ROOT y = f32[3,4,2] broadcast(x), dimensions={0,2}",
@@ -225,6 +236,17 @@ def test_a_permutation_gives_zeros_where_nobody_sends() -> None:
     body = (
         "ENTRY e {\n  x = f32[4] parameter(0)\n  ROOT y = f32[4] collective-permute(x), "
         "channel_id=1, source_target_pairs={{0,1},{1,2},{2,3}}\n}\n"
+    )
+    agree(inline.graph(text.parse("HloModule m, num_partitions=4\n" + body)))
+
+
+@pytest.mark.parametrize("direction", ["EQ", "LT"])
+def test_a_choice_by_the_rank_is_one_of_both(direction: str) -> None:
+    body = (
+        "ENTRY e {\n  x = f32[4] parameter(0)\n  z = f32[4] parameter(1)\n"
+        "  r = u32[] partition-id()\n  c = u32[] constant(2)\n"
+        f"  p = pred[] compare(r, c), direction={direction}\n"
+        "  b = pred[4] broadcast(p), dimensions={}\n  ROOT y = f32[4] select(b, x, z)\n}\n"
     )
     agree(inline.graph(text.parse("HloModule m, num_partitions=4\n" + body)))
 

@@ -1,0 +1,221 @@
+"""Graphs as the files hold them, run operator by operator on all ranks in lock-step, against the
+plan that they were read as.
+
+PyTorch runs the operators of ATen; what is no operator of ATen (of XLA's graphs, of an inference
+engine) is not run, and the graph is then not replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.reference_runtime.compare import fits
+from shardproof.engine.reference_runtime.exchange import Stuck
+from shardproof.frontends.fx import groups, read, relations
+from shardproof.frontends.fx.inputs import shape_of
+from shardproof.frontends.fx.place import Part, everywhere
+from shardproof.frontends.fx.records import CALL, CONSTANT, PLACEHOLDER, Graph, Node, operand
+from shardproof.frontends.fx.relations import Relations
+from shardproof.frontends.graphs.replayed import Validation, agreed, drawn, run, to_bytes
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+Array = NDArray[Any]
+GETITEM = "<built-in function getitem>"
+REDUCE, GATHER = "_c10d_functional.all_reduce", "_c10d_functional.all_gather_into_tensor"
+SCATTER, WAIT = "_c10d_functional.reduce_scatter_tensor", "_c10d_functional.wait_tensor"
+#: Named inputs that no input of the graphs is.
+POSITIONS, MASK = "positions 0 to ", "mask of random operator "
+
+
+def pair(single: str, parallel: str, stated: str) -> bytes:
+    """The validation of two sides, as bytes.  Made to be called in a bounded child."""
+    said = relations.read(Path(stated)) if stated else Relations()
+    (alone,), ranks = read.side(Path(single)), read.side(Path(parallel))
+    return to_bytes(validated(alone, ranks, said))
+
+
+def validated(alone: Graph, ranks: Sequence[Graph], said: Relations, seed: int = 0) -> Validation:
+    """Both sides run by PyTorch and as a plan, on the same random values."""
+    both, plan = read.paired(alone, ranks, said)
+    if not fits(plan):
+        return Validation(False, True, 0, "it is too large")
+    try:
+        from shardproof.frontends.torch import eager
+    except ImportError:
+        return Validation(False, True, 0, "PyTorch is not installed")
+    values = drawn(plan, np.random.default_rng(seed))
+    for name, held in values.items():
+        if name.startswith(POSITIONS):
+            values[name] = np.arange(len(held), dtype=float)
+        elif name.startswith(MASK):
+            values[name] = (held > 0).astype(float)
+    try:
+        expected = _evaluated(eager, both, values)
+        actual = run(plan, values)
+    except (Unsupported, ShapeMismatch, Stuck) as error:
+        return Validation(False, True, 0, str(error))
+    return agreed(_pairs(both, plan, actual, expected), "PyTorch")
+
+
+def _evaluated(
+    eager: ModuleType, both: read.Pairing, values: Mapping[str, Array]
+) -> list[dict[str, Any]]:
+    """The value of every node: of the single side, then of every rank."""
+    wholes = {
+        node.name: [Part(everywhere(node.name, shape_of(node), 1), shape_of(node))]
+        for node in both.single.inputs
+    } | dict(both.inputs.single)
+    one = _World(eager, [both.single], [groups.groups([both.single], {})], both.said, {})
+    one.run([_inputs(both.single.inputs, wholes, values, 0)], values)
+    count = range(len(both.ranks))
+    named = [groups.groups(both.ranks, both.said.groups, rank) for rank in count]
+    many = _World(eager, both.ranks, named, both.said, both.masks)
+    held = both.inputs.ranks
+    given = [_inputs(graph.inputs, held, values, rank) for rank, graph in enumerate(both.ranks)]
+    many.run(given, values)
+    return [*one.known, *many.known]
+
+
+def _inputs(
+    nodes: Sequence[Node],
+    parts: Mapping[str, Sequence[Part]],
+    values: Mapping[str, Array],
+    rank: int,
+) -> dict[str, Array]:
+    """A rank's inputs, by name, put together of the named inputs that they are."""
+    found = {}
+    for node in nodes:
+        boxes = []
+        for part in parts[node.name]:
+            if part.box.name in values:
+                start = part.box.starts[rank]
+                at = tuple(slice(s, s + n) for s, n in zip(start, part.shape, strict=True))
+                boxes.append(values[part.box.name][at])
+        if len(boxes) == 1:
+            found[node.name] = boxes[0]
+        elif boxes:
+            whole = tuple(node.shape or ())
+            dim = next(d for d, n in enumerate(whole) if boxes[0].shape[d] != n)
+            found[node.name] = np.concatenate(boxes, axis=dim)
+    return found
+
+
+class _World:
+    """All ranks of a side."""
+
+    def __init__(
+        self,
+        eager: ModuleType,
+        graphs: Sequence[Graph],
+        named: Sequence[Mapping[str, tuple[int, ...]]],
+        said: Relations,
+        masks: Mapping[int, Part],
+    ) -> None:
+        self.eager, self.graphs, self.groups, self.said = eager, graphs, named, said
+        self.masks = masks
+        self.known: list[dict[str, Any]] = [{} for _ in graphs]
+        self.drawn = [0] * len(graphs)
+
+    def run(self, inputs: Sequence[Mapping[str, Array]], values: Mapping[str, Array]) -> None:
+        if len({tuple(n.target for n in graph.nodes) for graph in self.graphs}) > 1:
+            raise Unsupported("ranks run unlike graphs")
+        for nodes in zip(*(graph.nodes for graph in self.graphs), strict=True):
+            if nodes[0].target.startswith((REDUCE, GATHER, SCATTER)):
+                self.joined(nodes)
+                continue
+            for rank, node in enumerate(nodes):
+                if node.op == PLACEHOLDER:
+                    self.known[rank][node.name] = self.held(node, inputs[rank])
+                elif node.op == CONSTANT:
+                    number = self.said.constants.get(node.target, 0)
+                    self.known[rank][node.name] = self.eager.tensor(np.asarray(number))
+                elif node.op == CALL:
+                    self.known[rank][node.name] = self.called(rank, node, values)
+
+    def held(self, node: Node, own: Mapping[str, Array]) -> Any:
+        if node.name in self.said.zeros or node.name not in own:
+            return self.eager.tensor(np.zeros(tuple(node.shape or ())))
+        return self.eager.tensor(own[node.name])
+
+    def argument(self, rank: int, x: Any) -> Any:
+        name = operand(x)
+        if name is not None:
+            return self.known[rank][name]
+        return [self.argument(rank, i) for i in x] if isinstance(x, (list, tuple)) else x
+
+    def called(self, rank: int, node: Node, values: Mapping[str, Array]) -> Any:
+        args = [self.argument(rank, a) for a in node.args]
+        if node.target == GETITEM:
+            return args[0][args[1]]
+        if node.target.startswith(WAIT):
+            return args[0]
+        if node.target == "aten.native_dropout.default":
+            x, p = args[0], args[1]
+            mask = self.mask(rank, values)
+            return (x * mask / (1 - p), mask)
+        kwargs = {k: self.argument(rank, v) for k, v in node.kwargs.items()}
+        return self.eager.call(node.target, args, kwargs)
+
+    def mask(self, rank: int, values: Mapping[str, Array]) -> Any:
+        """A rank's part of the mask of its next random operator."""
+        number = self.drawn[rank]
+        self.drawn[rank] += 1
+        whole = values.get(f"{MASK}{number}")
+        if whole is None:
+            raise Unsupported("a random operator of which no result is compared")
+        part = self.masks.get(number)
+        if part is not None:
+            start = part.box.starts[rank]
+            box = zip(start, part.shape, strict=True)
+            whole = whole[tuple(slice(s, s + n) for s, n in box)]
+        return self.eager.tensor(whole)
+
+    def joined(self, nodes: Sequence[Node]) -> None:
+        """A collective of all ranks."""
+        given = [self.argument(rank, node.args[0]) for rank, node in enumerate(nodes)]
+        for rank, node in enumerate(nodes):
+            tag = str(node.args[-1])
+            if tag not in self.groups[rank]:
+                raise Unsupported(f"a group named {tag!r}, of which nothing says who is in it")
+            members = self.groups[rank][tag]
+            parts = [given[member] for member in members]
+            if node.target.startswith(GATHER):
+                args = [parts, 0]
+                self.known[rank][node.name] = self.eager.call("aten.cat.default", args, {})
+                continue
+            if node.args[1] != "sum":
+                raise Unsupported(f"a reduction by {node.args[1]}")
+            total = sum(parts[1:], start=parts[0])
+            if node.target.startswith(SCATTER):
+                size = total.shape[0] // len(members)
+                total = total[members.index(rank) * size :][:size]
+            self.known[rank][node.name] = total
+
+
+def _pairs(
+    both: read.Pairing,
+    plan: Plan,
+    actual: Mapping[int, Mapping[int, Array]],
+    expected: Sequence[Mapping[str, Any]],
+) -> list[tuple[str, Array, Array]]:
+    """What is compared, of both sides: what the plan gives, and what PyTorch gives."""
+    found = []
+    for rank in (-1, *range(len(both.ranks))):
+        asked = read.asked(both, rank) if rank >= 0 else [{"n": o.single} for o in both.outputs]
+        for place, output in enumerate(both.outputs):
+            name, value = operand(asked[place]), both.values[rank][place]
+            if name is None or value < 0 or value not in actual[rank]:
+                continue
+            where = "the single side" if rank < 0 else f"rank {rank}"
+            wanted = expected[rank + 1][name].numpy()
+            found.append((f"{output.name} on {where}", actual[rank][value], wanted))
+    return found

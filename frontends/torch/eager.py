@@ -1,0 +1,54 @@
+"""One operator of ATen by its name, run by PyTorch: what a graph's replay is judged by.
+
+Floating types are float64.  Only operators whose rule the table has are run: names in a file are
+not trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten import rule_of
+
+ATEN = "aten."
+#: Keywords about where a tensor lies in memory.
+PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
+
+
+def tensor(array: NDArray[Any]) -> Any:
+    """An array of NumPy, as a tensor: numbers are float64."""
+    held = torch.tensor(np.asarray(array))
+    return held.double() if held.is_floating_point() else held
+
+
+def array(x: Any) -> NDArray[Any]:
+    """A tensor as an array of NumPy."""
+    return np.asarray(x.numpy())
+
+
+def call(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What PyTorch's operator gives; raises `Unsupported` for what is none, or fails."""
+    if not target.startswith(ATEN) or rule_of(target) is None:
+        raise Unsupported(f"{target} is no operator that is run by its name")
+    overload: Any = torch.ops
+    try:
+        for part in target.split("."):
+            overload = getattr(overload, part)
+        named = {k: _typed(k, v) for k, v in kwargs.items() if k not in PLACES}
+        return overload(*args, **named)
+    except (AttributeError, RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise Unsupported(f"{target} cannot be run: {str(error).splitlines()[0][:200]}") from error
+
+
+def _typed(key: str, value: Any) -> Any:
+    """Element types by name; floating ones are float64."""
+    if key != "dtype" or not isinstance(value, str):
+        return value
+    name = value.removeprefix("torch.")
+    return torch.float64 if "float" in name else getattr(torch, name, None)
