@@ -148,6 +148,8 @@ class Sums(Values):
             alike = [t._replace(layout=settled(t.layout)) for t in terms]
             again = collect(merge_parts(self.table, alike, self.mesh))
             terms = again if len(again) < len(terms) else terms
+        if len(terms) > 1:
+            terms = self.as_parts(terms)
         if len(terms) < 2:
             return self.known(Lineage(x.shape, tuple(terms)))
         if any(term.parts for term in terms):
@@ -165,6 +167,16 @@ class Sums(Values):
                 p.terms[0]._replace(factor=t.factor) for p, t in zip(apart, terms, strict=True)
             ]
             return self.known(self._sum_node(x.shape, taken))
+
+    def as_parts(self, terms: Sequence[Term]) -> list[Term]:
+        """The terms with views of one position of many as parts of sums that the single-device
+        program has, where fewer terms are left then: rows one by one, added up."""
+        found = list(terms)
+        if self.reference_size is None:
+            return found
+        parts = [t if t.parts or t.places else self.as_part(t) or t for t in found]
+        again = found if parts == found else collect(merge_parts(self.table, parts, self.mesh))
+        return again if len(again) < len(found) else found
 
     def _placed_sum(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
         """`_sum_node`, with positions of one of many where the single-device program has them."""

@@ -40,6 +40,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "TP2": ({}, {"tp": 2, "validate": True}),
     "TP4 + SP": ({}, {"tp": 4, "sequence_parallel": True}),
     "TP2 DP2": ({}, {"tp": 2, "dp": 2}),
+    "DP4, a row each": ({}, {"dp": 4}),
     "TP2 + SP, GQA, SwiGLU, RMSNorm": (
         {
             "num_query_groups": 2,

@@ -60,7 +60,9 @@ def entries(term: Term | None, size: int, at: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("first", [0, SHARE])
 @pytest.mark.parametrize("step", [8, 16])
-@pytest.mark.parametrize(("start", "size"), [(0, 2), (2, 2), (4, 4), (6, 2), (5, 1), (0, 8), (4, 8)])
+@pytest.mark.parametrize(
+    ("start", "size"), [(0, 2), (2, 2), (4, 4), (6, 2), (5, 1), (0, 8), (4, 8)]
+)
 def test_an_interval_that_moves_by_whole_periods(
     first: int, step: int, start: int, size: int
 ) -> None:
