@@ -84,13 +84,18 @@ AS_NAMED: Final = (
 class Diagnosis:
     """One plan being diagnosed: what it was, what has been tried, what was found.
 
-    ``otherwise``: the plan as it is under another order of its groups, if there is one.
+    ``otherwise``: the plan as it is under another order of its groups, if there is one; ``tell`` is
+    told how many repairs were tried, of at most how many.
     """
 
     def __init__(
-        self, result: Partition, otherwise: Callable[[], Plan | None] | None = None
+        self,
+        result: Partition,
+        otherwise: Callable[[], Plan | None] | None = None,
+        tell: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self.result = result
+        self.tell = tell
         self.state = result
         self.otherwise = otherwise
         self.tries = 0
@@ -109,6 +114,7 @@ class Diagnosis:
         if not free and self.tries and spent:
             self.exhausted = True
             return None
+        self.tell(self.tries, MOST_TRIES)
         self.tries += 1
         self.rows += 0 if free else size
         try:
@@ -310,13 +316,14 @@ def diagnosed(
     result: Partition,
     simulation: Simulation | None,
     otherwise: Callable[[], Plan | None] | None = None,
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Finding, ...]:
     """What is wrong with a refuted plan: cause by cause, the first one first, then those findings
     beside the verdict that go away with a cause; nothing if no operator is found to begin it.
 
-    ``simulation``: of the plan, if it could be run; ``otherwise``: see `Diagnosis`.
+    ``simulation``: of the plan, if it could be run; ``otherwise``, ``tell``: see `Diagnosis`.
     """
-    search = Diagnosis(result, otherwise)
+    search = Diagnosis(result, otherwise, tell)
     repaired = search.run()
     # A large plan is not run again: values are held against the single-device operator's there.
     again = repaired and len(result.parallel.unrolled.rows) <= MOST_AGAIN

@@ -41,6 +41,7 @@ from shardproof.run import request as asked
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
+from shardproof.run.tables import guarded
 
 Combine: TypeAlias = Literal["mean", "sum"] | None
 
@@ -101,6 +102,7 @@ def answered(
         return Result("inconclusive", reason=uncaptured(found), assumptions=notes(found))
     made = make_plan(found, combination=combination(found, combine))
     check_plan(made)
+    made = guarded(made, found.single.contents)
     if validated:
         from shardproof.torch.validate import validate
 

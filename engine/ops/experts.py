@@ -166,14 +166,16 @@ def _topk(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     names = labels(len(shape))
     rows = names.replace(names[dim], "")
     outer = shape[:dim] + shape[dim + 1 :]
-    flat = r.reshape(r.einsum(f"{names}->{rows}{names[dim]}", x), (prod(outer), shape[dim]))
+    moved = r.einsum(f"{names}->{rows}{names[dim]}", x)
+    flat = r.reshape(moved, (prod(outer), shape[dim]))
     ranked = scale(r, -1, flat) if attrs.get("largest") is False else flat
-    indices = _chosen(r, ranked, Selection(topk=count))
-    values = r.einsum("ae,ake->ak", flat, r.onehot(indices, Affine(), shape[dim]))
+    places = r.reshape(_chosen(r, ranked, Selection(topk=count)), (*outer, count))
+    chosen = r.onehot(places, Affine(), shape[dim])
+    spec = f"{rows}{names[dim]},{rows}x{names[dim]}->{rows}x"
+    found = [r.einsum(spec, moved, chosen), places]
     if attrs.get("dropped"):
-        return [r.reshape(y, outer or (1,)) for y in (values, indices)]
-    turned = [r.reshape(y, (*outer, count)) for y in (values, indices)]
-    return [r.einsum(f"{rows}{names[dim]}->{names}", y) for y in turned]
+        return [r.reshape(y, outer or (1,)) for y in found]
+    return [r.einsum(f"{rows}{names[dim]}->{names}", y) for y in found]
 
 
 @operator("dispatch_tokens", "b s h, b s e -> e b s h", "x chosen", data=(1,))

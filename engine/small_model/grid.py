@@ -214,13 +214,8 @@ class Grid(Digits):
 
     def _shift(self, shift: Shift) -> None:
         inside, around, (inner, outer, size, start, extent) = shift
-        digits = self.within(inside, inner, size)
-        if not digits:  # one position: only the axis that it is of has others
-            if extent == ABSOLUTE:
-                raise Unsupported(f"a block of one position, {start}, of an axis without an end")
-            self._cut(around, outer, extent, start, size)
-            return
-        stride, last = digits[-1]
+        # A block of one position has no digit of its own.
+        stride, last = (self.within(inside, inner, size) or [(inner, 1)])[-1]
         step = stride // inner
         at, above = self.within(around, outer * step, extent // step)[0]
         if start % step or size != step * last or at != outer * step:

@@ -21,7 +21,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     lowers,
 )
-from shardproof.frontends.aten.masks import chosen
+from shardproof.frontends.aten.masks import chosen, flags, inverse
 from shardproof.frontends.aten.positions import Additive, Compared
 from shardproof.frontends.aten.predicates import selected
 
@@ -47,6 +47,21 @@ def causal(lo: Lowering, scores: Real, first: int = 0) -> Real:
     mask = lo.real(lo.slice(lo.slice(mask, 2, first, queries), 3, 0, keys))
     four = lo.reshape(scores, (1, prod(lead), queries, keys) if len(lead) != 2 else scores.shape)
     return lo.reshape(lo.emit("apply_mask", four, mask), scores.shape)  # type: ignore[no-any-return]
+
+
+def _flags(lo: Lowering, mask: Compared) -> Real:
+    """A mask of positions as 0 and 1: a part of a triangle, or a table."""
+    for hidden, inverted in ((mask, True), (mask.inverse(), False)):
+        first = hidden_after(hidden, mask.shape)
+        if first is not None:
+            *_, queries, keys = mask.shape
+            length = max(first + queries, keys)
+            ones = lo.real(Const(Fraction(1), (1, length, length), "float32"))
+            kept: Any = lo.emit("tril", ones)
+            kept = lo.slice(lo.slice(kept, 1, first, queries), 2, 0, keys)
+            kept = lo.expand(lo.reshape(kept, (queries, keys)), mask.shape)
+            return flags(lo.real(inverse(lo, kept) if inverted else kept))
+    return as_flags(lo, mask)
 
 
 def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
@@ -79,7 +94,7 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         return lo.emits("fill_after", [held], {"value": fraction(value)}, held.dtype)[0]
     if value == -inf:
         raise Unsupported("masked_fill with minus infinity by a mask that is not causal")
-    return chosen(lo, as_flags(lo, mask), value, x)
+    return chosen(lo, _flags(lo, mask), value, x)
 
 
 @lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf")
@@ -87,17 +102,25 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     """x where the mask is true, y elsewhere."""
     if isinstance(mask, ids.Ids) and not floating(lo.expected[0][1]):
         return selected(lo, mask, x, y)
+    if isinstance(mask, ids.Ids) and isinstance(x, lookups.Lookup) and _is_zero(y):
+        return lookups.restricted(x, mask, True)
+    if isinstance(mask, ids.Ids):
+        return chosen(lo, lo.real(mask), x, y)
     if not isinstance(mask, Compared):
         return chosen(lo, mask, x, y)
     if _is_nothing(y):
         x, y, mask = y, x, mask.inverse()
     if not _is_nothing(x):
-        return chosen(lo, as_flags(lo, mask), x, y)
+        return chosen(lo, _flags(lo, mask), x, y)
     shape, _ = lo.expected[0]
     first = hidden_after(mask, shape)
     if first is None or isinstance(y, (int, float)):
         raise Unsupported("minus infinity where a mask that is not causal is true")
     return causal(lo, lo.real(lo.expand(y, shape)), first)
+
+
+def _is_zero(x: Operand) -> bool:
+    return (isinstance(x, (int, float)) and x == 0) or (isinstance(x, Const) and x.value == 0)
 
 
 def _is_nothing(x: Operand) -> bool:

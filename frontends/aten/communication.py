@@ -59,7 +59,15 @@ def _reduce_scatter(lo: Lowering, x: Lowered, ranks: Sequence[int], op: str, dim
 def _all_to_all(lo: Lowering, x: Lowered, ranks: Sequence[int]) -> Any:
     if len(ranks) == 1:
         return x
-    return _issued(lo, "all_to_all", lo.real(x), ranks, split_dim=0, concat_dim=0)
+    # Split and joined along two dimensions, of which the second one is new: what rank i sent to
+    # this one is the i-th part of the result.
+    count, (shape, dtype) = len(ranks), lo.expected[0]
+    parts = (count, shape[0] // count, *shape[1:])
+    held = lo.real(lo.reshape(lo.real(x), (count, 1, *parts[1:])))
+    lo.expected = [((1, *parts), dtype)]
+    found = _issued(lo, "all_to_all", held, ranks, split_dim=0, concat_dim=1)
+    lo.expected = [(shape, dtype)]
+    return lo.reshape(found, shape)
 
 
 @lowers("comm.broadcast")

@@ -137,3 +137,8 @@ def _turned(lo: Lowering, x: Lowered) -> Any:
 @lowers("aten.to.dtype")
 def _to(lo: Lowering, x: Lowered, dtype: str, *_: Any, **__: Any) -> Any:
     return _cast(lo, x, dtype)
+
+
+@lowers("aten.to.device")
+def _to_device(lo: Lowering, x: Lowered, device: object, dtype: str, *_: Any, **__: Any) -> Any:
+    return _cast(lo, x, dtype)

@@ -62,7 +62,7 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
         return Additive(_mask(held == -np.inf), dtype)
     elif not np.isfinite(held).all():
         raise Unsupported("constants that are no numbers")
-    return _table(lo, held, dtype)
+    return table(lo, held, dtype)
 
 
 def _positions(held: Array, dtype: str) -> Positions | None:
@@ -93,18 +93,18 @@ def _mask(held: Array) -> Compared:
     raise Unsupported("a mask of constants that compares no two positions")
 
 
-def _table(lo: Lowering, held: Array, dtype: str) -> Any:
+def table(lo: Lowering, held: Array, dtype: str) -> Any:
     """An input that both sides have, by its contents: what varies along no dimension but others is
     one table, expanded; a rank's part of a table of the single side is a slice of that."""
     alike = [d for d, n in enumerate(held.shape) if n > 1 and (held == held.take([0], d)).all()]
     least = held[tuple(slice(0, 1) if d in alike else slice(None) for d in range(held.ndim))]
-    table = least.reshape(tuple(n for n in least.shape if n != 1))
-    digest = hashlib.sha256(table.tobytes() + repr((table.shape, dtype)).encode()).hexdigest()[:32]
+    made = least.reshape(tuple(n for n in least.shape if n != 1))
+    digest = hashlib.sha256(made.tobytes() + repr((made.shape, dtype)).encode()).hexdigest()[:32]
     name = f"constant {digest}"
     if lo.shared is None or name in lo.shared:
-        found = _held(lo, name, table, dtype)
+        found = _held(lo, name, made, dtype)
     else:
-        found = _part(lo, table, dtype)
+        found = _part(lo, made, dtype)
     return lo.expand(lo.reshape(found, least.shape), held.shape)
 
 
@@ -144,7 +144,7 @@ def numbered(lo: Lowering, of: Positions) -> Real:
         raise Unsupported("many positions as ids")
     index = np.indices(moving)
     held = of.const + sum((s * index[d] for d, s in enumerate(of.steps)), np.zeros(moving, int))
-    return lo.real(lo.expand(_table(lo, held.astype(np.int64), "int64"), of.shape))
+    return lo.real(lo.expand(table(lo, held.astype(np.int64), "int64"), of.shape))
 
 
 def as_flags(lo: Lowering, mask: Compared) -> Real:

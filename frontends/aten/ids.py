@@ -88,7 +88,8 @@ class Ids:
     def real(self, lo: Lowering) -> Real:
         number = piecewise.value(self.function)
         if number is not None:
-            return lo.real(Const(Fraction(number), self.shape, self.dtype))
+            held = lo.real(Const(Fraction(number), self.shape, self.dtype))
+            return flags(held) if self.dtype == "bool" else held
         if self.dtype == "bool":
             return flags(self.indicated(lo))
         if len(self.function) == 1:

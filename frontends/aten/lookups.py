@@ -6,7 +6,8 @@ each from the first id on that chooses one row each, or is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -20,6 +21,7 @@ from shardproof.frontends.aten.lowering import (
     Operand,
     Real,
     Shape,
+    Undefined,
     fraction,
 )
 from shardproof.frontends.aten.masks import flags, numbers
@@ -83,20 +85,30 @@ class Lookup:
 
     def repeated(self, lo: Lowering) -> Real:
         """As `real`, where many ids choose one row: that row, times whether the id is one of
-        them."""
+        them; and where some choose rows that are none: whatever memory has there."""
         total: Any = None
-        for low, high, rule in piecewise.counted(self.ids.function, self.live):
-            if min(rule.at(low), rule.at(high - 1)) < 0 or (
-                max(rule.at(low), rule.at(high - 1)) >= self.rows() or rule.slope not in (0, 1)
-            ):
+        for low, high, rule in self.pieces():
+            inside = rule.slope in (0, 1) and 0 <= rule.at(low) < self.rows()
+            if not inside and (lo.unwritten is None or rule.slope not in (0, 1)):
                 raise Narrow(self.ids.origin.number, self.rows())
-            if rule.slope:
+            if inside and rule.slope:
                 found: Any = self.part(lo, piecewise.Rows(low, rule.at(low), high - low))
             else:
                 here = (piecewise.Piece(low, high, 0, 1),)
-                found = lo.mul(self.row(lo, rule.offset), self.among(lo, here))
+                memory = Undefined(self.shape, self.dtype)
+                row = self.row(lo, rule.offset) if inside else lo.real(memory)
+                found = lo.mul(row, self.among(lo, here))
             total = found if total is None else lo.add(total, found)
         return lo.real(total)
+
+    def pieces(self) -> Iterator[tuple[int, int, piecewise.Piece]]:
+        """Intervals of ids, cut where the rows begin and end."""
+        for low, high, rule in piecewise.counted(self.ids.function, self.live):
+            cuts = {low, high}
+            if rule.slope == 1:
+                cuts |= {c for c in (-rule.offset, self.rows() - rule.offset) if low < c < high}
+            for begin, end in itertools.pairwise(sorted(cuts)):
+                yield begin, end, rule
 
     def row(self, lo: Lowering, number: int) -> Any:
         """Row (or, of each row, entry) ``number``, for every id."""
@@ -280,8 +292,9 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
             raise Unsupported(f"rows that are {value} instead of zero")
         return restricted(x, mask, False)
     found = ids(x)
-    if found is None and isinstance(x, Real) and x.shape[:-1] == mask.shape and number == 0:
-        return Kept(x, inverse(mask))
+    rows = x.shape[:-1]
+    if found is None and isinstance(x, Real) and number == 0 and mask.shape in (rows, (*rows, 1)):
+        return Kept(x, inverse(mask.reshape(rows)))
     if found is None and isinstance(x, Real):
         if piecewise.value(mask.function) == 0:
             return x
@@ -300,3 +313,28 @@ def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:
     rest = lo.shift(lo.scale(mask, Fraction(-1)), Fraction(1))
     kept = lo.mul(x, rest)
     return kept if number == 0 else lo.add(kept, lo.scale(mask, number))
+
+
+def entries_written(lo: Lowering, table: Const, chosen: Lowered, values: Ids) -> Any:
+    """Zeros [n, v] with one entry of each row written, where ids decide it the same number."""
+    found = ids(chosen)
+    numbers = sorted({p.offset for p in values.function} - {0})
+    if (
+        found is None
+        or found.at() != values.at()
+        or len(numbers) > 1
+        or any(p.slope for p in values.function)
+    ):
+        raise Unsupported("entries that are written by ids of other positions")
+    zero = lo.real(Const(Fraction(0), table.shape, table.dtype))
+    live = piecewise.compare("NE", values.function, piecewise.constant(values.function, 0))
+    parts = piecewise.chosen_rows(found.function, live, table.shape[1])
+    if parts is None or len(parts) > 1:
+        raise Narrow(found.origin.number, table.shape[1])
+    if not parts:
+        return zero
+    (part,) = parts
+    if (part.row, part.size) != (0, table.shape[1]):
+        raise Unsupported("entries of some of the columns that are written over")
+    ones = lo.real(Const(Fraction(numbers[0]), found.shape, table.dtype))
+    return lo.derivative("pick", [zero, found.held(lo)], ones, 0, start=part.id)

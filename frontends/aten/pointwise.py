@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
@@ -137,6 +138,9 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
             return x
         if isinstance(x, Real) and x.dtype == "bool" and "float" in dtype:
             return numbers(lo, x, dtype)
+        if isinstance(x, Real) and x.dtype == "bool" and dtype in ("int64", "int32"):
+            held = numbers(lo, x, "float32")
+            return lo.whole(lo.emit("mul", held, other=Fraction(1)), (0, 2), dtype)
         if isinstance(x, Real) and dtype.startswith("int") and "float" in x.dtype:
             return replace(lo.unary("trunc", x), dtype=dtype)
         if isinstance(x, Real) and x.dtype.startswith("int") and "float" in dtype:
@@ -356,7 +360,10 @@ def _lerp(lo: Lowering, x: Lowered, y: Lowered, weight: float) -> Any:
 def _sum(
     lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False, dtype: str = ""
 ) -> Any:
-    return lo.sum(operand(lo, x), dimensions(x.shape, dim), keepdim)
+    counted = x.dtype == "bool" and not isinstance(x, Const)
+    held = numbers(lo, lo.real(x), "float32") if counted else operand(lo, x)
+    found = lo.sum(held, dimensions(x.shape, dim), keepdim)
+    return lo.whole(found, (0, prod(x.shape) + 1), lo.expected[0][1]) if counted else found
 
 
 @lowers("aten.mean.default", "aten.mean.dim")

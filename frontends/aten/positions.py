@@ -248,6 +248,10 @@ def _index_put(
         chosen = _entries(x, indices)
         if chosen is not None:
             return lookups.written_back(lo, x, chosen, values)
+    if len(indices) == 2 and isinstance(values, ids.Ids) and not accumulate:
+        chosen = _entries(x, indices)
+        if chosen is not None and isinstance(x, Const) and x.value == 0:
+            return lookups.entries_written(lo, x, chosen, values)
     if len(indices) != 1 or accumulate or not isinstance(values, Const) or values.shape != ():
         raise Unsupported("index_put of anything but one number where a mask is true")
     (mask,) = indices

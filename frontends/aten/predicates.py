@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.ids import Ids, compared, ids, made, number_of
+from shardproof.frontends.aten.ids import Ids, compared, ids, integral, made, number_of
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
     Lowering,
     Operand,
+    Real,
     broadcast,
     lowers,
 )
 from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.masks import inverse as inverse_of
+from shardproof.frontends.aten.positions import Positions
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
+
+ONE = Fraction(1)
 
 
 def _logical(name: str, both: str) -> None:
@@ -42,9 +47,27 @@ def _logical(name: str, both: str) -> None:
         return flags(lo.real(inverse_of(lo, neither)))
 
 
+def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | None:
+    """1 where ids [..., 1] are the position along the last dimension, as `one_hot` compares them;
+    None: these are no such ids and positions."""
+    if not isinstance(y, Positions) or not y.shape or isinstance(x, (int, float, Const, Positions)):
+        return None
+    size = y.shape[-1]
+    along = (*(0 for _ in y.shape[:-1]), 1)
+    if y.steps != along or not x.shape or x.shape[-1] != 1 or size == 1 or not integral(x.dtype):
+        return None
+    held = lo.real(lo.reshape(x, x.shape[:-1]))
+    ones = lo.real(Const(ONE, held.shape, "float32"))
+    zero = lo.real(Const(Fraction(0), (*held.shape, size), "float32"))
+    return flags(lo.derivative("pick", [zero, held], ones, 0, start=y.const))
+
+
 def _equality(name: str) -> None:
     @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
     def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
+        found = at_positions(lo, x, y) or at_positions(lo, y, x)
+        if found is not None:
+            return found if name == "eq" else flags(lo.real(inverse_of(lo, found)))
         return compared(lo, name.upper(), x, y) or compared_numbers(lo, name, x, y)
 
 

@@ -30,31 +30,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import isqrt
 from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Call, Group, Program, Shard
+from shardproof.frontends.builder.callers import Sqrt
 from shardproof.frontends.builder.communication import Communicating, along
 from shardproof.frontends.builder.shapes import Inference, Shape
 from shardproof.frontends.builder.tape import Held, Reverse, Tensor
 
-__all__ = ["BodyBuilder", "ProgramBuilder", "Sqrt", "along"]
+__all__ = ["BodyBuilder", "ProgramBuilder", "Sqrt", "affine", "along"]
 
 
 #: For each dimension that is divided: the rank axis, or several, outermost first.
 Split: TypeAlias = "Mapping[int, str | tuple[str, ...]]"
-
-
-class Sqrt(NamedTuple):
-    """The square root of a positive number, exactly: ``Sqrt(128)`` is no decimal.
-
-    ``body.div_constant(scores, Sqrt(head_dim))`` divides by it on both sides alike; the root of a
-    square is the number itself.
-    """
-
-    of: Fraction | int
 
 
 class Scatter(NamedTuple):
@@ -116,10 +106,8 @@ class BodyBuilder(Communicating):
 
     def _root(self, number: Sqrt, function: str) -> Tensor:
         """The root of a number, or one over it, as a tensor of one entry."""
-        if isinstance(number.of, float) or number.of <= 0:
-            raise InvalidInput(f"{number}: expected a positive integer or fraction", self.name)
-        root = Fraction(isqrt(number.of.numerator), isqrt(number.of.denominator))
-        if root * root == number.of:
+        root = number.rational()
+        if root is not None:
             return self.op("full", size=(1,), value=root if function == "sqrt" else 1 / root)
         return self.op(function, self.op("full", size=(1,), value=Fraction(number.of)))
 
@@ -326,6 +314,12 @@ class ProgramBuilder:
         backward in turn, then the rest backward (1F1B; a stage warms up with as many microbatches
         as stages follow it).  ``forward`` outputs losses only."""
         loads = any(op.name == "load_batch" for op in forward.ops)
+        if forward.losses and not backward.inputs:
+            raise InvalidInput(
+                f"the loss of {forward.name} depends on no trainable parameter: a body reads one "
+                "with parameter(...)",
+                self.name,
+            )
         losses = [tuple(self.slot() for _ in forward.outputs) for _ in range(microbatches)]
         seeds = [tuple(self.seed(loss) for loss in slots) for slots in losses]
         warmup = min(warmup, microbatches)

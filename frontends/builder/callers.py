@@ -7,13 +7,32 @@ import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 from fractions import Fraction
+from math import isqrt
 from pathlib import Path
+from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Attr
 
 #: Modules whose frames are passed over on the way to the caller.
 _OURS = "shardproof.frontends.builder"
+
+
+class Sqrt(NamedTuple):
+    """The square root of a positive number, exactly: ``Sqrt(128)`` is no decimal.
+
+    ``body.div_constant(scores, Sqrt(head_dim))`` divides by it on both sides alike; the root of a
+    square is the number itself.
+    """
+
+    of: Fraction | int
+
+    def rational(self) -> Fraction | None:
+        """The root, where it is a fraction; raises `InvalidInput` for what has no root."""
+        if isinstance(self.of, float) or self.of <= 0:
+            raise InvalidInput(f"{self}: expected a positive integer or fraction", "builder")
+        root = Fraction(isqrt(self.of.numerator), isqrt(self.of.denominator))
+        return root if root * root == self.of else None
 
 
 def caller() -> str:
@@ -43,11 +62,21 @@ def _shown(file: str) -> str:
     return _FILES[file]
 
 
-def exactly(key: str, value: Attr | float) -> Attr:
-    """An attribute, a float among them taken for the decimal that it prints as, with a warning.
+def exactly(key: str, value: Attr | float | Sqrt) -> Attr:
+    """An attribute, a float among them taken for the decimal that it prints as, with a warning; the
+    root of a square is a number.
 
-    Raises `InvalidInput` for what is no number.
+    Raises `InvalidInput` for what is no number, or no exact one.
     """
+    if isinstance(value, Sqrt):
+        root = value.rational()
+        if root is None:
+            raise InvalidInput(
+                f"{key}=Sqrt({value.of}): an attribute is a fraction; a value is multiplied by a "
+                f"root with mul_constant(x, Sqrt({value.of})), and divided with div_constant",
+                "builder",
+            )
+        return root
     if not isinstance(value, float):
         return value
     try:

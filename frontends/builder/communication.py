@@ -150,6 +150,8 @@ def _resized(tape: Tape, x: int, dim: int, grow: int, divide: int) -> Shape:
 def _dim(tape: Tape, x: int, dim: int) -> int:
     """A dimension counted from either end."""
     rank = len(tape.shape(x))
+    if not isinstance(dim, int):
+        raise tape.fail(f"expected the number of a dimension, found {dim!r}")
     if not -rank <= dim < rank:
         raise tape.fail(f"dimension {dim} of {list(tape.shape(x))}")
     return dim % rank

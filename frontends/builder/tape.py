@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -46,6 +47,23 @@ class Tensor(int):
     def __repr__(self) -> str:
         held = self.tape.values[self]
         return f"{held.name} {list(held.shape)} of {self.tape.name}"
+
+    def _computed(self, *_: object) -> Any:
+        raise self.tape.fail(
+            f"{self!r} is computed with by methods of the body, as in body.add(x, y), "
+            "body.mul_constant(x, Fraction(1, 2)) and body.matmul(x, y)"
+        )
+
+    # What Python makes of the numbers would be another value of the body.
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _computed
+    __truediv__ = __rtruediv__ = __pow__ = __matmul__ = __neg__ = _computed
+
+
+def _number(value: object) -> str:
+    """What to do with a number where a value is expected."""
+    if isinstance(value, int | float | Fraction) and not isinstance(value, bool):
+        return ": a number is an attribute, given by name, or the operand of mul_constant"
+    return ""
 
 
 class Held(int):
@@ -157,9 +175,9 @@ class Tape:
                 f"expected a value, found {value!r}: the body reads it with parameter(...)"
             )
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.fail(f"expected a value of this body, found {value!r}")
-        if value >= len(self.values):
-            raise self.fail(f"expected a value of this body, found number {int(value)}")
+            raise self.fail(f"expected a value of this body, found {value!r}{_number(value)}")
+        if not 0 <= value < len(self.values):
+            raise self.fail(f"expected a value of this body, found {int(value)}{_number(value)}")
         return int(value)
 
     def fail(self, message: str) -> InvalidInput:
@@ -314,6 +332,8 @@ class Tape:
 
     def members(self, group: Group) -> int:
         """How many ranks are in ``group``."""
+        if not isinstance(group, Group):
+            raise self.fail(f"expected a group of ranks, as along('tp'), found {group!r}")
         count = max(1, len(group.ranks))
         for axis in group.axes:
             if axis not in self.extents:

@@ -153,12 +153,23 @@ def inferred(what: str, name: str, full: Shape, part: Shape, ranks: int) -> Plac
     other = [d for d in range(len(full)) if len(part) == len(full) and part[d] != full[d]]
     if len(other) != 1 or part[other[0]] * ranks != full[other[0]]:
         raise InvalidInput(
-            f"nothing says which part of {list(full)} the ranks' {list(part)} are: "
-            "state it in a relations file (--relations)",
+            f"nothing says which part of {list(full)} the ranks' {list(part)} are"
+            f"{_beyond(full, part, other, ranks)}: state it in a relations file (--relations)",
             name,
         )
     box = along(name, full, part, other[0], ranks)
     return Placed(box, said(f"divided along dimension {other[0]} in the order of ranks"))
+
+
+def _beyond(full: Shape, part: Shape, other: Sequence[int], ranks: int) -> str:
+    """That the ranks hold more than there is, in words; empty where they do not."""
+    if len(other) != 1 or part[other[0]] * ranks <= full[other[0]]:
+        return ""
+    (dim,) = other
+    return (
+        f" ({ranks} ranks have {part[dim] * ranks} positions of dimension {dim}, the single device "
+        f"has {full[dim]}: what is added there, or held twice, is on no single device)"
+    )
 
 
 def paired(

@@ -42,6 +42,8 @@ RECORDS: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     ("nnscaler.graph.function.dimops", "IRDimops"): (*_CELL, "_annos_candidates"),
     ("nnscaler.graph.function.pyfunc", "IRPyFunc"): _CELL,
+    # A mark in the graph: it reads and makes nothing.
+    ("nnscaler.graph.function.anchor", "IRGraphAnchor"): _CELL,
     ("nnscaler.ir.operator", "IRFwOperation"): _CELL,
     ("nnscaler.ir.operator", "IRBpOperation"): _CELL,
     ("nnscaler.ir.operator", "IRDataOperation"): _CELL,
@@ -103,7 +105,7 @@ _PLAIN_TYPES = frozenset({"bool", "bytes", "dict", "float", "int", "list", "str"
 
 # No class of a user's model lives under these, and much that is dangerous does.
 _NOT_USER_CODE = sys.stdlib_module_names | frozenset({
-    "__builtin__", "__main__", "cPickle", "cloudpickle", "commands", "copy_reg", "dill",
+    "__builtin__", "__main__", "cPickle", "cloudpickle", "commands", "copy_reg", "cube", "dill",
     "distutils", "joblib", "nnscaler", "nt", "numpy", "pandas", "pip", "pkg_resources",
     "setuptools", "torch",
     # ours

@@ -225,8 +225,10 @@ class BodyWriter:
             self.arrived[key] = (parts, source)
         return parts[0]
 
-    def has(self, tensor: Tensor) -> bool:
-        return tensor.id in self.owners or tensor.id in self.environment
+    def reached(self, tensor: Tensor, value: int) -> bool:
+        """Whether a gradient has arrived at a forward value, or can."""
+        assert self.of is not None
+        return (tensor.id, value) in self.arrived or value < 0 or value in self.of.live()
 
     def returned(self, tensors: Sequence[Tensor]) -> list[int]:
         """What the body gives; of a backward one: the gradients of its forward one's inputs."""
@@ -248,13 +250,12 @@ class BodyWriter:
         source = source_of(op.forward, op.id)
         if name in ("multiref", "identity") and len(op.outputs) == 1 and op.inputs:
             # Needs no context: the sum of whatever gradients it is given.
-            copies = tensors_of(op.forward.outputs)
             given = [
                 self.gradient(x, made[i] if i < len(made) else -1)
                 for i, x in enumerate(op.inputs)
-                if self.has(x) or i >= len(copies) or copies[i].id in of.live()
+                if self.reached(x, made[i] if i < len(made) else -1)
             ]
-            if not given and copies:
+            if not given:
                 return
             self.contribute("add_n", given, op.outputs, held[:1], {}, source)
             return
@@ -263,12 +264,11 @@ class BodyWriter:
         graded = differentiable(op.forward.outputs)
         if len(graded) != len(op.inputs):
             raise UnreadablePlan(f"expected {len(graded)} output gradients, found {len(op.inputs)}")
-        results = [x for x in op.forward.outputs if isinstance(x, Tensor)]
-        gradients = [-1] * len(results)
+        gradients = [-1] * len(tensors_of(op.forward.outputs))
         for position, gradient in zip(graded, op.inputs, strict=True):
-            if self.has(gradient) or results[position].id in of.live():
+            if self.reached(gradient, made[position]):
                 gradients[position] = self.gradient(gradient, made[position])
-        if results and not any(x.id in of.live() for x in results) and max(gradients) < 0:
+        if graded and max(gradients) < 0:
             # No gradient can arrive: autograd does not run it.
             return
         wrt = differentiable(tensors)
@@ -347,7 +347,9 @@ class BodyWriter:
                 f"expected the forward adapter {mirror} of this backward one in segment "
                 f"{self.of.segment.id}"
             )
-        if self.of.idle(mirror) and not any(self.has(x) for x in adapter.inputs):
+        rows = list(zip(adapter.inputs, made, strict=True))
+        if rows and not any(self.reached(x, value) for x, value in rows):
+            # Nothing can arrive at what the forward adapter gave: autograd does not run it.
             return
         for tensor, value in zip(adapter.inputs, made, strict=True):
             if tensor.id in self.owners and (tensor.id, value) not in self.arrived:

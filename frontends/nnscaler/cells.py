@@ -347,6 +347,8 @@ def _reducer(record: Any) -> Reducer:
 def _segment(record: Any) -> Segment:
     nodes = []
     for item in listed(record._nodes, "operators"):
+        if kind_of(item) == "IRGraphAnchor":
+            continue
         view = _NODES.get(kind_of(item))
         if view is None:
             raise UnreadablePlan(f"expected an operator, found {printable(kind_of(item))}")

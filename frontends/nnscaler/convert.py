@@ -13,7 +13,7 @@ plan's account and what its runtime does differ, the runtime counts (autograd ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -379,10 +379,22 @@ def convert(
 
 def returned_losses(plan: cells.Plan) -> list[Tensor]:
     """The losses among what the plan returns, one for each microbatch of a rank."""
-    found = [x for x in tensors_of(plan.outputs) if x.full.is_loss and not x.is_grad]
+    found = [x for x in _within(plan.outputs) if x.full.is_loss and not x.is_grad]
     if len({(x.shape, x.dtype) for x in found}) > 1:
         raise UnreadablePlan("expected losses of one shape and type")
     return found
+
+
+def _within(values: Sequence[Constant]) -> Iterator[Tensor]:
+    """The tensors among what a plan returns: where a model returns more than its loss, each
+    microbatch has a list or a dictionary."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _within(value)
+        elif isinstance(value, dict):
+            yield from _within(tuple(value.values()))
 
 
 def unclaimed(body: Body, fulls: set[int]) -> Body:

@@ -38,28 +38,17 @@ class Forward:
     _live: set[int] | None = None
 
     def live(self) -> set[int]:
-        """The tensors of the forward segment that a gradient can reach: what it gives, and what
-        operators with a backward and adapters read that make such a tensor."""
+        """The values of the body that a gradient can reach: what it gives, and what operators with
+        a backward and adapters read that make such a value."""
         if self._live is None:
-            self._live = {x.id for x in tensors_of(self.segment.outputs)}
+            self._live = set(self.outputs)
             for node in reversed(self.segment.nodes):
                 kept = isinstance(node, cells.Adapter) or (
                     isinstance(node, cells.ForwardOp) and node.backward_id is not None
                 )
-                if kept and any(x.id in self._live for x in tensors_of(node.outputs)):
-                    given = (
-                        *node.inputs,
-                        *(node.kwargs.values() if isinstance(node, cells.ForwardOp) else ()),
-                    )
-                    self._live.update(x.id for x in tensors_of(given))
+                if kept and not self._live.isdisjoint(self.makes.get(node.id, ())):
+                    self._live.update(self.reads.get(node.id, ()))
         return self._live
-
-    def idle(self, adapter: int) -> bool:
-        """Whether no gradient reaches what a forward adapter gives: autograd does not run it."""
-        for node in self.segment.nodes:
-            if isinstance(node, cells.Adapter) and node.id == adapter:
-                return not any(x.id in self.live() for x in node.outputs)
-        return False
 
     def read_by(self, node: int) -> tuple[int, ...]:
         """What a node reads; raises `UnreadablePlan` if the segment has no such node."""

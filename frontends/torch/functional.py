@@ -14,6 +14,7 @@ from shardproof.frontends.torch import fsdp, trace
 from shardproof.frontends.torch.collectives import HANDLERS, unknown
 from shardproof.frontends.torch.memory import (
     CAST,
+    CONCAT,
     CONSTANT,
     INPUT,
     SLICE,
@@ -201,25 +202,43 @@ class Replay(State):
         before = self.memory.storages.get(held.storage)
         if before is not None and before.pieces:
             found = computed(self.out, self.memory.read(held))
-            if found is not None:
-                if box.said != "same name" and (box.name, box.offset, box.shape) != found[:3]:
-                    raise InvalidInput(
-                        f"{name} is computed as {list(found.shape)} from {list(found.offset)} of "
-                        f"{found.name}, {box.said} says {list(box.shape)} from "
-                        f"{list(box.offset)} of {box.name}"
-                    )
-                full = self.out.values[found.input]
-                box = Box(found.name, full.shape, found.offset, found.shape, "computed")
-                self.out.boxes[name] = box
+            if found:
+                self.made(name, box, found)
                 return
         value = self.input("parameter", name, held)
         self.out.boxes[name] = box
         self.out.inputs.append(Input("parameter", name, value, trainable, box))
 
+    def made(self, name: str, box: Box, found: Sequence[Computed]) -> None:
+        """A parameter that the program cut from full ones, or put together of pieces of them."""
+        if box.said != "same name" and [(box.name, box.offset, box.shape)] != [
+            (c.name, c.offset, c.shape) for c in found
+        ]:
+            made = ", ".join(f"{list(c.shape)} from {list(c.offset)} of {c.name}" for c in found)
+            raise InvalidInput(
+                f"{name} is computed as {made}, {box.said} says {list(box.shape)} from "
+                f"{list(box.offset)} of {box.name}"
+            )
+        for at, c in enumerate(found):
+            own = name if c.cut is None else f"{name}[{at}]"
+            full = self.out.values[c.input].shape
+            self.out.boxes[own] = Box(c.name, full, c.offset, c.shape, "computed")
+        self.out.made[name] = tuple(c.cut for c in found)
+
     def compare(self, event: Event, name: str) -> None:
         kind = event.name.removeprefix("job.")
         value = self.read(event.args[0]) if event.args else -1
         box = event.boxes[0] if event.boxes else None
+        cuts = self.out.made.get(name, ()) if kind in ("gradient", "updated", "state") else ()
+        if any(cuts):
+            state = str(event.kwargs.get("state", ""))
+            for at, cut in enumerate(cuts):
+                piece = f"{name}[{at}]"
+                part = -1 if value < 0 or cut is None else self.memory.slice(value, *cut)
+                held = self.out.boxes[piece]
+                found = Compared(kind, piece, part, held, self.memory.event, state)
+                self.out.compared.append(found)
+            return
         if kind in ("gradient", "updated", "state"):
             own = self.out.boxes[name]
             if box is None or box.said != "DTensor" or own.said == "computed":
@@ -229,16 +248,48 @@ class Replay(State):
 
 
 class Computed(NamedTuple):
+    """A box of full parameter ``name``; ``cut``: where it lies in what was computed (dimension,
+    start, size; None: it is all of it)."""
+
     name: str
     offset: tuple[int, ...]
     shape: tuple[int, ...]
     input: int
+    cut: tuple[int, int, int] | None = None
 
 
-def computed(out: Functional, value: int) -> Computed | None:
-    """The box of a full parameter that a value is, where the program cut it from one; None if it
-    depends on no full parameter.  Raises `InvalidInput` if it is anything but a box of one."""
+#: Operators that put tensors one after the other.
+JOINS = (CONCAT, "aten.cat.default")
+
+
+def computed(out: Functional, value: int) -> list[Computed]:
+    """The boxes of full parameters that a value is made of, where the program cut it from them, one
+    after the other along a dimension; none if it depends on no full parameter.  Raises
+    `InvalidInput` if it is anything but boxes."""
     made = {v: op for op in out.ops for v in op.outputs if v >= 0}
+    inner = value
+    while inner in made and made[inner].name == CAST:
+        inner = next(trace.tensors_of(*made[inner].args))
+    if inner not in made or made[inner].name not in JOINS:
+        found = _box(out, made, value)
+        return [] if found is None else [found]
+    args = made[inner].args
+    dim = number(args[1]) % len(out.values[inner].shape) if len(args) > 1 else 0
+    parts: list[Computed] = []
+    start = 0
+    for part in trace.tensors_of(args[0]):
+        found = _box(out, made, part)
+        if found is None:
+            if _depends(made, inner):
+                raise InvalidInput("a parameter is put together of full ones and of others")
+            return []
+        size = out.values[part].shape[dim]
+        parts.append(found._replace(cut=(dim, start, size)))
+        start += size
+    return parts
+
+
+def _box(out: Functional, made: dict[int, Op], value: int) -> Computed | None:
     chain: list[Op] = []
     while value in made and made[value].name in (SLICE, CAST):
         chain.append(made[value])

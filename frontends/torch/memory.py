@@ -30,6 +30,10 @@ RESHAPE, SLICE, PERMUTE, EXPAND, CONCAT, CAST = (
 UNDEFINED, CONSTANT, INPUT = "move.undefined", "move.constant", "move.input"
 
 
+#: A piece of a tensor: dimension, start, size.
+Cut = tuple[int, int, int]
+
+
 class Op(NamedTuple):
     """One operator over values: tensors in ``args`` are numbers of values."""
 
@@ -78,7 +82,12 @@ class Compared(NamedTuple):
 
 @dataclass(slots=True)
 class Functional:
-    """One rank's step as straight-line code; ``boxes``: of parameters, by their local names."""
+    """One rank's step as straight-line code.
+
+    ``boxes``: of parameters, by their local names (one of several pieces: "name[0]", ...);
+    ``made``: of parameters that the step makes itself, where their pieces lie (dimension, start,
+    size; None: there is one).
+    """
 
     trace: Trace
     values: list[Value] = field(default_factory=list)
@@ -87,6 +96,7 @@ class Functional:
     compared: list[Compared] = field(default_factory=list)
     constants: dict[int, bytes] = field(default_factory=dict)
     boxes: dict[str, Box] = field(default_factory=dict)
+    made: dict[str, tuple[Cut | None, ...]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
 

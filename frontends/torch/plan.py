@@ -375,14 +375,19 @@ def check_names(found: Sides) -> None:
         for local, box in step.boxes.items():
             where = f"rank {step.trace.rank}"
             if box.name not in full:
-                raise InvalidInput(f"nothing says what parameter {local} is a part of", where)
+                raise InvalidInput(
+                    f"nothing says what parameter {local} is a part of; {_STATE}", where
+                )
             if box.full_shape != full[box.name]:
                 raise InvalidInput(
                     f"parameter {local} has full shape {list(box.full_shape)} by {box.said}, the "
-                    f"single side has {list(full[box.name])}",
+                    f"single side has {list(full[box.name])}"
+                    + (f"; {_STATE}" if box.said == "same name" else ""),
                     where,
                 )
 
+
+_STATE = "job.start(model, parameters={name: sp.piece(...)}) says which part of a parameter it is"
 
 _SAID = {
     "DTensor": "as its DTensor spec says",

@@ -29,11 +29,14 @@ from shardproof.frontends.torch.functional import (
     STATE,
     UPDATED,
 )
+from shardproof.frontends.torch.memory import Cut
 from shardproof.frontends.torch.trace import Arg, Box, Event, Held, Items, Named, Tensor, Trace
 
 #: Elements over all storages of a rank.
 MOST_NUMBERS = 1 << 24
 
+#: Parameters that a step makes itself, and where their pieces lie in them.
+Made = Mapping[str, Sequence[Cut | None]]
 #: The tensors that are compared, in the order of their marks (None: there is none).
 Found = list[torch.Tensor | None]
 
@@ -72,7 +75,7 @@ class Rank:
         recorded: Trace,
         world: World,
         inputs: Callable[[str, str, Sequence[int], str], torch.Tensor],
-        computed: frozenset[str] = frozenset(),
+        computed: Made,
     ) -> None:
         self.computed = computed
         self.trace, self.world, self.inputs = recorded, world, inputs
@@ -107,6 +110,8 @@ class Rank:
             return self.view(arg)
         if isinstance(arg, Items):
             return [self.value(a) for a in arg.items]
+        if isinstance(arg, Named) and arg.kind == "device":
+            return torch.device("cpu")
         if isinstance(arg, Named):
             return real(arg.text) if arg.kind == "dtype" else None
         return arg
@@ -190,9 +195,12 @@ class Rank:
             box = event.boxes[0]
             target = self.view(event.outputs[0])
             full = self.inputs("parameter", box.name, box.full_shape, "float32")
-            target.copy_(cut(full, box))
+            target.copy_(boxed(full, box))
         elif event.name in (LOSS, GRADIENT, OUTPUT, UPDATED, STATE):
-            self.found.append(self.view(event.args[0]).clone() if event.args else None)
+            value = self.view(event.args[0]).clone() if event.args else None
+            cuts = self.computed.get(name, ()) if event.name in (GRADIENT, UPDATED, STATE) else ()
+            for cut in cuts or (None,):
+                self.found.append(value if cut is None or value is None else value.narrow(*cut))
 
     # -- collectives ------------------------------------------------------------------------
 
@@ -283,7 +291,7 @@ class Rank:
             raise TooLarge(f"{event.name} is not replayed")
 
 
-def cut(full: torch.Tensor, box: Box) -> torch.Tensor:
+def boxed(full: torch.Tensor, box: Box) -> torch.Tensor:
     for dim, (start, size) in enumerate(zip(box.offset, box.shape, strict=True)):
         full = full.narrow(dim, start, size)
     return full
@@ -314,6 +322,8 @@ def joined(
         return [_reduced(c, reduction(event)).flatten().chunk(count)[own] for c in columns]
     if name in ("alltoall_base", "all_to_all_single"):
         return [torch.cat([_rows(x).chunk(count)[own] for x in c]) for c in columns]
+    if name == "alltoall":
+        return [member[own] for member in members]
     if name in ("broadcast", "scatter"):
         numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
         root = members[numbers[0] if numbers else 0]
@@ -340,11 +350,11 @@ def _reduced(members: Sequence[torch.Tensor], op: str) -> torch.Tensor:
 def replay(
     traces: Sequence[Trace],
     values: Mapping[str, torch.Tensor],
-    computed: Sequence[frozenset[str]],
+    computed: Sequence[Made],
 ) -> list[Found]:
     """What every rank compares, computed by PyTorch from ``values``: full parameters by name, and
     batch tensors as ``batch NAME``; ``computed``: for each rank, parameters that the step makes
-    itself.  Raises `TooLarge` for what cannot be replayed, and
+    itself, and where their pieces lie.  Raises `TooLarge` for what cannot be replayed, and
     `InvalidInput` where ranks wait for each other for ever."""
 
     def inputs(kind: str, name: str, shape: Sequence[int], dtype: str) -> torch.Tensor:

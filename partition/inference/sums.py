@@ -148,8 +148,12 @@ class Sums(Values):
             alike = [t._replace(layout=settled(t.layout)) for t in terms]
             again = collect(merge_parts(self.table, alike, self.mesh))
             terms = again if len(again) < len(terms) else terms
-        if len(terms) > 1:
-            terms = self.as_parts(terms)
+        if len(terms) > 1 and any(t.parts for t in terms) and not all(t.parts for t in terms):
+            # One position is a part too, of a sum over all of them of which others are parts.
+            sums = {t.node for t in terms if t.parts}
+            whole = [t if t.parts else self._in_sums(t, sums) for t in terms]
+            again = collect(merge_parts(self.table, whole, self.mesh))
+            terms = again if len(again) < len(terms) else terms
         if len(terms) < 2:
             return self.known(Lineage(x.shape, tuple(terms)))
         if any(term.parts for term in terms):
@@ -160,7 +164,9 @@ class Sums(Values):
         if len(terms) == 1:
             return self.known(Lineage(x.shape, tuple(terms)))
         try:
-            return self.known(self._placed_sum(x.shape, terms))
+            found = self._placed_sum(x.shape, terms)
+            known = self.reference_size is None or found.terms[0].node < self.reference_size
+            return self.known(found if known else self._as_parts(x.shape, terms) or found)
         except Misaligned:
             apart = [self.piece(Lineage(x.shape, (t._replace(factor=Fraction(1)),))) for t in terms]
             taken = [
@@ -168,15 +174,18 @@ class Sums(Values):
             ]
             return self.known(self._sum_node(x.shape, taken))
 
-    def as_parts(self, terms: Sequence[Term]) -> list[Term]:
-        """The terms with views of one position of many as parts of sums that the single-device
-        program has, where fewer terms are left then: rows one by one, added up."""
-        found = list(terms)
-        if self.reference_size is None:
-            return found
-        parts = [t if t.parts or t.places else self.as_part(t) or t for t in found]
-        again = found if parts == found else collect(merge_parts(self.table, parts, self.mesh))
-        return again if len(again) < len(found) else found
+    def _as_parts(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage | None:
+        """Positions of one value as a part of the sum over all of them, if they are one."""
+        if len({term.node for term in terms}) > 1:
+            return None
+        parts = [part for term in terms if (part := self.as_part(term)) is not None]
+        joined = collect(merge_parts(self.table, parts, self.mesh))
+        return Lineage(shape, tuple(joined)) if len(parts) == len(terms) > len(joined) else None
+
+    def _in_sums(self, term: Term, sums: set[int]) -> Term:
+        """A view as part of one of some sums, if it is one."""
+        found = self.as_part(term)
+        return term if found is None or found.node not in sums else found
 
     def _placed_sum(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
         """`_sum_node`, with positions of one of many where the single-device program has them."""

@@ -115,6 +115,7 @@ def capture(
     from shardproof.cluster.settings import Settings, parse_size
     from shardproof.frontends.torch.capture import Limits
     from shardproof.inputs import traces
+    from shardproof.report.words import many
     from shardproof.torch.run import chosen
 
     given = dict(_batch(text) for text in batch)
@@ -128,10 +129,9 @@ def capture(
     found = chosen(_step(step, args), world_size, wanted, given, alone, limits, {}, cluster)
     traces.keep(found, out)
     events = sum(len(t.events) for t in found)
-    who = (
-        f"{len(found)} of {world_size} ranks" if len(found) < world_size else f"{len(found)} ranks"
-    )
-    click.echo(f"{who}, {events} events, in {out}")
+    all_of_them = many(len(found), "rank")
+    who = f"{len(found)} of {world_size} ranks" if len(found) < world_size else all_of_them
+    click.echo(f"{who}, {many(events, 'event')}, in {out}")
     return 0
 
 

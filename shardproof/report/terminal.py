@@ -134,7 +134,7 @@ def _conclusions(result: Result) -> Iterator[str]:
             yield from (f"NOT {short(_failed(conclusion))}" for conclusion in alike)
         else:
             ranks = numbers([rank for c in alike for rank in c.ranks])
-            where = f", on ranks {ranks}" if ranks else ""
+            where = f", on rank{'s' * (not ranks.isdigit())} {ranks}" if ranks else ""
             yield plain(f"NOT {_counted(kind, [c.name for c in alike])}{where}")
 
 

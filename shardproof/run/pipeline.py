@@ -191,9 +191,7 @@ class _Work(NamedTuple):
                 _audit(result, solving, found)
         solved = time.perf_counter()
         progress.phase("compose")
-        decision = _decide(
-            result, answers, otherwise, partial(progress.update, detail="inputs tried")
-        )
+        decision = _decide(result, answers, otherwise, progress)
         return _Attempt(result, answers, decision, cache, partitioned, solved)
 
 
@@ -214,8 +212,9 @@ def _decide(
     result: Partition,
     answers: Answers,
     otherwise: Callable[[], Plan | None] | None,
-    tell: Callable[[int, int], None],
+    progress: Progress,
 ) -> Decision:
+    tell = partial(progress.update, detail="inputs tried")
     open_stages = unproved(result, answers)
     simulation: Simulation | None = None
     found: tuple[Finding, ...] = ()
@@ -226,7 +225,13 @@ def _decide(
         summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
             known = not result.faults and summed and is_all(result, summed)
-            found = () if known else diagnosed(result, simulation, otherwise)
+            found = (
+                ()
+                if known
+                else diagnosed(
+                    result, simulation, otherwise, partial(progress.update, detail="repairs tried")
+                )
+            )
         others = (f._replace(group=f.group + len(summed)) if f.group else f for f in found)
         found = (*summed, *others)
     elif doubtful(result.nodes, result.reference_size):

@@ -39,6 +39,7 @@ from shardproof.run.options import Options
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
 from shardproof.torch import run
+from shardproof.torch.graphs import graph
 from shardproof.torch.script import recording
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ __all__ = [
     "Same",
     "TensorSpec",
     "assert_equivalent",
+    "graph",
     "piece",
     "recording",
     "same",

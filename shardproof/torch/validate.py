@@ -39,10 +39,7 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
         for name, x in values.items()
     }
     try:
-        own = [
-            frozenset(n for n, box in step.boxes.items() if box.said == "computed")
-            for step in (found.single_step, *found.steps)
-        ]
+        own = [step.made for step in (found.single_step, *found.steps)]
         expected = [
             *replay(traces[:1], tensors, own[:1]),
             *replay(traces[1:], tensors, own[1:]),

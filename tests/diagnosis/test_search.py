@@ -49,7 +49,10 @@ def test_place_and_repair_of_real_bugs(bug: str, shared_plans: Path) -> None:
     operator, layer, ranks, repair = EXPECTED[bug]
     plan = load_plan(shared_plans / SINGLE, shared_plans / NAMES.format(bug), Assumptions())
     result = without_rounding(partition(plan))
-    first = diagnosed(result, None)[0]
+    told: list[tuple[int, int]] = []
+    first = diagnosed(result, None, tell=lambda *counts: told.append(counts))[0]
+    assert [done for done, _ in told] == list(range(len(told)))
+    assert told
     assert first.operator == operator
     assert layer in first.layer
     assert first.ranks == ranks

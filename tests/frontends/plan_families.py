@@ -90,7 +90,7 @@ class Families:
 
     def __init__(self, draw: random.Random, unit: int) -> None:
         self.draw, self.unit = draw, unit
-        self.b, self.s = unit * draw.choice((1, 2)), unit * draw.choice((1, 2))
+        self.b, self.s = unit * draw.choice((1, 2)), 2 * unit
         self.heads = unit * draw.choice((1, 2))
         self.width = draw.choice((2, 4))
         self.h = self.heads * self.width

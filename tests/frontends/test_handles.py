@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
+from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, Sqrt, along
 
 
 def made(tp: int = 2) -> tuple[ProgramBuilder, BodyBuilder]:
@@ -39,11 +39,46 @@ def test_a_value_of_another_body_says_whose_it_is() -> None:
         other.exp(x)
 
 
-@pytest.mark.parametrize("wrong", ["x", 1.5, True, 99])
+@pytest.mark.parametrize("wrong", ["x", 1.5, True, 99, -1])
 def test_what_is_no_value_is_refused(wrong: object) -> None:
     _, body = made()
     with pytest.raises(InvalidInput, match="expected a value of this body"):
         body.exp(wrong)  # type: ignore[arg-type]
+
+
+def test_python_computes_with_no_handle() -> None:
+    _, body = made()
+    (x,) = body.load_batch(("x", (2, 4), "float32"))
+    for wrong in (lambda: x + x, lambda: 2 * x, lambda: x / 2, lambda: x @ x, lambda: -x):
+        with pytest.raises(InvalidInput, match=r"methods of the body, as in body\.add"):
+            wrong()
+
+
+def test_a_root_is_an_attribute_where_it_is_a_number() -> None:
+    _, body = made()
+    (x,) = body.load_batch(("x", (2, 4), "float32"))
+    body.op("mul", x, other=Sqrt(16))
+    assert body.ops[-1].attrs["other"] == 4
+    with pytest.raises(InvalidInput, match=r"mul_constant\(x, Sqrt\(8\)\)"):
+        body.op("mul", x, other=Sqrt(8))
+    assert body.shape(body.div_constant(x, Sqrt(8))) == (2, 4)
+
+
+def test_a_group_and_a_dimension_in_each_others_place_say_so() -> None:
+    _, body = made()
+    (x,) = body.load_batch(("x", (2, 4), "float32"))
+    with pytest.raises(InvalidInput, match=r"expected a group of ranks, as along\('tp'\)"):
+        body.reduce_from(x, "tp")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="expected the number of a dimension"):
+        body.all_gather(x, along("tp"), 0)  # type: ignore[arg-type]
+
+
+def test_a_loss_of_no_parameter_says_so() -> None:
+    program, body = made()
+    (x,) = body.load_batch(("x", (2, 4), "float32"))
+    body.loss(body.sum(x))
+    with pytest.raises(InvalidInput, match=r"depends on no trainable parameter"):
+        program.schedule(body, body.backward(), 1)
 
 
 def test_plain_numbers_still_work() -> None:

@@ -419,3 +419,17 @@ def _(d: Draw) -> Call:
     """Rows of the padding get no gradient."""
     n, rows, width = d.sizes(3)
     return (d.real(n, width), _ids(d, rows, n), rows, d.below(rows), False), {}
+
+
+@call("aten.to.device")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()), torch.device("cpu"), torch.float64), {}
+
+
+@call("aten.eq.Tensor", "aten.ne.Tensor")
+def _(d: Draw) -> Call:
+    """Ids against all positions, as `one_hot` has them."""
+    n, size = d.sizes(2)
+    size += 1
+    held = Positions(0, (1,), (size,), "int64")
+    return (d.ids(size, n, 1), Both(held, torch.arange(size))), {}

@@ -82,8 +82,9 @@ def test_one_rank_that_is_wrong_is_found(tmp_path: Path, rank: int) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_ranks_meet_in_a_collective_of_what_is_not_understood(tmp_path: Path, rank: int) -> None:
-    """Ids that choose rows that are none, on one rank: nobody waits for anybody."""
-    result = verdict(tmp_path, 2, WRONG["what is subtracted from ids"], which=[rank])
+    """Twice the ids choose rows, on one rank: nobody waits for anybody."""
+    twice = target("sub", "aten.mul.Tensor"), argument("sub", 1, 2)
+    result = verdict(tmp_path, 2, *twice, which=[rank])
     assert result.verdict == "inconclusive"
     assert "_c10d_functional.all_reduce.default" in result.reason
 
@@ -101,6 +102,12 @@ def _empty(factor: float) -> Change:
         graph["nodes"][at + 3]["args"] = [ref("dirty")]
 
     return change
+
+
+def test_rows_that_are_none_may_hold_anything(tmp_path: Path) -> None:
+    result = verdict(tmp_path, 2, WRONG["what is subtracted from ids"])
+    assert result.verdict == "refuted", result.reason
+    assert any("reads memory that nothing has written" in text for text in result.assumptions)
 
 
 def test_memory_that_nothing_has_written_may_hold_anything(tmp_path: Path) -> None:

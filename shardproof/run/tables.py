@@ -1,0 +1,50 @@
+"""Tables of constants of recorded programs, which a proof takes for any numbers.
+
+A proof that holds for any table holds for the programs' own.  A difference does not: a program may
+be right for the numbers that it has (another part of the table that holds the same) and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.reference_runtime.compare import Undefined, compared, fits
+from shardproof.engine.reference_runtime.exchange import Stuck
+from shardproof.engine.reference_runtime.lots import exact
+from shardproof.engine.reference_runtime.values import Values
+from shardproof.partition.stages.partition import partition
+
+#: Relative differences up to this one are rounding.
+TOLERANCE: Final = 1e-6
+#: Inputs on which both sides have to agree.
+SEEDS: Final = 3
+
+
+def guarded(plan: Plan, contents: Mapping[str, Any]) -> Plan:
+    """The plan; where not all that has to hold is seen to hold for any tables, and both sides agree
+    with the tables that the programs have, these are stand-ins: a difference refutes nothing."""
+    if not contents or not fits(plan) or all(c.holds for c in partition(plan).conclusions):
+        return plan
+    if not all(_agree(plan, contents, seed) for seed in range(SEEDS)):
+        return plan
+    said = "is taken for any numbers; with those that the programs have, both sides agree"
+    tables = (Assumption("stand-in", name, "", f"{name} {said}") for name in sorted(contents))
+    return replace(plan, assumed=(*plan.assumed, *tables))
+
+
+def _agree(plan: Plan, contents: Mapping[str, Any], seed: int) -> bool:
+    """Whether both sides compute the same with these tables, on random inputs."""
+    held = {name: exact(np.asarray(x, dtype=float)) for name, x in contents.items()}
+    values = Values(plan, np.random.default_rng(seed), lots=held)
+    try:
+        error, _ = compared(plan, plan, values, together=False)
+    except (Undefined, Unsupported, ShapeMismatch, Stuck):
+        return False
+    return error <= TOLERANCE
