@@ -75,10 +75,12 @@ def verify(
     for options that cannot be; any other error is a fault of Shardproof's or of the machine.
     """
     from shardproof import api, sources
-    from shardproof.engine.plan.ir import Plan
+    from shardproof.engine.plan.ir import Plan, Program
     from shardproof.run.progress import Progress
 
     if isinstance(single, Plan):
+        if isinstance(single.programs, Program):
+            raise ValueError("the parallel side of a plan is a tuple of programs, as in (program,)")
         if parallel is not None:
             raise ValueError("a plan in memory holds both sides and is given alone")
         return api.run(single, None, Options(**options), progress)

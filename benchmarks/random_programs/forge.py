@@ -25,6 +25,8 @@ from benchmarks.random_programs.programs import make
 from benchmarks.random_programs.run import labelled, programs
 from shardproof.checker import check
 from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.plan.apart import written_out
+from shardproof.partition.stages.partition import partition
 from shardproof.run.mutant import verify
 from tests.checker.conftest import Parts, parts_of
 from tests.checker.forge import forgeries
@@ -59,15 +61,20 @@ def checked(parts: Parts) -> tuple[bool, str]:
 
 
 def forged(seed: int, mistakes: int) -> Iterator[Forgery]:
-    """The honest record of a seed's program, if it is proved, and forgeries of wrong ones."""
+    """The honest record of a seed's program, if it is proved, and forgeries of wrong ones; of
+    plans with their ranks written out where it is proved only so."""
     right = make(seed)
     if right is None or verify(right.plan)[0] != "proved":
         return
-    yield Forgery(seed, -1, "", "honest", *checked(parts_of(right.plan)))
+    apart = not all(c.holds for c in partition(right.plan).conclusions)
+    held = written_out(right.plan) if apart else right.plan
+    assert held is not None
+    yield Forgery(seed, -1, "", "honest", *checked(parts_of(held)))
     for number, wrong in programs(seed, mistakes):
         if number < 0 or labelled(wrong) != "different":
             continue
-        for way, parts in forgeries(right.plan, wrong.plan):
+        other = written_out(wrong.plan) if apart else wrong.plan
+        for way, parts in forgeries(held, other) if other is not None else ():
             try:
                 parts_stored = checked(parts)
             except (Unsupported, ShapeMismatch):
@@ -90,6 +97,7 @@ def main() -> int:
         writer.writeheader()
         for one in islice(every, asked.count):
             writer.writerow(asdict(one))
+            table.flush()
             found[f"{one.way}: {'accepted' if one.accepted else 'rejected'}"] += 1
             wrong += one.is_wrong
             if one.is_wrong:

@@ -30,14 +30,13 @@ def statements(plan: Plan, *, chosen: bool = False) -> tuple[Assumption, ...]:
     buffers = sorted({s.name for s in plan.single.shards if not s.trainable and not s.kind})
     replicas = _replicas(plan)
     slices = replicas * plan.microbatches
-    found = [
-        _default("numbers", "numbers are real: rounding and casts change nothing"),
-        _default(
-            "parameters",
+    found = [_default("numbers", "numbers are real: rounding and casts change nothing")]
+    if parameters:
+        equal = (
             f"the {len(parameters)} parameters are equal on both sides by full name and shape; "
-            "every rank holds the part that its shard says",
-        ),
-    ]
+            "every rank holds the part that its shard says"
+        )
+        found.append(_default("parameters", equal))
     if buffers:
         equal = f"buffers and tables are equal on both sides by name: {some(buffers)}"
         found.append(_default("buffers", equal))

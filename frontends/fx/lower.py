@@ -30,6 +30,8 @@ GETITEM: Final = "<built-in function getitem>"
 #: Operators that write their operands, made functional: what they give is None, or the operator's
 #: own result, and then what was written.
 FUNCTIONAL: Final = frozenset({"auto_functionalized", "auto_functionalized_v2"})
+#: How memory is named that nothing has written.
+MEMORY: Final = "unwritten memory "
 #: Operators in which ranks meet, by how their names begin.
 MEETING: Final = ("_c10d_functional.", "vllm.all_reduce")
 #: What a rule raises for arguments that are not those of its operator.
@@ -111,7 +113,7 @@ class _Rank:
         #: What is taken for something else, or for 0, by the nodes that do: what, and how.
         self.standins: dict[str, dict[str, str]] = {}
         self.constants: dict[str, str] = {}
-        #: Memory that nodes read before it is written: its name, by node.
+        #: Memory that is read before it is written: the node that reads it, by name.
         self.memory: dict[str, str] = {}
         self.node = graph.nodes[0] if graph.nodes else None
         for node in graph.nodes:
@@ -129,8 +131,8 @@ class _Rank:
 
     def unwritten(self, x: Undefined) -> Real:
         """Memory that a node reads before it is written: numbers that the other side has not."""
-        name = f"unwritten memory {len(self.memory)} of rank {self.setting.rank}"
-        self.memory[self.node.name if self.node else ""] = name
+        name = f"{MEMORY}{len(self.memory)} of rank {self.setting.rank}"
+        self.memory[name] = self.node.name if self.node else ""
         zero = tuple(affine(0) for _ in x.shape)
         return self.lo.hold(
             Shard(name, x.shape, x.shape, zero, x.dtype, trainable=False, kind="constant")
@@ -350,5 +352,5 @@ def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody
         dict(rank.gaps),
         tuple(dict.fromkeys(target for name, target in rank.constants.items() if name in live)),
         {what: how for held in standins for what, how in held.items()},
-        {what: name for name, what in rank.memory.items() if name in live},
+        {what: name for what, name in rank.memory.items() if name in live},
     )

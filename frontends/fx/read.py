@@ -18,7 +18,7 @@ from shardproof.frontends.fx import align, groups, place, pt2, records, relation
 from shardproof.frontends.fx.choose import chosen
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
-from shardproof.frontends.fx.lower import RankBody, Setting, Wide, lower
+from shardproof.frontends.fx.lower import MEMORY, RankBody, Setting, Wide, lower
 from shardproof.frontends.fx.masks import Masks, mask
 from shardproof.frontends.fx.place import Box, Part, Shape
 from shardproof.frontends.fx.programs import bases, mesh_of, programs
@@ -343,7 +343,7 @@ def asked(both: Pairing, rank: int) -> list[object]:
 def _memory(bodies: Sequence[RankBody]) -> list[Shard]:
     """Memory that ranks read before it is written, as inputs of which the single side reads
     none."""
-    return [s for body in bodies for s in body.shards if s.name in body.unwritten]
+    return [s for body in bodies for s in body.shards if s.name.startswith(MEMORY)]
 
 
 def _constants(bodies: Sequence[RankBody], accepted: Sequence[str]) -> list[Assumption]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.engine.errors import Unsupported
+from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.hlo.module import Array
 
 Attrs = Mapping[str, Any]
@@ -91,14 +91,18 @@ REDUCTIONS: Mapping[str, tuple[Callable[..., Any], Any]] = {
 
 
 def apply(opcode: str, attrs: Attrs, xs: Sequence[Array], shape: tuple[int, ...]) -> Array:
-    """The result of shape ``shape``; raises `Unsupported` for an operator without a rule here."""
-    if opcode in _UNARY:
-        return np.asarray(_UNARY[opcode](xs[0]))
-    if opcode in _BINARY:
-        return np.asarray(_BINARY[opcode](xs[0], xs[1]))
-    if opcode not in _OTHERS:
-        raise Unsupported(f"operator {opcode} has no rule in NumPy")
-    return np.asarray(_OTHERS[opcode](xs, attrs, shape))
+    """The result of shape ``shape``; raises `Unsupported` for an operator without a rule here,
+    `InvalidInput` for one that does not fit its operands."""
+    try:
+        if opcode in _UNARY:
+            return np.asarray(_UNARY[opcode](xs[0]))
+        if opcode in _BINARY:
+            return np.asarray(_BINARY[opcode](xs[0], xs[1]))
+        if opcode in _OTHERS:
+            return np.asarray(_OTHERS[opcode](xs, attrs, shape))
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise InvalidInput(f"operator {opcode} does not fit its operands: {error}") from error
+    raise Unsupported(f"operator {opcode} has no rule in NumPy")
 
 
 def _compare(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:

@@ -50,6 +50,9 @@ SCALED = frozenset(
         "aten.fill_.Scalar",
     }
 )
+#: Batch norm, and the same with the running statistics that it writes as results.
+BATCH_NORM = "aten.native_batch_norm.default"
+BATCH_NORM_WRITTEN = "aten._native_batch_norm_legit_functional.default"
 #: Operators that allocate and write nothing.
 ALLOCATES = ("aten.empty", "aten.new_empty")
 
@@ -112,6 +115,8 @@ class Replay(State):
             return
         if event.name in SCALED and self.scaled(event):
             return
+        if event.name == BATCH_NORM and self.normed(event):
+            return
         read = {
             self.held(Tensor(n)).storage
             for n in trace.tensors_of(*event.args, *event.kwargs.values())
@@ -134,6 +139,19 @@ class Replay(State):
         self.out.ops.append(Op(event.name, args, kwargs, named, self.memory.event))
         for written_to, value in zip(targets, outputs, strict=True):
             self.write(written_to, value)
+
+    def normed(self, event: Event) -> bool:
+        """Batch norm in training writes its running statistics, which its schema does not say."""
+        running = event.args[3:5]
+        if event.args[5] is not True or not all(isinstance(a, Tensor) for a in running):
+            return False
+        targets = [*(a for a in event.outputs if isinstance(a, Tensor)), *running]
+        outputs = tuple(self.fresh(self.held(t)) for t in targets)
+        args = tuple(self.values(a) for a in event.args)
+        self.out.ops.append(Op(BATCH_NORM_WRITTEN, args, {}, outputs, self.memory.event))
+        for target, value in zip(targets, outputs, strict=True):
+            self.write(target, value)
+        return True
 
     def scaled(self, event: Event) -> bool:
         """An operator with a number, in place on a flat buffer: piece by piece."""

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+_OWN: Final = (
+    "write it by operators that are declared (`shardproof operators`), or declare your own "
+    "(docs/own-operators.md)"
+)
+_KNOWN: Final = (
+    "write the step or graph without that operator, by ones that are known (docs/pytorch.md)"
+)
 #: By what a reason says, in any case; the first that is in it counts.
 _TRIES: Final = (
     ("not among the conclusions", "the single-device plan does not train that parameter, or the "
@@ -14,8 +21,10 @@ _TRIES: Final = (
     ("timeout", "a larger --timeout{now}, then --solver both"),
     ("resource limit", "a larger --timeout{now}, then --solver both"),
     ("crashed", "again; the texts that solvers died of are in RUN_DIR/poisoned"),
-    ("declaration", "write it by operators that are declared (`shardproof operators`), or declare "
-     "it in engine/ops"),
+    ("not declared", _OWN),
+    ("declaration", _OWN),
+    ("lowering", _KNOWN),
+    ("has no rule", _KNOWN),
     ("local mismatch", "--shapes +1; if it stays, the two sides differ on the way and not in what "
      "was concluded"),
 )  # fmt: skip

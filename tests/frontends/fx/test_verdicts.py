@@ -115,6 +115,9 @@ def test_memory_that_nothing_has_written_may_hold_anything(tmp_path: Path) -> No
     (tmp_path / "unseen").mkdir()
     seen = verdict(tmp_path / "seen", 2, _empty(1.0))
     assert seen.verdict == "refuted", seen.reason
+    (tmp_path / "dead").mkdir()
+    aside = verdict(tmp_path / "dead", 2, _empty(1.0), argument("gelu", 0, ref("add")))
+    assert aside.verdict == "proved", aside.reason
     unseen = verdict(tmp_path / "unseen", 2, _empty(0.0))
     assert unseen.verdict == "inconclusive"
     assert "some reads memory that nothing has written" in unseen.reason

@@ -255,6 +255,13 @@ def test_a_plan_in_memory_is_given_alone(tmp_path: Path) -> None:
         shardproof.verify(tiny(), tmp_path / "other.pkl")
 
 
+def test_one_program_in_place_of_a_tuple_of_programs_says_so() -> None:
+    plan = tiny()
+    wrong = replace(plan, programs=plan.programs[0])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"tuple of programs, as in \(program,\)"):
+        shardproof.verify(wrong)
+
+
 def test_a_plan_in_memory_has_no_recorded_groups(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[nnscaler]\ngroups = "as recorded"\n')
     result = shardproof.verify(tiny(), assume=tmp_path / "a.toml")

@@ -27,7 +27,9 @@ from tests.shardproof.faces import refuted
             "a larger --timeout, ",
         ),
         ("memory: in phase solve, 9 GiB", 30.0, "a larger --memory-limit"),
-        ("no declaration of operator gate_fw", 30.0, "write it by operators that are declared"),
+        ("rank 0: operator gate_fw is not declared", 30.0, "write it by operators that are"),
+        ("aten.bernoulli_.float has no lowering", 30.0, "write the step or graph without"),
+        ("operands that its declaration does not fit", 30.0, "write it by operators that are"),
         ("--strict: the proof rests on what is inferred: x", None, "state the assumption"),
         ("local mismatch that no conclusion confirms: x", None, "--shapes +1"),
         (

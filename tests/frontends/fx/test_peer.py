@@ -1,0 +1,20 @@
+"""A sample of `benchmarks.graphs`, where the peer's graphs lie beside the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.graphs import run
+
+pytestmark = pytest.mark.skipif(not run.DATA.is_dir(), reason="no graphs of the peer")
+SAMPLE = ("bug6_fixed", "wrong bug6: number, mean_half", "wrong bug6: left out, add")
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_pair_has_its_verdict(tmp_path: Path, name: str) -> None:
+    (case,) = [case for case in run.cases() if case.name == name]
+    row = run.verify(case, tmp_path)
+    assert row["verdict"] == case.expected
+    assert row["check"] == ("holds" if case.expected == "proved" else "")
