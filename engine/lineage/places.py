@@ -181,7 +181,15 @@ def cut(term: Term, shape: Shape, dim: int, start: Affine, size: int) -> Term | 
         dims[dim] = narrow(dims[dim], start // period * count, size // period * count)
         return term._replace(layout=term.layout._replace(dims=tuple(dims)))
     if start.terms:
-        raise Misaligned
+        # Whole periods that move with the coordinates, and an interval of these that does not.
+        inside = start.const % period
+        base = start - inside
+        if not base.divisible(period):
+            raise Misaligned
+        whole = -(-(inside + size) // period) * period
+        block = cut(term, shape, dim, base, whole)
+        periods = (*shape[:dim], whole, *shape[dim + 1 :])
+        return None if block is None else cut(block, periods, dim, affine(inside), size)
     sizes = radix([term], dim, shape[dim])
     found: Term | None = split(term, dim, sizes)
     kept: list[int] = []

@@ -57,10 +57,19 @@ def _maximum(reading: LineageReading, members: Sequence[Lineage]) -> Lineage:
 
 def _over_axis(reading: LineageReading, x: Lineage, axis: str, extent: int, kind: str) -> Lineage:
     """The sum (maximum) of a family of tensors along one mesh axis."""
+
+    def over(term: Term) -> Term:
+        """One term's sum; of a position of many that moves along the axis as part of a sum."""
+        try:
+            return term_over_axis(reading.table, term, axis, extent, kind, reading.mesh)
+        except Misaligned:
+            part = None if kind == "max" or term.parts else reading.as_part(term)
+            if part is None:
+                raise
+            return term_over_axis(reading.table, part, axis, extent, kind, reading.mesh)
+
     try:
-        terms = [
-            term_over_axis(reading.table, t, axis, extent, kind, reading.mesh) for t in x.terms
-        ]
+        terms = [over(t) for t in x.terms]
     except Misaligned:
         taken = reading.piece(x)
         node = reading.table.define(

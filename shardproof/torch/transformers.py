@@ -62,7 +62,11 @@ def steps(
         run(_made(model), job, 0, batch)
 
     def parallel(job: Job) -> None:
-        run(parallelized(_made(model), tp, fsdp), job, job.rank // tp * own, own)
+        with _of("transformers.initialization", "no_tie_weights")():
+            held = _made(model)
+        held = parallelized(held, tp, fsdp)
+        held.tie_weights(recompute_mapping=False)  # As when it is loaded: after it is divided.
+        run(held, job, job.rank // tp * own, own)
 
     return Both(single, parallel, tp * fsdp, tokens(batch, length, _classes(model)))
 
@@ -76,13 +80,8 @@ def verify(model: Model, **options: Any) -> Result:
 
 def parallelized(held: Any, tp: int, fsdp: int) -> Any:
     """A model under its own plans, as ``from_pretrained(distributed_config=...)`` makes it."""
-    configuration = needed(
-        "transformers",
-        "transformers.distributed.configuration_utils",
-        "DistributedConfig",
-        MADE_FOR,
-    )
-    needed("transformers", "transformers.distributed.mixin", "DistributedMixin", MADE_FOR)
+    configuration = _of("transformers.distributed.configuration_utils", "DistributedConfig")
+    _of("transformers.distributed.mixin", "DistributedMixin")
     asked = configuration(tp_size=tp, fsdp_size=fsdp)
     asked, _, mesh = type(held).prepare_distribute_model(asked)
     return type(held).maybe_distribute_model(held, asked, mesh)
@@ -91,8 +90,11 @@ def parallelized(held: Any, tp: int, fsdp: int) -> Any:
 def _made(model: Model) -> Any:
     if callable(model):
         return model()
-    auto = needed("transformers", "transformers", "AutoModelForCausalLM", MADE_FOR)
-    return auto.from_config(model)
+    return _of("transformers", "AutoModelForCausalLM").from_config(model)
+
+
+def _of(module: str, name: str) -> Any:
+    return needed("transformers", module, name, MADE_FOR)
 
 
 def _classes(model: Model) -> int:

@@ -40,6 +40,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "TP2": ({}, {"tp": 2, "validate": True}),
     "TP4 + SP": ({}, {"tp": 4, "sequence_parallel": True}),
     "TP2 DP2": ({}, {"tp": 2, "dp": 2}),
+    "DP4, a row each": ({}, {"dp": 4}),
+    "TP2 + SP, GQA, SwiGLU, RMSNorm": (
+        {
+            "num_query_groups": 2,
+            "gated_linear_unit": True,
+            "activation_func": torch.nn.functional.silu,
+            "normalization": "RMSNorm",
+            "add_bias_linear": False,
+        },
+        {"tp": 2, "sequence_parallel": True},
+    ),
     "PP2, 4 microbatches": ({"num_layers": 2}, {"pp": 2, "microbatches": 4, "batch": 8}),
     "PP2 x TP2 + SP, tied": (
         {"num_layers": 2},

@@ -36,6 +36,8 @@ CONFIGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Llama FSDP2": (llama(num_hidden_layers=2), {"fsdp": 2}),
     "Llama TP2 x FSDP2": (llama(num_hidden_layers=2), {"tp": 2, "fsdp": 2}),
     "Qwen3 TP2": (hf.Qwen3Config(**SMALL, head_dim=4), {"tp": 2}),
+    "Gemma TP2": (hf.GemmaConfig(**SMALL, head_dim=4), {"tp": 2}),
+    "Llama TP2, tied": (llama(tie_word_embeddings=True), {"tp": 2}),
     "Llama TP2, checkpointing": (llama(use_cache=False), {"tp": 2, "checkpointing": True}),
 }
 

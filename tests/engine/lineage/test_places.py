@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from shardproof.checker.values.views import ViewChecker
-from shardproof.engine.lineage.lineage import Layout, Place, Term
-from shardproof.engine.lineage.places import left
+from shardproof.engine.algebra.affine import ZERO, affine
+from shardproof.engine.lineage.layout import Misaligned
+from shardproof.engine.lineage.lineage import Atom, Layout, Place, Term
+from shardproof.engine.lineage.places import cut, left
 
 #: Places of a dimension of 2,048, innermost first, and what they leave: the first halves of heads
 #: of 128 in the first 1,536 columns are 12 times 64.
@@ -23,3 +30,55 @@ CASES = [
 def test_places_inside_one_another_leave_their_shares(places: list[Place], expected: int) -> None:
     assert left((2048,), places) == (expected,)
     assert ViewChecker.left(Term(1, 0, Layout(((),)), (), tuple(places)), (2048,)) == [expected]  # type: ignore[arg-type]
+
+
+#: A dimension of 32 in which every second 4 positions are those of a node of 16.
+SIZE, SHARE, PERIOD = 32, 4, 8
+
+
+def half(first: int) -> Term:
+    own = (Atom(0, 4, 4, ZERO, 4), Atom(0, 1, 4, ZERO, 4))
+    places = (Place(0, first, SHARE, PERIOD),)
+    return Term(Fraction(1), 0, Layout((own,)), places=places)
+
+
+def entries(term: Term | None, size: int, at: int) -> NDArray[np.float64]:
+    """What a term is in a dimension of ``size``, entry by entry, where the axis is ``at``; the
+    node's entries are 1, 2, ..."""
+    found = np.zeros(size)
+    if term is not None:
+        (dim,) = term.layout.dims
+        steps = [[a.stride * (a.start.at({"tp": at}) + i) for i in range(a.size)] for a in dim]
+        held = [
+            i
+            for i in range(size)
+            if all(p.start <= i % p.extent < p.start + p.size for p in term.places)
+        ]
+        found[held] = [1 + sum(way) for way in product(*steps)]
+    return found
+
+
+@pytest.mark.parametrize("first", [0, SHARE])
+@pytest.mark.parametrize("step", [8, 16])
+@pytest.mark.parametrize(
+    ("start", "size"), [(0, 2), (2, 2), (4, 4), (6, 2), (5, 1), (0, 8), (4, 8)]
+)
+def test_an_interval_that_moves_by_whole_periods(
+    first: int, step: int, start: int, size: int
+) -> None:
+    """As NumPy slices it, at every coordinate; or it is no view."""
+    whole = half(first)
+    try:
+        found = cut(whole, (SIZE,), 0, affine(start, {"tp": step}), size)
+    except Misaligned:
+        assert (start, size) == (4, 8)  # across two periods
+        return
+    for at in range(2):
+        low = start + step * at
+        expected = entries(whole, SIZE, 0)[low : low + size]
+        np.testing.assert_array_equal(entries(found, size, at), expected)
+
+
+def test_an_interval_that_moves_by_parts_of_periods_is_no_view() -> None:
+    with pytest.raises(Misaligned):
+        cut(half(0), (SIZE,), 0, affine(0, {"tp": 4}), 4)
