@@ -30,10 +30,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "`engine/reference_runtime`": ("engine/reference_runtime/*.py",),
     "of `engine/simulation`, the small sizes": (
         "engine/simulation/__init__.py",
-        "engine/simulation/factors.py",
-        "engine/simulation/recorder.py",
+        "engine/simulation/axis_classes.py",
+        "engine/simulation/trace_axes.py",
         "engine/simulation/recording.py",
-        "engine/simulation/shrink.py",
+        "engine/simulation/small_shapes.py",
     ),
     "`solvers`": ("solvers/*.py",),
     "`checker` but for its proofs": (

@@ -17,12 +17,12 @@ from shardproof.checker.record.certificate import check_assumptions, check_count
 from shardproof.checker.record.files import check_leftovers
 from shardproof.checker.record.rounding import check_rounding
 from shardproof.checker.result import CheckResult, Problems
-from shardproof.checker.runtime import eye
+from shardproof.checker.runtime import rank_by_rank
 from shardproof.checker.solving import Solver
 from shardproof.checker.values.assumptions import Assumptions, Inputs
 from shardproof.checker.values.definitions import DefinitionChecker
 from shardproof.checker.values.operands import check_operands
-from shardproof.checker.values.sides import Side, check_stages, check_structure, live_rows
+from shardproof.checker.values.sides import Side, check_stages, check_structure, live_instances
 from shardproof.checker.values.views import check_lineages
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.engine.lineage.sums import root_kinds
@@ -139,7 +139,7 @@ def _look(work: _Check) -> None:
     with work.timed("runtime"):
         check_operands(work.run.plan, work.problems)
         if work.part[0] == 0 and not work.problems:
-            work.notes += eye.look(work.run.plan, work.problems)
+            work.notes += rank_by_rank.look(work.run.plan, work.problems)
 
 
 def _silent(phase: str, done: int, total: int) -> None:
@@ -235,7 +235,7 @@ def _check_argument(work: _Check) -> None:
         rebuilder.side(sides[1], Defined(run.nodes, values, sides[0]))
         rebuilder.finish()
     work.counts.update(
-        rows=sum(len(side.unrolled.rows) for side in sides),
+        rows=sum(len(side.unrolled.instances) for side in sides),
         rebuilt=rebuilder.rebuilt,
         unforeseen=rebuilder.unforeseen,
         templates=len(run.templates),
@@ -269,7 +269,7 @@ def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Si
             single,
             run.single,
             1,
-            live_rows(single, needed),
+            live_instances(single, needed),
             _by_row(run, SINGLE, single),
         ),
         Side(
@@ -279,7 +279,7 @@ def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Si
             parallel,
             run.parallel,
             run.plan.microbatches,
-            live_rows(parallel, ends),
+            live_instances(parallel, ends),
             _by_row(run, PARALLEL, parallel),
         ),
     )
@@ -287,7 +287,7 @@ def _sides(work: _Check, derived: Derived, parallel: Unrolled) -> tuple[Side, Si
 
 def _by_row(run: Run, side: str, unrolled: Unrolled) -> dict[int, StageRecord]:
     """The stages of a side by row, of rows that there are."""
-    return {s.row: s for s in run.stages if s.side == side and 0 <= s.row < len(unrolled.rows)}
+    return {s.row: s for s in run.stages if s.side == side and 0 <= s.row < len(unrolled.instances)}
 
 
 def _check_templates(work: _Check, sides: Sequence[Side]) -> None:
@@ -330,8 +330,8 @@ def _check_conclusions(work: _Check, derived: Derived, parallel: Unrolled) -> No
 def _is_maximum(run: Run, value: int) -> bool:
     """Whether a value is a maximum over a part of an axis: it is no part of a sum."""
     lineage = run.parallel[value]
-    terms = lineage.terms if lineage is not None else ()
-    return any("max" in root_kinds(run.nodes, term.parts) for term in terms)
+    addends = lineage.addends if lineage is not None else ()
+    return any("max" in root_kinds(run.nodes, addend.partials) for addend in addends)
 
 
 def _name(conclusion: Conclusion) -> str:

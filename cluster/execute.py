@@ -185,9 +185,9 @@ class _Round:
         cached: dict[str, Solved] = {}
         missing: list[Query] = []
         for key, query in self._texts.items():
-            known = self._ledger.get(key, self._options)
-            if known is not None:
-                self.solved[key] = known
+            solved = self._ledger.get(key, self._options)
+            if solved is not None:
+                self.solved[key] = solved
             elif self._cache and (found := self._cache.get(key, self._options)):
                 cached[key] = found
             else:

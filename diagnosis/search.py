@@ -15,26 +15,32 @@ from typing import Final
 from shardproof.diagnosis.explain.causes import Cause, in_layers, is_same, joined
 from shardproof.diagnosis.explain.contradictions import faults, misfits
 from shardproof.diagnosis.explain.counterexample import Examples
-from shardproof.diagnosis.locate.culprits import OWN, Culprit, culprits, explain
+from shardproof.diagnosis.locate.divergences import OWN, Divergence, divergences, explain
 from shardproof.diagnosis.locate.made import made_at
-from shardproof.diagnosis.repair import attempt as attempts
+from shardproof.diagnosis.repair import trial as attempts
 from shardproof.diagnosis.repair.addends import OF_THE_LOSS
-from shardproof.diagnosis.repair.attempt import (
-    Called,
-    Resolved,
-    attempt,
-    failing,
-    holds,
-    key,
-    reached,
-)
 from shardproof.diagnosis.repair.candidates import candidates
 from shardproof.diagnosis.repair.communication import missing_reducers, partial_gradients
 from shardproof.diagnosis.repair.edits import applied
 from shardproof.diagnosis.repair.elsewhere import elsewhere, places_of, spoken_layers
-from shardproof.diagnosis.repair.origins import Candidate, Spot, culprit_at, loss_maker, origins
+from shardproof.diagnosis.repair.origins import (
+    Candidate,
+    FaultContext,
+    divergence_at,
+    loss_maker,
+    origins,
+)
 from shardproof.diagnosis.repair.positions import other_shards
 from shardproof.diagnosis.repair.structure import FAULTS
+from shardproof.diagnosis.repair.trial import (
+    Called,
+    Resolved,
+    failing,
+    holds,
+    key,
+    reached,
+    trial,
+)
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.lineage.lineage import Lineage
@@ -103,12 +109,14 @@ class Diagnosis:
         self.causes: list[Cause] = []
         self.exhausted = False
         self.repaired = True
-        self.stuck: list[Culprit] = []
+        self.stuck: list[Divergence] = []
         self.assumed: dict[Called, Lineage] = {}
 
     def tried(self, plan: Candidate, state: Partition) -> Partition | None:
         """The outcome of a candidate; None if it cannot even be read, or no work is left."""
-        size = max(len(state.parallel.unrolled.rows), len(self.result.single.unrolled.rows))
+        size = max(
+            len(state.parallel.unrolled.instances), len(self.result.single.unrolled.instances)
+        )
         free = plan.cause in (ORDER, NAMES)
         spent = self.tries >= MOST_TRIES or self.rows + size > MOST_ROWS
         if not free and self.tries and spent:
@@ -118,7 +126,7 @@ class Diagnosis:
         self.tries += 1
         self.rows += 0 if free else size
         try:
-            return attempt(self.result, plan.plan, self.assumed)
+            return trial(self.result, plan.plan, self.assumed)
         except Unsupported:
             return None
 
@@ -172,7 +180,9 @@ class Diagnosis:
         after = self.tried(wider, resolved.before)
         if after is None or not resolved.by(after) or not failing(after) <= failing(outcome):
             return None
-        return (wider, after) if holds(after) or culprits(after) != culprits(outcome) else None
+        return (
+            (wider, after) if holds(after) or divergences(after) != divergences(outcome) else None
+        )
 
     def run(self) -> bool:
         """Find causes until nothing is wrong any more (``state`` is the plan then); whether that
@@ -181,7 +191,7 @@ class Diagnosis:
             if len(self.causes) == MOST_CAUSES or holds(self.state):
                 break
             at_odds = bool(self.state.parallel.unrolled.faults)
-            after = self._fault(self.state) if at_odds else self._culprit(self.state)
+            after = self._fault(self.state) if at_odds else self._divergence(self.state)
             if after is None:
                 self.repaired = False
                 break
@@ -200,43 +210,43 @@ class Diagnosis:
         self._cause(found, None, state, best, earlier)
         return best[1] if best else None
 
-    def _culprit(self, state: Partition) -> Partition | None:
+    def _divergence(self, state: Partition) -> Partition | None:
         """The first operator that does something else, and that was not looked at in vain."""
-        wrong = attempts.failed_rows(state) if state.faults else []
+        wrong = attempts.failed_instances(state) if state.faults else []
         at_odds = bool(wrong)
-        every = wrong or culprits(state)
+        every = wrong or divergences(state)
         fresh = [c for c in every if c not in self.stuck and self._explains(state, c)]
         if not fresh:
             return None if every else self._conclusion(state)
-        culprit = fresh[0]
-        found = misfits(state, [culprit]) if at_odds else (explain(state, culprit),)
-        proposed = candidates(state, culprit, origins(state))
-        best = self.best(state, proposed, Resolved(state, culprit))
+        divergence = fresh[0]
+        found = misfits(state, [divergence]) if at_odds else (explain(state, divergence),)
+        proposed = candidates(state, divergence, origins(state))
+        best = self.best(state, proposed, Resolved(state, divergence))
         if best is not None and best[0].cause == OF_THE_LOSS:
             # No operator of the forward pass does anything else: the loss lacks one.
-            culprit = loss_maker(state, culprit)
-            found = (explain(state, culprit),)
+            divergence = loss_maker(state, divergence)
+            found = (explain(state, divergence),)
         if found and not (best is None and self._is_told(found[0])):
-            self._add(state, culprit, found, best)
+            self._add(state, divergence, found, best)
         if best is not None:
             return best[1]
         self.repaired = False
-        ought = None if at_odds else attempts.ought(state, culprit)
+        ought = None if at_odds else attempts.ought(state, divergence)
         if ought is not None:
             assumed = {**self.assumed, **ought}
-            after = attempt(self.result, state.plan, assumed)
-            if after is not None and Resolved(state, culprit).by(after):
+            after = trial(self.result, state.plan, assumed)
+            if after is not None and Resolved(state, divergence).by(after):
                 self.assumed = assumed
                 return after
-        self.stuck.append(culprit)
+        self.stuck.append(divergence)
         return state
 
-    def _explains(self, state: Partition, culprit: Culprit) -> bool:
-        """Whether a conclusion fails after a culprit that does not after those looked at."""
+    def _explains(self, state: Partition, divergence: Divergence) -> bool:
+        """Whether a conclusion fails after a divergence that does not after those looked at."""
         if not self.stuck or state.faults:
             return True
-        known = reached(state, [n for c in self.stuck for n in c.rows])
-        new = reached(state, culprit.rows) - known
+        known = reached(state, [n for c in self.stuck for n in c.instances])
+        new = reached(state, divergence.instances) - known
         return any(c.value in new for c in state.conclusions if not c.holds)
 
     def _is_told(self, found: Finding) -> bool:
@@ -250,55 +260,55 @@ class Diagnosis:
 
     def _conclusion(self, state: Partition) -> Partition | None:
         """A gradient or output that no operator before it makes wrong: its reduction."""
-        makers = {v: n for n, r in enumerate(state.parallel.unrolled.rows) for v in r.outputs}
+        makers = {v: n for n, r in enumerate(state.parallel.unrolled.instances) for v in r.outputs}
         for found in state.conclusions:
             if found.holds or found.value not in makers or found.kind in (OWN, LOSS):
                 continue
-            culprit = Culprit((makers[found.value],), -1, found.message)
+            divergence = Divergence((makers[found.value],), -1, found.message)
             made = origins(state)
             proposed = iter(
                 [
                     *_other_shards(state.plan, found),
                     *missing_reducers(state, found),
-                    *partial_gradients(Spot(state, culprit, made)),
-                    *candidates(state, culprit, made),
+                    *partial_gradients(FaultContext(state, divergence, made)),
+                    *candidates(state, divergence, made),
                 ]
             )
             best = self.best(state, proposed, Resolved(state, None))
             told = _of_conclusion(state, found)
             if best is not None and best[0].edits:
                 # It begins before its reduction: where the repair is.
-                begins = culprit_at(state, best[0].edits[0].site, found.message)
-                culprit, told = begins, explain(state, begins)
-            self._add(state, culprit, (told,), best)
+                begins = divergence_at(state, best[0].edits[0].site, found.message)
+                divergence, told = begins, explain(state, begins)
+            self._add(state, divergence, (told,), best)
             return best[1] if best else None
         return None
 
     def _add(
         self,
         state: Partition,
-        culprit: Culprit,
+        divergence: Divergence,
         found: tuple[Finding, ...],
         best: tuple[Candidate, Partition] | None,
     ) -> None:
         """A cause, or one more place of a cause; it depends on those before it unless it is seen
         in the plan as it is."""
         if best is not None and best[0].edits:
-            found = (in_layers(state, found[0], culprit, best[0]), *found[1:])
+            found = (in_layers(state, found[0], divergence, best[0]), *found[1:])
         for number, cause in enumerate(self.causes):
             if is_same(cause, found[0], best):
-                self.causes[number] = joined(state, cause, culprit, found[0], best)
+                self.causes[number] = joined(state, cause, divergence, found[0], best)
                 return
-        alone = state is self.result or key(culprit, state) in {
-            key(c, self.result) for c in culprits(self.result)
+        alone = state is self.result or key(divergence, state) in {
+            key(c, self.result) for c in divergences(self.result)
         }
         earlier = () if alone else tuple(range(len(self.causes)))
-        self._cause(found, culprit, state, best, earlier)
+        self._cause(found, divergence, state, best, earlier)
 
     def _cause(
         self,
         found: tuple[Finding, ...],
-        culprit: Culprit | None,
+        divergence: Divergence | None,
         state: Partition,
         best: tuple[Candidate, Partition] | None,
         assuming: tuple[int, ...],
@@ -306,7 +316,7 @@ class Diagnosis:
         repairs = (best[0].sentence,) if best else ()
         name = best[0].cause if best else found[0].cause
         after = best[1] if best else None
-        self.causes.append(Cause(found, culprit, state, repairs, name, after, assuming))
+        self.causes.append(Cause(found, divergence, state, repairs, name, after, assuming))
 
 
 # -- findings --------------------------------------------------------------------------------------
@@ -326,7 +336,7 @@ def diagnosed(
     search = Diagnosis(result, otherwise, tell)
     repaired = search.run()
     # A large plan is not run again: values are held against the single-device operator's there.
-    again = repaired and len(result.parallel.unrolled.rows) <= MOST_AGAIN
+    again = repaired and len(result.parallel.unrolled.instances) <= MOST_AGAIN
     examples = Examples(result, simulation, search.state if again else None)
     told = [
         finding
@@ -360,7 +370,7 @@ def _told(search: Diagnosis, number: int, examples: Examples) -> Iterator[Findin
         message = f"{message} (repairs were tried up to the bound on work)"
     alone = not cause.assuming and not number
     expected, actual = examples.extremes() if alone else ("", "")
-    here = examples.at(cause.state, cause.culprit) if cause.culprit is not None else ()
+    differences = examples.at(cause.state, cause.divergence) if cause.divergence is not None else ()
     yield first._replace(
         message=message,
         repair=repair,
@@ -368,7 +378,7 @@ def _told(search: Diagnosis, number: int, examples: Examples) -> Iterator[Findin
         group=number + 1,
         expected=first.expected or expected,
         actual=first.actual or actual,
-        counterexample=(*here, *(examples.of_conclusion() if alone else ())),
+        counterexample=(*differences, *(examples.of_conclusion() if alone else ())),
     )
     for finding in rest:
         yield finding._replace(group=number + 1, cause="")
@@ -400,7 +410,7 @@ def _of_conclusion(state: Partition, found: Conclusion) -> Finding:
         found.message,
         told(found.kind, found.name),
         found.name,
-        made_at(state.parallel.unrolled.rows, found.value),
+        made_at(state.parallel.unrolled.instances, found.value),
         found.ranks,
     )
 

@@ -42,7 +42,7 @@ def both_directions(plan: Plan, rng: Random) -> Mutation | None:
 
     bodies = list(program.bodies)
     for number, body in enumerate(bodies):
-        if b in (number, body.mirror):
+        if b in (number, body.forward_body):
             bodies[number] = replace(body, ops=tuple(map(moved, body.ops)))
     what = f"{op.name} in {op.source.module} (rank {program.base}) and its backward: {key} {old}"
     made = replace(program, bodies=tuple(bodies))

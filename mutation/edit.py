@@ -41,8 +41,8 @@ class Draft:
 
     def value(self, like: int, shape: tuple[int, ...] | None = None) -> int:
         """A new value, named and typed as another one."""
-        held = self.values[like]
-        self.values.append(replace(held, shape=held.shape if shape is None else shape))
+        value = self.values[like]
+        self.values.append(replace(value, shape=value.shape if shape is None else shape))
         return len(self.values) - 1
 
     def add(
@@ -154,8 +154,8 @@ def one_call(plan: Plan, program: int, body: int, rng: Random) -> tuple[Plan, in
     if plan.expectations:
         return None  # its rows name bodies
     held = plan.programs[program]
-    root = held.bodies[body].mirror if held.bodies[body].mirror >= 0 else body
-    family = [root, *(b for b, found in enumerate(held.bodies) if found.mirror == root)]
+    root = held.bodies[body].forward_body if held.bodies[body].forward_body >= 0 else body
+    family = [root, *(b for b, found in enumerate(held.bodies) if found.forward_body == root)]
     issued = {b: [c for c, call in enumerate(held.calls) if call.body == b] for b in family}
     count = len(issued[root])
     if count < 2 or any(len(calls) != count for calls in issued.values() if calls):
@@ -165,8 +165,8 @@ def one_call(plan: Plan, program: int, body: int, rng: Random) -> tuple[Plan, in
     copies: dict[int, int] = {}
     for b in family:
         copies[b] = len(bodies)
-        mirror = copies[root] if b != root else held.bodies[b].mirror
-        bodies.append(replace(held.bodies[b], mirror=mirror))
+        mirror = copies[root] if b != root else held.bodies[b].forward_body
+        bodies.append(replace(held.bodies[b], forward_body=mirror))
         if issued[b]:
             calls[issued[b][chosen]] = replace(calls[issued[b][chosen]], body=copies[b])
     changed = replace(held, bodies=tuple(bodies), calls=tuple(calls))

@@ -2,7 +2,7 @@
 
 This knows operators by their declarations and communication by what it does, and nothing of
 lineages, canonical forms or provers.  A small plan is run as it is, every rank and microbatch by
-itself; a large one at small sizes (`engine.simulation.shrink`).
+itself; a large one at small sizes (`engine.simulation.small_shapes`).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.interpreters import FieldReading, Weighted
+from shardproof.engine.interpreters import FieldInterpreter, Weighted
 from shardproof.engine.interpreters.field import PRIME
 from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program, Shard
-from shardproof.engine.schedule.instances import Row, Unrolled
-from shardproof.engine.simulation.factors import AxisClass
+from shardproof.engine.schedule.instances import Instance, Unrolled
+from shardproof.engine.simulation.axis_classes import AxisClass
 from shardproof.engine.simulation.inputs import Inputs, read_by
 from shardproof.engine.simulation.outcomes import outcomes
-from shardproof.engine.simulation.recorder import Recorder, slice_axes
-from shardproof.engine.simulation.replay import Replay, instances, needed_axes
-from shardproof.engine.simulation.shrink import Sizes, shrink
+from shardproof.engine.simulation.replay import Replay, count_instances, needed_axes
 from shardproof.engine.simulation.simulate import INDEXED
+from shardproof.engine.simulation.small_shapes import Sizes, small_shapes
+from shardproof.engine.simulation.trace_axes import Recorder, slice_axes
 from shardproof.engine.specification.demands import Demand, demands
 from shardproof.engine.specification.gradients import recorded
 
@@ -46,7 +46,7 @@ Array = NDArray[Any]
 class TrueSizes(Sizes):
     """Nothing is made smaller: every position is there."""
 
-    def _choose(self, held: AxisClass) -> int:
+    def _choose(self, axis_class: AxisClass) -> int:
         return 1
 
 
@@ -65,8 +65,8 @@ class FieldInputs(Inputs):
     def _values(self, name: str, dims: Any) -> Array:
         return self.random.integers(1, PRIME, [len(_positions(dim)) for dim in dims])
 
-    def _integers(self, held: Shard, axis: int, dims: Any) -> Array:
-        return super()._integers(held, axis, dims).astype(np.int64)
+    def _integers(self, shard: Shard, axis: int, dims: Any) -> Array:
+        return super()._integers(shard, axis, dims).astype(np.int64)
 
     def _drawn(self, number: int) -> Array:
         if number not in self._batch:
@@ -87,13 +87,15 @@ def _positions(dim: Sequence[Sequence[int]]) -> range:
 class FieldReplay(Replay):
     """Evaluates rows over the finite field."""
 
-    def reading(self, at: Mapping[str, int]) -> Any:
-        return FieldReading(coordinates=dict(at))
+    def interpreter(self, at: Mapping[str, int]) -> Any:
+        return FieldInterpreter(coordinates=dict(at))
 
     @staticmethod
-    def reduced(reading: Any, row: Row, inputs: Sequence[Weighted], alike: int) -> Weighted:
-        if row.attrs.get("op", "sum") != "max":
-            return Replay.reduced(reading, row, inputs, alike)
+    def reduced(
+        reading: Any, instance: Instance, inputs: Sequence[Weighted], alike: int
+    ) -> Weighted:
+        if instance.attrs.get("op", "sum") != "max":
+            return Replay.reduced(reading, instance, inputs, alike)
         reading.combine(inputs, [Fraction(1)] * len(inputs), Fraction(0))
         shape = (1, *inputs[0].shape)
         stacked = [reading.reshape(x, shape) for x in inputs]
@@ -161,7 +163,7 @@ def choose_sizes(
         return true
     for expanded in dict.fromkeys((every, needed | {MICROBATCH}, needed)):
         for per_shard in (2, 1):
-            sizes = shrink(plan, single, parallel, expanded, per_shard, INDEXED, found)
+            sizes = small_shapes(plan, single, parallel, expanded, per_shard, INDEXED, found)
             if _fits(sizes, parallel):
                 return sizes
     raise Unsupported(f"{sizes.entries} numbers for each of its members after shrinking")
@@ -170,10 +172,10 @@ def choose_sizes(
 def _fits(sizes: Sizes, parallel: Unrolled) -> bool:
     """Whether a run at these sizes is short."""
     plan = sizes.plan
-    rows = instances(plan.programs, parallel, plan.microbatches, sizes.expanded)
+    rows = count_instances(plan.programs, parallel, plan.microbatches, sizes.expanded)
     if rows > MOST_ROWS:
         return False
-    return sizes.entries * rows <= MOST_NUMBERS * len(parallel.rows)
+    return sizes.entries * rows <= MOST_NUMBERS * len(parallel.instances)
 
 
 # -- comparison ----------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
-from shardproof.engine.plan.apart import apart, separable
 from shardproof.engine.plan.ir import Body, Op, Plan
+from shardproof.engine.plan.unrolled import separable, unrolled
 from shardproof.mutation.edit import (
     Place,
     name_op,
@@ -67,7 +67,7 @@ def on_operator(applies: Applies, change: BodyChange) -> PlanChange:
         axes = separable(plan)
         if axes and rng.random() < ONE_RANK:
             axis = rng.choice(axes)
-            plan, scope = apart(plan, axis), f", one position along {axis}"
+            plan, scope = unrolled(plan, axis), f", one position along {axis}"
         places = [place for place, op, body in operators(plan) if applies(op, body)]
         for _ in range(TRIES if places else 0):
             place = pick(places, rng, lambda p: _kind(plan, p))

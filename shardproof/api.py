@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardproof.cluster.settings import Settings
     from shardproof.engine.plan.ir import Plan
     from shardproof.inputs.assume import Assumptions
-    from shardproof.run.request import Asked
+    from shardproof.run.request import Request
 
 #: The kind of the conclusions about gradients of parameters.
 GRADIENT = "gradient"
@@ -186,9 +186,9 @@ def _run(
 
     from shardproof.engine.plan_files import store
     from shardproof.engine.records.run import PLAN
-    from shardproof.run import request as asked
+    from shardproof.run import request
 
-    question = asked.Asked(
+    question = request.Request(
         plan=store.save(plan, out / PLAN),
         # A pool is there for as long as what began it: whoever goes on later uses none.
         settings=replace(settings, pool="", address=options.address),
@@ -197,14 +197,14 @@ def _run(
         files=tuple(str(p.resolve()) for p in (*named, *([related] if related else []))),
         options=options.given(),
     )
-    asked.write(out, question)
+    request.write(out, question)
     return prove(plan, out, question, settings, progress, seconds)
 
 
 def prove(
     plan: Plan,
     out: Path,
-    question: Asked,
+    question: Request,
     settings: Settings,
     progress: Progress,
     load_seconds: float,
@@ -231,7 +231,7 @@ def prove(
     return _held_to(replace(result, run_dir=str(out)), question.assumptions)
 
 
-def _as_recorded(question: Asked) -> Plan | None:
+def _as_recorded(question: Request) -> Plan | None:
     """The same files with groups in the order that the parallel plan records; None if that is how
     they were read, or they are not there as they were."""
     from shardproof.inputs.load import digests, load_plan

@@ -37,7 +37,7 @@ from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions, read
 from shardproof.inputs.traces import kept
 from shardproof.partition.stages.partition import partition
-from shardproof.run import request as asked
+from shardproof.run import request
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
@@ -190,7 +190,7 @@ def prove(made: Plan, options: Options, progress: Progress, seconds: float) -> R
     assumptions = Assumptions() if stated is None else read(stated)
     out = rundir.create(chosen, made.name, datetime.now())
     settings = options.settings()
-    question = asked.Asked(
+    question = request.Request(
         plan=store.save(made, out / PLAN),
         # A pool is there for as long as what began it: whoever goes on later uses none.
         settings=replace(settings, pool="", address=options.address),
@@ -199,5 +199,5 @@ def prove(made: Plan, options: Options, progress: Progress, seconds: float) -> R
         files=(),
         options=options.given(),
     )
-    asked.write(out, question)
+    request.write(out, question)
     return api.prove(made, out, question, settings, progress, seconds)

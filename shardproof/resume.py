@@ -17,7 +17,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.records.run import read_run
 from shardproof.engine.storage import files
 from shardproof.inputs import rundir
-from shardproof.run import request as asked
+from shardproof.run import request
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
 
@@ -32,7 +32,7 @@ def resume(run_dir: Path, progress: Progress | None = None, **where: Any) -> Res
     from shardproof.cluster.verdicts.ledger import Ledger, LedgerError
 
     progress = Progress() if progress is None else progress
-    question, plan = asked.read(run_dir)
+    question, plan = request.read(run_dir)
     chosen = {name: value for name, value in where.items() if value is not None}
     if chosen.get("executor") == "local":
         # An address that the run began with is not one that it goes on with here.

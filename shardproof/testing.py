@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.interpreters.dims import exact
-from shardproof.engine.interpreters.numeric import FloatReading
+from shardproof.engine.interpreters.numeric import FloatInterpreter
 from shardproof.engine.ops import apply_backward, apply_forward, lookup
 from shardproof.engine.plan.ir import Attr
 
@@ -114,7 +114,7 @@ def _applied(
     operator: str, inputs: Sequence[Array], attrs: Mapping[str, Attr], where: str
 ) -> list[Array]:
     try:
-        found = apply_forward(FloatReading(), operator, [exact(x) for x in inputs], attrs)
+        found = apply_forward(FloatInterpreter(), operator, [exact(x) for x in inputs], attrs)
     except (ShapeMismatch, Unsupported) as error:
         raise Nonconforming(f"{where}: {error}") from error
     return [np.asarray(x.data) for x in found]
@@ -140,7 +140,7 @@ def _gradients(
     wrt = [n for n, x in enumerate(tensors) if x.grad is not None]
     try:
         found = apply_backward(
-            FloatReading(),
+            FloatInterpreter(),
             operator,
             [exact(x) for x in inputs],
             [None if g is None else exact(g) for g in arriving],

@@ -66,10 +66,10 @@ class Side:
         if name not in self.held:
             number = self.made.parameter(name, shape, split or {}, trainable=trainable)
             if offset is not None and split:
-                held = self.made.shards[number]
+                shard = self.made.shards[number]
                 (dim,) = split
-                offsets = tuple(offset if d == dim else o for d, o in enumerate(held.offset))
-                self.made.shards[number] = replace(held, offset=offsets)
+                offsets = tuple(offset if d == dim else o for d, o in enumerate(shard.offset))
+                self.made.shards[number] = replace(shard, offset=offsets)
             self.held[name] = number
         return self.body.parameter(self.held[name])
 

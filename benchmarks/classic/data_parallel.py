@@ -238,7 +238,7 @@ def _accumulation(wrong: bool) -> Plan:
     if not wrong:
         return plan
     (program,) = plan.programs
-    backward = next(n for n, b in enumerate(program.bodies) if b.mirror >= 0)
+    backward = next(n for n, b in enumerate(program.bodies) if b.forward_body >= 0)
     first = next(n for n, call in enumerate(program.calls) if call.body == backward)
     calls = (*program.calls[:first], *program.calls[first + 1 :])
     return replace(plan, programs=(replace(program, calls=calls),))

@@ -83,11 +83,11 @@ def tied(wrong: bool) -> Plan:
         made = ProgramBuilder("single")
         body = made.body("forward")
         (x,) = body.load_batch(("x", (BATCH, SEQUENCE, HIDDEN), "float32"))
-        held = body.parameter(table(made))
+        tensor = body.parameter(table(made))
         with body.module("embed"):
-            x = body.silu(body.linear(x, held))
+            x = body.silu(body.linear(x, tensor))
         with body.module("head"):
-            y = body.linear(x, held)
+            y = body.linear(x, tensor)
         with body.module("loss"):
             total = body.sum(body.mul(y, y))
             body.loss(body.mul_constant(total, Fraction(1, BATCH * SEQUENCE * HIDDEN)))

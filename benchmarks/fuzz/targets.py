@@ -43,8 +43,7 @@ from shardproof.frontends.nnscaler.read import read_records
 from shardproof.frontends.zoo import build
 from shardproof.frontends.zoo.config import read_data
 from shardproof.inputs import assume, rundir
-from shardproof.run import recheck, status
-from shardproof.run import request as asked
+from shardproof.run import recheck, request, status
 from shardproof.solvers.answers import Answer, Solved
 
 #: Address space that a target may take beyond what this process has.
@@ -210,14 +209,14 @@ def _run_state(folder: Path, data: bytes) -> None:
     """What `status` and `resume` read of a run that may have stopped anywhere."""
     _with_one_file(state_files(), folder, data)
     list(status.lines(status.look(folder)))
-    asked.read(folder)
+    request.read(folder)
     resume.finished(folder)
 
 
 @cache
 def state_files() -> dict[str, bytes]:
     """The files that say how far a run is, with its plan."""
-    names = (status.NAME, asked.NAME, rundir.RESULT, ledger.FILE)
+    names = (status.NAME, request.NAME, rundir.RESULT, ledger.FILE)
     return {n: d for n, d in run_files().items() if n in names or n.startswith("plan")}
 
 

@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from shardproof.engine.plan.apart import apart  # noqa: E402
+from shardproof.engine.plan.unrolled import unrolled  # noqa: E402
 from shardproof.engine.plan_files import store  # noqa: E402
 from shardproof.mutation.edit import with_body  # noqa: E402
 
@@ -203,7 +203,7 @@ class Changed(NamedTuple):
 def one_rank_changed(source: Path, target: Path) -> Changed:
     """The plan with a program of its own for every tensor-parallel rank, and on rank 3 of the
     fourth stage another epsilon in a normalization (a stage has 256 ranks)."""
-    plan = apart(store.load(source), "tp")
+    plan = unrolled(store.load(source), "tp")
     number, program = next((i, p) for i, p in enumerate(plan.programs) if p.base == ODD_RANK)
     body = program.bodies[0]
     chosen = [i for i, op in enumerate(body.ops) if op.name == "rms_norm"][5]

@@ -81,13 +81,13 @@ def _reads_another(program: Program, random: Random) -> tuple[Program, str] | No
     number, place, op = found
     body = program.bodies[number]
     which = random.randrange(len(op.inputs))
-    held = body.values[op.inputs[which]]
+    value = body.values[op.inputs[which]]
     others = [
         v
         for v in _written_before(body, place)
         if v != op.inputs[which]
-        and body.values[v].shape == held.shape
-        and body.values[v].dtype == held.dtype
+        and body.values[v].shape == value.shape
+        and body.values[v].dtype == value.dtype
     ]
     if not others:
         return None
@@ -172,7 +172,7 @@ def _another_pair(program: Program, random: Random) -> tuple[Program, str] | Non
     pairs = list(getattr(body, name))
     at = random.randrange(len(pairs))
     if name == "saved":
-        mirror = program.bodies[body.mirror]
+        mirror = program.bodies[body.forward_body]
         own = body.values[pairs[at][0]]
         others = [v for v, there in enumerate(mirror.values) if there.shape == own.shape]
         pairs[at] = (pairs[at][0], random.choice(others))
@@ -272,7 +272,7 @@ def _losses(program: Program, random: Random) -> tuple[Program, str] | None:
     number = random.choice(places)
     body = program.bodies[number]
     shape = body.values[body.losses[0]].shape
-    others = [v for v, held in enumerate(body.values) if held.shape == shape]
+    others = [v for v, value in enumerate(body.values) if value.shape == shape]
     more = random.choice([(), body.losses * 2, (random.choice(others),)])
     return _with_body(program, number, replace(body, losses=more)), "another loss"
 

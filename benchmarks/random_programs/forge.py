@@ -25,7 +25,7 @@ from benchmarks.random_programs.programs import make
 from benchmarks.random_programs.run import labelled, programs
 from shardproof.checker import check
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.plan.apart import written_out
+from shardproof.engine.plan.unrolled import written_out
 from shardproof.partition.stages.partition import partition
 from shardproof.run.mutant import verify
 from tests.checker.conftest import Parts, parts_of
@@ -67,14 +67,14 @@ def forged(seed: int, mistakes: int) -> Iterator[Forgery]:
     if right is None or verify(right.plan)[0] != "proved":
         return
     apart = not all(c.holds for c in partition(right.plan).conclusions)
-    held = written_out(right.plan) if apart else right.plan
-    assert held is not None
-    yield Forgery(seed, -1, "", "honest", *checked(parts_of(held)))
+    plan = written_out(right.plan) if apart else right.plan
+    assert plan is not None
+    yield Forgery(seed, -1, "", "honest", *checked(parts_of(plan)))
     for number, wrong in programs(seed, mistakes):
         if number < 0 or labelled(wrong) != "different":
             continue
         other = written_out(wrong.plan) if apart else wrong.plan
-        for way, parts in forgeries(held, other) if other is not None else ():
+        for way, parts in forgeries(plan, other) if other is not None else ():
             try:
                 parts_stored = checked(parts)
             except (Unsupported, ShapeMismatch):

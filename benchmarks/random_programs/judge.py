@@ -190,7 +190,7 @@ class Machine:
     def run(self, only_forward: bool = False) -> None:
         for call in self.program.calls:
             body = self.program.bodies[call.body]
-            if only_forward and (body.mirror >= 0 or body.reduced):
+            if only_forward and (body.forward_body >= 0 or body.reduced):
                 continue
             values = [self._bound(r, call.inputs, body) for r in range(len(self.ranks))]
             self._mirrored(call.body, body, values)
@@ -232,13 +232,13 @@ class Machine:
         return values
 
     def _mirrored(self, number: int, body: Body, values: Sequence[dict[int, Array]]) -> None:
-        if body.mirror < 0:
+        if body.forward_body < 0:
             return
         k = self.issued.get(number, 0)
         self.issued[number] = k + 1
         for r, held in enumerate(values):
             for value, there in body.saved:
-                held[value] = self.contexts[body.mirror][k][r][there]
+                held[value] = self.contexts[body.forward_body][k][r][there]
 
     def _slices(self) -> int:
         count = self.plan.microbatches

@@ -185,7 +185,7 @@ class Backward:
                 if arrived[1].get("dp") == PARTIAL and self.tape.places[value]["dp"] == WHOLE:
                     self.unreduced.append(shard)
         return Body(
-            "backward", tuple(self.values), tuple(self.ops), inputs=(seed,), mirror=0,
+            "backward", tuple(self.values), tuple(self.ops), inputs=(seed,), forward_body=0,
             saved=tuple((mine, theirs) for theirs, mine in self.saved.items()),
             gradients=tuple(gradients),
         )  # fmt: skip

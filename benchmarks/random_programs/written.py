@@ -438,16 +438,16 @@ def gradients_in_buckets(s: Side) -> Program:
         return s.program.build()
     body = s.program.body("bucket")
     shards = [s.program.shards[n] for n in s.plain]
-    before = [body.value(held.shape, "gradient") for held in shards]
-    sizes = [_size(held.shape) for held in shards]
+    before = [body.value(shard.shape, "gradient") for shard in shards]
+    sizes = [_size(shard.shape) for shard in shards]
     flat = [body.view(v, n) for v, n in zip(before, sizes, strict=True)]
     bucket = body.reduce_from(body.op("concat", *flat, dim=0), along("dp"))
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     if s.wrong:
         starts[1] -= 1
     after = [
-        body.view(body.op("slice", bucket, dim=0, start=start, size=n), *held.shape)
-        for start, n, held in zip(starts, sizes, shards, strict=True)
+        body.view(body.op("slice", bucket, dim=0, start=start, size=n), *shard.shape)
+        for start, n, shard in zip(starts, sizes, shards, strict=True)
     ]
     body.reduced = list(zip(before, after, s.plain, strict=True))
     s.program.call(body)

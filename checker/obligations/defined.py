@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from shardproof.checker.values.sides import Side
 from shardproof.engine.lineage.expressions import Unary
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Term
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.ops.laws import power
@@ -32,7 +32,7 @@ class Taken(NamedTuple):
     """A function of some domain is taken of a view of a node, times a factor."""
 
     held: Domain
-    term: Term
+    addend: Addend
 
 
 class Defined:
@@ -44,7 +44,7 @@ class Defined:
         self.table = table
         self._known: dict[tuple[int, int], list[Taken]] = {}
         for found in _taken(side):
-            key = found.term.node, _sign(found.term.factor)
+            key = found.addend.node, _sign(found.addend.factor)
             self._known.setdefault(key, []).append(found)
         self._functions: dict[tuple[int, int], set[Domain]] = {}
         for number in nodes:
@@ -68,10 +68,10 @@ class Defined:
         found = _of(claim.name, claim.inputs, claim.attrs, claim.backward)
         if found is None or claim.kind != "op":
             return False
-        held, term = found
-        known = self._known.get((term.node, _sign(term.factor)), ())
-        return self.signs.within(term.factor, term.node, held) or any(
-            own.held.lies_in(held) and (_whole(own.term) or own.term.layout == term.layout)
+        held, addend = found
+        known = self._known.get((addend.node, _sign(addend.factor)), ())
+        return self.signs.within(addend.factor, addend.node, held) or any(
+            own.held.lies_in(held) and (_whole(own.addend) or own.addend.view == addend.view)
             for own in known
         )
 
@@ -85,10 +85,10 @@ class Defined:
 def _taken(side: Side) -> Iterable[Taken]:
     """What the operators of the single-device side take partial functions of, dead ones too: where
     they are undefined, so is the program."""
-    for row in side.unrolled.rows:
-        if row.kind == "op":
-            inputs = [side.lineages[v] if v >= 0 else None for v in row.inputs]
-            found = _of(row.name, inputs, row.attrs, row.backward)
+    for instance in side.unrolled.instances:
+        if instance.kind == "op":
+            inputs = [side.lineages[v] if v >= 0 else None for v in instance.inputs]
+            found = _of(instance.name, inputs, instance.attrs, instance.backward)
             if found is not None:
                 yield found
 
@@ -106,9 +106,15 @@ def _of(
         return None
     x = given[place]
     held = _domain(name, attrs, backward)
-    if x is None or held is None or len(x.terms) != 1 or x.terms[0].parts or x.terms[0].places:
+    if (
+        x is None
+        or held is None
+        or len(x.addends) != 1
+        or x.addends[0].partials
+        or x.addends[0].places
+    ):
         return None
-    return Taken(held, x.terms[0])
+    return Taken(held, x.addends[0])
 
 
 def _domain(name: str, attrs: object, backward: bool) -> Domain | None:
@@ -129,10 +135,10 @@ def _domain(name: str, attrs: object, backward: bool) -> Domain | None:
     return Domain.POSITIVE if backward else Domain.NONNEGATIVE
 
 
-def _whole(term: Term) -> bool:
+def _whole(addend: Addend) -> bool:
     """Whether a view is of all entries of its node."""
-    atoms = [atom for dim in term.layout.dims for atom in dim]
-    return not term.layout.fixed and all(a.full for a in atoms if a.axis != BROADCAST)
+    intervals = [interval for dim in addend.view.dims for interval in dim]
+    return not addend.view.fixed and all(a.full for a in intervals if a.axis != BROADCAST)
 
 
 def _sign(factor: Fraction) -> int:

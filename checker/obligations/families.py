@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import product
 from math import prod
 
-from shardproof.checker.obligations.moves import attribute_axes, is_even
+from shardproof.checker.obligations.translations import attribute_axes, is_even
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.cone import cone
 from shardproof.engine.errors import Unsupported
@@ -35,11 +35,11 @@ Point = dict[str, int]
 def lineage_axes(lineage: Lineage) -> set[str]:
     """The coordinates that positions of a lineage depend on."""
     found: set[str] = set()
-    for term in lineage.terms:
-        for atom in (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed):
-            found.update(atom.start.axes)
-        for part in term.parts:
-            found.update(part.start.axes)
+    for addend in lineage.addends:
+        for interval in (*(a for dim in addend.view.dims for a in dim), *addend.view.fixed):
+            found.update(interval.start.axes)
+        for partial in addend.partials:
+            found.update(partial.start.axes)
     return found
 
 

@@ -35,10 +35,10 @@ class _Names:
             self.order.append(node)
         return number
 
-    def token(self, number: int) -> tuple[object, ...]:
-        token = self.nodes.tokens[number]
-        inner = self.token(token.inner) if token.kind == "via" else ()
-        return (token.kind, self(token.node), token.where, inner)
+    def reduction(self, number: int) -> tuple[object, ...]:
+        reduction = self.nodes.reductions[number]
+        inner = self.reduction(reduction.inner) if reduction.kind == "via" else ()
+        return (reduction.kind, self(reduction.node), reduction.where, inner)
 
     def lineage(self, lineage: Lineage | None) -> object:
         if lineage is None:
@@ -49,11 +49,13 @@ class _Names:
                 (
                     t.factor,
                     self(t.node),
-                    t.layout,
-                    tuple((self.token(p.token), p.start, p.size, p.extent) for p in t.parts),
+                    t.view,
+                    tuple(
+                        (self.reduction(p.reduction), p.start, p.size, p.extent) for p in t.partials
+                    ),
                     t.places,
                 )
-                for t in lineage.terms
+                for t in lineage.addends
             ),
         )
 

@@ -38,11 +38,13 @@ Texts = tuple[str, str]
 class Rebuilder:
     """``extra``: texts that the run does not have, but that its verdict rests on: other members of
     the families that a claim stands for; with a place for messages.  ``needed``: templates that a
-    live row rests on, likewise.  ``partial``: for an operand of a partial function, the texts of
-    which one has to hold (it is an operand that the claimed values have as well), with a message.
+    live instance rests on, likewise.  ``partial``: for an operand of a partial function, the texts
+    of which one has to hold (it is an operand that the claimed values have as well), with a
+    message.
     ``unforeseen``: how often an obligation could not be stated for a reason that no rule has.
 
-    ``part``: (k, n) looks at the templates whose number is k modulo n only, and at all their rows.
+    ``part``: (k, n) looks at the templates whose number is k modulo n only, and at all their
+    instances.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Rebuilder:
         """Rebuild all claims of a side.  ``defined``: what partial functions are known to be
         defined of (None: this is the side that defines them)."""
         for number, stage in sorted(side.stages.items()):
-            if stage.template < 0 or side.unrolled.rows[number].kind in UNCLAIMED:
+            if stage.template < 0 or side.unrolled.instances[number].kind in UNCLAIMED:
                 continue
             if stage.template % self.part[1] != self.part[0]:
                 continue
@@ -81,7 +83,7 @@ class Rebuilder:
             live = number in side.live
             if live:
                 self.needed.setdefault(stage.template, where)
-            claim = side.claim(side.unrolled.rows[number])
+            claim = side.claim(side.unrolled.instances[number])
             if claim is None:
                 self.problems.add(
                     "stage", f"{where} has a template, but a tensor of it has no lineage"
@@ -254,12 +256,14 @@ def _partial(roots: Iterable[Term]) -> set[Term]:
 
 def single_values(side: Side, nodes: NodeTable) -> frozenset[int]:
     """All nodes that live values of the single-device side are made of."""
-    rows = (side.unrolled.rows[number] for number in side.live)
+    instances = (side.unrolled.instances[number] for number in side.live)
     todo = [
-        term.node
-        for value in chain.from_iterable((*row.inputs, *row.outputs) for row in rows)
+        addend.node
+        for value in chain.from_iterable(
+            (*instance.inputs, *instance.outputs) for instance in instances
+        )
         if value >= 0 and (lineage := side.lineages[value]) is not None
-        for term in lineage.terms
+        for addend in lineage.addends
     ]
     found: set[int] = set()
     while todo:

@@ -75,8 +75,8 @@ def check_counts(run: Run, single: Unrolled, parallel: Unrolled, problems: Probl
     """Every count that the certificate gives is what is counted; how many verdicts came from a
     cache, no file tells."""
     counted = {
-        "single_operators": single.instances,
-        "parallel_operators": parallel.instances,
+        "single_operators": single.total,
+        "parallel_operators": parallel.total,
         "ranks": run.plan.ranks,
         "stages": len(run.stages),
         "obligations": sum(1 for s in run.stages if s.template >= 0 or s.problem),

@@ -22,10 +22,10 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import Dim
 from shardproof.engine.interpreters.dims import count, normal
 from shardproof.engine.ops.declare import dimension
-from shardproof.engine.ops.primitives import Reading
+from shardproof.engine.ops.primitives import Interpreter
 from shardproof.engine.plan.ir import MICROBATCH, Attr, Op, Plan, Shard
 from shardproof.engine.reference_runtime.exchange import Stuck
-from shardproof.engine.reference_runtime.lots import Lot, LotReading, together
+from shardproof.engine.reference_runtime.lots import Lot, LotInterpreter, together
 from shardproof.engine.reference_runtime.runtime import (
     Where,
     applied,
@@ -34,9 +34,9 @@ from shardproof.engine.reference_runtime.runtime import (
     single_crew,
 )
 from shardproof.engine.reference_runtime.values import Values, loaded
-from shardproof.engine.simulation.factors import Axes, Factors, extent
-from shardproof.engine.simulation.recording import Recorded, RecordingReading, step_of
-from shardproof.engine.simulation.shrink import INDEX_ATTRIBUTES, largest_divisor
+from shardproof.engine.simulation.axis_classes import Axes, Factors, extent
+from shardproof.engine.simulation.recording import Recorded, RecordingInterpreter, step_of
+from shardproof.engine.simulation.small_shapes import INDEX_ATTRIBUTES, largest_divisor
 
 #: Positions that the smallest part of an axis keeps; of one that is indexed.
 PER_SHARD, INDEXED = 2, 4
@@ -71,7 +71,7 @@ class Shapes:
     plan: Plan
     declared: bool = True
     axes: Axes = field(default_factory=Axes)
-    recording: RecordingReading = field(init=False)
+    recording: RecordingInterpreter = field(init=False)
     slices: dict[str, Factors] = field(default_factory=dict)
     parameters: dict[str, tuple[Factors, ...]] = field(default_factory=dict)
     boxes: dict[Shard, Recorded] = field(default_factory=dict)
@@ -80,11 +80,11 @@ class Shapes:
     known: dict[Hashable, _Evaluated] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.recording = RecordingReading(self.axes)
+        self.recording = RecordingInterpreter(self.axes)
         for axis, n in divided(self.plan):
             self.slices[axis] = self.axes.factor(self.axes.new(slices=axis), n)
 
-    def reading(self, places: Sequence[Mapping[str, int]]) -> Reading[Recorded]:
+    def interpreter(self, places: Sequence[Mapping[str, int]]) -> Interpreter[Recorded]:
         return self.recording
 
     def of(self, x: Recorded, position: int) -> Recorded:
@@ -148,7 +148,11 @@ class Shapes:
         return Recorded(tuple(() for _ in shape))
 
     def evaluate(
-        self, where: Where, reading: Reading[Recorded], op: Op, inputs: Sequence[Recorded | None]
+        self,
+        where: Where,
+        interpreter: Interpreter[Recorded],
+        op: Op,
+        inputs: Sequence[Recorded | None],
     ) -> list[Recorded]:
         found = self.gradients(op, inputs) if op.backward else self.forward(op, op.attrs, inputs)
         self.seen.setdefault(where, found)
@@ -219,16 +223,16 @@ class Sized(Values):
         """By what a class of axes is divided."""
         root = self.shapes.axes.find(axis)
         if root not in self.divisors:
-            held = self.shapes.axes[root]
-            if held.slices and held.slices in self.kept:
-                if held.frozen or held.parts is not None:
-                    raise Unsupported(f"positions along {held.slices} meet another axis")
-                self.divisors[root] = held.most // self.kept[held.slices]
-            elif held.frozen or held.parts is not None or held.slices:
+            axis_class = self.shapes.axes[root]
+            if axis_class.slices and axis_class.slices in self.kept:
+                if axis_class.frozen or axis_class.parts is not None:
+                    raise Unsupported(f"positions along {axis_class.slices} meet another axis")
+                self.divisors[root] = axis_class.most // self.kept[axis_class.slices]
+            elif axis_class.frozen or axis_class.parts is not None or axis_class.slices:
                 self.divisors[root] = 1
             else:
                 self.divisors[root] = largest_divisor(
-                    held, INDEXED if held.positional else PER_SHARD
+                    axis_class, INDEXED if axis_class.positional else PER_SHARD
                 )
         return self.divisors[root]
 
@@ -237,8 +241,8 @@ class Sized(Values):
         if dim not in self.dims:
             result = []
             for axis, size in self.shapes.axes.resolve(dim):
-                divisor, held = self.divisor(axis), self.shapes.axes[axis]
-                weight = 1 if held.positional or held.slices else divisor
+                divisor, axis_class = self.divisor(axis), self.shapes.axes[axis]
+                weight = 1 if axis_class.positional or axis_class.slices else divisor
                 result.append((weight,) * (size // divisor))
             self.dims[dim] = normal(tuple(result))
         return self.dims[dim]
@@ -249,8 +253,8 @@ class Sized(Values):
 
     def scaled(self, value: int | Affine, dim: Factors) -> Affine:
         """A position of a dimension, at its size here."""
-        held = value if isinstance(value, Affine) else Affine(value)
-        position = held * self.small(dim)
+        affine = value if isinstance(value, Affine) else Affine(value)
+        position = affine * self.small(dim)
         if not position.divisible(extent(dim)):
             raise Unsupported(f"position {value} of {extent(dim)} has no place here")
         return position // extent(dim)
@@ -268,12 +272,12 @@ class Sized(Values):
         return self.lots[shard.name]
 
     def cut(self, full: Lot, shard: Shard, places: Sequence[Mapping[str, int]]) -> Lot:
-        reading = LotReading(places)
+        interpreter = LotInterpreter(places)
         parts = self.shapes.box(shard, places).dims
         for i, (whole, part) in enumerate(zip(self.shapes.full(shard), parts, strict=True)):
             if whole != part:
                 start = self.scaled(shard.offset[i], whole)
-                full = reading.slice(full, i, start, self.small(part))
+                full = interpreter.slice(full, i, start, self.small(part))
         return full
 
     def batch(
@@ -307,9 +311,9 @@ class Sized(Values):
     # -- operators ----------------------------------------------------------------------------
 
     def evaluate(
-        self, where: Where, reading: Reading[Lot], op: Op, inputs: Sequence[Lot | None]
+        self, where: Where, interpreter: Interpreter[Lot], op: Op, inputs: Sequence[Lot | None]
     ) -> list[Lot]:
-        return applied(reading, op, self.attrs(op, self.shapes.seen[where]), inputs)
+        return applied(interpreter, op, self.attrs(op, self.shapes.seen[where]), inputs)
 
     def attrs(self, op: Op, seen: _Evaluated) -> Mapping[str, Attr]:
         """The attributes of an operator at these sizes; constants stay as they are."""

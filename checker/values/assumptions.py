@@ -14,10 +14,10 @@ from shardproof.checker.result import Problems
 from shardproof.checker.values.sides import Side
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.lineage.expressions import Input
-from shardproof.engine.lineage.lineage import Atom, Dim, Layout, Lineage, Term
+from shardproof.engine.lineage.lineage import Addend, Dim, Lineage, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.plan.ir import MICROBATCH
-from shardproof.engine.schedule.instances import Row
+from shardproof.engine.schedule.instances import Instance
 
 SEED = "loss gradient"
 _RESERVED = re.compile(rf"batch\.[0-9]+|{SEED}")
@@ -36,11 +36,11 @@ class Inputs:
                 problems.add("assumption", f"parameter {shard.name} has two shapes")
             if _RESERVED.fullmatch(shard.name):
                 problems.add("assumption", f"a parameter is called {shard.name}, as other inputs")
-        loads = [row for row in single.unrolled.rows if row.kind == "load"]
+        loads = [instance for instance in single.unrolled.instances if instance.kind == "load"]
         if len(loads) > 1:
             problems.add("assumption", f"the single device loads the batch {len(loads)} times")
-        for row in loads[:1]:
-            for position, value in enumerate(row.outputs):
+        for instance in loads[:1]:
+            for position, value in enumerate(instance.outputs):
                 self.batch[f"batch.{position}"] = single.unrolled.tensors[value].shape
 
     def shape(self, name: str) -> Shape | None:
@@ -59,24 +59,24 @@ def box(node: int, full: Shape, shape: Shape, offset: tuple[Affine, ...]) -> Lin
         if whole == 1:
             dims.append(())
             continue
-        dims.append((Atom(axis, 1, whole, start, size),))
+        dims.append((StridedInterval(axis, 1, whole, start, size),))
         axis += 1
-    return Lineage(shape, (Term(Fraction(1), node, Layout(tuple(dims))),))
+    return Lineage(shape, (Addend(Fraction(1), node, View(tuple(dims))),))
 
 
-def slice_of(side: Side, row: Row) -> tuple[Affine, int]:
-    """Which slice of the batch a row is about, and of how many: replicas in the order of their
-    axes, within a replica the microbatches."""
-    extents = {**side.programs[row.programs[0]].extents, MICROBATCH: side.microbatches}
+def slice_of(side: Side, instance: Instance) -> tuple[Affine, int]:
+    """Which slice of the batch an instance is about, and of how many: replicas in the order of
+    their axes, within a replica the microbatches."""
+    extents = {**side.programs[instance.programs[0]].extents, MICROBATCH: side.microbatches}
     number, count = ZERO, 1
     for axis in side.plan.replica_axes if side.name == "parallel" else ():
         if axis in extents:
             number = number * extents[axis] + affine(0, {axis: 1})
             count *= extents[axis]
-    if row.microbatch < 0:
+    if instance.microbatch < 0:
         position = affine(0, {MICROBATCH: 1})
     else:
-        position = affine(row.microbatch)
+        position = affine(instance.microbatch)
     which = number * side.microbatches + position
     return still(which, extents), count * side.microbatches
 
@@ -88,7 +88,7 @@ def still(value: Affine, extents: Mapping[str, int]) -> Affine:
 
 
 class Assumptions:
-    """Checks the rows of one side whose lineages are given, not concluded."""
+    """Checks the instances of one side whose lineages are given, not concluded."""
 
     def __init__(self, side: Side, inputs: Inputs, nodes: NodeTable, problems: Problems) -> None:
         self.side = side
@@ -97,15 +97,15 @@ class Assumptions:
         self.problems = problems
 
     def check(self) -> None:
-        for number, row in enumerate(self.side.unrolled.rows):
-            if row.kind == "shard":
-                self.shard(number, row)
-            elif row.kind == "load":
-                self.load(number, row)
-            elif row.kind == "seed":
-                self.seed(number, row)
-            elif row.kind in ("recv", "broadcast"):
-                self.handed_on(number, row)
+        for number, instance in enumerate(self.side.unrolled.instances):
+            if instance.kind == "shard":
+                self.shard(number, instance)
+            elif instance.kind == "load":
+                self.load(number, instance)
+            elif instance.kind == "seed":
+                self.seed(number, instance)
+            elif instance.kind in ("recv", "broadcast"):
+                self.handed_on(number, instance)
 
     def expect(self, number: int, value: int, expected: Lineage | None) -> None:
         if expected is None or self.side.lineages[value] != expected:
@@ -119,9 +119,9 @@ class Assumptions:
         node, full = self.nodes.find(Input(name)), self.inputs.shape(name)
         return None if node is None or full is None else box(node, full, shape, offset)
 
-    def shard(self, number: int, row: Row) -> None:
-        held = row.attrs["shard"]
-        shards = self.side.programs[row.programs[0]].shards
+    def shard(self, number: int, instance: Instance) -> None:
+        held = instance.attrs["shard"]
+        shards = self.side.programs[instance.programs[0]].shards
         if not isinstance(held, int) or not 0 <= held < len(shards):
             self.problems.add("plan", f"{self.side.where(number)} reads shard {held}")
             return
@@ -133,19 +133,19 @@ class Assumptions:
                 f"{list(shard.full_shape)} is not in the single-device plan",
             )
             return
-        extents = self.side.programs[row.programs[0]].extents
+        extents = self.side.programs[instance.programs[0]].extents
         offset = tuple(still(start, extents) for start in shard.offset)
-        self.expect(number, row.outputs[0], self.view(shard.name, shard.shape, offset))
+        self.expect(number, instance.outputs[0], self.view(shard.name, shard.shape, offset))
 
-    def load(self, number: int, row: Row) -> None:
-        which, count = slice_of(self.side, row)
-        if not self.divided(row, count):
+    def load(self, number: int, instance: Instance) -> None:
+        which, count = slice_of(self.side, instance)
+        if not self.divided(instance, count):
             self.problems.add(
                 "assumption",
                 f"{self.side.where(number)}: not every one of the {count} replicas and "
                 "microbatches reads a slice of its own",
             )
-        for position, value in enumerate(row.outputs):
+        for position, value in enumerate(instance.outputs):
             name = f"batch.{position}"
             full = self.inputs.batch.get(name)
             shape = self.side.unrolled.tensors[value].shape
@@ -160,43 +160,44 @@ class Assumptions:
             )
             self.expect(number, value, self.view(name, shape, offset))
 
-    def divided(self, row: Row, count: int) -> bool:
+    def divided(self, instance: Instance, count: int) -> bool:
         """Whether a load cuts the batch: each tensor in one dimension at most, and one at least."""
         cut = 0
-        for position, value in enumerate(row.outputs):
+        for position, value in enumerate(instance.outputs):
             full = self.inputs.batch.get(f"batch.{position}", ())
             shape = self.side.unrolled.tensors[value].shape
             differing = sum(n != size for n, size in zip(full, shape, strict=False))
             if differing > 1:
                 return False
             cut += differing
-        return self.side.name == "single" or count == 1 or cut > 0 or not row.outputs
+        return self.side.name == "single" or count == 1 or cut > 0 or not instance.outputs
 
-    def seed(self, number: int, row: Row) -> None:
-        shape = self.side.unrolled.tensors[row.outputs[0]].shape
+    def seed(self, number: int, instance: Instance) -> None:
+        shape = self.side.unrolled.tensors[instance.outputs[0]].shape
         node = self.nodes.find(Input(SEED))
         if node is None or any(n != 1 for n in shape):
-            self.expect(number, row.outputs[0], None)
+            self.expect(number, instance.outputs[0], None)
             return
-        _, count = slice_of(self.side, row)
+        _, count = slice_of(self.side, instance)
         share = Fraction(1, count) if self.side.plan.loss == "mean" else Fraction(1)
-        term = Term(share, node, Layout(tuple(() for _ in shape)))
-        self.expect(number, row.outputs[0], Lineage(shape, (term,)))
+        addend = Addend(share, node, View(tuple(() for _ in shape)))
+        self.expect(number, instance.outputs[0], Lineage(shape, (addend,)))
 
-    def handed_on(self, number: int, row: Row) -> None:
-        if len(row.inputs) != 1:
+    def handed_on(self, number: int, instance: Instance) -> None:
+        if len(instance.inputs) != 1:
             self.problems.add(
-                "plan", f"{self.side.where(number)} has {len(row.inputs)} sources, expected one"
+                "plan",
+                f"{self.side.where(number)} has {len(instance.inputs)} sources, expected one",
             )
             return
-        if row.over:
-            along = ", ".join(axis for axis, _ in row.over)
+        if instance.over:
+            along = ", ".join(axis for axis, _ in instance.over)
             self.problems.add(
                 "plan", f"{self.side.where(number)} gives along {along}, where no rank is the root"
             )
             return
-        source = self.side.lineages[row.inputs[0]]
-        for value in row.outputs:
+        source = self.side.lineages[instance.inputs[0]]
+        for value in instance.outputs:
             if self.side.lineages[value] != source:
                 self.problems.add(
                     "assumption",

@@ -13,10 +13,12 @@ from shardproof.checker.values.ranges import IllFormed, bounds
 from shardproof.checker.values.views import ViewChecker
 from shardproof.engine.lineage.blocks import Block
 from shardproof.engine.lineage.expressions import (
+    AcrossRanks,
     Amax,
     AtCoordinate,
     Causal,
     Combine,
+    Concatenated,
     Constant,
     Einsum,
     Input,
@@ -26,17 +28,15 @@ from shardproof.engine.lineage.expressions import (
     Most,
     One,
     Onehot,
+    Opaque,
     Operand,
     Order,
-    OverRanks,
-    Piece,
     Restrict,
     Select,
-    Stack,
     Unary,
 )
 from shardproof.engine.lineage.lineage import ABSOLUTE
-from shardproof.engine.lineage.lineage import Term as View
+from shardproof.engine.lineage.lineage import Addend as View
 from shardproof.engine.lineage.nodes import Node, NodeTable
 from shardproof.engine.ops.primitives import CONSTANTS, known_function
 
@@ -106,17 +106,17 @@ class DefinitionChecker:
         self, number: int, operand: int, blocks: Sequence[Block]
     ) -> tuple[Extents, Coordinates]:
         """What is left of the axes of a node: each block takes whole periods of the one before."""
-        held = self.earlier(number, operand)
+        node = self.earlier(number, operand)
         ranked = sorted(blocks, key=lambda b: (b.axis, b.extent == ABSOLUTE, b.extent))
         if not blocks or list(blocks) != ranked:
             raise IllFormed("blocks that are none, or not in order")
-        extents = list(held.extents)
+        extents = list(node.extents)
         inside: dict[int, tuple[int, int]] = {}
         for axis, start, size, extent in blocks:
             if not 0 <= axis < len(extents):
                 raise IllFormed(f"a block of axis {axis} of a node with {len(extents)}")
             period, left = inside.get(axis, (1, 1))
-            full = held.extents[axis]
+            full = node.extents[axis]
             whole = extent == ABSOLUTE if full == ABSOLUTE else extent > 0 and full % extent == 0
             if not whole or period == ABSOLUTE or extent % period or (extent and extent == period):
                 raise IllFormed(f"a block of {extent} positions of an axis of {full}")
@@ -130,7 +130,7 @@ class DefinitionChecker:
             left = left * (size // period)
             inside[axis] = extent, left
             extents[axis] = left * (full // extent) if extent else left
-        return tuple(extents), held.coordinates
+        return tuple(extents), node.coordinates
 
     def product(self, number: int, definition: Labelled) -> tuple[Extents, Coordinates]:
         """Definitions that read operands by labels."""
@@ -156,7 +156,7 @@ class DefinitionChecker:
     def local(self, number: int, node: Node, definition: Local) -> tuple[Extents, Coordinates]:
         """Tensors that only the parallel program has: they are symbols wherever they occur."""
         match definition:
-            case OverRanks(axis=axis, node=operand):
+            case AcrossRanks(axis=axis, node=operand):
                 held = self.earlier(number, operand)
                 return held.extents, held.coordinates - {axis}
             case AtCoordinate(axis=axis, position=position, node=operand):
@@ -164,21 +164,21 @@ class DefinitionChecker:
                 if not 0 <= position < self.mesh.get(axis, 0):
                     raise IllFormed(f"coordinate {position} of {axis}")
                 return held.extents, held.coordinates - {axis}
-            case Piece(terms=terms) | Maximum(terms=terms) | Stack(terms=terms):
-                return node.extents, self.pieces(number, node, terms)
+            case Opaque(addends=addends) | Maximum(addends=addends) | Concatenated(addends=addends):
+                return node.extents, self.pieces(number, node, addends)
             case other:
                 assert_never(other)
 
-    def pieces(self, number: int, node: Node, terms: Sequence[View]) -> Coordinates:
+    def pieces(self, number: int, node: Node, addends: Sequence[View]) -> Coordinates:
         if any(n < 2 for n in node.extents):
             raise IllFormed(f"extents {list(node.extents)}")
         found: set[str] = set()
-        for term in terms:
-            held = self.earlier(number, term.node)
+        for addend in addends:
+            held = self.earlier(number, addend.node)
             # A local tensor is a symbol wherever it occurs: how it lies in itself says nothing.
-            shape = tuple(self.views.size(dim) for dim in term.layout.dims)
-            term = term._replace(places=())
-            found |= held.coordinates | self.views.term(term, shape, self.mesh)
+            shape = tuple(self.views.size(dim) for dim in addend.view.dims)
+            addend = addend._replace(places=())
+            found |= held.coordinates | self.views.addend(addend, shape, self.mesh)
         return frozenset(found)
 
     @staticmethod
@@ -227,11 +227,11 @@ class DefinitionChecker:
 
     def operand(self, number: int, operand: Operand, labels: dict[int, int]) -> Coordinates:
         """Check how a definition reads a node, and note the extents of its labels."""
-        held = self.earlier(number, operand.node)
+        node = self.earlier(number, operand.node)
         by_axis: dict[int, list[tuple[int, int]]] = {}
-        coordinates = set(held.coordinates)
+        coordinates = set(node.coordinates)
         seen: set[int] = set()
-        for axis, stride, extent, label in operand.atoms:
+        for axis, stride, extent, label in operand.intervals:
             if label in seen or label < 0:
                 raise IllFormed(f"label {label} occurs twice in one operand")
             seen.add(label)
@@ -246,5 +246,5 @@ class DefinitionChecker:
             coordinates.update(start.axes)
             by_axis.setdefault(axis, []).append((stride, extent))
         for axis, strides in by_axis.items():
-            self.views.axis(held, axis, strides)
+            self.views.axis(node, axis, strides)
         return frozenset(coordinates)

@@ -15,8 +15,8 @@ from shardproof.engine.plan.ir import Body, Op, Plan, Program
 from shardproof.engine.reference_runtime.exchange import COLLECTIVES, OTHERS, Stuck
 from shardproof.engine.reference_runtime.exchange import understood as communicates
 from shardproof.engine.reference_runtime.runtime import applied
-from shardproof.engine.simulation.factors import Axes
-from shardproof.engine.simulation.recording import Recorded, RecordingReading
+from shardproof.engine.simulation.axis_classes import Axes
+from shardproof.engine.simulation.recording import Recorded, RecordingInterpreter
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -66,7 +66,7 @@ def _wrong(op: Op, given: Sequence[tuple[int, ...] | None], made: Shapes) -> str
         for shape in given
     ]
     try:
-        found = tuple(x.shape for x in applied(RecordingReading(axes), op, op.attrs, inputs))
+        found = tuple(x.shape for x in applied(RecordingInterpreter(axes), op, op.attrs, inputs))
     except (ShapeMismatch, Stuck) as error:
         return str(error)
     except Unsupported:

@@ -1,5 +1,5 @@
-"""Whether the terms of lineages are views: atoms inside the axes of their node, sizes that make up
-the local shape, partial sums of what is summed, positions inside at every coordinate."""
+"""Whether the addends of lineages are views: intervals inside the axes of their node, sizes that
+make up the local shape, partial sums of what is summed, positions inside at every coordinate."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from shardproof.checker.values.ranges import IllFormed, bounds, nested
 from shardproof.checker.values.sides import Side
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.lineage.expressions import Amax, Einsum, Operand
-from shardproof.engine.lineage.layout import constant_atom
-from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Dim, Lineage, Part, Term
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Addend,
+    Dim,
+    Lineage,
+    PartialRange,
+)
 from shardproof.engine.lineage.nodes import Node, NodeTable
+from shardproof.engine.lineage.views import constant_interval
 from shardproof.engine.plan.ir import MICROBATCH
 
 #: Which reductions a partial result may be of, by the kind of its node.
@@ -29,7 +36,7 @@ class ViewChecker:
 
     @staticmethod
     def size(dim: Dim) -> int:
-        return prod(atom.size for atom in dim)
+        return prod(interval.size for interval in dim)
 
     @staticmethod
     def axis(node: Node, axis: int, strides: Sequence[tuple[int, int]]) -> None:
@@ -46,58 +53,59 @@ class ViewChecker:
     def lineage(self, lineage: Lineage, mesh: Mapping[str, int]) -> None:
         if any(n < 1 for n in lineage.shape):
             raise IllFormed(f"a tensor of shape {list(lineage.shape)}")
-        for term in lineage.terms:
-            missing = self.nodes[term.node].coordinates - mesh.keys()
+        for addend in lineage.addends:
+            missing = self.nodes[addend.node].coordinates - mesh.keys()
             if missing:
                 raise IllFormed(
-                    f"node {term.node} depends on {sorted(missing)}, which the tensor has not"
+                    f"node {addend.node} depends on {sorted(missing)}, which the tensor has not"
                 )
-            self.term(term, lineage.shape, mesh)
+            self.addend(addend, lineage.shape, mesh)
 
-    def term(self, term: Term, shape: Sequence[int], mesh: Mapping[str, int]) -> set[str]:
-        """Check a term as a tensor of ``shape``; the coordinates that its positions depend on."""
-        node = self.nodes[term.node]
+    def addend(self, addend: Addend, shape: Sequence[int], mesh: Mapping[str, int]) -> set[str]:
+        """Check an addend as a tensor of ``shape``; the coordinates that its positions depend
+        on."""
+        node = self.nodes[addend.node]
         found: set[str] = set()
         by_axis: dict[int, list[tuple[int, int]]] = {}
-        if len(term.layout.dims) != len(shape):
-            raise IllFormed(f"{len(term.layout.dims)} dimensions, expected {len(shape)}")
-        for dim, size in zip(term.layout.dims, self.left(term, shape), strict=True):
+        if len(addend.view.dims) != len(shape):
+            raise IllFormed(f"{len(addend.view.dims)} dimensions, expected {len(shape)}")
+        for dim, size in zip(addend.view.dims, self.left(addend, shape), strict=True):
             if self.size(dim) != size:
                 raise IllFormed(f"atoms of sizes {[a.size for a in dim]} for a dimension of {size}")
-        dims = [(atom, False) for dim in term.layout.dims for atom in dim]
-        for atom, fixed in (*dims, *((atom, True) for atom in term.layout.fixed)):
-            if fixed and (atom.size != 1 or atom.axis == BROADCAST):
-                raise IllFormed(f"a fixed position of size {atom.size}")
-            if atom.axis == BROADCAST:
-                if atom != constant_atom(atom.size):
+        dims = [(interval, False) for dim in addend.view.dims for interval in dim]
+        for interval, fixed in (*dims, *((interval, True) for interval in addend.view.fixed)):
+            if fixed and (interval.size != 1 or interval.axis == BROADCAST):
+                raise IllFormed(f"a fixed position of size {interval.size}")
+            if interval.axis == BROADCAST:
+                if interval != constant_interval(interval.size):
                     raise IllFormed("an interval of no axis")
                 continue
-            by_axis.setdefault(atom.axis, []).append((atom.stride, atom.extent))
-            self.interval(atom.start, atom.size, atom.extent, mesh)
-            found.update(atom.start.axes)
+            by_axis.setdefault(interval.axis, []).append((interval.stride, interval.extent))
+            self.interval(interval.start, interval.size, interval.extent, mesh)
+            found.update(interval.start.axes)
         for axis, strides in by_axis.items():
             self.axis(node, axis, strides)
-        ranges = [(part.token, part.extent) for part in term.parts]
+        ranges = [(partial.reduction, partial.extent) for partial in addend.partials]
         if ranges != sorted(set(ranges)):
             raise IllFormed("parts that are not in order, or of one range")
         periods: dict[int, int] = {}
-        for part in term.parts:
-            self.part(term.node, part, periods.get(part.token, 1), mesh)
-            periods[part.token] = part.extent
-            found.update(part.start.axes)
+        for partial in addend.partials:
+            self.partial(addend.node, partial, periods.get(partial.reduction, 1), mesh)
+            periods[partial.reduction] = partial.extent
+            found.update(partial.start.axes)
         return found
 
     @staticmethod
-    def left(term: Term, shape: Sequence[int]) -> list[int]:
-        """How many positions of each dimension the places of a term leave: each place takes whole
-        periods of the one inside it."""
+    def left(addend: Addend, shape: Sequence[int]) -> list[int]:
+        """How many positions of each dimension the places of an addend leave: each place takes
+        whole periods of the one inside it."""
         sizes = list(shape)
         taken = [1] * len(shape)
-        held = [(p.dim, p.extent) for p in term.places]
+        held = [(p.dim, p.extent) for p in addend.places]
         if held != sorted(set(held)):
             raise IllFormed("places that are not in order, or of one period")
         inside: dict[int, int] = {}
-        for dim, start, size, extent in term.places:
+        for dim, start, size, extent in addend.places:
             if not 0 <= dim < len(sizes):
                 raise IllFormed(f"a place of dimension {dim} of {len(sizes)}")
             period = inside.get(dim, 1)
@@ -116,44 +124,48 @@ class ViewChecker:
         if size < 1 or low < 0 or (extent != ABSOLUTE and high + size > extent):
             raise IllFormed(f"[{start}, +{size}) is not inside [0, {extent})")
 
-    def part(self, node: int, part: Part, period: int, mesh: Mapping[str, int]) -> None:
+    def partial(
+        self, node: int, partial: PartialRange, period: int, mesh: Mapping[str, int]
+    ) -> None:
         """``period``: of the part inside this one, of which it must take whole ones (1: none)."""
-        if self.nodes.tokens[part.token].node != node:
-            raise IllFormed(f"a part of node {self.nodes.tokens[part.token].node}")
-        extent = self.reduced_extent(part.token)
-        if part.extent < 1 or extent % part.extent:
-            raise IllFormed(f"a part of {part.extent} positions, {extent} are reduced")
-        if part.extent % period or part.size % period or not part.start.divisible(period):
-            raise IllFormed(f"[{part.start}, +{part.size}) cuts through periods of {period}")
-        self.interval(part.start, part.size, part.extent, mesh)
+        if self.nodes.reductions[partial.reduction].node != node:
+            raise IllFormed(f"a part of node {self.nodes.reductions[partial.reduction].node}")
+        extent = self.reduced_extent(partial.reduction)
+        if partial.extent < 1 or extent % partial.extent:
+            raise IllFormed(f"a part of {partial.extent} positions, {extent} are reduced")
+        if partial.extent % period or partial.size % period or not partial.start.divisible(period):
+            raise IllFormed(f"[{partial.start}, +{partial.size}) cuts through periods of {period}")
+        self.interval(partial.start, partial.size, partial.extent, mesh)
 
     def reduced_extent(self, number: int) -> int:
-        """How many positions a token's reduction is over."""
+        """How many positions a named sum is over."""
         if number in self._reduced:
             return self._reduced[number]
-        token = self.nodes.tokens[number]
-        node = self.nodes[token.node]
+        reduction = self.nodes.reductions[number]
+        node = self.nodes[reduction.node]
         definition = node.definition
-        if not isinstance(definition, Einsum | Amax) or _REDUCES[token.kind] != definition.kind:
-            raise IllFormed(f"a partial {token.kind} of a node of kind {node.kind}")
+        if not isinstance(definition, Einsum | Amax) or _REDUCES[reduction.kind] != definition.kind:
+            raise IllFormed(f"a partial {reduction.kind} of a node of kind {node.kind}")
         operands, outputs = definition.reads(), definition.outputs
-        if token.kind == "via":
-            inner = self.nodes.tokens[token.inner]
-            if token.where >= len(operands) or operands[token.where].node != inner.node:
-                raise IllFormed(f"operand {token.where} is not what is partial")
-            if inner.kind == "max" or inner.node >= token.node:
+        if reduction.kind == "via":
+            inner = self.nodes.reductions[reduction.inner]
+            if reduction.where >= len(operands) or operands[reduction.where].node != inner.node:
+                raise IllFormed(f"operand {reduction.where} is not what is partial")
+            if inner.kind == "max" or inner.node >= reduction.node:
                 raise IllFormed("a product is not linear in a maximum")
-            found = self.reduced_extent(token.inner)
+            found = self.reduced_extent(reduction.inner)
         else:
-            found = self._extent(operands, token.where)
-            if token.where in outputs or found == ABSOLUTE:
-                raise IllFormed(f"label {token.where} is not reduced")
+            found = self._extent(operands, reduction.where)
+            if reduction.where in outputs or found == ABSOLUTE:
+                raise IllFormed(f"label {reduction.where} is not reduced")
         self._reduced[number] = found
         return found
 
     @staticmethod
     def _extent(operands: Sequence[Operand], label: int) -> int:
-        return max((e for o in operands for _, _, e, x in o.atoms if x == label), default=ABSOLUTE)
+        return max(
+            (e for o in operands for _, _, e, x in o.intervals if x == label), default=ABSOLUTE
+        )
 
 
 def check_lineages(side: Side, nodes: NodeTable, problems: Problems) -> None:

@@ -130,8 +130,8 @@ def learned(needs: Needs, shape: Shape, peak_mib: float) -> Needs:
     """The model after one more measurement, of a peak in MiB. Raises ValueError for none."""
     if not (peak_mib > 0 and math.isfinite(peak_mib)):
         raise ValueError(f"a peak is a positive number of MiB, not {peak_mib}")
-    here = cell_of(shape)
-    cells = {**needs.cells, here: needs.cells.get(here, Measured()).with_peak(peak_mib)}
+    cell = cell_of(shape)
+    cells = {**needs.cells, cell: needs.cells.get(cell, Measured()).with_peak(peak_mib)}
     return Needs(MappingProxyType(cells))
 
 

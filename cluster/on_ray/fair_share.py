@@ -37,7 +37,7 @@ class _Run:
         self.heard = time.monotonic()
 
 
-class Desk:
+class FairShare:
     """Runs, by name, with what they wait for. All methods may be called from any thread."""
 
     def __init__(self) -> None:

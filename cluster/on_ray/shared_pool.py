@@ -26,7 +26,7 @@ from shardproof.cluster.local import Peaks, note_peaks
 from shardproof.cluster.memory.model import Needs
 from shardproof.cluster.on_ray.assignments import texts_of
 from shardproof.cluster.on_ray.executor import RayExecutor
-from shardproof.cluster.on_ray.fair_share import Desk, Round
+from shardproof.cluster.on_ray.fair_share import FairShare, Round
 from shardproof.cluster.on_ray.pool import ClusterError, connect, last_line
 from shardproof.cluster.on_ray.worker import queries_in
 from shardproof.cluster.settings import POOL, Options, Settings
@@ -58,14 +58,14 @@ class Collected(NamedTuple):
     failure: str = ""
 
 
-class Hub:
+class PoolActor:
     """The actor. ``folder``: of its ledger and its log; ``shared``: whether runs share verdicts."""
 
     def __init__(self, settings: Settings, folder: str, shared: bool) -> None:
         self._settings = settings
         self._events = Events(Path(folder))
         self._ledger = Ledger(Path(folder)) if shared else None
-        self._desk = Desk()
+        self._fair_share = FairShare()
         self._needs = Needs()
         self._executor: RayExecutor | None = None
         threading.Thread(target=self._work, name="hub", daemon=True).start()
@@ -83,15 +83,15 @@ class Hub:
                 fresh.append(self._named(run, query))
             else:
                 known.append((query.key, found))
-        self._desk.submit(run, options, fresh)
-        self._desk.found(run, known)
+        self._fair_share.submit(run, options, fresh)
+        self._fair_share.found(run, known)
 
     def collect(self, run: str) -> Collected:
         """What a run's texts came to since it last asked; waits a moment for the first."""
         options = self._settings.options
         nothing = to_batch({}, options, cached=False)
         try:
-            found = self._desk.collect(run, WAIT_SECONDS)
+            found = self._fair_share.collect(run, WAIT_SECONDS)
         except SolverDisagreement as dispute:
             answers = {_key(dispute.key): Solved("unknown", dispute.rung, dispute.answers)}
             return Collected(nothing, to_batch(answers, options, cached=False))
@@ -103,7 +103,7 @@ class Hub:
 
     def leave(self, run: str) -> None:
         """A run waits for nothing any more."""
-        self._desk.leave(run)
+        self._fair_share.leave(run)
 
     def close(self) -> None:
         """End the workers, and bring the ledger to the disk."""
@@ -121,7 +121,7 @@ class Hub:
     def _work(self) -> None:
         while True:
             pace = 0.0 if self._executor is None else self._executor.pace
-            taken = self._desk.take(max(LEAST_ROUND, int(ROUND_SECONDS * pace)), WAIT_SECONDS)
+            taken = self._fair_share.take(max(LEAST_ROUND, int(ROUND_SECONDS * pace)), WAIT_SECONDS)
             if taken is not None:
                 self._solve(taken)
 
@@ -134,22 +134,22 @@ class Hub:
             if known is None:
                 left[query.key] = query
             else:
-                self._desk.solved(options, query.key, known)
+                self._fair_share.solved(options, query.key, known)
 
         def record(name: str, solved: Solved) -> None:
             if self._ledger is not None:
                 self._ledger.append({name: solved}, options)
             del left[name]
-            self._desk.solved(options, name, solved)
+            self._fair_share.solved(options, name, solved)
 
         try:
             self._under(options).solve(list(left.values()), record)
         except SolverDisagreement as dispute:
-            self._desk.fail(options, [dispute.key], dispute)
+            self._fair_share.fail(options, [dispute.key], dispute)
             left.pop(dispute.key, None)
-            self._desk.give_back(options, left.values())
+            self._fair_share.give_back(options, left.values())
         except Exception as error:  # noqa: BLE001 - told to whoever waits
-            self._desk.fail(options, left, error)
+            self._fair_share.fail(options, left, error)
 
     def _under(self, options: Options) -> RayExecutor:
         """The executor with these options; one at a time holds workers."""
@@ -226,15 +226,15 @@ class HubExecutor(Closing):
             raise ClusterError(f"the shared pool is gone: {last_line(error)}") from error
 
     def _collect(self) -> Iterator[tuple[str, Solved]]:
-        said: Collected = ray.get(self._hub.collect.remote(self._run))
-        if said.failure:
-            raise ClusterError(said.failure)
-        if said.unavailable:
-            raise SolverUnavailable(said.unavailable)
-        if said.disputed is not None:
-            ((key, dispute),) = from_batch(said.disputed)
+        collected: Collected = ray.get(self._hub.collect.remote(self._run))
+        if collected.failure:
+            raise ClusterError(collected.failure)
+        if collected.unavailable:
+            raise SolverUnavailable(collected.unavailable)
+        if collected.disputed is not None:
+            ((key, dispute),) = from_batch(collected.disputed)
             raise SolverDisagreement(key, dispute.rung, dispute.answers)
-        yield from from_batch(said.rows)
+        yield from from_batch(collected.rows)
 
 
 class SharedPool(NamedTuple):
@@ -254,7 +254,7 @@ class SharedPool(NamedTuple):
 
 
 @contextmanager
-def hub(settings: Settings, folder: Path, *, shared: bool) -> Iterator[SharedPool]:
+def shared_pool(settings: Settings, folder: Path, *, shared: bool) -> Iterator[SharedPool]:
     """While it is open, there is a pool of workers on the cluster of ``settings`` that runs use
     whose settings name it.
 
@@ -267,7 +267,7 @@ def hub(settings: Settings, folder: Path, *, shared: bool) -> Iterator[SharedPoo
     name = f"hub-{uuid.uuid4().hex[:12]}"
     context = ray.get_runtime_context()
     here: Any = NodeAffinitySchedulingStrategy(context.get_node_id(), soft=False)
-    kind: Any = ray.remote(Hub)
+    kind: Any = ray.remote(PoolActor)
     actor = kind.options(
         num_cpus=0, max_concurrency=CONCURRENT, name=name, namespace=NAMESPACE,
         scheduling_strategy=here,

@@ -110,16 +110,16 @@ def read(path: Path) -> pa.Table:
 
 
 def _row(key: str, solved: Solved) -> dict[str, Any]:
-    said = [a for a in solved.answers if a.verdict == solved.verdict] or list(solved.answers)
-    if not said:
+    answers = [a for a in solved.answers if a.verdict == solved.verdict] or list(solved.answers)
+    if not answers:
         raise ValueError(f"the verdict {solved.verdict} on {key} has no answer behind it")
     return {
         "key": key,
         "rung": solved.rung,
         "verdict": solved.verdict,
-        "solver": said[-1].solver,
-        "version": said[-1].version,
-        "configuration": said[-1].configuration,
+        "solver": answers[-1].solver,
+        "version": answers[-1].version,
+        "configuration": answers[-1].configuration,
         "seconds": sum(a.seconds for a in solved.answers),
         "rss_mib": max(a.rss_mib for a in solved.answers),
         "model": _list(solved.model),
@@ -273,8 +273,8 @@ class Ledger(Closing):
         Raises ValueError for a verdict that is on record and for a ledger that is closed, OSError
         when the disk is full; in all cases none of them is recorded.
         """
-        known = self._known.setdefault(options, {})
-        repeated = sorted(known.keys() & solved.keys())
+        solveds = self._known.setdefault(options, {})
+        repeated = sorted(solveds.keys() & solved.keys())
         if repeated:
             raise ValueError(f"{self.path} already has a verdict on {repeated[0]}")
         if solved:
@@ -283,7 +283,7 @@ class Ledger(Closing):
                 if self._lock < 0:
                     raise ValueError(f"{self.path} is closed")
                 self._write(message)
-            known.update(solved)
+            solveds.update(solved)
 
     def _write(self, message: bytes | memoryview) -> None:
         left = memoryview(message)

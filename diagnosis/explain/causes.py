@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from shardproof.diagnosis.locate.culprits import Culprit, ranks_of, said
+from shardproof.diagnosis.locate.divergences import Divergence, ranks_of, said
 from shardproof.diagnosis.repair.elsewhere import numbered, pattern, places_of, spoken_layers
 from shardproof.diagnosis.repair.origins import Candidate
 from shardproof.engine.findings import Finding
@@ -18,13 +18,13 @@ _RANKS: Final = re.compile(r"\[[\d, ]*\]")
 
 
 class Cause(NamedTuple):
-    """``culprit``: None for what has no rows (a plan that contradicts itself); ``state``: the plan
-    in which it was seen; ``repairs``: what puts it right, before it is known whether the whole plan
-    holds then, in one place or in several; ``name``: what was wrong then; ``after``: the plan with
-    the repair; ``assuming``: which causes before it had to be put right before it was seen."""
+    """``divergence``: None for what has no rows (a plan that contradicts itself); ``state``: the
+    plan in which it was seen; ``repairs``: what puts it right, before it is known whether the whole
+    plan holds then, in one place or in several; ``name``: what was wrong then; ``after``: the plan
+    with the repair; ``assuming``: which causes before it had to be put right before it was seen."""
 
     findings: tuple[Finding, ...]
-    culprit: Culprit | None
+    divergence: Divergence | None
     state: Partition
     repairs: tuple[str, ...]
     name: str
@@ -32,25 +32,25 @@ class Cause(NamedTuple):
     assuming: tuple[int, ...]
 
 
-def in_layers(state: Partition, found: Finding, culprit: Culprit, done: Candidate) -> Finding:
+def in_layers(state: Partition, found: Finding, divergence: Divergence, done: Candidate) -> Finding:
     """A finding with the other layers and ranks that the same repair put right too."""
     layers = numbered(found.layers, places_of(state.plan, done.edits))
     if len(layers) < 2:
         return found
     touched = {x for edit in done.edits for x in ranks_of(state, edit.site.program)}
     ranks = tuple(sorted({*found.ranks, *touched}))
-    return _moved(state, found, culprit, layers, ranks)
+    return _moved(state, found, divergence, layers, ranks)
 
 
 def _moved(
     state: Partition,
     found: Finding,
-    culprit: Culprit,
+    divergence: Divergence,
     layers: Sequence[str],
     ranks: tuple[int, ...],
 ) -> Finding:
     words = spoken_layers(layers)
-    message = said(state, found.operator, words, ranks, culprit.cause)
+    message = said(state, found.operator, words, ranks, divergence.cause)
     agreeing = tuple(rank for rank in found.agreeing_ranks if rank not in ranks)
     return found._replace(
         message=message, layer=words, layers=tuple(layers), ranks=ranks, agreeing_ranks=agreeing
@@ -80,16 +80,16 @@ def _elsewhere(sentence: str) -> str:
 def joined(
     state: Partition,
     cause: Cause,
-    culprit: Culprit,
+    divergence: Divergence,
     found: Finding,
     best: tuple[Candidate, Partition] | None,
 ) -> Cause:
     """A cause with one more layer."""
     first = cause.findings[0]
-    assert cause.culprit is not None
+    assert cause.divergence is not None
     layers = [*first.layers, *found.layers]
     ranks = tuple(sorted({*first.ranks, *found.ranks}))
-    moved = _moved(state, first, cause.culprit, layers, ranks)
+    moved = _moved(state, first, cause.divergence, layers, ranks)
     return cause._replace(
         findings=(moved, *cause.findings[1:]),
         repairs=(*cause.repairs, best[0].sentence) if best else (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from shardproof.diagnosis.locate.culprits import Culprit, between
+from shardproof.diagnosis.locate.divergences import Divergence, between
 from shardproof.diagnosis.repair.edits import peer
 from shardproof.diagnosis.repair.structure import omitted, unwritten
 from shardproof.engine.findings import Finding
@@ -18,7 +18,7 @@ def faults(state: Partition) -> Iterator[Finding]:
         program = plan.programs[gap.program]
         body = program.bodies[gap.body]
         layers = list(dict.fromkeys(op.source.module for op in body.ops if op.source.module))
-        calls = sum(call.body == body.mirror for call in program.calls)
+        calls = sum(call.body == body.forward_body for call in program.calls)
         yield Finding(
             "missing call",
             f"rank {program.base}: the backward {body.name} is not called for microbatch "
@@ -62,24 +62,24 @@ def _with_ranks(state: Partition, fault: Finding) -> Finding:
     return fault
 
 
-def misfits(state: Partition, culprits: Sequence[Culprit]) -> tuple[Finding, ...]:
+def misfits(state: Partition, divergences: Sequence[Divergence]) -> tuple[Finding, ...]:
     """Operators whose operands do not fit, those of a culprit: one for the same operator on several
     ranks, with where in the model it is."""
     alike: dict[tuple[str, str, str], Finding] = {}
     for fault in state.faults:
         key = (fault.kind, fault.operator, fault.source)
-        known = alike.setdefault(key, fault)
-        if known is not fault:
-            ranks = tuple(sorted({*known.ranks, *fault.ranks}))
-            alike[key] = known._replace(ranks=ranks)
-    rows = state.parallel.unrolled.rows
+        finding = alike.setdefault(key, fault)
+        if finding is not fault:
+            ranks = tuple(sorted({*finding.ranks, *fault.ranks}))
+            alike[key] = finding._replace(ranks=ranks)
+    instances = state.parallel.unrolled.instances
     found = []
     for (_, _, source), fault in alike.items():
         here = [
-            rows[n]
-            for c in culprits
-            for n in c.rows
-            if source == (rows[n].source.location or rows[n].source.cell)
+            instances[n]
+            for c in divergences
+            for n in c.instances
+            if source == (instances[n].source.location or instances[n].source.cell)
         ]
         if not here:
             continue

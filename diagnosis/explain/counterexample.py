@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardproof.diagnosis.locate.culprits import Culprit, alike
-from shardproof.diagnosis.repair.attempt import Called, called
+from shardproof.diagnosis.locate.divergences import Divergence, alike
+from shardproof.diagnosis.repair.trial import Called, called
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.findings import Difference
-from shardproof.engine.lineage.lineage import BROADCAST, Atom, Lineage
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, StridedInterval
 from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.plan.ir import MICROBATCH
-from shardproof.engine.schedule.instances import Row, Unrolled
+from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.simulation.replay import Coordinates
 from shardproof.engine.simulation.simulate import (
     SHARP,
@@ -46,13 +46,13 @@ Floats = NDArray[np.float64]
 
 
 class _Slot(NamedTuple):
-    """The same input or result of some rows: what it is called, and its tensors."""
+    """The same input or result of some instances: what it is called, and its tensors."""
 
     words: str
     tensors: tuple[int, ...]
 
 
-class _Held(NamedTuple):
+class _Compared(NamedTuple):
     """A tensor of the plan at some coordinates, and what it should be; ``right``: the tensor of the
     repaired plan that says so (-1: none)."""
 
@@ -97,8 +97,8 @@ class Examples:
         if self.simulation is None:
             return None
         off = [c for c in self.simulation.comparisons if c.differs]
-        held = [c for c in off if c.demand.kind != LOSS]
-        scales = {id(c): float(np.abs(c.expected).max(initial=0.0)) for c in held}
+        comparisons = [c for c in off if c.demand.kind != LOSS]
+        scales = {id(c): float(np.abs(c.expected).max(initial=0.0)) for c in comparisons}
         least = SMALL * max(scales.values(), default=0.0)
         told = [c for c in off if scales.get(id(c), least) >= least]
         return max(told or off, default=None, key=lambda c: c.error)
@@ -142,18 +142,19 @@ class Examples:
 
     # -- inside the plan --------------------------------------------------------------------------
 
-    def at(self, state: Partition, culprit: Culprit) -> tuple[Difference, ...]:
-        """What ranks have of the first input or result of a culprit that is not what it should be;
+    def at(self, state: Partition, divergence: Divergence) -> tuple[Difference, ...]:
+        """What ranks have of the first input or result of a divergence that is not what it should
+        be;
         ``state``: the plan in which it was seen."""
         if self.simulation is None or self.simulation.failure:
             return ()
         before = self.simulation if state is self.result else self._run(state)
         if before is None or before.failure:
             return ()
-        rows = [state.parallel.unrolled.rows[n] for n in culprit.rows]
-        rows += alike(state, culprit)
+        instances = [state.parallel.unrolled.instances[n] for n in divergence.instances]
+        instances += alike(state, divergence)
         if self.repaired is None:
-            return self._against_single(state, culprit, rows, before)
+            return self._against_single(state, divergence, instances, before)
         if self._after is None:
             self._after = self._run(self.repaired)
         after = self._after
@@ -161,10 +162,10 @@ class Examples:
             return ()
         tensors = _by_name(self.repaired.parallel.unrolled)
         names = called(state.parallel.unrolled)
-        for slot in _slots(state, rows):
+        for slot in _slots(state, instances):
             pairs = [(v, tensors[names[v]]) for v in slot.tensors if names[v] in tensors]
             values = [
-                _Held(v, at, expected, actual, w)
+                _Compared(v, at, expected, actual, w)
                 for v, w in pairs
                 for at, actual in before.value("parallel", v).items()
                 if (expected := after.value("parallel", w).get(at)) is not None
@@ -176,41 +177,45 @@ class Examples:
         return ()
 
     def _against_single(
-        self, state: Partition, culprit: Culprit, rows: Sequence[Row], before: Simulation
+        self,
+        state: Partition,
+        divergence: Divergence,
+        instances: Sequence[Instance],
+        before: Simulation,
     ) -> tuple[Difference, ...]:
         """Results against those of the single-device operator, where ranks have all of them."""
-        if culprit.counterpart < 0:
+        if divergence.counterpart < 0:
             return ()
-        theirs = self.result.single.unrolled.rows[culprit.counterpart]
+        theirs = self.result.single.unrolled.instances[divergence.counterpart]
         values, words = [], ""
-        for row in rows:
-            for mine, other in zip(row.outputs[:1], theirs.outputs, strict=False):
-                words = words or f"{_tensor(state, mine)} (the result of {_operator(row)})"
+        for instance in instances:
+            for mine, other in zip(instance.outputs[:1], theirs.outputs, strict=False):
+                words = words or f"{_tensor(state, mine)} (the result of {_operator(instance)})"
                 expected = before.value("single", other).get(())
                 if expected is None:
                     continue
                 values += [
-                    _Held(mine, at, expected, actual, -1)
+                    _Compared(mine, at, expected, actual, -1)
                     for at, actual in before.value("parallel", mine).items()
                     if actual.shape == expected.shape
                 ]
         return self._elements(state, values, words)
 
     def _elements(
-        self, state: Partition, values: Sequence[_Held], words: str
+        self, state: Partition, values: Sequence[_Compared], words: str
     ) -> tuple[Difference, ...]:
         """For each rank an element of what it holds, the same on all if it can be: the worst one;
         nothing if none differs."""
-        worst: dict[int, tuple[float, _Held]] = {}
-        for held in values:
-            program = state.parallel.unrolled.tensors[held.tensor].program
-            rank = self._rank(state, program, held.at)
-            if rank not in worst or held.off > worst[rank][0]:
-                worst[rank] = (held.off, held)
+        worst: dict[int, tuple[float, _Compared]] = {}
+        for compared in values:
+            program = state.parallel.unrolled.tensors[compared.tensor].program
+            rank = self._rank(state, program, compared.at)
+            if rank not in worst or compared.off > worst[rank][0]:
+                worst[rank] = (compared.off, compared)
         if not worst:
             return ()
         most, first = max(worst.values(), key=lambda one: one[0])
-        scale = max(float(np.abs(held.expected).max(initial=0.0)) for held in values)
+        scale = max(float(np.abs(compared.expected).max(initial=0.0)) for compared in values)
         if most <= TOLERANCE * scale:
             return ()
         # Ranks that differ come first if there are too many.
@@ -221,36 +226,42 @@ class Examples:
         )
 
     def _element(
-        self, state: Partition, rank: int, held: _Held, first: _Held, least: float, words: str
+        self,
+        state: Partition,
+        rank: int,
+        compared: _Compared,
+        first: _Compared,
+        least: float,
+        words: str,
     ) -> Difference:
         """One rank's values of a tensor, at the worst place of ``first`` unless there is nothing
         to see there."""
-        index = held.worst
-        if held.actual.shape == first.actual.shape:
-            here = abs(held.actual[first.worst] - held.expected[first.worst])
-            if not here <= least or held.off <= least:
+        index = compared.worst
+        if compared.actual.shape == first.actual.shape:
+            here = abs(compared.actual[first.worst] - compared.expected[first.worst])
+            if not here <= least or compared.off <= least:
                 index = first.worst
         shard = ""
-        if held.right >= 0 and self.repaired is not None:
-            shard = _view(self.repaired.parallel.lineages[held.right], dict(held.at))
+        if compared.right >= 0 and self.repaired is not None:
+            shard = _view(self.repaired.parallel.lineages[compared.right], dict(compared.at))
         return Difference(
             (rank,),
             index,
-            float(held.expected[index]),
-            float(held.actual[index]),
+            float(compared.expected[index]),
+            float(compared.actual[index]),
             words,
             shard,
-            dict(held.at).get(MICROBATCH, -1),
-            _near(held.expected, held.actual, index),
+            dict(compared.at).get(MICROBATCH, -1),
+            _near(compared.expected, compared.actual, index),
         )
 
     def _run(self, state: Partition) -> Simulation | None:
         """Another plan on the same inputs as the one that is diagnosed."""
-        known = self.simulation
-        if known is None:
+        simulation = self.simulation
+        if simulation is None:
             return None
         single, parallel = self.result.derived, state.parallel.unrolled
-        return simulate_again(known, state.plan, single, parallel)
+        return simulate_again(simulation, state.plan, single, parallel)
 
 
 def simulated(
@@ -283,11 +294,11 @@ def simulated(
     return first
 
 
-def _slots(state: Partition, rows: Sequence[Row]) -> Iterator[_Slot]:
-    """The inputs, then the results of rows that are the same operator."""
-    first = rows[0]
+def _slots(state: Partition, instances: Sequence[Instance]) -> Iterator[_Slot]:
+    """The inputs, then the results of instances that are the same operator."""
+    first = instances[0]
     for words, of in (("an input", "inputs"), ("the result", "outputs")):
-        lists: list[tuple[int, ...]] = [getattr(row, of) for row in rows]
+        lists: list[tuple[int, ...]] = [getattr(instance, of) for instance in instances]
         apart = first.kind in ("op", "slice")
         for place in range(len(lists[0]) if apart else 1):
             held = [x[place] for x in lists if len(x) > place] if apart else sum(lists, ())
@@ -297,8 +308,8 @@ def _slots(state: Partition, rows: Sequence[Row]) -> Iterator[_Slot]:
                 yield _Slot(f"{_tensor(state, known[0])} ({name})", known)
 
 
-def _operator(row: Row) -> str:
-    return f"the backward of {row.name}" if row.backward else row.name
+def _operator(instance: Instance) -> str:
+    return f"the backward of {instance.name}" if instance.backward else instance.name
 
 
 def _tensor(state: Partition, value: int) -> str:
@@ -349,26 +360,26 @@ def _box(demand: Demand, at: Mapping[str, int]) -> str:
 
 def _view(lineage: Lineage | None, at: Mapping[str, int]) -> str:
     """The part of a single-device value that a tensor is; empty if it is no box of one."""
-    if lineage is None or len(lineage.terms) != 1:
+    if lineage is None or len(lineage.addends) != 1:
         return ""
     spans = []
-    for size, dim in zip(lineage.shape, lineage.terms[0].layout.dims, strict=True):
-        cut = [atom for atom in dim if atom.axis != BROADCAST and not atom.full]
-        if len(cut) > 1 or any(atom.stride != 1 for atom in cut):
+    for size, dim in zip(lineage.shape, lineage.addends[0].view.dims, strict=True):
+        cut = [interval for interval in dim if interval.axis != BROADCAST and not interval.full]
+        if len(cut) > 1 or any(interval.stride != 1 for interval in cut):
             return ""
         spans.append(_span(dim, cut, size, at))
     return _spans(iter(spans))
 
 
 def _span(
-    dim: Sequence[Atom], cut: Sequence[Atom], size: int, at: Mapping[str, int]
+    dim: Sequence[StridedInterval], cut: Sequence[StridedInterval], size: int, at: Mapping[str, int]
 ) -> tuple[int, int, int]:
     if not cut:
         return 0, size, size
-    atom = cut[0]
+    interval = cut[0]
     # Whatever else is in this dimension is whole: it is counted in steps of it.
-    step = size // atom.size
-    return _position(atom.start, at) * step, size, atom.extent * step
+    step = size // interval.size
+    return _position(interval.start, at) * step, size, interval.extent * step
 
 
 def _position(value: Affine, at: Mapping[str, int]) -> int:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from shardproof.diagnosis.repair.edits import Edit, Site, inserted, op_at, with_body
-from shardproof.diagnosis.repair.origins import Candidate, Spot, edited, named
+from shardproof.diagnosis.repair.origins import Candidate, FaultContext, edited, named
 from shardproof.diagnosis.repair.values import scale_of
 from shardproof.engine.plan.ir import Body, Op, Plan
 
@@ -18,19 +18,19 @@ OF_THE_LOSS: Final = "wrong scale of the loss"
 _ADDING = ("all_reduce", "reduce_scatter")
 
 
-def late_addends(spot: Spot) -> Iterator[Candidate]:
+def late_addends(fault: FaultContext) -> Iterator[Candidate]:
     """What every rank adds to its part of a sum is added once, after the reduction."""
-    for site in _before(spot):
-        op = op_at(spot.plan, site)
-        body = spot.plan.programs[site.program].bodies[site.body]
+    for site in _before(fault):
+        op = op_at(fault.plan, site)
+        body = fault.plan.programs[site.program].bodies[site.body]
         reduction = _reduced_by(body, site)
         if reduction < 0:
             continue
         for place in _addends(op):
-            if spot.is_partial(spot.tensor(site, op.inputs[place])):
+            if fault.is_partial(fault.tensor(site, op.inputs[place])):
                 continue
-            plan = spot.plan
-            for here in spot.alike(site):
+            plan = fault.plan
+            for here in fault.alike(site):
                 moved = _moved(plan, here, reduction, place)
                 if moved is None:
                     break
@@ -40,20 +40,20 @@ def late_addends(spot: Spot) -> Iterator[Candidate]:
                 kind = body.ops[reduction].name.replace("_", "-")
                 yield Candidate(
                     "bias before the reduction",
-                    f"{name} added after the {kind} that follows {named(spot.plan, site)}, not "
+                    f"{name} added after the {kind} that follows {named(fault.plan, site)}, not "
                     "by every rank before it",
                     plan,
                 )
 
 
-def _before(spot: Spot) -> Iterator[Site]:
+def _before(fault: FaultContext) -> Iterator[Site]:
     """Operators here, or that made what is read here, that add something of every rank."""
-    rows = list(spot.culprit.rows[:1])
-    for value in spot.rows[0].inputs:
-        rows += spot.before(value, lambda row: True)[:3]
+    rows = list(fault.divergence.instances[:1])
+    for value in fault.instances[0].inputs:
+        rows += fault.before(value, lambda instance: True)[:3]
     for number in dict.fromkeys(rows):
-        for site in spot.origins[number][:1]:
-            op = op_at(spot.plan, site)
+        for site in fault.origins[number][:1]:
+            op = op_at(fault.plan, site)
             if not op.backward and _addends(op):
                 yield site
 
@@ -96,10 +96,10 @@ def _moved(plan: Plan, site: Site, reduction: int, place: int) -> Plan | None:
     ops[site.op] = before
     ops[reduction] = replace(collective, outputs=(between,))
     ops.insert(reduction + 1, after)
-    held = body.values[result]
+    value = body.values[result]
     edited_body = replace(
         body,
-        values=(*body.values, replace(held, name=f"{held.name} before")),
+        values=(*body.values, replace(value, name=f"{value.name} before")),
         claims=(*body.claims, None) if body.claims else (),
         ops=tuple(ops),
     )
@@ -112,57 +112,57 @@ def _broadcast(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
     return len(small) > len(large) or any(a not in (1, b) for a, b in zip(small, tail, strict=True))
 
 
-def other_reductions(spot: Spot) -> Iterator[Candidate]:
+def other_reductions(fault: FaultContext) -> Iterator[Candidate]:
     """A maximum over ranks that should be a sum."""
-    rows = list(spot.culprit.rows[:1])
-    for value in spot.rows[0].inputs:
-        rows += spot.before(value, lambda row: row.kind != "op")
+    rows = list(fault.divergence.instances[:1])
+    for value in fault.instances[0].inputs:
+        rows += fault.before(value, lambda instance: instance.kind != "op")
     for number in dict.fromkeys(rows):
-        for site in spot.origins[number][:1]:
-            op = op_at(spot.plan, site)
+        for site in fault.origins[number][:1]:
+            op = op_at(fault.plan, site)
             if op.name != "all_reduce" or op.attrs.get("op") != "max":
                 continue
             edits = [
-                Edit(s, replace(op_at(spot.plan, s), attrs={**op.attrs, "op": "sum"}))
-                for s in spot.alike(site)
+                Edit(s, replace(op_at(fault.plan, s), attrs={**op.attrs, "op": "sum"}))
+                for s in fault.alike(site)
             ]
             yield edited(
                 "wrong reduction operator",
-                f"an all-reduce that adds up in place of a maximum after {named(spot.plan, site)}",
-                spot.plan,
+                f"an all-reduce that adds up in place of a maximum after {named(fault.plan, site)}",
+                fault.plan,
                 edits,
             )
 
 
-def lost_factors(spot: Spot) -> Iterator[Candidate]:
+def lost_factors(fault: FaultContext) -> Iterator[Candidate]:
     """A loss, or a mean, that is short of a constant factor gets it, forward and backward."""
-    ratio = scale_of(spot)
-    if ratio is None or not spot.sites:
+    ratio = scale_of(fault)
+    if ratio is None or not fault.sites:
         return
     factor = 1 / ratio
-    site = spot.sites[0]
-    op = op_at(spot.plan, site)
+    site = fault.sites[0]
+    op = op_at(fault.plan, site)
     if op.name == "mean":
-        yield from _other_count(spot, op, factor)
-    yield from _scaled_losses(spot, factor)
+        yield from _other_count(fault, op, factor)
+    yield from _scaled_losses(fault, factor)
 
 
-def _other_count(spot: Spot, op: Op, factor: Fraction) -> Iterator[Candidate]:
+def _other_count(fault: FaultContext, op: Op, factor: Fraction) -> Iterator[Candidate]:
     """A mean over another number of positions, in both directions."""
-    for site in spot.sites:
-        body = spot.plan.programs[site.program].bodies[site.body]
+    for site in fault.sites:
+        body = fault.plan.programs[site.program].bodies[site.body]
         shape = body.values[op.inputs[0]].shape
         held = op.attrs.get("count")
         count = held if isinstance(held, int | Fraction) else _positions(op, shape)
         right = Fraction(count) / factor
         edits = []
-        for there in (site, *spot.backward_of(site)):
-            same = op_at(spot.plan, there)
+        for there in (site, *fault.backward_of(site)):
+            same = op_at(fault.plan, there)
             edits.append(Edit(there, replace(same, attrs={**same.attrs, "count": right})))
         yield edited(
             "wrong scale",
-            f"count {right} in place of {count} in {named(spot.plan, site)} and its backward",
-            spot.plan,
+            f"count {right} in place of {count} in {named(fault.plan, site)} and its backward",
+            fault.plan,
             edits,
         )
 
@@ -177,9 +177,9 @@ def _positions(op: Op, shape: tuple[int, ...]) -> int:
     return total
 
 
-def _scaled_losses(spot: Spot, factor: Fraction) -> Iterator[Candidate]:
+def _scaled_losses(fault: FaultContext, factor: Fraction) -> Iterator[Candidate]:
     """All losses times a factor, and the gradients that backward begins with."""
-    plan = spot.plan
+    plan = fault.plan
     for number, program in enumerate(plan.programs):
         for b, body in enumerate(program.bodies):
             made = [
@@ -192,9 +192,9 @@ def _scaled_losses(spot: Spot, factor: Fraction) -> Iterator[Candidate]:
             site, op = made[0]
             plan = _scaled(plan, site, op.outputs.index(body.losses[0]), factor)
             for n, other in enumerate(program.bodies):
-                if other.mirror == b and other.inputs:
+                if other.forward_body == b and other.inputs:
                     plan = _scaled_input(plan, number, n, factor)
-    if plan is not spot.plan:
+    if plan is not fault.plan:
         yield Candidate(OF_THE_LOSS, f"the loss and its gradient times {factor}", plan)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from shardproof.diagnosis.locate.culprits import GAPS, Culprit
+from shardproof.diagnosis.locate.divergences import GAPS, Divergence
 from shardproof.diagnosis.repair.addends import (
     late_addends,
     lost_factors,
@@ -22,7 +22,7 @@ from shardproof.diagnosis.repair.communication import (
 )
 from shardproof.diagnosis.repair.dimensions import other_dimensions
 from shardproof.diagnosis.repair.edits import Site
-from shardproof.diagnosis.repair.origins import Candidate, Spot
+from shardproof.diagnosis.repair.origins import Candidate, FaultContext
 from shardproof.diagnosis.repair.positions import exchanged_parameters, offsets, shards
 from shardproof.diagnosis.repair.structure import missing_calls
 from shardproof.diagnosis.repair.values import (
@@ -35,7 +35,7 @@ from shardproof.diagnosis.repair.values import (
 from shardproof.partition.stages.partition import Partition
 
 #: The table, in the order in which candidates are tried.
-CANDIDATES: Final[tuple[Callable[[Spot], Iterator[Candidate]], ...]] = (
+CANDIDATES: Final[tuple[Callable[[FaultContext], Iterator[Candidate]], ...]] = (
     constants,
     offsets,
     repeated_inputs,
@@ -55,12 +55,12 @@ CANDIDATES: Final[tuple[Callable[[Spot], Iterator[Candidate]], ...]] = (
 
 
 def candidates(
-    result: Partition, culprit: Culprit, made: Sequence[tuple[Site, ...]]
+    result: Partition, divergence: Divergence, made: Sequence[tuple[Site, ...]]
 ) -> Iterator[Candidate]:
-    """All candidates for a culprit; ``made``: the `origins` of the rows of ``result``."""
-    spot = Spot(result, culprit, made)
-    if culprit.cause == GAPS:
+    """All candidates for a divergence; ``made``: the `origins` of the rows of ``result``."""
+    fault = FaultContext(result, divergence, made)
+    if divergence.cause == GAPS:
         yield from missing_calls(result.plan)
-    if spot.sites:
+    if fault.sites:
         for propose in CANDIDATES:
-            yield from propose(spot)
+            yield from propose(fault)

@@ -20,7 +20,7 @@ from shardproof.diagnosis.repair.edits import (
     with_op,
     with_program,
 )
-from shardproof.diagnosis.repair.origins import MOVES, Candidate, Spot, edited, named
+from shardproof.diagnosis.repair.origins import MOVES, Candidate, FaultContext, edited, named
 from shardproof.engine.plan.collectives import COLLECTIVES
 from shardproof.engine.plan.ir import Attr, Body, Call, Group, Op, Plan, Program, Value
 from shardproof.engine.specification.conclusions import Conclusion
@@ -34,37 +34,45 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 
 
-def missing_reductions(spot: Spot) -> Iterator[Candidate]:
+def missing_reductions(fault: FaultContext) -> Iterator[Candidate]:
     """A value that is still a partial sum is reduced, where it is moved or where it is made."""
-    values = {v: None for row in spot.rows[:1] for v in (*row.inputs, *row.outputs)}
+    values = {
+        v: None for instance in fault.instances[:1] for v in (*instance.inputs, *instance.outputs)
+    }
     for value in values:
-        if not spot.is_partial(value):
+        if not fault.is_partial(value):
             continue
-        chain = spot.before(value, lambda row: any(map(spot.is_partial, row.inputs)))
-        moved = [n for n in chain if spot.row(n).name in MOVES and spot.row(n).kind != "slice"]
+        chain = fault.before(value, lambda instance: any(map(fault.is_partial, instance.inputs)))
+        moved = [
+            n
+            for n in chain
+            if fault.instance(n).name in MOVES and fault.instance(n).kind != "slice"
+        ]
         for number in dict.fromkeys([*moved, *chain[-1:], *chain[:1]]):
-            yield from collectives(spot, number, ("all_reduce",))
-    yield from _where_partial(spot, list(values))
+            yield from collectives(fault, number, ("all_reduce",))
+    yield from _where_partial(fault, list(values))
 
 
-def other_collectives(spot: Spot) -> Iterator[Candidate]:
+def other_collectives(fault: FaultContext) -> Iterator[Candidate]:
     """A collective, or a move where one should be, of another kind, dimension or group."""
-    chain = list(spot.culprit.rows[:1])
-    for value in spot.rows[0].inputs:
-        chain += spot.before(value, lambda row: row.kind != "op" or not row.source.module)
+    chain = list(fault.divergence.instances[:1])
+    for value in fault.instances[0].inputs:
+        chain += fault.before(
+            value, lambda instance: instance.kind != "op" or not instance.source.module
+        )
     for number in dict.fromkeys(chain):
-        row = spot.row(number)
-        if row.name in COLLECTIVES or row.name == "identity":
+        instance = fault.instance(number)
+        if instance.name in COLLECTIVES or instance.name == "identity":
             yield from collectives(
-                spot, number, ("identity", "all_reduce", "all_gather", "reduce_scatter")
+                fault, number, ("identity", "all_reduce", "all_gather", "reduce_scatter")
             )
 
 
-def collectives(spot: Spot, number: int, kinds: Sequence[str]) -> Iterator[Candidate]:
-    """The operators of a row replaced (if they are moves) or followed by collectives."""
-    if not spot.origins[number]:
+def collectives(fault: FaultContext, number: int, kinds: Sequence[str]) -> Iterator[Candidate]:
+    """The operators of an instance replaced (if they are moves) or followed by collectives."""
+    if not fault.origins[number]:
         return
-    yield from collectives_at(spot.plan, spot.origins[number][0], kinds, spot.programs)
+    yield from collectives_at(fault.plan, fault.origins[number][0], kinds, fault.programs)
 
 
 def collectives_at(
@@ -153,23 +161,23 @@ def _is_same(mine: Mapping[str, Attr], other: Mapping[str, Attr]) -> bool:
 # -- peers and reducers ----------------------------------------------------------------------------
 
 
-def exchanged_peers(spot: Spot) -> Iterator[Candidate]:
+def exchanged_peers(fault: FaultContext) -> Iterator[Candidate]:
     """Two ranks receive, of one move, what the other one received."""
     received: dict[int, tuple[int, Site]] = {}
-    for row in spot.rows:
-        for value in row.inputs:
-            for number in spot.before(value, lambda r: r.kind != "op"):
-                if spot.row(number).kind == "recv":
-                    sender, receiver = spot.row(number).programs
-                    received[receiver] = (sender, spot.origins[number][0])
+    for instance in fault.instances:
+        for value in instance.inputs:
+            for number in fault.before(value, lambda r: r.kind != "op"):
+                if fault.instance(number).kind == "recv":
+                    sender, receiver = fault.instance(number).programs
+                    received[receiver] = (sender, fault.origins[number][0])
     for (p, (a, x)), (q, (b, y)) in combinations(sorted(received.items()), 2):
-        if a == b or op_at(spot.plan, x).source.cell != op_at(spot.plan, y).source.cell:
+        if a == b or op_at(fault.plan, x).source.cell != op_at(fault.plan, y).source.cell:
             continue
-        plan = _exchanged(spot.plan, (p, a, x), (q, b, y))
+        plan = _exchanged(fault.plan, (p, a, x), (q, b, y))
         if plan is not None:
-            one, other = (spot.plan.programs[n].base for n in (a, b))
-            to, too = (spot.plan.programs[n].base for n in (p, q))
-            cell = op_at(spot.plan, x).source.cell
+            one, other = (fault.plan.programs[n].base for n in (a, b))
+            to, too = (fault.plan.programs[n].base for n in (p, q))
+            cell = op_at(fault.plan, x).source.cell
             yield Candidate(
                 "wrong peers",
                 f"the peers of the moves exchanged{f' in {cell}' if cell else ''}: "
@@ -209,11 +217,11 @@ def missing_reducers(result: Partition, conclusion: Conclusion) -> Iterator[Cand
     plan = result.plan
     if conclusion.kind != "gradient" or conclusion.program < 0:
         return
-    held = plan.programs[conclusion.program]
+    program = plan.programs[conclusion.program]
     holders = [
         n for n, p in enumerate(plan.programs) if any(s.name == conclusion.name for s in p.shards)
     ]
-    wanted = [(Group(axes=(axis,)), [conclusion.program]) for axis, n, _ in held.axes if n > 1]
+    wanted = [(Group(axes=(axis,)), [conclusion.program]) for axis, n, _ in program.axes if n > 1]
     if len(holders) > 1:
         bases = tuple(sorted(plan.programs[n].base for n in holders))
         wanted.append((Group(ranks=bases), holders))
@@ -226,7 +234,7 @@ def missing_reducers(result: Partition, conclusion: Conclusion) -> Iterator[Cand
         yield Candidate(
             "gradient that is not reduced",
             f"an all-reduce of the gradient of {conclusion.name} over {spoken(plan, group, who)} "
-            f"in {_reducer_name(held)}",
+            f"in {_reducer_name(program)}",
             edited_plan,
         )
 
@@ -270,38 +278,38 @@ def _reduced_shard(program: Program, number: int, group: Group) -> Program:
     return replace(program, bodies=bodies)
 
 
-def partial_gradients(spot: Spot) -> Iterator[Candidate]:
+def partial_gradients(fault: FaultContext) -> Iterator[Candidate]:
     """A partial gradient is added up where it becomes one: where what it is made of is whole."""
-    yield from _where_partial(spot, [v for row in spot.rows for v in row.outputs])
+    yield from _where_partial(fault, [v for instance in fault.instances for v in instance.outputs])
 
 
-def _where_partial(spot: Spot, values: Sequence[int]) -> Iterator[Candidate]:
+def _where_partial(fault: FaultContext, values: Sequence[int]) -> Iterator[Candidate]:
     """Values that are partial are reduced where they become so."""
-    waiting = [v for v in values if spot.is_partial(v)]
+    waiting = [v for v in values if fault.is_partial(v)]
     seen: set[int] = set()
     begins: dict[int, None] = {}
     while waiting and len(seen) < _MOST_LOOKED_AT:
         value = waiting.pop(0)
-        if value in seen or value not in spot.maker:
+        if value in seen or value not in fault.maker:
             continue
         seen.add(value)
-        number = spot.maker[value]
-        before = [v for v in spot.row(number).inputs if spot.is_partial(v)]
+        number = fault.maker[value]
+        before = [v for v in fault.instance(number).inputs if fault.is_partial(v)]
         waiting += before
         if not before:
             begins.setdefault(number)
     for number in begins:
-        if spot.origins[number]:
-            site = spot.origins[number][0]
-            programs = [s.program for s in spot.origins[number]]
-            for op in reductions_of(spot, spot.row(number).outputs):
-                yield from collectives_at(spot.plan, site, ("all_reduce",), programs, op)
+        if fault.origins[number]:
+            site = fault.origins[number][0]
+            programs = [s.program for s in fault.origins[number]]
+            for op in reductions_of(fault, fault.instance(number).outputs):
+                yield from collectives_at(fault.plan, site, ("all_reduce",), programs, op)
 
 
-def reductions_of(spot: Spot, values: Sequence[int]) -> list[str]:
+def reductions_of(fault: FaultContext, values: Sequence[int]) -> list[str]:
     """By what partial values are completed: "sum", "max"."""
-    tokens = [t for v in values for t in spot.tokens(v)]
-    return list(dict.fromkeys("max" if t.kind == "max" else "sum" for t in tokens))
+    reductions = [t for v in values for t in fault.reductions(v)]
+    return list(dict.fromkeys("max" if t.kind == "max" else "sum" for t in reductions))
 
 
 #: Values before a partial gradient that are looked at for where it becomes partial.

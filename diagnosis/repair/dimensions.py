@@ -13,7 +13,7 @@ from itertools import product
 from typing import Final
 
 from shardproof.diagnosis.repair.edits import Site, op_at, size, with_body
-from shardproof.diagnosis.repair.origins import Candidate, Spot, named
+from shardproof.diagnosis.repair.origins import Candidate, FaultContext, named
 from shardproof.engine.plan.ir import Attr, Body, Group, Op, Plan, Value
 
 Shape = tuple[int, ...]
@@ -27,37 +27,37 @@ _CONJUGATE: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def other_dimensions(spot: Spot) -> Iterator[Candidate]:
+def other_dimensions(fault: FaultContext) -> Iterator[Candidate]:
     """A collective along other dimensions, before a view or where its result has the same shape."""
-    rows = list(spot.culprit.rows[:1])
-    for value in spot.rows[0].inputs:
-        rows += spot.before(value, lambda row: True)
+    rows = list(fault.divergence.instances[:1])
+    for value in fault.instances[0].inputs:
+        rows += fault.before(value, lambda instance: True)
     for number in dict.fromkeys(rows):
-        for site in spot.origins[number][:1]:
-            op = op_at(spot.plan, site)
-            if op.name in _CONJUGATE and not _of_backward(spot.plan, site):
-                yield from _along_others(spot, site, op)
+        for site in fault.origins[number][:1]:
+            op = op_at(fault.plan, site)
+            if op.name in _CONJUGATE and not _of_backward(fault.plan, site):
+                yield from _along_others(fault, site, op)
 
 
 def _of_backward(plan: Plan, site: Site) -> bool:
-    return plan.programs[site.program].bodies[site.body].mirror >= 0
+    return plan.programs[site.program].bodies[site.body].forward_body >= 0
 
 
-def _along_others(spot: Spot, site: Site, op: Op) -> Iterator[Candidate]:
+def _along_others(fault: FaultContext, site: Site, op: Op) -> Iterator[Candidate]:
     group = op.attrs.get("group")
-    body = spot.plan.programs[site.program].bodies[site.body]
+    body = fault.plan.programs[site.program].bodies[site.body]
     shape = body.values[op.inputs[0]].shape
     if not isinstance(group, Group):
         return
-    count = size(spot.plan, group, site.program)
+    count = size(fault.plan, group, site.program)
     keys = ("split_dim", "concat_dim") if op.name == "all_to_all" else ("dim",)
     for dims in product(range(len(shape)), repeat=len(keys)):
         chosen = dict(zip(keys, dims, strict=True))
         after = _shape(op.name, shape, dims, count)
         if after is None or all(op.attrs.get(k) == d for k, d in chosen.items()):
             continue
-        plan: Plan | None = spot.plan
-        for here in spot.alike(site):
+        plan: Plan | None = fault.plan
+        for here in fault.alike(site):
             plan = plan and _along(plan, here, chosen, after)
         if plan is not None:
             words = " and ".join(f"{key} {d}" for key, d in chosen.items())
@@ -65,7 +65,7 @@ def _along_others(spot: Spot, site: Site, op: Op) -> Iterator[Candidate]:
             yield Candidate(
                 "wrong dimension",
                 f"{words} in place of {was} in the {op.name.replace('_', '-')} after "
-                f"{named(spot.plan, site)}, and in backward",
+                f"{named(fault.plan, site)}, and in backward",
                 plan,
             )
 
@@ -98,7 +98,7 @@ def _along(plan: Plan, site: Site, dims: Mapping[str, int], after: Shape) -> Pla
     held = _redone(body, {site.op: {**op.attrs, **dims}}, {value: after})
     plan = with_body(plan, site.program, site.body, held)
     for number, other in enumerate(program.bodies):
-        if other.mirror == site.body:
+        if other.forward_body == site.body:
             back = _backward(other, op, value, dims, body.values[value].shape, after)
             if back is None:
                 return None

@@ -147,7 +147,7 @@ def members(plan: Plan, group: Group, programs: Sequence[int]) -> list[int]:
     """The programs that take part in a group: those of its ranks, or ``programs``."""
     if not group.ranks:
         return list(programs)
-    return [n for n, held in enumerate(plan.programs) if held.base in group.ranks]
+    return [n for n, program in enumerate(plan.programs) if program.base in group.ranks]
 
 
 def size(plan: Plan, group: Group, program: int) -> int:

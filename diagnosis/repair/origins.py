@@ -1,18 +1,19 @@
-"""Where a fault is, with what its candidate repairs are made of: rows, their operators, values."""
+"""Where a fault is, with what its candidate repairs are made of: instances, their operators,
+values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from shardproof.diagnosis.locate.culprits import Culprit
+from shardproof.diagnosis.locate.divergences import Divergence
 from shardproof.diagnosis.repair.edits import Edit, Site, applied, op_at, peer, sites
 from shardproof.engine.lineage.lineage import Lineage
-from shardproof.engine.lineage.nodes import Token
+from shardproof.engine.lineage.nodes import Reduction
 from shardproof.engine.plan.collectives import COLLECTIVES, COPIES
 from shardproof.engine.plan.ir import Op, Plan
 from shardproof.engine.schedule.dataflow import flow, label
-from shardproof.engine.schedule.instances import Row
+from shardproof.engine.schedule.instances import Instance
 from shardproof.engine.schedule.messages import match
 from shardproof.partition.evidence.alignment import counterparts
 from shardproof.partition.stages.partition import Partition
@@ -40,17 +41,21 @@ def edited(cause: str, sentence: str, plan: Plan, edits: Sequence[Edit]) -> Cand
     return Candidate(cause, sentence, applied(plan, edits), tuple(edits))
 
 
-class Spot:
-    """A fault with what candidates are made of: its rows, their operators, what they read."""
+class FaultContext:
+    """A fault with what candidates are made of: its instances, their operators, what they read."""
 
-    def __init__(self, result: Partition, culprit: Culprit, origins: Sequence[tuple[Site, ...]]):
+    def __init__(
+        self, result: Partition, divergence: Divergence, origins: Sequence[tuple[Site, ...]]
+    ):
         self.result = result
         self.plan = result.plan
-        self.culprit = culprit
+        self.divergence = divergence
         self.origins = origins
-        self.rows = [result.parallel.unrolled.rows[n] for n in culprit.rows]
-        self.sites = list(dict.fromkeys(s for n in culprit.rows for s in origins[n]))
-        self.maker = {v: n for n, r in enumerate(result.parallel.unrolled.rows) for v in r.outputs}
+        self.instances = [result.parallel.unrolled.instances[n] for n in divergence.instances]
+        self.sites = list(dict.fromkeys(s for n in divergence.instances for s in origins[n]))
+        self.maker = {
+            v: n for n, r in enumerate(result.parallel.unrolled.instances) for v in r.outputs
+        }
 
     @property
     def programs(self) -> list[int]:
@@ -59,23 +64,28 @@ class Spot:
     def lineage(self, value: int) -> Lineage | None:
         return self.result.parallel.lineages[value] if value >= 0 else None
 
-    def row(self, number: int) -> Row:
-        return self.result.parallel.unrolled.rows[number]
+    def instance(self, number: int) -> Instance:
+        return self.result.parallel.unrolled.instances[number]
 
-    def before(self, value: int, follows: Callable[[Row], bool]) -> list[int]:
-        """The rows that made a value, nearest first, as long as they follow from one another."""
+    def before(self, value: int, follows: Callable[[Instance], bool]) -> list[int]:
+        """The instances that made a value, nearest first, as long as they follow from one
+        another."""
         found: list[int] = []
         while len(found) < _STEPS and value in self.maker:
             number = self.maker[value]
-            row = self.row(number)
-            if row.kind in _MADE_UP:
+            instance = self.instance(number)
+            if instance.kind in _MADE_UP:
                 break
             found.append(number)
-            if not row.inputs or not follows(row):
+            if not instance.inputs or not follows(instance):
                 break
             # The member of a collective that is on the same rank.
-            place = row.outputs.index(value) if len(row.inputs) == len(row.outputs) else 0
-            value = row.inputs[place]
+            place = (
+                instance.outputs.index(value)
+                if len(instance.inputs) == len(instance.outputs)
+                else 0
+            )
+            value = instance.inputs[place]
         return found
 
     def alike(self, site: Site) -> list[Site]:
@@ -88,9 +98,9 @@ class Spot:
         op = op_at(self.plan, site)
         for number, places in enumerate(self.origins):
             if site in places and value in op.inputs:
-                row, count = self.row(number), len(op.inputs)
+                instance, count = self.instance(number), len(op.inputs)
                 at = places.index(site) * count + op.inputs.index(value)
-                return row.inputs[at] if at < len(row.inputs) else -1
+                return instance.inputs[at] if at < len(instance.inputs) else -1
         return -1
 
     def backward_of(self, site: Site) -> list[Site]:
@@ -102,21 +112,25 @@ class Spot:
             if held.backward and held.name == op.name and held.source == op.source
         ]
 
-    def tokens(self, value: int) -> list[Token]:
+    def reductions(self, value: int) -> list[Reduction]:
         """The sums and maxima that a value is a part of."""
-        held, nodes = self.lineage(value), self.result.nodes
-        return [nodes.tokens[p.token] for t in held.terms for p in t.parts] if held else []
+        lineage, nodes = self.lineage(value), self.result.nodes
+        return (
+            [nodes.reductions[p.reduction] for t in lineage.addends for p in t.partials]
+            if lineage
+            else []
+        )
 
     def is_partial(self, value: int) -> bool:
-        held = self.lineage(value)
-        return held is not None and any(t.parts for t in held.terms)
+        lineage = self.lineage(value)
+        return lineage is not None and any(t.partials for t in lineage.addends)
 
 
 def origins(result: Partition) -> list[tuple[Site, ...]]:
-    """For each row of the parallel side the operators that it was made of, one per program (none:
-    no operator made it).  Rows of a program come in the order of its operators."""
+    """For each instance of the parallel side the operators that it was made of, one per program
+    (none: no operator made it).  Rows of a program come in the order of its operators."""
     unrolled, programs = result.parallel.unrolled, result.plan.programs
-    if not unrolled.rows:
+    if not unrolled.instances:
         return []
     labels = None
     if unrolled.symbolic:
@@ -134,27 +148,29 @@ def origins(result: Partition) -> list[tuple[Site, ...]]:
         for p, program in enumerate(programs)
     ]
     found: list[tuple[Site, ...]] = []
-    for row in unrolled.rows:
-        if row.kind in _MADE_UP:
+    for instance in unrolled.instances:
+        if instance.kind in _MADE_UP:
             found.append(())
             continue
-        who = row.programs[1:] if row.kind == "recv" else row.programs
+        who = instance.programs[1:] if instance.kind == "recv" else instance.programs
         found.append(tuple(next(queues[p]) for p in who))
     return found
 
 
-def culprit_at(result: Partition, site: Site, cause: str) -> Culprit:
-    """The rows that an operator makes, as where a fault begins."""
+def divergence_at(result: Partition, site: Site, cause: str) -> Divergence:
+    """The instances that an operator makes, as where a fault begins."""
     rows = tuple(n for n, places in enumerate(origins(result)) if site in places)
-    return Culprit(rows[:1], counterparts(result, loosely=True)[rows[0]], cause)
+    return Divergence(rows[:1], counterparts(result, loosely=True)[rows[0]], cause)
 
 
-def loss_maker(result: Partition, otherwise: Culprit) -> Culprit:
+def loss_maker(result: Partition, otherwise: Divergence) -> Divergence:
     """The operator that makes a loss which is not the single device's, if there is one."""
-    for number, row in enumerate(result.parallel.unrolled.rows):
+    for number, instance in enumerate(result.parallel.unrolled.instances):
         for found in result.conclusions:
-            if found.kind == "loss" and not found.holds and found.value in row.outputs:
-                return Culprit((number,), counterparts(result, loosely=True)[number], found.message)
+            if found.kind == "loss" and not found.holds and found.value in instance.outputs:
+                return Divergence(
+                    (number,), counterparts(result, loosely=True)[number], found.message
+                )
     return otherwise
 
 

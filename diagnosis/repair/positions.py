@@ -17,60 +17,64 @@ from shardproof.diagnosis.repair.edits import (
     sites,
     with_program,
 )
-from shardproof.diagnosis.repair.origins import Candidate, Spot, edited, named
+from shardproof.diagnosis.repair.origins import Candidate, FaultContext, edited, named
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.plan.ir import MICROBATCH, Attr, Group, Op, Plan, Program, Shard
-from shardproof.engine.schedule.instances import Row, Unrolled
+from shardproof.engine.schedule.instances import Instance, Unrolled
 
 #: Attributes that say where a rank's part begins; ``stop`` and the like move with them.
 BEGINS = {"start": "stop", "local_expert_start": "local_expert_end"}
 
 
-def offsets(spot: Spot) -> Iterator[Candidate]:
+def offsets(fault: FaultContext) -> Iterator[Candidate]:
     """The operator, or a slice before it, and those of its module that begin at the same wrong
     position, begin where their operands do, or at the rank's part."""
-    rows = list(spot.culprit.rows[:1])
-    for value in spot.rows[0].inputs:
-        rows += [n for n in spot.before(value, lambda row: True) if spot.row(n).name == "slice"]
+    rows = list(fault.divergence.instances[:1])
+    for value in fault.instances[0].inputs:
+        rows += [
+            n
+            for n in fault.before(value, lambda instance: True)
+            if fault.instance(n).name == "slice"
+        ]
     for number in dict.fromkeys(rows):
-        for site in spot.origins[number][:1]:
-            op = op_at(spot.plan, site)
+        for site in fault.origins[number][:1]:
+            op = op_at(fault.plan, site)
             for key in BEGINS:
                 wrong = op.attrs.get(key)
                 if isinstance(wrong, int) and not isinstance(wrong, bool):
                     wrong = affine(wrong)
                 if isinstance(wrong, Affine):
-                    for right in _starts(spot, spot.row(number), op, site):
+                    for right in _starts(fault, fault.instance(number), op, site):
                         if right != wrong:
-                            yield _begun(spot, site, key, wrong, right)
+                            yield _begun(fault, site, key, wrong, right)
             if op.name == "slice":
-                yield from _chunks(spot, site)
+                yield from _chunks(fault, site)
 
 
-def _starts(spot: Spot, row: Row, op: Op, site: Site) -> Iterator[Affine]:
+def _starts(fault: FaultContext, instance: Instance, op: Op, site: Site) -> Iterator[Affine]:
     """Positions at which the operator might begin."""
     found: dict[Affine, None] = {}
-    for value in row.inputs:
-        lineage = spot.lineage(value)
-        for term in lineage.terms if lineage is not None else ():
-            for dim in term.layout.dims:
-                found.update((atom.start, None) for atom in dim)
-    held = spot.plan.programs[site.program]
-    values = held.bodies[site.body].values
+    for value in instance.inputs:
+        lineage = fault.lineage(value)
+        for addend in lineage.addends if lineage is not None else ():
+            for dim in addend.view.dims:
+                found.update((interval.start, None) for interval in dim)
+    program = fault.plan.programs[site.program]
+    values = program.bodies[site.body].values
     lengths = {n for v in (*op.inputs, *op.outputs) if v >= 0 for n in values[v].shape}
-    for axis, extent, _ in held.axes:
+    for axis, extent, _ in program.axes:
         if extent > 1:
             found.update((affine(0, {axis: n}), None) for n in sorted(lengths, reverse=True))
-    slices = {MICROBATCH, *spot.plan.replica_axes}
+    slices = {MICROBATCH, *fault.plan.replica_axes}
     return (start for start in found if slices.isdisjoint(start.axes))
 
 
-def _begun(spot: Spot, at: Site, key: str, wrong: Affine, right: Affine) -> Candidate:
+def _begun(fault: FaultContext, at: Site, key: str, wrong: Affine, right: Affine) -> Candidate:
     """The candidate in which what begins at ``wrong`` begins at ``right``."""
-    op = op_at(spot.plan, at)
+    op = op_at(fault.plan, at)
     edits = []
-    for program in spot.programs:
-        for site, held in sites(spot.plan.programs[program], program):
+    for program in fault.programs:
+        for site, held in sites(fault.plan.programs[program], program):
             begins = held.attrs.get(key)
             if held.source.module != op.source.module or begins is None:
                 continue
@@ -80,35 +84,37 @@ def _begun(spot: Spot, at: Site, key: str, wrong: Affine, right: Affine) -> Cand
                 if isinstance(stop, int | Affine):
                     attrs[BEGINS[key]] = right - wrong + stop
                 edits.append(Edit(site, replace(held, attrs=attrs)))
-    where = named(spot.plan, at)
-    return edited("wrong offset", f"{key} {right} in place of {wrong} in {where}", spot.plan, edits)
+    where = named(fault.plan, at)
+    return edited(
+        "wrong offset", f"{key} {right} in place of {wrong} in {where}", fault.plan, edits
+    )
 
 
-def _chunks(spot: Spot, site: Site) -> Iterator[Candidate]:
+def _chunks(fault: FaultContext, site: Site) -> Iterator[Candidate]:
     """A slice that is the same on every rank becomes the rank's chunk along an axis."""
-    op = op_at(spot.plan, site)
-    held = spot.plan.programs[site.program]
-    values = held.bodies[site.body].values
+    op = op_at(fault.plan, site)
+    program = fault.plan.programs[site.program]
+    values = program.bodies[site.body].values
     dim, size = op.attrs.get("dim"), op.attrs.get("size")
     if not isinstance(dim, int) or not isinstance(size, int) or op.backward:
         return
     shape = values[op.inputs[0]].shape
     if not -len(shape) <= dim < len(shape):
         return
-    for axis, extent, _ in held.axes:
+    for axis, extent, _ in program.axes:
         if extent * size != shape[dim]:
             continue
         attrs: dict[str, Attr] = {"group": Group(axes=(axis,)), "dim": dim}
         edits = [Edit(site, Op("chunk", op.inputs, op.outputs, attrs, False, op.source))]
-        for there in spot.backward_of(site):
-            back = op_at(spot.plan, there)
+        for there in fault.backward_of(site):
+            back = op_at(fault.plan, there)
             whole = Op("all_gather", back.inputs[-1:], back.outputs, attrs, False, back.source)
             edits.append(Edit(there, whole))
         yield edited(
             "wrong offset",
             f"each rank's chunk along {axis} in place of the first {size} positions in "
-            f"{named(spot.plan, site)}",
-            spot.plan,
+            f"{named(fault.plan, site)}",
+            fault.plan,
             edits,
         )
 
@@ -116,11 +122,14 @@ def _chunks(spot: Spot, site: Site) -> Iterator[Candidate]:
 # -- shards ----------------------------------------------------------------------------------------
 
 
-def shards(spot: Spot) -> Iterator[Candidate]:
+def shards(fault: FaultContext) -> Iterator[Candidate]:
     """A parameter that is read here, directly or after other operators, is held in another part."""
-    names = _read(spot.result.parallel.unrolled, [v for row in spot.rows[:1] for v in row.inputs])
+    names = _read(
+        fault.result.parallel.unrolled,
+        [v for instance in fault.instances[:1] for v in instance.inputs],
+    )
     for name in names:
-        yield from other_shards(spot.plan, name, spot.programs)
+        yield from other_shards(fault.plan, name, fault.programs)
 
 
 def other_shards(plan: Plan, name: str, programs: Sequence[int]) -> Iterator[Candidate]:
@@ -139,7 +148,7 @@ def other_shards(plan: Plan, name: str, programs: Sequence[int]) -> Iterator[Can
 
 def _read(unrolled: Unrolled, values: Sequence[int]) -> list[str]:
     """The names of the parameters that values are made of, the nearest first."""
-    maker = {v: row for row in unrolled.rows for v in row.outputs}
+    maker = {v: instance for instance in unrolled.instances for v in instance.outputs}
     found: dict[str, None] = {}
     waiting = [v for v in values if v >= 0]
     seen: set[int] = set()
@@ -148,11 +157,11 @@ def _read(unrolled: Unrolled, values: Sequence[int]) -> list[str]:
         if value in seen:
             continue
         seen.add(value)
-        row = maker.get(value)
-        if row is None or row.kind == "shard":
+        instance = maker.get(value)
+        if instance is None or instance.kind == "shard":
             found.setdefault(unrolled.tensors[value].name)
         else:
-            waiting += [v for v in row.inputs if v >= 0]
+            waiting += [v for v in instance.inputs if v >= 0]
     return list(found)
 
 
@@ -186,24 +195,24 @@ def _held_at(plan: Plan, shard: Shard, dim: int, offset: Affine) -> Plan:
     return plan
 
 
-def exchanged_parameters(spot: Spot) -> Iterator[Candidate]:
+def exchanged_parameters(fault: FaultContext) -> Iterator[Candidate]:
     """A parameter that is read here and the one that the counterpart reads there change places,
     forward and backward."""
-    mine = _read(spot.result.parallel.unrolled, [v for r in spot.rows[:1] for v in r.inputs])
+    mine = _read(fault.result.parallel.unrolled, [v for r in fault.instances[:1] for v in r.inputs])
     theirs: list[str] = []
-    if spot.rows[0].backward:
+    if fault.instances[0].backward:
         return
-    if spot.culprit.counterpart >= 0:
-        single = spot.result.single.unrolled
-        theirs = _read(single, single.rows[spot.culprit.counterpart].inputs)
-    for program in spot.programs[:1]:
-        held = {s.name: s for s in spot.plan.programs[program].shards}
+    if fault.divergence.counterpart >= 0:
+        single = fault.result.single.unrolled
+        theirs = _read(single, single.instances[fault.divergence.counterpart].inputs)
+    for program in fault.programs[:1]:
+        held = {s.name: s for s in fault.plan.programs[program].shards}
         pairs = [*product(mine, theirs), *combinations(mine, 2)]
         for one, other in dict.fromkeys(tuple(sorted(pair)) for pair in pairs):
             if one not in held or other not in held or not _alike(held[one], held[other]):
                 continue
-            plan = spot.plan
-            for p in spot.programs:
+            plan = fault.plan
+            for p in fault.programs:
                 plan = _exchanged(plan, p, one, other)
             yield Candidate(
                 "parameters exchanged", f"{one} and {other} in each other's place", plan

@@ -149,7 +149,7 @@ def omitted(plan: Plan) -> list[Omitted]:
     for p, program in enumerate(plan.programs):
         counts = Counter(call.body for call in program.calls)
         for b, body in enumerate(program.bodies):
-            if body.mirror < 0 or counts[b] >= counts[body.mirror]:
+            if body.forward_body < 0 or counts[b] >= counts[body.forward_body]:
                 continue
             place = _place(program, b)
             if place is not None:

@@ -7,71 +7,73 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 
-from shardproof.diagnosis.locate.culprits import Essence, essence, shown, times
+from shardproof.diagnosis.locate.divergences import Essence, essence, shown, times
 from shardproof.diagnosis.repair.edits import Edit, Site, applied, op_at, peer, sites
-from shardproof.diagnosis.repair.origins import Candidate, Spot, edited, named
+from shardproof.diagnosis.repair.origins import Candidate, FaultContext, edited, named
 from shardproof.engine.plan.ir import Op
 from shardproof.partition.evidence.alignment import PLACES
 
 
-def constants(spot: Spot) -> Iterator[Candidate]:
+def constants(fault: FaultContext) -> Iterator[Candidate]:
     """The counterpart's constants, in the operator and in its backward."""
-    if spot.culprit.counterpart < 0:
+    if fault.divergence.counterpart < 0:
         return
-    row = spot.rows[0]
-    wanted = spot.result.single.unrolled.rows[spot.culprit.counterpart].attrs
+    instance = fault.instances[0]
+    wanted = fault.result.single.unrolled.instances[fault.divergence.counterpart].attrs
     changed = {
         key: wanted[key]
-        for key in row.attrs
-        if key in wanted and key not in PLACES and row.attrs[key] != wanted[key]
+        for key in instance.attrs
+        if key in wanted and key not in PLACES and instance.attrs[key] != wanted[key]
     }
     for key, right in changed.items():
-        wrong = row.attrs[key]
+        wrong = instance.attrs[key]
         edits = []
-        for program in spot.programs:
-            for site, op in sites(spot.plan.programs[program], program):
-                same = op.name == row.name and (op.source.module, op.source.location) == (
-                    row.source.module,
-                    row.source.location,
+        for program in fault.programs:
+            for site, op in sites(fault.plan.programs[program], program):
+                same = op.name == instance.name and (op.source.module, op.source.location) == (
+                    instance.source.module,
+                    instance.source.location,
                 )
                 if same and op.attrs.get(key) == wrong:
                     edits.append(Edit(site, replace(op, attrs={**op.attrs, key: right})))
         if edits:
-            ranks = [spot.plan.programs[p].base for p in spot.programs]
+            ranks = [fault.plan.programs[p].base for p in fault.programs]
             yield edited(
                 "wrong constant",
                 f"{key} {shown(right)} in place of {shown(wrong)} in "
-                f"{named(spot.plan, spot.sites[0])} and its backward on ranks {ranks}",
-                spot.plan,
+                f"{named(fault.plan, fault.sites[0])} and its backward on ranks {ranks}",
+                fault.plan,
                 edits,
             )
 
 
-def scales(spot: Spot) -> Iterator[Candidate]:
+def scales(fault: FaultContext) -> Iterator[Candidate]:
     """The result multiplied by what it is short of its counterpart's."""
-    if spot.culprit.counterpart < 0:
+    if fault.divergence.counterpart < 0:
         return
-    theirs = spot.result.single.unrolled.rows[spot.culprit.counterpart]
-    for place, (mine, other) in enumerate(zip(spot.rows[0].outputs, theirs.outputs, strict=False)):
-        ratio = _ratio(essence(spot.lineage(mine)), essence(spot.result.single.lineages[other]))
+    theirs = fault.result.single.unrolled.instances[fault.divergence.counterpart]
+    for place, (mine, other) in enumerate(
+        zip(fault.instances[0].outputs, theirs.outputs, strict=False)
+    ):
+        ratio = _ratio(essence(fault.lineage(mine)), essence(fault.result.single.lineages[other]))
         if ratio in (None, 1):
             continue
         assert ratio is not None
         scale = Op("mul", (), (), {"other": 1 / ratio})
-        edits = [Edit(site, scale, place) for site in spot.sites]
-        name = named(spot.plan, spot.sites[0])
-        ranks = [spot.plan.programs[p].base for p in spot.programs]
+        edits = [Edit(site, scale, place) for site in fault.sites]
+        name = named(fault.plan, fault.sites[0])
+        ranks = [fault.plan.programs[p].base for p in fault.programs]
         says = f"the result of {name} times {times(1 / ratio)} on ranks {ranks}"
-        yield edited("wrong scale", says, spot.plan, edits)
+        yield edited("wrong scale", says, fault.plan, edits)
 
 
-def scale_of(spot: Spot) -> Fraction | None:
+def scale_of(fault: FaultContext) -> Fraction | None:
     """How many times its counterpart's result the first result that is off is."""
-    if spot.culprit.counterpart < 0:
+    if fault.divergence.counterpart < 0:
         return None
-    theirs = spot.result.single.unrolled.rows[spot.culprit.counterpart]
-    for mine, other in zip(spot.rows[0].outputs, theirs.outputs, strict=False):
-        ratio = _ratio(essence(spot.lineage(mine)), essence(spot.result.single.lineages[other]))
+    theirs = fault.result.single.unrolled.instances[fault.divergence.counterpart]
+    for mine, other in zip(fault.instances[0].outputs, theirs.outputs, strict=False):
+        ratio = _ratio(essence(fault.lineage(mine)), essence(fault.result.single.lineages[other]))
         if ratio not in (None, 1):
             return ratio
     return None
@@ -84,33 +86,33 @@ def _ratio(mine: Essence | None, theirs: Essence | None) -> Fraction | None:
     return a / b if m == n and a and b else None
 
 
-def repeated_inputs(spot: Spot) -> Iterator[Candidate]:
+def repeated_inputs(fault: FaultContext) -> Iterator[Candidate]:
     """A sum that takes an addend twice takes it once."""
     edits: list[Edit] = []
     found: tuple[str, ...] = ()
-    for site in spot.sites:
-        op = op_at(spot.plan, site)
+    for site in fault.sites:
+        op = op_at(fault.plan, site)
         once = tuple(dict.fromkeys(op.inputs))
         if op.name != "add_n" or len(once) == len(op.inputs) or len(once) < 2:
             continue
-        body = spot.plan.programs[site.program].bodies[site.body]
+        body = fault.plan.programs[site.program].bodies[site.body]
         found = tuple(body.values[v].name for v in once if op.inputs.count(v) > 1)
         edits.append(Edit(site, replace(op, inputs=once)))
     if edits:
         yield edited(
             "addend taken twice",
             f"{', '.join(found)} added once, not twice, in the sum of gradients after "
-            f"{named(spot.plan, spot.sites[0])}",
-            spot.plan,
+            f"{named(fault.plan, fault.sites[0])}",
+            fault.plan,
             edits,
         )
 
 
-def swapped_inputs(spot: Spot) -> Iterator[Candidate]:
+def swapped_inputs(fault: FaultContext) -> Iterator[Candidate]:
     """Two inputs of one shape change places."""
-    op = op_at(spot.plan, spot.sites[0])
-    site = spot.sites[0]
-    values = spot.plan.programs[site.program].bodies[site.body].values
+    op = op_at(fault.plan, fault.sites[0])
+    site = fault.sites[0]
+    values = fault.plan.programs[site.program].bodies[site.body].values
     arity = op.attrs.get("arity")
     first = arity if op.backward and isinstance(arity, int) else 0
     pairs = [
@@ -125,8 +127,8 @@ def swapped_inputs(spot: Spot) -> Iterator[Candidate]:
         return
     for i, j in pairs:
         edits = []
-        for here in spot.sites:
-            held = op_at(spot.plan, here)
+        for here in fault.sites:
+            held = op_at(fault.plan, here)
             if len(held.inputs) <= j:
                 continue
             inputs = list(held.inputs)
@@ -138,37 +140,37 @@ def swapped_inputs(spot: Spot) -> Iterator[Candidate]:
         yield edited(
             f"{what} in the wrong order",
             f"{what} {i - first if i >= first else i} and {j - first if i >= first else j} of "
-            f"{named(spot.plan, site)} in the other order{order}",
-            spot.plan,
+            f"{named(fault.plan, site)} in the other order{order}",
+            fault.plan,
             edits,
         )
 
 
-def other_tensors(spot: Spot) -> Iterator[Candidate]:
+def other_tensors(fault: FaultContext) -> Iterator[Candidate]:
     """An input that is not the counterpart's is taken from a value of the body that is."""
-    if spot.culprit.counterpart < 0 or len(spot.culprit.rows) != len(spot.sites):
+    if fault.divergence.counterpart < 0 or len(fault.divergence.instances) != len(fault.sites):
         return
-    theirs = spot.result.single.unrolled.rows[spot.culprit.counterpart]
-    row = spot.rows[0]
-    for place, (mine, other) in enumerate(zip(row.inputs, theirs.inputs, strict=False)):
+    theirs = fault.result.single.unrolled.instances[fault.divergence.counterpart]
+    instance = fault.instances[0]
+    for place, (mine, other) in enumerate(zip(instance.inputs, theirs.inputs, strict=False)):
         if mine < 0 or other < 0:
             continue
-        wanted = essence(spot.result.single.lineages[other])
-        if wanted is None or essence(spot.lineage(mine)) == wanted:
+        wanted = essence(fault.result.single.lineages[other])
+        if wanted is None or essence(fault.lineage(mine)) == wanted:
             continue
-        site = spot.sites[0]
-        body = spot.plan.programs[site.program].bodies[site.body]
-        op = op_at(spot.plan, site)
+        site = fault.sites[0]
+        body = fault.plan.programs[site.program].bodies[site.body]
+        op = op_at(fault.plan, site)
         shape = body.values[op.inputs[place]].shape
-        known = _values(spot, site)
+        known = _values(fault, site)
         for value, number in known.items():
-            if body.values[value].shape != shape or essence(spot.lineage(number)) != wanted:
+            if body.values[value].shape != shape or essence(fault.lineage(number)) != wanted:
                 continue
             edits, done = [], True
-            for here in spot.sites:
-                there = peer(spot.plan, site, here.program)
-                held = op_at(spot.plan, here)
-                bodies = spot.plan.programs[here.program].bodies
+            for here in fault.sites:
+                there = peer(fault.plan, site, here.program)
+                held = op_at(fault.plan, here)
+                bodies = fault.plan.programs[here.program].bodies
                 names = {v.name: n for n, v in enumerate(bodies[here.body].values)}
                 source = value if here == site else names.get(body.values[value].name, -1)
                 done = done and there == here and source >= 0
@@ -178,17 +180,17 @@ def other_tensors(spot: Spot) -> Iterator[Candidate]:
                 yield Candidate(
                     "wrong tensor",
                     f"{body.values[value].name} in place of {body.values[op.inputs[place]].name} "
-                    f"as input {place} of {named(spot.plan, site)}",
-                    applied(spot.plan, edits),
+                    f"as input {place} of {named(fault.plan, site)}",
+                    applied(fault.plan, edits),
                 )
 
 
-def _values(spot: Spot, site: Site) -> dict[int, int]:
+def _values(fault: FaultContext, site: Site) -> dict[int, int]:
     """Values of a body that are made before an operator of it: their tensors."""
     found: dict[int, int] = {}
-    for number, places in enumerate(spot.origins):
+    for number, places in enumerate(fault.origins):
         for at, here in enumerate(places):
             if here[:2] == site[:2] and here.op < site.op:
-                row, made = spot.row(number), op_at(spot.plan, here).outputs
-                found.update(zip(made, row.outputs[at * len(made) :], strict=False))
+                instance, made = fault.instance(number), op_at(fault.plan, here).outputs
+                found.update(zip(made, instance.outputs[at * len(made) :], strict=False))
     return found

@@ -35,13 +35,14 @@ class Claim(NamedTuple):
 
     @property
     def adds(self) -> bool:
-        """Whether the operator joins partial sums, so that these have to be read term by term."""
+        """Whether the operator joins partial sums, so that these have to be read addend by
+        addend."""
         if self.kind in SUMS:
             return True
-        partial = {(t.node, t.parts) for x in self.inputs if x for t in x.terms if t.parts}
+        partial = {(t.node, t.partials) for x in self.inputs if x for t in x.addends if t.partials}
         nodes = {node for node, _ in partial}
         return any(
-            view.node in nodes and (view.node, view.parts) not in partial
+            view.node in nodes and (view.node, view.partials) not in partial
             for x in self.outputs
-            for view in x.terms
+            for view in x.addends
         )

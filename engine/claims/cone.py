@@ -17,7 +17,7 @@ MOST_NODES = 200
 
 class Cone(NamedTuple):
     """``opaque``: nodes whose entries are free symbols; ``opened``: nodes whose partial sums are
-    read term by term; ``defined``: all nodes whose definitions the claim reads."""
+    read addend by addend; ``defined``: all nodes whose definitions the claim reads."""
 
     opaque: frozenset[int]
     opened: frozenset[int]
@@ -52,10 +52,10 @@ def cone(
     """
     adds = adds or widened > 0
     found = _cone(nodes, inputs, outputs, adds, widened)
-    parts = [part for x in inputs for term in x.terms for part in term.parts]
-    if adds or not parts:
+    partials = [partial for x in inputs for addend in x.addends for partial in addend.partials]
+    if adds or not partials:
         return found
-    sums = {nodes.tokens[part.token].node for part in parts}
+    sums = {nodes.reductions[partial.reduction].node for partial in partials}
     completed = any(
         isinstance(nodes[number].definition, Restrict)
         or not sums.isdisjoint(operand_nodes(nodes, number))
@@ -76,21 +76,21 @@ def _cone(
     opaque: set[int] = set()
 
     def open_sum(number: int) -> None:
-        token = nodes.tokens[number]
-        opened.add(token.node)
-        for position, operand in enumerate(operands(nodes, token.node)):
-            if token.kind == "via" and position == token.where:
-                open_sum(token.inner)
+        reduction = nodes.reductions[number]
+        opened.add(reduction.node)
+        for position, operand in enumerate(operands(nodes, reduction.node)):
+            if reduction.kind == "via" and position == reduction.where:
+                open_sum(reduction.inner)
             else:
                 opaque.add(operand.node)
 
     for lineage in inputs:
-        for term in lineage.terms:
-            if adds and term.parts:
-                for part in term.parts:
-                    open_sum(part.token)
+        for addend in lineage.addends:
+            if adds and addend.partials:
+                for partial in addend.partials:
+                    open_sum(partial.reduction)
             else:
-                opaque.add(term.node)
+                opaque.add(addend.node)
     opaque = _unblocked(nodes, opaque) - opened
     for _ in range(widened):
         inner = {o for n in opaque for o in operand_nodes(nodes, n)}
@@ -129,7 +129,7 @@ def _has_power(nodes: NodeTable, number: int) -> bool:
         case Unary(function=function):
             return exponent_of(function) is not None
         case Einsum(operands=reads, outputs=outputs):
-            labels = {label for o in reads for *_, label in o.atoms}
+            labels = {label for o in reads for *_, label in o.intervals}
             return labels <= set(outputs) and any(_has_power(nodes, o.node) for o in reads)
     return False
 
@@ -162,7 +162,7 @@ def _defined(
     opened: set[int],
     opaque: set[int],
 ) -> set[int]:
-    todo = [*sorted(opened), *(t.node for x in (*inputs, *outputs) for t in x.terms)]
+    todo = [*sorted(opened), *(t.node for x in (*inputs, *outputs) for t in x.addends)]
     found: set[int] = set()
     while todo:
         number = todo.pop()

@@ -29,24 +29,24 @@ from shardproof.engine.lineage.expressions import (
     Select,
     Unary,
 )
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Part, Term
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, PartialRange
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import of_dim
 from shardproof.engine.plan.ir import Attr
 
 
-class Uneven(Exception):
+class Asymmetric(Exception):
     """The claims are not one claim, moved."""
 
 
-#: Distances, and what is asked of two tuples of them: raises `Uneven` unless they are equal.
+#: Distances, and what is asked of two tuples of them: raises `Asymmetric` unless they are equal.
 Require: TypeAlias = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
 
 
 def require_equal(left: tuple[Any, ...], right: tuple[Any, ...]) -> None:
-    """Raise `Uneven` unless integers or affine distances are equal."""
+    """Raise `Asymmetric` unless integers or affine distances are equal."""
     if left != right:
-        raise Uneven
+        raise Asymmetric
 
 
 class _Moves:
@@ -61,32 +61,32 @@ class _Moves:
         self.parts: dict[tuple[int, int], Any] = {}
         self.complete: set[int] = set()
 
-    def whole(self, views: Iterable[Term]) -> None:
+    def whole(self, views: Iterable[Addend]) -> None:
         """Note the nodes whose sums occur in full: those that a view has no part of, and operands
         of definitions but where a part is of a sum inside the operand."""
         inside: set[tuple[int, int]] = set()
         for view in views:
-            if not view.parts:
+            if not view.partials:
                 self.complete.add(view.node)
-            for part in view.parts:
-                token = self.nodes.tokens[part.token]
-                while token.kind == "via":
-                    inside.add((token.node, token.where))
-                    token = self.nodes.tokens[token.inner]
+            for partial in view.partials:
+                reduction = self.nodes.reductions[partial.reduction]
+                while reduction.kind == "via":
+                    inside.add((reduction.node, reduction.where))
+                    reduction = self.nodes.reductions[reduction.inner]
         for number in self.here.defined:
             read = enumerate(operand_nodes(self.nodes, number))
             self.complete.update(n for place, n in read if (number, place) not in inside)
 
-    def ranges(self, parts: Sequence[Part], distances: Sequence[Any]) -> None:
-        """The parts of a term: a range moves as far as its digits do together."""
+    def ranges(self, partials: Sequence[PartialRange], distances: Sequence[Any]) -> None:
+        """The parts of an addend: a range moves as far as its digits do together."""
         found: dict[int, Any] = {}
-        for part, distance in zip(parts, distances, strict=True):
-            found[part.token] = found.get(part.token, self.zero) + distance
+        for partial, distance in zip(partials, distances, strict=True):
+            found[partial.reduction] = found.get(partial.reduction, self.zero) + distance
         for number, distance in found.items():
-            token = self.nodes.tokens[number]
-            while token.kind == "via":
-                token = self.nodes.tokens[token.inner]
-            known = self.parts.setdefault((token.node, token.where), distance)
+            reduction = self.nodes.reductions[number]
+            while reduction.kind == "via":
+                reduction = self.nodes.reductions[reduction.inner]
+            known = self.parts.setdefault((reduction.node, reduction.where), distance)
             self.require((known,), (distance,))
 
     def still(self, *distances: Any) -> None:
@@ -131,7 +131,7 @@ class _Moves:
         steps = dict(zip(outputs, vector, strict=True))
         for operand in reads:
             below = [self.zero] * len(self.nodes[operand.node].extents)
-            for axis, stride, _, label in operand.atoms:
+            for axis, stride, _, label in operand.intervals:
                 step = steps.get(label, self.parts.get((number, label), self.zero))
                 if label not in steps and number in self.complete:
                     self.still(step)
@@ -142,38 +142,40 @@ class _Moves:
 def follow(
     nodes: NodeTable,
     here: Cone,
-    views: Sequence[tuple[Term, Callable[[int], Any]]],
+    views: Sequence[tuple[Addend, Callable[[int], Any]]],
     zero: Any,
     require: Require = require_equal,
 ) -> bool:
     """Whether all nodes move as wholes; each view comes with the distance that its n-th interval
-    moves (atoms of the dimensions, fixed atoms, parts).
+    moves (intervals of the dimensions, fixed intervals, parts).
 
     ``require``: what is done where distances have to be equal; one that does not raise goes on.
     """
     moves = _Moves(nodes, here, zero, require)
-    moves.whole(term for term, _ in views)
+    moves.whole(addend for addend, _ in views)
     vectors = []
     try:
-        for term, distance in views:
-            vector = [zero] * len(nodes[term.node].extents)
-            atoms = (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed)
-            for n, atom in enumerate(atoms):
-                if atom.axis != BROADCAST:
-                    vector[atom.axis] = vector[atom.axis] + distance(n) * atom.stride
-            moves.ranges(term.parts, [distance(len(atoms) + n) for n in range(len(term.parts))])
-            vectors.append((term.node, tuple(vector)))
+        for addend, distance in views:
+            vector = [zero] * len(nodes[addend.node].extents)
+            intervals = (*(a for dim in addend.view.dims for a in dim), *addend.view.fixed)
+            for n, interval in enumerate(intervals):
+                if interval.axis != BROADCAST:
+                    vector[interval.axis] = vector[interval.axis] + distance(n) * interval.stride
+            moves.ranges(
+                addend.partials, [distance(len(intervals) + n) for n in range(len(addend.partials))]
+            )
+            vectors.append((addend.node, tuple(vector)))
         for node, found in vectors:
             moves.node(node, found)
-    except Uneven:
+    except Asymmetric:
         return False
     return True
 
 
-def starts(term: Term) -> list[Affine]:
+def starts(addend: Addend) -> list[Affine]:
     """Where the intervals of a view begin, in the order of `follow`."""
-    atoms = (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed)
-    return [a.start for a in atoms] + [p.start for p in term.parts]
+    intervals = (*(a for dim in addend.view.dims for a in dim), *addend.view.fixed)
+    return [a.start for a in intervals] + [p.start for p in addend.partials]
 
 
 def attribute_axes(value: Attr) -> set[str]:
@@ -192,13 +194,13 @@ def is_even(nodes: NodeTable, here: Cone, lineages: Sequence[Lineage], axis: str
             return False
     views = []
     for lineage in lineages:
-        for term in lineage.terms:
-            steps = [start.coefficient(axis) for start in starts(term)]
-            views.append((term, steps.__getitem__))
+        for addend in lineage.addends:
+            steps = [start.coefficient(axis) for start in starts(addend)]
+            views.append((addend, steps.__getitem__))
     return follow(nodes, here, views, 0)
 
 
-def is_scattered_evenly(
+def is_uniform(
     nodes: NodeTable,
     here: Cone,
     claim: tuple[Sequence[Lineage], Sequence[Lineage]],
@@ -210,29 +212,29 @@ def is_scattered_evenly(
     moved; ``claim``: (inputs, outputs); the next member's piece begins ``step`` further on."""
     views = []
     for lineage in claim[0]:
-        for term in lineage.terms:
-            moved = _sliced(term, dim, step, lineage.shape[dim])
+        for addend in lineage.addends:
+            moved = _sliced(addend, dim, step, lineage.shape[dim])
             if moved is None:
                 return False
-            views.append((term, moved.__getitem__))
+            views.append((addend, moved.__getitem__))
     for lineage in claim[1]:
-        for term in lineage.terms:
-            steps = [start.coefficient(axis) for start in starts(term)]
-            views.append((term, steps.__getitem__))
+        for addend in lineage.addends:
+            steps = [start.coefficient(axis) for start in starts(addend)]
+            views.append((addend, steps.__getitem__))
     return follow(nodes, here, views, 0)
 
 
-def _sliced(term: Term, dim: int, step: int, size: int) -> list[int] | None:
+def _sliced(addend: Addend, dim: int, step: int, size: int) -> list[int] | None:
     """How far each interval of a view moves where its dimension is cut ``step`` further on (None:
     not one of them alone)."""
-    if of_dim(term, dim):
+    if of_dim(addend, dim):
         return None  # what lies there depends on where it is cut
-    moved = [0] * len(starts(term))
-    place = sum(len(d) for d in term.layout.dims[:dim])
-    atoms = term.layout.dims[dim]
-    if not atoms:
+    moved = [0] * len(starts(addend))
+    place = sum(len(d) for d in addend.view.dims[:dim])
+    intervals = addend.view.dims[dim]
+    if not intervals:
         return None
-    outermost = atoms[0]
+    outermost = intervals[0]
     inner = size // outermost.size
     if step % inner:
         return None
@@ -240,7 +242,7 @@ def _sliced(term: Term, dim: int, step: int, size: int) -> list[int] | None:
     return moved
 
 
-def is_moved(
+def is_translated(
     nodes: NodeTable,
     mine: tuple[Sequence[Lineage], Sequence[Lineage]],
     other: tuple[Sequence[Lineage], Sequence[Lineage]],
@@ -250,9 +252,9 @@ def is_moved(
     """Whether a claim is another one of the same form, moved; each is (inputs, outputs)."""
     views = []
     for a, b in zip((*mine[0], *mine[1]), (*other[0], *other[1]), strict=True):
-        for term, like in zip(a.terms, b.terms, strict=True):
-            steps = [s - t for s, t in zip(starts(term), starts(like), strict=True)]
-            views.append((term, steps.__getitem__))
-    if all(distance(n) == ZERO for term, distance in views for n in range(len(starts(term)))):
+        for addend, like in zip(a.addends, b.addends, strict=True):
+            steps = [s - t for s, t in zip(starts(addend), starts(like), strict=True)]
+            views.append((addend, steps.__getitem__))
+    if all(distance(n) == ZERO for addend, distance in views for n in range(len(starts(addend)))):
         return True
     return follow(nodes, cone(nodes, *mine, adds=adds), views, ZERO)

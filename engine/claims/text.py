@@ -42,22 +42,24 @@ def _lines(claim: Claim) -> Iterator[str]:
 
 def _definitions(nodes: NodeTable, claim: Claim) -> Iterator[str]:
     lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
-    tokens = _tokens(nodes, lineages)
-    yield from (f"  #{number}: {nodes.tokens[number]}" for number in sorted(tokens))
-    todo = [t.node for x in lineages for t in x.terms] + [nodes.tokens[n].node for n in tokens]
+    tokens = _reductions(nodes, lineages)
+    yield from (f"  #{number}: {nodes.reductions[number]}" for number in sorted(tokens))
+    todo = [t.node for x in lineages for t in x.addends] + [
+        nodes.reductions[n].node for n in tokens
+    ]
     named = set(todo)
     # One definition under what the claim names: what lies below is another claim's.
     named |= {child for number in todo for child in nodes[number].definition.children()}
     yield from (f"  n{number}: {nodes[number]}" for number in sorted(named))
 
 
-def _tokens(nodes: NodeTable, lineages: Iterable[Lineage]) -> set[int]:
+def _reductions(nodes: NodeTable, lineages: Iterable[Lineage]) -> set[int]:
     found: set[int] = set()
-    todo = [part.token for x in lineages for t in x.terms for part in t.parts]
+    todo = [partial.reduction for x in lineages for t in x.addends for partial in t.partials]
     while todo:
         number = todo.pop()
         found.add(number)
-        token = nodes.tokens[number]
-        if token.kind == "via" and token.inner not in found:
-            todo.append(token.inner)
+        reduction = nodes.reductions[number]
+        if reduction.kind == "via" and reduction.inner not in found:
+            todo.append(reduction.inner)
     return found

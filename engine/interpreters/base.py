@@ -36,7 +36,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class ArrayReading(ABC):
+class ArrayInterpreter(ABC):
     """A `Reading` of `Weighted` arrays; subclasses know what an entry is.
 
     ``extents``: how a plain true size is represented (default: exactly); sizes taken from

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.interpreters.base import Array, ArrayReading, aligned
+from shardproof.engine.interpreters.base import Array, ArrayInterpreter, aligned
 from shardproof.engine.ops.primitives import Selection
 
 #: Products of two residues, and sums of 2^32 residues, fit 64 bits.
@@ -27,7 +27,7 @@ MASK = -1
 
 
 @dataclass(frozen=True)
-class FieldReading(ArrayReading):
+class FieldInterpreter(ArrayInterpreter):
     """Entries are int64 residues modulo ``prime``, or `MASK`.
 
     Elementwise functions, indicators (one-hot) and choices are keyed hashes of their arguments.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.interpreters.base import Array, ArrayReading
+from shardproof.engine.interpreters.base import Array, ArrayInterpreter
 from shardproof.engine.ops.primitives import Selection
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
@@ -53,7 +53,7 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 @dataclass(frozen=True)
-class FloatReading(ArrayReading):
+class FloatInterpreter(ArrayInterpreter):
     """Entries are float64; masked ones are minus infinity.  Outside a function's domain the
     result is IEEE's infinity or NaN, without a warning."""
 

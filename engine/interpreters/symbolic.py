@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardproof.engine.algebra.terms import Term, TermTable
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.interpreters.base import Array, ArrayReading, aligned
+from shardproof.engine.interpreters.base import Array, ArrayInterpreter, aligned
 from shardproof.engine.ops.laws import of_constant
 from shardproof.engine.ops.primitives import Selection
 
@@ -65,7 +65,7 @@ Entry = Term | Masked
 
 
 @dataclass(frozen=True)
-class TermReading(ArrayReading):
+class TermInterpreter(ArrayInterpreter):
     """Entries are terms of ``table``, or `MASKED`.
 
     Functions are uninterpreted: elementwise ones by name, "max<n>" of n distinct entries ordered

@@ -8,9 +8,9 @@ Example: the product of nodes 3 and 4 over the label 1,
 ``Einsum((Operand(3, ((0, 1, 8, 0), (1, 1, 4, 1))), Operand(4, ((0, 1, 4, 1),))), (0,))``.
 
 Invariants: expressions are immutable and hashable; `children` and `rename` speak of the same nodes
-in the same order. Definitions of local tensors (`Stack`, `Piece`, `Maximum`) and of values along a
-mesh axis (`OverRanks`, `AtCoordinate`) are names: no claim reads them, so they have no children and
-are not renamed.
+in the same order. Definitions of local tensors (`Concatenated`, `Opaque`, `Maximum`) and of values
+along a mesh axis (`AcrossRanks`, `AtCoordinate`) are names: no claim reads them, so they have no
+children and are not renamed.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.algebra.selection import Selection
 from shardproof.engine.lineage.blocks import Block
-from shardproof.engine.lineage.lineage import Term, start_text
+from shardproof.engine.lineage.lineage import Addend, start_text
 
 #: From the number of a node to another one.
 Renaming: TypeAlias = Callable[[int], int]
 
 
 class Operand(NamedTuple):
-    """How a node's definition reads another node: atoms (axis, stride, extent, label), and
+    """How a node's definition reads another node: intervals (axis, stride, extent, label), and
     positions (axis, stride, extent, start) that are fixed."""
 
     node: int
-    atoms: tuple[tuple[int, int, int, int], ...]
+    intervals: tuple[tuple[int, int, int, int], ...]
     fixed: tuple[tuple[int, int, int, Affine], ...] = ()
 
     def rename(self, number_of: Renaming) -> Operand:
         """The same way of reading another node."""
-        return Operand(number_of(self.node), self.atoms, self.fixed)
+        return Operand(number_of(self.node), self.intervals, self.fixed)
 
     def __str__(self) -> str:
         read = [
             f"{_axis(axis, stride, place)}{label_name(label)}:{extent or '*'}"
-            for place, (axis, stride, extent, label) in enumerate(self.atoms)
+            for place, (axis, stride, extent, label) in enumerate(self.intervals)
         ]
         fixed = [
             f"{_axis(axis, stride)}{start_text(start)} of {extent or '*'}"
@@ -312,26 +312,26 @@ class Select(_Definition):
 
 
 @dataclass(frozen=True, slots=True)
-class Stack(_Definition):
+class Concatenated(_Definition):
     """Local tensors concatenated along ``dim``; axes are the local dimensions."""
 
     kind: ClassVar[Literal["stack"]] = "stack"
     dim: int
-    terms: tuple[Term, ...]
+    addends: tuple[Addend, ...]
 
     def __str__(self) -> str:
-        return f"stack({', '.join(map(str, self.terms))} along {self.dim})"
+        return f"stack({', '.join(map(str, self.addends))} along {self.dim})"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(_Definition):
-    """A local tensor, the sum of ``terms``, taken as it is; axes are the local dimensions."""
+class Opaque(_Definition):
+    """A local tensor, the sum of ``addends``, taken as it is; axes are the local dimensions."""
 
     kind: ClassVar[Literal["piece"]] = "piece"
-    terms: tuple[Term, ...]
+    addends: tuple[Addend, ...]
 
     def __str__(self) -> str:
-        return f"piece({' + '.join(map(str, self.terms))})"
+        return f"piece({' + '.join(map(str, self.addends))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,14 +339,14 @@ class Maximum(_Definition):
     """The maximum, entry by entry, of local tensors."""
 
     kind: ClassVar[Literal["maximum"]] = "maximum"
-    terms: tuple[Term, ...]
+    addends: tuple[Addend, ...]
 
     def __str__(self) -> str:
-        return f"maximum({', '.join(map(str, self.terms))})"
+        return f"maximum({', '.join(map(str, self.addends))})"
 
 
 @dataclass(frozen=True, slots=True)
-class OverRanks(_Definition):
+class AcrossRanks(_Definition):
     """The sum or the maximum (``reduction``: "sum", "max") of a local tensor over the ``extent``
     ranks along a mesh axis."""
 
@@ -387,14 +387,14 @@ Expression: TypeAlias = (
     | Restrict
     | Onehot
     | Select
-    | Stack
-    | Piece
+    | Concatenated
+    | Opaque
     | Maximum
-    | OverRanks
+    | AcrossRanks
     | AtCoordinate
 )
 #: Local tensors and values along a mesh axis: names of what only the parallel program has.
-Local: TypeAlias = Stack | Piece | Maximum | OverRanks | AtCoordinate
+Local: TypeAlias = Concatenated | Opaque | Maximum | AcrossRanks | AtCoordinate
 #: Definitions that compare positions.
 Comparison: TypeAlias = Causal | Order
 #: Definitions with labels: axis i is ``outputs[i]``.
@@ -405,6 +405,6 @@ KINDS: Mapping[str, type[Expression]] = {
     cls.kind: cls
     for cls in (
         *(Input, One, Constant, Causal, Order, Einsum, Combine, Most, Unary, Amax, Restrict),
-        *(Onehot, Select, Stack, Piece, Maximum, OverRanks, AtCoordinate),
+        *(Onehot, Select, Concatenated, Opaque, Maximum, AcrossRanks, AtCoordinate),
     )
 }

@@ -1,90 +1,94 @@
 """Positions that belong to no dimension: one of many.
 
 A tensor of one head of eight has a position on the axis of heads, but no dimension for it: a
-view may put it anywhere, or leave it out.  `settled` is the form of a layout that does not depend
+view may put it anywhere, or leave it out.  `settled` is the form of a view that does not depend
 on where it was put.
 """
 
 from __future__ import annotations
 
 from shardproof.engine.algebra.affine import Affine
-from shardproof.engine.lineage.layout import is_block, merge, split
-from shardproof.engine.lineage.lineage import BROADCAST, Atom, Dim, Layout
+from shardproof.engine.lineage.lineage import BROADCAST, Dim, StridedInterval, View
+from shardproof.engine.lineage.views import is_block, merge, split
 
 
-def is_floating(atom: Atom) -> bool:
-    """Whether an atom is one position of many."""
-    return atom.size == 1 and atom.axis != BROADCAST and not atom.full
+def is_floating(interval: StridedInterval) -> bool:
+    """Whether an interval is one position of many."""
+    return interval.size == 1 and interval.axis != BROADCAST and not interval.full
 
 
-def floating(layout: Layout) -> tuple[tuple[Dim, ...], tuple[Atom, ...]]:
-    """The dimensions of a layout without positions of one of many, and these."""
-    dims = tuple(tuple(a for a in dim if a.size != 1) for dim in layout.dims)
-    single = [a for dim in layout.dims for a in dim if is_floating(a)]
-    return dims, (*single, *layout.fixed)
+def floating(view: View) -> tuple[tuple[Dim, ...], tuple[StridedInterval, ...]]:
+    """The dimensions of a view without positions of one of many, and these."""
+    dims = tuple(tuple(a for a in dim if a.size != 1) for dim in view.dims)
+    single = [a for dim in view.dims for a in dim if is_floating(a)]
+    return dims, (*single, *view.fixed)
 
 
-def within(atom: Atom, outer: Atom) -> tuple[Atom, Atom, Affine] | None:
-    """An atom as (which of as many blocks as ``outer`` is one of, where inside, how far that begins
-    from where ``outer`` says); None if its axis has no such blocks."""
-    if atom.extent <= 0 or outer.extent <= 1 or atom.extent % outer.extent:
+def within(
+    interval: StridedInterval, outer: StridedInterval
+) -> tuple[StridedInterval, StridedInterval, Affine] | None:
+    """An interval as (which of as many blocks as ``outer`` is one of, where inside, how far that
+    begins from where ``outer`` says); None if its axis has no such blocks."""
+    if interval.extent <= 0 or outer.extent <= 1 or interval.extent % outer.extent:
         return None
-    inner = atom.extent // outer.extent
-    if inner < atom.size:
+    inner = interval.extent // outer.extent
+    if inner < interval.size:
         return None
-    rest = atom.start - outer.start * inner
-    which = Atom(atom.axis, atom.stride * inner, outer.extent, outer.start, 1)
-    return which, Atom(atom.axis, atom.stride, inner, rest, atom.size), rest
+    rest = interval.start - outer.start * inner
+    which = StridedInterval(interval.axis, interval.stride * inner, outer.extent, outer.start, 1)
+    return which, StridedInterval(interval.axis, interval.stride, inner, rest, interval.size), rest
 
 
-def settled(layout: Layout) -> Layout:
-    """A layout in the form that all layouts of the same view share."""
-    dims, single = floating(layout)
+def settled(view: View) -> View:
+    """A view in the form that all views of the same view share."""
+    dims, single = floating(view)
     pool = list(single)
     result: list[Dim] = []
     for dim in dims:
-        atoms: list[Atom] = []
-        for atom in merge(dim):
-            atom = _absorbed(atom, pool)
-            if is_block(atom):
-                outer, atom = split(atom, atom.size)
+        intervals: list[StridedInterval] = []
+        for interval in merge(dim):
+            interval = _absorbed(interval, pool)
+            if is_block(interval):
+                outer, interval = split(interval, interval.size)
                 pool.append(outer)
-            atoms.append(atom)
-        result.append(merge(atoms))
-    return Layout(tuple(result), _merged(pool))
+            intervals.append(interval)
+        result.append(merge(intervals))
+    return View(tuple(result), _merged(pool))
 
 
-def sunk(layout: Layout) -> Layout:
+def sunk(view: View) -> View:
     """The same view, where a position just outside of what a dimension runs along is in it: an
     interval in place of all of a digit and one position of the digit outside."""
-    dims, single = floating(layout)
+    dims, single = floating(view)
     pool = list(single)
     found = []
     for dim in dims:
-        atoms: list[Atom] = []
-        for atom in dim:
-            while outer := next((o for o in pool if atom.extent and _is_outside(o, atom)), None):
+        intervals: list[StridedInterval] = []
+        for interval in dim:
+            while outer := next(
+                (o for o in pool if interval.extent and _is_outside(o, interval)), None
+            ):
                 pool.remove(outer)
-                (atom,) = merge([outer, atom])
-            atoms.append(atom)
-        found.append(merge(atoms))
+                (interval,) = merge([outer, interval])
+            intervals.append(interval)
+        found.append(merge(intervals))
     if len(pool) == len(single):
-        return layout
-    return Layout(tuple(found), tuple(pool))
+        return view
+    return View(tuple(found), tuple(pool))
 
 
-def _absorbed(atom: Atom, pool: list[Atom]) -> Atom:
-    """An atom that is not all of its range, with the position just outside of it taken in."""
-    while not atom.full and atom.axis != BROADCAST and atom.extent:
-        outer = next((o for o in pool if _is_outside(o, atom)), None)
+def _absorbed(interval: StridedInterval, pool: list[StridedInterval]) -> StridedInterval:
+    """An interval that is not all of its range, with the position just outside of it taken in."""
+    while not interval.full and interval.axis != BROADCAST and interval.extent:
+        outer = next((o for o in pool if _is_outside(o, interval)), None)
         if outer is None:
             break
         pool.remove(outer)
-        (atom,) = merge([outer, atom])
-    return atom
+        (interval,) = merge([outer, interval])
+    return interval
 
 
-def _is_outside(outer: Atom, inner: Atom) -> bool:
+def _is_outside(outer: StridedInterval, inner: StridedInterval) -> bool:
     return (
         outer.axis == inner.axis
         and outer.extent > 0
@@ -92,13 +96,13 @@ def _is_outside(outer: Atom, inner: Atom) -> bool:
     )
 
 
-def _merged(pool: list[Atom]) -> tuple[Atom, ...]:
+def _merged(pool: list[StridedInterval]) -> tuple[StridedInterval, ...]:
     found = sorted(pool, key=lambda a: (a.axis, -a.stride, a.extent, str(a.start)))
-    result: list[Atom] = []
-    for atom in found:
-        if result and atom.extent and _is_outside(result[-1], atom):
-            (joined,) = merge([result.pop(), atom])
+    result: list[StridedInterval] = []
+    for interval in found:
+        if result and interval.extent and _is_outside(result[-1], interval):
+            (joined,) = merge([result.pop(), interval])
             result.append(joined)
         else:
-            result.append(atom)
+            result.append(interval)
     return tuple(result)

@@ -1,7 +1,7 @@
 """Lineages: how a parallel tensor is made of single-device values.
 
-A `Term` says: this local tensor is ``factor`` times a strided view of a *reference node*, possibly
-of the node's sum taken over part of its range only (its parts).  A `Lineage` is a sum of
+An `Addend` says: this local tensor is ``factor`` times a strided view of a *reference node*,
+possibly of the node's sum taken over part of its range only (its parts).  A `Lineage` is a sum of
 terms.  All positions are at true size and affine in the mesh coordinates, so that one lineage
 stands for a family of ranks and microbatches.
 
@@ -31,7 +31,7 @@ def interval_text(start: Affine, size: int, extent: int) -> str:
     return f"{start_text(start)} +{size} of {extent or '*'}"
 
 
-class Atom(NamedTuple):
+class StridedInterval(NamedTuple):
     """A strided interval of a node's axis: index = stride * (start + i), 0 <= i < size.
 
     ``extent`` is the number of positions at this stride in the full axis (`ABSOLUTE`: unbounded).
@@ -58,43 +58,43 @@ class Atom(NamedTuple):
         return f"{name}[{interval_text(self.start, self.size, self.extent)}]"
 
 
-Dim = tuple[Atom, ...]
+Dim = tuple[StridedInterval, ...]
 
 
-class Layout(NamedTuple):
+class View(NamedTuple):
     """A view of a node: for each local dimension its atoms, outermost first (their sizes multiply
     to the dimension; none: size 1), and atoms of size 1 that belong to no dimension."""
 
     dims: tuple[Dim, ...]
-    fixed: tuple[Atom, ...] = ()
+    fixed: tuple[StridedInterval, ...] = ()
 
     def __str__(self) -> str:
         dims = ", ".join(" x ".join(map(str, dim)) or "1" for dim in self.dims)
         return f"[{dims}]{' at ' * bool(self.fixed)}{' '.join(map(str, self.fixed))}"
 
 
-class Part(NamedTuple):
-    """The node's sum (or maximum) named by ``token`` runs over the positions i for which
+class PartialRange(NamedTuple):
+    """The node's sum (or maximum) named by ``reduction`` runs over the positions i for which
     i mod ``extent`` is in [start, start + size); ``extent`` divides the range.
 
-    Several parts of one token hold together (`engine.lineage.positions`): each takes whole periods
-    of the ones of smaller extent.
+    Several parts of one reduction hold together (`engine.lineage.positions`): each takes whole
+    periods of the ones of smaller extent.
     """
 
-    token: int
+    reduction: int
     start: Affine
     size: int
     extent: int
 
     def __str__(self) -> str:
-        return f"#{self.token}[{interval_text(self.start, self.size, self.extent)}]"
+        return f"#{self.reduction}[{interval_text(self.start, self.size, self.extent)}]"
 
 
 class Place(NamedTuple):
     """Where a view lies in a local dimension: at the positions i for which i mod ``extent`` is in
     [start, start + size); ``extent`` divides the dimension.  Elsewhere the term is zero.
 
-    Several places of one dimension hold together, as parts of one token do.
+    Several places of one dimension hold together, as parts of one reduction do.
     """
 
     dim: int
@@ -106,20 +106,20 @@ class Place(NamedTuple):
         return f"{self.dim}[{self.start} +{self.size} of {self.extent}]"
 
 
-class Term(NamedTuple):
-    """``layout`` is of the positions that ``places`` leave: all, if there are none."""
+class Addend(NamedTuple):
+    """``view`` is of the positions that ``places`` leave: all, if there are none."""
 
     factor: Fraction
     node: int
-    layout: Layout
-    parts: tuple[Part, ...] = ()
+    view: View
+    partials: tuple[PartialRange, ...] = ()
     places: tuple[Place, ...] = ()
 
     def __str__(self) -> str:
         factor = "" if self.factor == 1 else f"{self.factor}*"
-        parts = f" part {', '.join(map(str, self.parts))}" if self.parts else ""
+        parts = f" part {', '.join(map(str, self.partials))}" if self.partials else ""
         places = f" in {', '.join(map(str, self.places))}" if self.places else ""
-        return f"{factor}n{self.node}{self.layout}{parts}{places}"
+        return f"{factor}n{self.node}{self.view}{parts}{places}"
 
 
 class Lineage(NamedTuple):
@@ -130,10 +130,10 @@ class Lineage(NamedTuple):
     """
 
     shape: tuple[int, ...]
-    terms: tuple[Term, ...]
+    addends: tuple[Addend, ...]
 
     def __str__(self) -> str:
-        return f"{list(self.shape)} = {' + '.join(map(str, self.terms)) or '0'}"
+        return f"{list(self.shape)} = {' + '.join(map(str, self.addends)) or '0'}"
 
 
 def box_view(
@@ -150,6 +150,6 @@ def box_view(
         if full == 1:
             dims.append(())
         else:
-            dims.append((Atom(axis, 1, full, start, size),))
+            dims.append((StridedInterval(axis, 1, full, start, size),))
             axis += 1
-    return Lineage(shape, (Term(Fraction(1), node, Layout(tuple(dims))),))
+    return Lineage(shape, (Addend(Fraction(1), node, View(tuple(dims))),))

@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from shardproof.engine.algebra.affine import Affine
-from shardproof.engine.lineage.lineage import Atom, Layout, Lineage
+from shardproof.engine.lineage.lineage import Lineage, StridedInterval, View
 
 
 def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
@@ -18,27 +18,27 @@ def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
             value = value.fix(axis, position)
         return value
 
-    def atoms(dim: Iterable[Atom]) -> tuple[Atom, ...]:
+    def atoms(dim: Iterable[StridedInterval]) -> tuple[StridedInterval, ...]:
         return tuple(a._replace(start=at(a.start)) for a in dim)
 
-    terms = tuple(
+    addends = tuple(
         t._replace(
-            layout=Layout(tuple(atoms(d) for d in t.layout.dims), atoms(t.layout.fixed)),
-            parts=tuple(p._replace(start=at(p.start)) for p in t.parts),
+            view=View(tuple(atoms(d) for d in t.view.dims), atoms(t.view.fixed)),
+            partials=tuple(p._replace(start=at(p.start)) for p in t.partials),
         )
-        for t in lineage.terms
+        for t in lineage.addends
     )
-    return Lineage(lineage.shape, terms)
+    return Lineage(lineage.shape, addends)
 
 
 def axes_of(lineage: Lineage) -> set[str]:
     """The coordinates that a lineage's intervals move with."""
     found: set[str] = set()
-    for term in lineage.terms:
-        for atom in (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed):
-            found.update(atom.start.axes)
-        for part in term.parts:
-            found.update(part.start.axes)
+    for addend in lineage.addends:
+        for interval in (*(a for dim in addend.view.dims for a in dim), *addend.view.fixed):
+            found.update(interval.start.axes)
+        for partial in addend.partials:
+            found.update(partial.start.axes)
     return found
 
 

@@ -25,7 +25,7 @@ from shardproof.engine.lineage.expressions import (
 )
 
 
-class Token(NamedTuple):
+class Reduction(NamedTuple):
     """What is partial.  ``kind``: "sum" or "max": the reduction of ``node`` over its definition's
     label ``where``; "via": ``node`` is linear in its operand ``where``, which is partial in
     ``inner``."""
@@ -62,17 +62,17 @@ class Node(NamedTuple):
 
 
 class NodeTable:
-    """Hash-consed nodes and tokens, numbered in order of creation (operands first)."""
+    """Hash-consed nodes and reductions, numbered in order of creation (operands first)."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self.tokens: list[Token] = []
+        self.reductions: list[Reduction] = []
         self._masked: set[int] = set()
         #: Blocks that definitions are about: (node, axis, extent) -> (start, size).
         self.blocks: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         self._met: list[tuple[str, int]] | None = None
         self._node_numbers: dict[Expression, int] = {}
-        self._token_numbers: dict[Token, int] = {}
+        self._reduction_numbers: dict[Reduction, int] = {}
         self.one = self.define(One())
 
     def define(
@@ -112,20 +112,20 @@ class NodeTable:
         """The number of the node that is defined so, if there is one."""
         return self._node_numbers.get(definition)
 
-    def token(self, token: Token) -> int:
-        """The number of a token, which is given one if it has none."""
-        number = self._token_numbers.get(token)
+    def reduction(self, reduction: Reduction) -> int:
+        """The number of a reduction, which is given one if it has none."""
+        number = self._reduction_numbers.get(reduction)
         if number is None:
-            number = len(self.tokens)
-            self._token_numbers[token] = number
-            self.tokens.append(token)
+            number = len(self.reductions)
+            self._reduction_numbers[reduction] = number
+            self.reductions.append(reduction)
         if self._met is not None:
             self._met.append(("token", number))
         return number
 
     @contextmanager
     def watched(self) -> Iterator[list[tuple[str, int]]]:
-        """Lists what is asked for meanwhile, new or not: ("node" or "token", number)."""
+        """Lists what is asked for meanwhile, new or not: ("node" or "reduction", number)."""
         self._met = []
         try:
             yield self._met

@@ -1,9 +1,10 @@
 """Which positions of a reduced range a partial sum runs over, as parts.
 
 A part repeats with its ``extent``: it holds for positions i with i mod extent in [start, start +
-size).  Several parts of one token hold together: each takes whole periods of the ones inside it, so
-that they are intervals of digits of i, the innermost first.  A sum over ranks or microbatches along
-one digit makes its interval longer; what is summed along all digits is no part any more.
+size).  Several parts of one reduction hold together: each takes whole periods of the ones inside
+it, so that they are intervals of digits of i, the innermost first.  A sum over ranks or
+microbatches along one digit makes its interval longer; what is summed along all digits is no part
+any more.
 """
 
 from __future__ import annotations
@@ -11,60 +12,66 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
-from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import Part
+from shardproof.engine.lineage.lineage import PartialRange
+from shardproof.engine.lineage.views import Misaligned
 
 
-def normal(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Parts in order: by token, the innermost first; whole ranges are dropped, and an interval
+def normal(partials: Sequence[PartialRange]) -> tuple[PartialRange, ...]:
+    """Parts in order: by reduction, the innermost first; whole ranges are dropped, and an interval
     inside one single period of the next is an interval of that one."""
-    result: list[Part] = []
-    for part in sorted(parts, key=lambda p: (p.token, p.extent)):
-        if part.size == part.extent and part.start == ZERO:
+    result: list[PartialRange] = []
+    for partial in sorted(partials, key=lambda p: (p.reduction, p.extent)):
+        if partial.size == partial.extent and partial.start == ZERO:
             continue
-        inner = result[-1] if result and result[-1].token == part.token else None
-        if inner is not None and part.size == inner.extent:
-            result[-1] = part._replace(start=part.start + inner.start, size=inner.size)
+        inner = result[-1] if result and result[-1].reduction == partial.reduction else None
+        if inner is not None and partial.size == inner.extent:
+            result[-1] = partial._replace(start=partial.start + inner.start, size=inner.size)
         else:
-            result.append(part)
+            result.append(partial)
     return tuple(result)
 
 
-def along(part: Part, axis: str, extent: int, mesh: Mapping[str, int]) -> list[Part]:
+def along(
+    partial: PartialRange, axis: str, extent: int, mesh: Mapping[str, int]
+) -> list[PartialRange]:
     """The union of a part's intervals along a coordinate that it moves with; raises `Misaligned` if
     they overlap, or are no intervals of digits.  A coordinate may count them from the last one on
     (shards that are dealt in reverse).  ``mesh``: extents of the coordinates."""
-    step = part.start.coefficient(axis)
+    step = partial.start.coefficient(axis)
     first = 0 if step > 0 else extent - 1
-    origin = part._replace(start=part.start.fix(axis, first))
+    origin = partial._replace(start=partial.start.fix(axis, first))
     return [origin] if extent == 1 else repeated(origin, abs(step), extent, mesh)
 
 
-def repeated(part: Part, step: int, count: int, mesh: Mapping[str, int]) -> list[Part]:
-    """The union of ``count`` > 1 intervals, ``step`` apart, of which ``part`` is the first and the
-    last is inside its period too; raises `Misaligned` as `along` does."""
-    if step == part.size:
-        return [part._replace(size=part.size * count)]
-    if step < part.size or part.extent % step:
+def repeated(
+    partial: PartialRange, step: int, count: int, mesh: Mapping[str, int]
+) -> list[PartialRange]:
+    """The union of ``count`` > 1 intervals, ``step`` apart, of which ``partial`` is the first and
+    the last is inside its period too; raises `Misaligned` as `along` does."""
+    if step == partial.size:
+        return [partial._replace(size=partial.size * count)]
+    if step < partial.size or partial.extent % step:
         raise Misaligned
-    inner, outer = _digits(part.start, step)
+    inner, outer = _digits(partial.start, step)
     least, most = _span(inner, mesh)
-    if not 0 <= least <= most <= step - part.size:
+    if not 0 <= least <= most <= step - partial.size:
         raise Misaligned
     return [
-        part._replace(start=inner, extent=step),
-        part._replace(start=outer, size=step * count),
+        partial._replace(start=inner, extent=step),
+        partial._replace(start=outer, size=step * count),
     ]
 
 
-def union(parts: Sequence[Part], mesh: Mapping[str, int]) -> list[Part] | None:
-    """The positions of several parts of one token and extent, if they are disjoint, and adjoin or
-    lie equally far apart."""
-    origin = parts[0].start
-    offsets = [part.start - origin for part in parts]
+def union(partials: Sequence[PartialRange], mesh: Mapping[str, int]) -> list[PartialRange] | None:
+    """The positions of several parts of one reduction and extent, if they are disjoint, and adjoin
+    or lie equally far apart."""
+    origin = partials[0].start
+    offsets = [partial.start - origin for partial in partials]
     if any(offset.terms for offset in offsets):
         return None
-    ranked = sorted((offset.const, part.size) for offset, part in zip(offsets, parts, strict=True))
+    ranked = sorted(
+        (offset.const, partial.size) for offset, partial in zip(offsets, partials, strict=True)
+    )
     runs: list[tuple[int, int]] = []
     for start, size in ranked:
         end = sum(runs[-1]) if runs else start
@@ -77,7 +84,7 @@ def union(parts: Sequence[Part], mesh: Mapping[str, int]) -> list[Part] | None:
     (first, size), step = runs[0], runs[1][0] - runs[0][0] if len(runs) > 1 else 0
     if any(run != (first + i * step, size) for i, run in enumerate(runs)):
         return None
-    joined = parts[0]._replace(start=origin + first, size=size)
+    joined = partials[0]._replace(start=origin + first, size=size)
     if len(runs) == 1:
         return [joined]
     try:

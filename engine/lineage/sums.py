@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import Layout, Lineage, Part, Place, Term
+from shardproof.engine.lineage.lineage import Addend, Lineage, PartialRange, Place, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.positions import along, normal, union
+from shardproof.engine.lineage.views import Misaligned
 
 #: In place of how many positions a sum of what does not vary is over: that is not known.
 SOME = 0
@@ -26,29 +26,29 @@ def largest(factors: Sequence[Fraction]) -> Fraction:
     return max(factors, key=lambda f: (abs(f), f))
 
 
-def collect(terms: Sequence[Term]) -> list[Term]:
-    """Equal views as one term with the sum of their factors; zero terms are dropped."""
-    collected: dict[tuple[int, Layout, tuple[Part, ...], tuple[Place, ...]], Fraction] = {}
-    for term in terms:
-        key = (term.node, term.layout, term.parts, term.places)
-        collected[key] = collected.get(key, Fraction(0)) + term.factor
-    return [Term(f, *key) for key, f in collected.items() if f]
+def collect(addends: Sequence[Addend]) -> list[Addend]:
+    """Equal views as one addend with the sum of their factors; zero addends are dropped."""
+    collected: dict[tuple[int, View, tuple[PartialRange, ...], tuple[Place, ...]], Fraction] = {}
+    for addend in addends:
+        key = (addend.node, addend.view, addend.partials, addend.places)
+        collected[key] = collected.get(key, Fraction(0)) + addend.factor
+    return [Addend(f, *key) for key, f in collected.items() if f]
 
 
-def root_kinds(nodes: NodeTable, parts: Sequence[Part]) -> set[str]:
+def root_kinds(nodes: NodeTable, partials: Sequence[PartialRange]) -> set[str]:
     """Whether parts are of sums or of maxima."""
     found = set()
-    for part in parts:
-        token = nodes.tokens[part.token]
-        while token.kind == "via":
-            token = nodes.tokens[token.inner]
-        found.add(token.kind)
+    for partial in partials:
+        reduction = nodes.reductions[partial.reduction]
+        while reduction.kind == "via":
+            reduction = nodes.reductions[reduction.inner]
+        found.add(reduction.kind)
     return found
 
 
-def merge_parts(
-    nodes: NodeTable, terms: Sequence[Term], mesh: Mapping[str, int], *, add: bool = True
-) -> list[Term]:
+def merge_partials(
+    nodes: NodeTable, addends: Sequence[Addend], mesh: Mapping[str, int], *, add: bool = True
+) -> list[Addend]:
     """Join partial sums (``add``) or maxima of one view over disjoint intervals; sums of partial
     maxima, and maxima of partial sums, are left apart.
 
@@ -56,95 +56,97 @@ def merge_parts(
     must occur equally often (``add``: that count multiplies the factor; a maximum ignores it).
     ``mesh``: extents of the coordinates.
     """
-    groups: dict[tuple[object, ...], list[Term]] = {}
-    for term in terms:
-        ranges = tuple((p.token, p.extent) for p in term.parts)
-        key = (term.factor, term.node, term.layout, ranges, term.places)
-        groups.setdefault(key, []).append(term)
-    result: list[Term] = []
+    groups: dict[tuple[object, ...], list[Addend]] = {}
+    for addend in addends:
+        ranges = tuple((p.reduction, p.extent) for p in addend.partials)
+        key = (addend.factor, addend.node, addend.view, ranges, addend.places)
+        groups.setdefault(key, []).append(addend)
+    result: list[Addend] = []
     for group in groups.values():
-        kinds = root_kinds(nodes, group[0].parts)
+        kinds = root_kinds(nodes, group[0].partials)
         joins = len(group) > 1 and kinds == ({"sum"} if add else {"max"})
         result += _merge_group(nodes, group, mesh, add) if joins else group
-    if len(result) < len(terms):
+    if len(result) < len(addends):
         # What was joined may join what was not.
-        return merge_parts(nodes, result, mesh, add=add)
+        return merge_partials(nodes, result, mesh, add=add)
     return result
 
 
 def _merge_group(
-    nodes: NodeTable, group: list[Term], mesh: Mapping[str, int], add: bool
-) -> list[Term]:
-    width = len(group[0].parts)
-    varying = [i for i in range(width) if len({t.parts[i] for t in group}) > 1]
+    nodes: NodeTable, group: list[Addend], mesh: Mapping[str, int], add: bool
+) -> list[Addend]:
+    width = len(group[0].partials)
+    varying = [i for i in range(width) if len({t.partials[i] for t in group}) > 1]
     if not varying:
         factor = group[0].factor * (len(group) if add else 1)
         return [group[0]._replace(factor=factor)]
     if len(varying) > 1:
-        return _merge_rows(nodes, group, varying, mesh, add)
+        return _merge_partials(nodes, group, varying, mesh, add)
     which = varying[0]
-    counts: dict[Part, int] = {}
-    for term in group:
-        counts[term.parts[which]] = counts.get(term.parts[which], 0) + 1
+    counts: dict[PartialRange, int] = {}
+    for addend in group:
+        counts[addend.partials[which]] = counts.get(addend.partials[which], 0) + 1
     if len(set(counts.values())) != 1:
         return group
     joined = union(list(counts), mesh)
     if joined is None:
         return group
-    kept = [p for i, p in enumerate(group[0].parts) if i != which]
+    kept = [p for i, p in enumerate(group[0].partials) if i != which]
     factor = group[0].factor * (next(iter(counts.values())) if add else 1)
-    return [group[0]._replace(factor=factor, parts=normal([*kept, *joined]))]
+    return [group[0]._replace(factor=factor, partials=normal([*kept, *joined]))]
 
 
-def _merge_rows(
+def _merge_partials(
     nodes: NodeTable,
-    group: list[Term],
+    group: list[Addend],
     varying: Sequence[int],
     mesh: Mapping[str, int],
     add: bool,
-) -> list[Term]:
+) -> list[Addend]:
     """Terms that differ in several intervals: joined along one of them where all others agree, as
     long as that joins any."""
     for which in varying:
-        rows: dict[tuple[Part, ...], list[Term]] = {}
-        for term in group:
-            others = tuple(p for i, p in enumerate(term.parts) if i != which)
-            rows.setdefault(others, []).append(term)
-        terms = [term for row in rows.values() for term in _merge_group(nodes, row, mesh, add)]
-        if len(terms) < len(group):
-            return merge_parts(nodes, terms, mesh, add=add)
+        rows: dict[tuple[PartialRange, ...], list[Addend]] = {}
+        for addend in group:
+            others = tuple(p for i, p in enumerate(addend.partials) if i != which)
+            rows.setdefault(others, []).append(addend)
+        addends = [
+            addend for row in rows.values() for addend in _merge_group(nodes, row, mesh, add)
+        ]
+        if len(addends) < len(group):
+            return merge_partials(nodes, addends, mesh, add=add)
     return group
 
 
-def term_over_axis(
-    nodes: NodeTable, term: Term, axis: str, extent: int, kind: str, mesh: Mapping[str, int]
-) -> Term:
+def addend_over_axis(
+    nodes: NodeTable, addend: Addend, axis: str, extent: int, kind: str, mesh: Mapping[str, int]
+) -> Addend:
     """The sum (``kind`` "max": maximum) of a family of views along one mesh axis, as one view.
 
     Raises `Misaligned` if the views differ in anything but the interval of one partial sum, or if
     those intervals overlap or are no digit of a position.  ``mesh``: extents of the coordinates.
     """
-    if axis in nodes[term.node].coordinates:
+    if axis in nodes[addend.node].coordinates:
         raise Misaligned
-    atoms = [a for dim in term.layout.dims for a in dim] + list(term.layout.fixed)
-    if any(a.start.coefficient(axis) for a in atoms):
+    intervals = [a for dim in addend.view.dims for a in dim] + list(addend.view.fixed)
+    if any(a.start.coefficient(axis) for a in intervals):
         raise Misaligned
-    moving = [p for p in term.parts if p.start.coefficient(axis)]
-    if kind == "sum" and root_kinds(nodes, term.parts) - {"sum"}:
+    moving = [p for p in addend.partials if p.start.coefficient(axis)]
+    if kind == "sum" and root_kinds(nodes, addend.partials) - {"sum"}:
         raise Misaligned  # partial maxima do not add up
     if not moving:
-        return term if kind == "max" else term._replace(factor=term.factor * extent)
-    if kind == "max" and (term.factor < 0 or root_kinds(nodes, term.parts) != {"max"}):
+        return addend if kind == "max" else addend._replace(factor=addend.factor * extent)
+    if kind == "max" and (addend.factor < 0 or root_kinds(nodes, addend.partials) != {"max"}):
         raise Misaligned
     if len(moving) > 1:
         raise Misaligned
-    kept = [p for p in term.parts if p is not moving[0]]
-    return term._replace(parts=normal([*kept, *along(moving[0], axis, extent, mesh)]))
+    kept = [p for p in addend.partials if p is not moving[0]]
+    return addend._replace(partials=normal([*kept, *along(moving[0], axis, extent, mesh)]))
 
 
 def family_sum(nodes: NodeTable, x: Lineage, over: Over, mesh: Mapping[str, int]) -> Lineage:
     """The sum of a family along mesh axes; raises `Misaligned` where it is no sum of views."""
-    terms = list(x.terms)
+    addends = list(x.addends)
     for axis, extent in over:
-        terms = [term_over_axis(nodes, term, axis, extent, "sum", mesh) for term in terms]
-    return Lineage(x.shape, tuple(collect(merge_parts(nodes, terms, mesh))))
+        addends = [addend_over_axis(nodes, addend, axis, extent, "sum", mesh) for addend in addends]
+    return Lineage(x.shape, tuple(collect(merge_partials(nodes, addends, mesh))))

@@ -1,8 +1,8 @@
 """Entries of lineages as terms: what a local tensor is, position by position, at small size.
 
-`SmallReading` is the reading of an operator's declaration in which entries are terms on a `Grid`;
-`Meaning` gives the entries of reference nodes: free symbols for those that a claim takes as they
-are, definitions for the others.
+`SmallInterpreter` is the interpreter of an operator's declaration in which entries are terms on a
+`Representatives`; `Meaning` gives the entries of reference nodes: free symbols for those that a
+claim takes as they are, definitions for the others.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import numpy as np
 
 from shardproof.engine.algebra.terms import ONE, ZERO, Term, TermTable
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.interpreters import MASKED, TermReading, Weighted
+from shardproof.engine.interpreters import MASKED, TermInterpreter, Weighted
 from shardproof.engine.interpreters.dims import Dim, Extent, Factor, count
 from shardproof.engine.lineage.blocks import place as placed
 from shardproof.engine.lineage.expressions import (
+    AcrossRanks,
     Amax,
     AtCoordinate,
     Causal,
@@ -35,27 +36,26 @@ from shardproof.engine.lineage.expressions import (
     Onehot,
     Operand,
     Order,
-    OverRanks,
     Restrict,
     Select,
     Unary,
 )
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Part
-from shardproof.engine.lineage.lineage import Term as View
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage, PartialRange
+from shardproof.engine.lineage.lineage import Addend as View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import largest
 from shardproof.engine.obligations.regions import side_by_side
 from shardproof.engine.ops.laws import applied, flat, without_opposites
 from shardproof.engine.ops.primitives import Selection, is_partial
-from shardproof.engine.small_model.grid import Grid
+from shardproof.engine.small_model.representatives import Representatives
 
 Entry = Any  # a Term, or MASKED
 Index = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class SmallReading(TermReading):
+class SmallInterpreter(TermInterpreter):
     """Terms of an obligation: positions follow from multiplicities, and a choice reads the
     represented entries of its row.
 
@@ -65,7 +65,7 @@ class SmallReading(TermReading):
     ``taken``: applications of functions that are undefined somewhere, before laws of products.
     """
 
-    grid: Grid
+    representatives: Representatives
     masks: bool = False
     laws: bool = False
     taken: set[Term] = field(default_factory=set, compare=False)
@@ -82,7 +82,7 @@ class SmallReading(TermReading):
         return without_opposites(found) if self.laws and isinstance(found, Term) else found
 
     def dim(self, size: int) -> Dim:
-        return size.dim if isinstance(size, Extent) else self.grid.constant_dim(size)
+        return size.dim if isinstance(size, Extent) else self.representatives.constant_dim(size)
 
     def absolute(self, start: int, size: int) -> tuple[Dim, tuple[int, ...]]:
         dim = self.dim(size)
@@ -95,7 +95,7 @@ class SmallReading(TermReading):
 
     def select(self, scores: Weighted, selection: Selection) -> Weighted:
         size = int(scores.shape[1])
-        chosen = self.grid.positions((-1, 0), 1, selection.topk, selection.topk)
+        chosen = self.representatives.positions((-1, 0), 1, selection.topk, selection.topk)
         entries = np.empty((scores.data.shape[0], len(chosen)), dtype=object)
         for i, row in enumerate(scores.data):
             for k, (j, _) in enumerate(chosen):
@@ -105,8 +105,8 @@ class SmallReading(TermReading):
     def total_of(self, entries: Iterable[Entry]) -> Entry:
         parts = list(entries)
         if self.masks:
-            held = [_core(e) for e in parts if isinstance(e, Term) and e is not self.table.zero]
-            cores = [self.table.one if e.kind == "const" else e for e in held]
+            terms = [_core(e) for e in parts if isinstance(e, Term) and e is not self.table.zero]
+            cores = [self.table.one if e.kind == "const" else e for e in terms]
             if len(set(cores)) < len(cores):
                 raise Unsupported("a sum under a mask over positions that are alike")
         return self.sum_of(parts)
@@ -160,7 +160,7 @@ class Meaning:
     def __init__(
         self,
         nodes: NodeTable,
-        grid: Grid,
+        representatives: Representatives,
         opaque: frozenset[int],
         terms: TermTable,
         first_symbol: int = 0,
@@ -171,15 +171,15 @@ class Meaning:
     ) -> None:
         """``most``: products after which to give up (`Unsupported`)."""
         self.nodes = nodes
-        self.grid = grid
+        self.representatives = representatives
         self.opaque = opaque
         self.terms = terms
         self.first_symbol = first_symbol
         self.most = most
         self.products = 0
         self.symbols: dict[tuple[object, ...], Term] = {}
-        self.memo: dict[tuple[int, Index, tuple[Part, ...]], Entry] = {}
-        self.reading = SmallReading(terms, grid, masks, laws)
+        self.memo: dict[tuple[int, Index, tuple[PartialRange, ...]], Entry] = {}
+        self.interpreter = SmallInterpreter(terms, representatives, masks, laws)
 
     def symbol(self, key: tuple[object, ...]) -> Term:
         found = self.symbols.get(key)
@@ -190,24 +190,24 @@ class Meaning:
 
     # -- entries ----------------------------------------------------------------------------
 
-    def entry(self, number: int, index: Index, parts: tuple[Part, ...] = ()) -> Entry:
+    def entry(self, number: int, index: Index, partials: tuple[PartialRange, ...] = ()) -> Entry:
         """The entry of a node (of its partial sum) at a true index."""
-        key = (number, index, parts)
+        key = (number, index, partials)
         if key not in self.memo:
-            self.memo[key] = self._entry(number, index, parts)
+            self.memo[key] = self._entry(number, index, partials)
         return self.memo[key]
 
-    def _entry(self, number: int, index: Index, parts: tuple[Part, ...]) -> Entry:
+    def _entry(self, number: int, index: Index, partials: tuple[PartialRange, ...]) -> Entry:
         definition = self.nodes[number].definition
         if number == self.nodes.one:
             return self.terms.one
-        if number in self.opaque or isinstance(definition, Input | AtCoordinate | OverRanks):
-            return self.symbol((number, index, *parts))
+        if number in self.opaque or isinstance(definition, Input | AtCoordinate | AcrossRanks):
+            return self.symbol((number, index, *partials))
         if isinstance(definition, Einsum):
-            return self._einsum(number, definition, index, parts)
+            return self._einsum(number, definition, index, partials)
         if isinstance(definition, Amax):
-            return self._amax(number, definition, index, parts)
-        if parts:
+            return self._amax(number, definition, index, partials)
+        if partials:
             raise Unsupported(f"a partial {definition.kind}")
         return self._complete(number, definition, index)
 
@@ -230,33 +230,33 @@ class Meaning:
             case Order():
                 return self.terms.zero if index[1] > index[0] else self.terms.one
             case Constant(name=name):
-                return self.reading.constant(name).data[tuple(index)]
+                return self.interpreter.constant(name).data[tuple(index)]
             case Select():
                 return self._select(number, definition, index)
         raise Unsupported("a tensor that is no view of a single-device value")
 
     def _operand(
-        self, operand: Operand, labels: Mapping[int, int], parts: tuple[Part, ...] = ()
+        self, operand: Operand, labels: Mapping[int, int], partials: tuple[PartialRange, ...] = ()
     ) -> Entry:
         axes = [0] * len(self.nodes[operand.node].extents)
-        for axis, stride, _, label in operand.atoms:
+        for axis, stride, _, label in operand.intervals:
             axes[axis] += stride * labels[label]
         for axis, stride, _, start in operand.fixed:
-            axes[axis] += stride * self.grid.at(start)
-        return self.entry(operand.node, tuple(axes), parts)
+            axes[axis] += stride * self.representatives.at(start)
+        return self.entry(operand.node, tuple(axes), partials)
 
     def _summed(
-        self, number: int, definition: Einsum | Amax, parts: tuple[Part, ...]
+        self, number: int, definition: Einsum | Amax, partials: tuple[PartialRange, ...]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """The reduced labels of a definition, with the (position, weight) pairs that represent
         their range; restricted by the node's own partial sum."""
-        own: dict[int, list[Part]] = {}
-        for part in parts:
-            token = self.nodes.tokens[part.token]
-            if token.kind in ("sum", "max") and token.node == number:
-                own.setdefault(token.where, []).append(part)
+        own: dict[int, list[PartialRange]] = {}
+        for part in partials:
+            reduction = self.nodes.reductions[part.reduction]
+            if reduction.kind in ("sum", "max") and reduction.node == number:
+                own.setdefault(reduction.where, []).append(part)
         outputs = definition.outputs
-        extents = {label: extent for o in definition.reads() for _, _, extent, label in o.atoms}
+        extents = {label: extent for o in definition.reads() for _, _, extent, label in o.intervals}
         if any(not extents[label] for label in extents if label not in outputs):
             raise Unsupported("a sum over a range without an end")
         result = []
@@ -264,20 +264,22 @@ class Meaning:
             if label in outputs:
                 continue
             key, extent = (number, -1 - label), extents[label]
-            positions = self.grid.positions(key, 1, extent, extent, own.get(label, ()))
+            positions = self.representatives.positions(key, 1, extent, extent, own.get(label, ()))
             result.append(([label], positions))
         return result
 
     def _einsum(
-        self, number: int, definition: Einsum, index: Index, parts: tuple[Part, ...]
+        self, number: int, definition: Einsum, index: Index, partials: tuple[PartialRange, ...]
     ) -> Entry:
         labels = dict(zip(definition.outputs, index, strict=True))
-        inner: dict[int, list[Part]] = {}
-        for part in parts:
-            token = self.nodes.tokens[part.token]
-            if token.kind == "via":
-                inner.setdefault(token.where, []).append(part._replace(token=token.inner))
-        reduced = self._summed(number, definition, parts)
+        inner: dict[int, list[PartialRange]] = {}
+        for part in partials:
+            reduction = self.nodes.reductions[part.reduction]
+            if reduction.kind == "via":
+                inner.setdefault(reduction.where, []).append(
+                    part._replace(reduction=reduction.inner)
+                )
+        reduced = self._summed(number, definition, partials)
         self.products += prod(len(positions) for _, positions in reduced)
         if self.most is not None and self.products > self.most:
             raise Unsupported(f"a claim over more than {self.most} products")
@@ -291,8 +293,8 @@ class Meaning:
                 self._operand(o, labels, tuple(inner.get(i, ())))
                 for i, o in enumerate(definition.operands)
             ]
-            addends.append(self.reading.product_of([weight, *factors]))
-        return self.reading.total_of(addends)
+            addends.append(self.interpreter.product_of([weight, *factors]))
+        return self.interpreter.total_of(addends)
 
     def _combine(self, definition: Combine, index: Index) -> Entry:
         labels = dict(zip(definition.outputs, index, strict=True))
@@ -304,7 +306,7 @@ class Meaning:
             if any(e is MASKED and f <= 0 for f, e in entries):
                 raise Unsupported("a masked entry times a number that is not positive")
             return MASKED
-        return self.reading.sum_of(self.terms.mul(f, e) for f, e in entries)
+        return self.interpreter.sum_of(self.terms.mul(f, e) for f, e in entries)
 
     def _unary(self, definition: Unary, index: Index) -> Entry:
         function, factor = definition.function, definition.factor
@@ -313,11 +315,13 @@ class Meaning:
             if function == "exp" and factor > 0:
                 return self.terms.zero
             raise Unsupported(f"{function} of a masked entry")
-        return self.reading.applied_to(function, self.terms.mul(factor, entry))
+        return self.interpreter.applied_to(function, self.terms.mul(factor, entry))
 
-    def _amax(self, number: int, definition: Amax, index: Index, parts: tuple[Part, ...]) -> Entry:
+    def _amax(
+        self, number: int, definition: Amax, index: Index, partials: tuple[PartialRange, ...]
+    ) -> Entry:
         labels = dict(zip(definition.outputs, index, strict=True))
-        reduced = self._summed(number, definition, parts)
+        reduced = self._summed(number, definition, partials)
         row = []
         for chosen in product(*(positions for _, positions in reduced)):
             for ((label,), _), (position, _) in zip(reduced, chosen, strict=True):
@@ -325,7 +329,7 @@ class Meaning:
             entry = self._operand(definition.operand, labels)
             plain = entry is MASKED or definition.sign == 1
             row.append(entry if plain else self.terms.mul(-1, entry))
-        return self.reading.maximum_of(row)
+        return self.interpreter.maximum_of(row)
 
     def _most(self, definition: Most, index: Index) -> Entry:
         labels = dict(zip(definition.outputs, index, strict=True))
@@ -333,7 +337,7 @@ class Meaning:
         for factor, operand in zip(definition.factors, definition.operands, strict=True):
             entry = self._operand(operand, labels)
             row.append(entry if entry is MASKED else self.terms.mul(factor, entry))
-        return self.reading.maximum_of(row)
+        return self.interpreter.maximum_of(row)
 
     def _restrict(self, definition: Restrict, index: Index) -> Entry:
         operand, blocks = definition.node, definition.blocks
@@ -347,9 +351,9 @@ class Meaning:
     def _select(self, number: int, definition: Select, index: Index) -> Entry:
         operand, row = definition.operand, definition.row
         labels = dict(zip(definition.outputs, index[:-1], strict=True))
-        extent = next(e for _, _, e, label in operand.atoms if label == row)
+        extent = next(e for _, _, e, label in operand.intervals if label == row)
         entries = []
-        for position, _ in self.grid.positions((number, -1 - row), 1, extent, extent):
+        for position, _ in self.representatives.positions((number, -1 - row), 1, extent, extent):
             labels[row] = position
             entries.append(self.terms.mul(definition.factor, self._operand(operand, labels)))
         name = f"select:{extent}:{definition.selection}:{index[-1]}"
@@ -360,19 +364,23 @@ class Meaning:
     def tensor(self, lineage: Lineage, like: Sequence[Dim] | None = None) -> Weighted:
         """The local tensor that a lineage describes, represented on the grid (where it does not
         vary: as ``like``, where that can be)."""
-        if not self.grid.places and not has_places(lineage):
+        if not self.representatives.places and not has_places(lineage):
             like = None  # what does not vary is represented as what has its size
-        if not lineage.terms:
+        if not lineage.addends:
             held = enumerate(lineage.shape)
-            dims = tuple(like or (self.grid.broadcast_dim(lineage, d, 1, n) for d, n in held))
+            dims = tuple(
+                like or (self.representatives.broadcast_dim(lineage, d, 1, n) for d, n in held)
+            )
             data = np.full([count(d) for d in dims], self.terms.zero, dtype=object)
             return Weighted(data, dims)
         if has_places(lineage):
-            return side_by_side(lineage, like, self.grid, self.tensor, self.terms.zero)
+            return side_by_side(lineage, like, self.representatives, self.tensor, self.terms.zero)
         total: Weighted | None = None
-        for view in lineage.terms:
+        for view in lineage.addends:
             one = self.view(view, lineage, like)
-            total = one if total is None else self.reading.combine([total, one], [ONE, ONE], ZERO)
+            total = (
+                one if total is None else self.interpreter.combine([total, one], [ONE, ONE], ZERO)
+            )
         assert total is not None
         return total
 
@@ -380,27 +388,31 @@ class Meaning:
         """One term of a lineage; ``like``: see `tensor`."""
         extents = self.nodes[view.node].extents
         base = [0] * len(extents)
-        for atom in view.layout.fixed:
-            base[atom.axis] += atom.stride * self.grid.at(atom.start)
+        for interval in view.view.fixed:
+            base[interval.axis] += interval.stride * self.representatives.at(interval.start)
         dims: list[Dim] = []
         offsets: list[list[tuple[tuple[int, int], ...]]] = []
-        for d, atoms in enumerate(view.layout.dims):
+        for d, intervals in enumerate(view.view.dims):
             factors: list[Factor] = []
             steps: list[list[tuple[int, int]]] = []
-            if like is not None and atoms and all(a.axis == BROADCAST for a in atoms):
+            if like is not None and intervals and all(a.axis == BROADCAST for a in intervals):
                 dims.append(like[d])
                 offsets.append([((-1, 0),)] * count(like[d]))
                 continue
-            for k, atom in enumerate(atoms):
-                if atom.axis == BROADCAST:
-                    inner = prod(a.size for a in atoms[k + 1 :])
-                    for factor in self.grid.broadcast_dim(lineage, d, inner, atom.size):
+            for k, interval in enumerate(intervals):
+                if interval.axis == BROADCAST:
+                    inner = prod(a.size for a in intervals[k + 1 :])
+                    for factor in self.representatives.broadcast_dim(
+                        lineage, d, inner, interval.size
+                    ):
                         factors.append(factor)
                         steps.append([(-1, 0)] * len(factor))
                     continue
-                for factor, places in self.grid.digits((view.node, atom.axis), atom):
+                for factor, places in self.representatives.digits(
+                    (view.node, interval.axis), interval
+                ):
                     factors.append(factor)
-                    steps.append([(atom.axis, place) for place in places])
+                    steps.append([(interval.axis, place) for place in places])
             dims.append(tuple(factors))
             offsets.append([tuple(chosen) for chosen in product(*steps)])
         # Moves along no axis, as of what does not vary, are left out.
@@ -411,7 +423,7 @@ class Meaning:
             for moves in chosen:
                 for axis, place in moves:
                     index[axis] += place
-            entries.append(self.entry(view.node, tuple(index), view.parts))
+            entries.append(self.entry(view.node, tuple(index), view.partials))
         if view.factor != 1:
             entries = [view.factor * entry for entry in entries]
         data = np.empty(len(entries), dtype=object)

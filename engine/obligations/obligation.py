@@ -6,8 +6,8 @@ lineages say, and compare with what the lineages of the outputs say.  Entries of
 are free symbols; nodes that the operator makes are expanded by their definitions.
 
 Restriction: only positions inside the boxes that the claim mentions occur.  Reduction: each of the
-claim's axes is represented by few positions (`Grid`): all interval boundaries that the claim
-mentions cut it, and each piece keeps a few representatives, the last of which stands for the
+claim's axes is represented by few positions (`Representatives`): all interval boundaries that the
+claim mentions cut it, and each piece keeps a few representatives, the last of which stands for the
 rest of the piece (its multiplicity counts in every sum).  Coefficients come from true sizes.
 Coordinates along which the claim is one of a family take one value; those that the operator sums
 or gathers over are represented like an axis.  `docs/soundness.md` says why this is enough.
@@ -26,7 +26,7 @@ import numpy as np
 from shardproof.engine.algebra.terms import Term, TermTable
 from shardproof.engine.claims.claim import Claim
 from shardproof.engine.claims.cone import Cone, compares, cone, lawful
-from shardproof.engine.claims.symmetry import attribute_axes, is_even, is_scattered_evenly
+from shardproof.engine.claims.symmetry import attribute_axes, is_even, is_uniform
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import MASKED, Weighted
 from shardproof.engine.interpreters.dims import narrow, unit
@@ -34,12 +34,12 @@ from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.members import concrete
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.sums import Over
-from shardproof.engine.obligations.entries import Meaning, SmallReading
+from shardproof.engine.obligations.entries import Meaning, SmallInterpreter
 from shardproof.engine.plan.collectives import TABLE, Effect, cuts, refused
-from shardproof.engine.small_model.bounds import Needs, enough
-from shardproof.engine.small_model.digits import Relation
-from shardproof.engine.small_model.grid import Grid
+from shardproof.engine.small_model.bounds import Requirements, enough
+from shardproof.engine.small_model.mixed_radix import Relation
 from shardproof.engine.small_model.related import applied, related
+from shardproof.engine.small_model.representatives import Representatives
 
 __all__ = ["Claim", "Obligation", "boundaries", "build", "every", "mentioned", "points"]
 
@@ -129,12 +129,12 @@ def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Ob
 
 def _reduced(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obligation:
     relations = related(claim)
-    needs = enough(nodes, claim, here, relations)
+    required = enough(nodes, claim, here, relations)
     try:
-        return _build(nodes, claim, here, more, None, needs)
+        return _build(nodes, claim, here, more, None, required)
     except Unsupported:
         # Splitting dimensions as others are split costs positions; it is done where it is needed.
-        return _build(nodes, claim, here, more, relations, needs)
+        return _build(nodes, claim, here, more, relations, required)
 
 
 def _build(
@@ -143,7 +143,7 @@ def _build(
     here: Cone,
     more: int,
     relations: Sequence[Relation] | None,
-    needs: Needs | None,
+    required: Requirements | None,
 ) -> Obligation:
     """``needs``: how many positions are enough (None: all are stated, where they are few)."""
     joined = {axis for axis, _ in claim.over}
@@ -156,7 +156,7 @@ def _build(
     symbols: dict[str, tuple[object, ...]] = {}
     taken: set[Term] = set()
     for point in points(nodes, claim, here):
-        grid = Grid(
+        representatives = Representatives(
             nodes,
             lineages,
             sorted(here.defined),
@@ -166,13 +166,13 @@ def _build(
             boundaries(claim) if relations is None else _places(claim),
             related=relations,
             point=point,
-            needs=None if needs is None else needs.of,
-            exact=needs is None,
+            needs=None if required is None else required.of,
+            exact=required is None,
         )
-        masks = needs is not None and compares(nodes, here)
+        masks = required is not None and compares(nodes, here)
         meaning = Meaning(
             nodes,
-            grid,
+            representatives,
             here.opaque,
             terms,
             len(symbols),
@@ -191,7 +191,7 @@ def _goals(meaning: Meaning, claim: Claim, taken: set[Term]) -> list[tuple[Term,
     terms = meaning.terms
     semantics = _Semantics(meaning, claim)
     actual = semantics.outputs()
-    taken |= semantics.reading.taken
+    taken |= semantics.interpreter.taken
     if len(actual) != len(claim.outputs):
         raise ShapeMismatch(f"{len(actual)} outputs, claimed {len(claim.outputs)}")
     goals: list[tuple[Term, Term]] = []
@@ -252,7 +252,7 @@ def _scatters_evenly(nodes: NodeTable, claim: Claim, here: Cone) -> bool:
     step = size // members
     for axis, extent in reversed(claim.over):
         lineages = (given, claim.outputs)
-        if not is_scattered_evenly(nodes, here, lineages, dim % len(given[0].shape), axis, step):
+        if not is_uniform(nodes, here, lineages, dim % len(given[0].shape), axis, step):
             return False
         step *= extent
     return True
@@ -269,11 +269,11 @@ def every(axes: Sequence[str], extents: Mapping[str, int]) -> list[dict[str, int
 def mentioned(lineage: Lineage) -> set[str]:
     """The mesh coordinates that a lineage mentions."""
     found: set[str] = set()
-    for view in lineage.terms:
-        for atom in (*(a for d in view.layout.dims for a in d), *view.layout.fixed):
-            found.update(atom.start.axes)
-        for part in view.parts:
-            found.update(part.start.axes)
+    for view in lineage.addends:
+        for interval in (*(a for d in view.view.dims for a in d), *view.view.fixed):
+            found.update(interval.start.axes)
+        for partial in view.partials:
+            found.update(partial.start.axes)
     return found
 
 
@@ -283,20 +283,20 @@ class _Semantics:
     def __init__(self, meaning: Meaning, claim: Claim) -> None:
         self.meaning = meaning
         self.claim = claim
-        self.grid = meaning.grid
-        self.reading = SmallReading(
+        self.representatives = meaning.representatives
+        self.interpreter = SmallInterpreter(
             meaning.terms,
-            self.grid,
-            meaning.reading.masks,
-            meaning.reading.laws,
-            coordinates=self.grid.coordinates,
+            self.representatives,
+            meaning.interpreter.masks,
+            meaning.interpreter.laws,
+            coordinates=self.representatives.coordinates,
         )
 
     def outputs(self) -> list[Weighted]:
         claim = self.claim
         if claim.kind in ("op", "slice"):
             inputs = [None if x is None else self.meaning.tensor(x) for x in claim.inputs]
-            return applied(self.reading, claim, inputs)
+            return applied(self.interpreter, claim, inputs)
         if claim.kind == "accumulate":
             return [self.accumulate()]
         declared = TABLE.get(claim.kind)
@@ -329,13 +329,13 @@ class _Semantics:
     def family(self, x: Lineage, over: Over) -> list[tuple[Weighted, tuple[int, ...], int]]:
         """The members of a family along ``over``: (tensor, coordinates, multiplicity)."""
         members = []
-        choices = [self.grid.coordinate(axis, extent) for axis, extent in over]
+        choices = [self.representatives.coordinate(axis, extent) for axis, extent in over]
         for chosen in product(*choices):
             point = {axis: c for (axis, _), (c, _) in zip(over, chosen, strict=True)}
-            self.grid.coordinates.update(point)
+            self.representatives.coordinates.update(point)
             tensor = self.meaning.tensor(concrete(x, point))
             members.append((tensor, tuple(point.values()), prod(w for _, w in chosen)))
-        self.grid.reset()
+        self.representatives.reset()
         return members
 
     def total(self, inputs: Sequence[Lineage], over: Over, kind: str) -> Weighted:
@@ -345,8 +345,8 @@ class _Semantics:
         if kind == "max":
             stacked = np.stack([m[0].data for m in members], axis=-1)
             together = Weighted(stacked, (*members[0][0].dims, unit(len(members))))
-            return self.reading.amax(together, stacked.ndim - 1)
-        return self.reading.combine(
+            return self.interpreter.amax(together, stacked.ndim - 1)
+        return self.interpreter.combine(
             [m[0] for m in members], [Fraction(m[2]) for m in members], Fraction(0)
         )
 
@@ -358,16 +358,16 @@ class _Semantics:
         for lineage, batched in zip(claim.inputs, claim.batched, strict=True):
             assert lineage is not None
             addends.append(self.total([lineage], claim.over if batched else (), "sum"))
-        return self.reading.combine(addends, [Fraction(1)] * len(addends), Fraction(0))
+        return self.interpreter.combine(addends, [Fraction(1)] * len(addends), Fraction(0))
 
     def gather(self, inputs: Sequence[Lineage], dim: int) -> Weighted:
         if not self.claim.over:
-            return self.reading.concat([self.meaning.tensor(x) for x in inputs], dim)
+            return self.interpreter.concat([self.meaning.tensor(x) for x in inputs], dim)
         if len(inputs) != 1:
             raise Unsupported("a gather over explicit ranks and mesh axes together")
         members = self.family(inputs[0], self.claim.over)
         factors = tuple(
-            tuple(w for _, w in self.grid.coordinate(axis, extent))
+            tuple(w for _, w in self.representatives.coordinate(axis, extent))
             for axis, extent in self.claim.over
         )
         data = np.concatenate([m[0].data for m in members], axis=dim)
@@ -379,7 +379,7 @@ class _Semantics:
         """The part of ``x`` that a member keeps when it is scattered."""
         members = self.claim.members
         for axis, extent in self.claim.over:
-            position = position * extent + self.grid.coordinates[axis]
+            position = position * extent + self.representatives.coordinates[axis]
             members *= extent
         size = int(x.shape[dim])
         step = -(-size // members)

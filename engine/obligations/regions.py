@@ -1,4 +1,4 @@
-"""Tensors of different values side by side, as terms: region by region, put together."""
+"""Tensors of different values side by side, as addends: region by region, put together."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from shardproof.engine.interpreters.dims import (
     normal,
     regroup,
 )
-from shardproof.engine.lineage.layout import Misaligned
+from shardproof.engine.lineage.lineage import Addend as View
 from shardproof.engine.lineage.lineage import Lineage
-from shardproof.engine.lineage.lineage import Term as View
 from shardproof.engine.lineage.places import (
     MOST_REGIONS,
     clipped,
@@ -32,7 +31,8 @@ from shardproof.engine.lineage.places import (
     split,
     split_at,
 )
-from shardproof.engine.small_model.grid import Grid
+from shardproof.engine.lineage.views import Misaligned
+from shardproof.engine.small_model.representatives import Representatives
 
 Interval = tuple[int, int]
 
@@ -40,31 +40,33 @@ Interval = tuple[int, int]
 def side_by_side(
     lineage: Lineage,
     like: Sequence[Dim] | None,
-    grid: Grid,
+    representatives: Representatives,
     tensor: Callable[[Lineage], Weighted],
     zero: Term,
 ) -> Weighted:
-    """The local tensor of a lineage whose terms have places.
+    """The local tensor of a lineage whose addends have places.
 
     ``like``: how what is zero is represented, if that can be; ``tensor``: of a lineage without
     places.  Raises `Unsupported` where these are no regions, or where what lies in a region is
     represented in two ways.
     """
     try:
-        sizes = [_sizes(grid, lineage, dim) for dim in range(len(lineage.shape))]
-        terms = list(lineage.terms)
+        sizes = [_sizes(representatives, lineage, dim) for dim in range(len(lineage.shape))]
+        addends = list(lineage.addends)
         for dim in reversed(range(len(sizes))):
-            terms = [split(term, dim, sizes[dim]) for term in terms]
+            addends = [split(addend, dim, sizes[dim]) for addend in addends]
         whole = [n for parts in sizes for n in parts]
-        beside = _beside(grid, lineage, sizes)
+        beside = _beside(representatives, lineage, sizes)
         bounds = [
-            list(pairwise(sorted({*cuts(terms, dim, n), *beside[dim]})))
+            list(pairwise(sorted({*cuts(addends, dim, n), *beside[dim]})))
             for dim, n in enumerate(whole)
         ]
         if prod(map(len, bounds)) > MOST_REGIONS:
             raise Unsupported(f"a tensor of more than {MOST_REGIONS} regions")
         found = {
-            place: _region(tensor, terms, [b[i] for b, i in zip(bounds, place, strict=True)], whole)
+            place: _region(
+                tensor, addends, [b[i] for b, i in zip(bounds, place, strict=True)], whole
+            )
             for place in product(*(range(len(b)) for b in bounds))
         }
     except Misaligned:
@@ -80,7 +82,7 @@ def side_by_side(
                 return narrow(held, start, stop - start)[0]
         d, part = parts[dim]
         size = lineage.shape[d]
-        return normal(grid.represented(size, sizes[d], part, start, stop))
+        return normal(representatives.represented(size, sizes[d], part, start, stop))
 
     dims = [
         [_represented(found, dim, i) or zeros(dim, *bound) for i, bound in enumerate(b)]
@@ -97,14 +99,14 @@ def side_by_side(
 
 def _region(
     tensor: Callable[[Lineage], Weighted],
-    terms: Sequence[View],
+    addends: Sequence[View],
     region: Sequence[Interval],
     whole: Sequence[int],
 ) -> Weighted | None:
     """What lies in a region: (start, stop) along every dimension; None: nothing."""
     kept: list[View] = []
-    for term in terms:
-        found: View | None = term
+    for addend in addends:
+        found: View | None = addend
         for dim, (start, stop) in enumerate(region):
             if found is not None and stop - start < whole[dim]:
                 found = clipped(found, dim, start, stop - start, whole[dim])
@@ -134,12 +136,12 @@ def _split_like(like: Sequence[Dim] | None, sizes: Sequence[Sequence[int]]) -> l
     return result
 
 
-def _sizes(grid: Grid, lineage: Lineage, dim: int) -> tuple[int, ...]:
+def _sizes(representatives: Representatives, lineage: Lineage, dim: int) -> tuple[int, ...]:
     """Into what a dimension is split, so that places of it, and of all dimensions of its size, are
     intervals."""
     size = lineage.shape[dim]
-    others = grid.placed.get(size, ())
-    periods = {p.extent for t in lineage.terms for p in of_dim(t, dim)}
+    others = representatives.placed.get(size, ())
+    periods = {p.extent for t in lineage.addends for p in of_dim(t, dim)}
     if not periods:
         return (size,)
     try:
@@ -148,15 +150,17 @@ def _sizes(grid: Grid, lineage: Lineage, dim: int) -> tuple[int, ...]:
         return split_at(periods, size)
 
 
-def _beside(grid: Grid, lineage: Lineage, sizes: Sequence[tuple[int, ...]]) -> list[set[int]]:
+def _beside(
+    representatives: Representatives, lineage: Lineage, sizes: Sequence[tuple[int, ...]]
+) -> list[set[int]]:
     """Where other tensors have places along dimensions of the sizes of those that have."""
-    placed = {place.dim for term in lineage.terms for place in term.places}
+    placed = {place.dim for addend in lineage.addends for place in addend.places}
     result: list[set[int]] = []
     for dim, (size, own) in enumerate(zip(lineage.shape, sizes, strict=True)):
         found: list[set[int]] = [set() for _ in own]
-        for term in grid.placed.get(size, ()) if dim in placed else ():
+        for addend in representatives.placed.get(size, ()) if dim in placed else ():
             try:
-                spread = split(term, 0, own)
+                spread = split(addend, 0, own)
             except Misaligned:
                 continue
             for part, n in enumerate(own):

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from shardproof.engine.algebra.terms import Term
-from shardproof.engine.lineage.lineage import Part
+from shardproof.engine.lineage.lineage import PartialRange
 from shardproof.engine.obligations.obligation import Obligation
 
 
@@ -45,7 +45,7 @@ def _symbol(key: tuple[object, ...]) -> str:
     """An entry of a node, or of its partial sum: (node, index, parts)."""
     node, index, *parts = key
     place = ", ".join(map(str, index)) if isinstance(index, tuple) else str(index)
-    held = ", ".join(str(part) for part in parts if isinstance(part, Part))
+    held = ", ".join(str(part) for part in parts if isinstance(part, PartialRange))
     return f"n{node}[{place}]{f' part {held}' if held else ''}"
 
 

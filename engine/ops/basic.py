@@ -20,7 +20,7 @@ from shardproof.engine.ops.declare import (
 )
 from shardproof.engine.ops.laws import power
 from shardproof.engine.ops.primitives import (
-    Reading,
+    Interpreter,
     Selection,
     expand_as,
     labels,
@@ -29,7 +29,7 @@ from shardproof.engine.ops.primitives import (
     sum_dims,
 )
 
-R = Reading[Any]
+R = Interpreter[Any]
 ONE = Fraction(1)
 
 

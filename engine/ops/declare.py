@@ -1,9 +1,9 @@
 """How an operator is declared, and the table of all of them.
 
 A declaration is the operator's name, its operands and attributes by name, its axis signature, its
-forward code over a `Reading` and, only where reverse differentiation of that code is not what the
-framework does, its own backward code.  Everything else (shapes, values, terms, reference values,
-gradients) is a reading of it.
+forward code over an `Interpreter` and, only where reverse differentiation of that code is not what
+the framework does, its own backward code.  Everything else (shapes, values, terms, reference
+values, gradients) is a reading of it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from shardproof.engine.ops.calls import (
     wrong_attributes,
     wrong_operands,
 )
-from shardproof.engine.ops.primitives import Reading, Tape, scale
+from shardproof.engine.ops.primitives import Interpreter, Tape, scale
 from shardproof.engine.plan.ir import Attr
 
 Attrs = Mapping[str, Attr]
-Forward = Callable[[Reading[Any], Sequence[Any], Attrs], Sequence[Any]]
-Backward = Callable[[Reading[Any], Sequence[Any], Sequence[Any], Attrs], Sequence[Any]]
+Forward = Callable[[Interpreter[Any], Sequence[Any], Attrs], Sequence[Any]]
+Backward = Callable[[Interpreter[Any], Sequence[Any], Sequence[Any], Attrs], Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +186,13 @@ def understood(name: str, count: int, attrs: Attrs, own: frozenset[str] = _OWN) 
     return declared
 
 
-def apply_forward(r: Reading[Any], name: str, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+def apply_forward(r: Interpreter[Any], name: str, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     """The outputs of operator ``name`` in reading ``r``."""
     return list(understood(name, len(inputs), attrs, frozenset()).forward(r, inputs, attrs))
 
 
 def apply_backward(
-    r: Reading[Any],
+    r: Interpreter[Any],
     name: str,
     inputs: Sequence[Any],
     gradients: Sequence[Any],
@@ -290,7 +290,7 @@ def dimension(index: int, rank: int) -> int:
 
 
 def sized(
-    r: Reading[Any], x: Any, least: int, what: str, most: int | None = None
+    r: Interpreter[Any], x: Any, least: int, what: str, most: int | None = None
 ) -> tuple[int, ...]:
     """The shape of an operand of ``least`` to ``most`` dimensions (None: or more); raises
     `ShapeMismatch` for another."""

@@ -21,7 +21,7 @@ from shardproof.engine.ops.declare import (
 )
 from shardproof.engine.ops.model import keep_dim, softmax
 from shardproof.engine.ops.primitives import (
-    Reading,
+    Interpreter,
     Selection,
     check_selection,
     expand_as,
@@ -31,7 +31,7 @@ from shardproof.engine.ops.primitives import (
     sum_dims,
 )
 
-R = Reading[Any]
+R = Interpreter[Any]
 
 
 @operator(

@@ -23,7 +23,7 @@ from shardproof.engine.ops.declare import (
 )
 from shardproof.engine.ops.model import keep_dim, softmax
 from shardproof.engine.ops.primitives import (
-    Reading,
+    Interpreter,
     expand_as,
     held_constant,
     labels,
@@ -32,7 +32,7 @@ from shardproof.engine.ops.primitives import (
     sum_dims,
 )
 
-R = Reading[Any]
+R = Interpreter[Any]
 
 
 # -- elementwise -----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from shardproof.engine.ops.declare import (
     sized,
 )
 from shardproof.engine.ops.primitives import (
-    Reading,
+    Interpreter,
     expand_as,
     held_constant,
     labels,
@@ -28,7 +28,7 @@ from shardproof.engine.ops.primitives import (
     sum_dims,
 )
 
-R = Reading[Any]
+R = Interpreter[Any]
 
 
 @operator("linear", "... k+, n k+ -> ... n", "x weight bias?")

@@ -1,6 +1,6 @@
 """What an operator may be made of, and reverse differentiation of it.
 
-An operator is declared once, as code over a `Reading`: an abstract tensor algebra of a dozen
+An operator is declared once, as code over an `Interpreter`: an abstract tensor algebra of a dozen
 primitives.  The same declaration is then read over float64, a finite field or terms
 (`engine.interpreters`), and over reference values (`partition.inference.trace`).  A primitive's
 derivative is stated here once, in the same primitives, so a reading never differentiates anything
@@ -34,7 +34,7 @@ def check_selection(experts: int, selection: Selection) -> None:
         raise ShapeMismatch(f"a choice {selection} among {experts} experts")
 
 
-class Reading(Protocol[T]):
+class Interpreter(Protocol[T]):
     """The primitives.  All shapes are those of the reading's own tensors."""
 
     def shape(self, x: T) -> tuple[int, ...]:
@@ -102,10 +102,10 @@ CONSTANTS: Mapping[str, tuple[tuple[tuple[int, ...], ...], ...]] = {
 # ---------------------------------------------------------------------------------------------
 # Elementwise functions: name -> derivative, in primitives, given input x and output y.
 
-Derivative = Callable[["Reading[Any]", Any, Any], Any]
+Derivative = Callable[["Interpreter[Any]", Any, Any], Any]
 
 
-def scale(r: Reading[T], factor: Fraction | int, x: T) -> T:
+def scale(r: Interpreter[T], factor: Fraction | int, x: T) -> T:
     """``factor`` times a tensor."""
     return r.combine([x], [Fraction(factor)], Fraction(0))
 
@@ -117,19 +117,19 @@ def labels(rank: int) -> str:
     return "abcdefghijklmnopqrstuvw"[:rank]
 
 
-def multiply(r: Reading[T], *xs: T) -> T:
+def multiply(r: Interpreter[T], *xs: T) -> T:
     """Elementwise product of tensors of one shape."""
     axes = labels(len(r.shape(xs[0])))
     return r.einsum(",".join([axes] * len(xs)) + "->" + axes, *xs)
 
 
-def sum_dims(r: Reading[T], x: T, dims: Sequence[int]) -> T:
+def sum_dims(r: Interpreter[T], x: T, dims: Sequence[int]) -> T:
     """Sum over ``dims``, which are dropped."""
     axes = labels(len(r.shape(x)))
     return r.einsum(axes + "->" + "".join(a for i, a in enumerate(axes) if i not in dims), x)
 
 
-def expand_as(r: Reading[T], x: T, shape: tuple[int, ...]) -> T:
+def expand_as(r: Interpreter[T], x: T, shape: tuple[int, ...]) -> T:
     """Broadcast by NumPy's rules to ``shape``; raises `ShapeMismatch` if that cannot be."""
     have = r.shape(x)
     if have == shape:
@@ -145,7 +145,7 @@ def expand_as(r: Reading[T], x: T, shape: tuple[int, ...]) -> T:
     return r.einsum(spec, squeezed, sizes=sizes)
 
 
-def _power_derivative(r: Reading[T], x: T, exponent: Fraction) -> T:
+def _power_derivative(r: Interpreter[T], x: T, exponent: Fraction) -> T:
     if exponent == 2:
         return scale(r, 2, x)
     return scale(r, exponent, r.unary(f"pow:{exponent - 1}", x))
@@ -190,11 +190,11 @@ def is_partial(function: str) -> bool:
 
 
 def known_function(function: str) -> bool:
-    """Whether `Reading.unary` has a meaning for a name."""
+    """Whether `Interpreter.unary` has a meaning for a name."""
     return function in FUNCTIONS or function == "normal_pdf" or function.startswith("pow:")
 
 
-def derivative(r: Reading[T], function: str, x: T, y: T) -> T:
+def derivative(r: Interpreter[T], function: str, x: T, y: T) -> T:
     """The derivative of an elementwise function at ``x``; raises `Unsupported` without one."""
     if function.startswith("pow:"):
         return _power_derivative(r, x, Fraction(function[4:]))
@@ -224,13 +224,13 @@ class _Tracked(Generic[T]):
 
 @dataclass(slots=True)
 class Tape(Generic[T]):
-    """A `Reading` that records what is computed on another one, for `pull`.
+    """An `Interpreter` that records what is computed on another one, for `pull`.
 
     Tensors of a tape are tracked wrappers; `track` makes one, ``.value`` takes it out.  Gradients
     are computed only for what is ``wanted``, and for what depends on it.
     """
 
-    base: Reading[T]
+    base: Interpreter[T]
     steps: list[_Step[T]] = field(default_factory=list)
     wanted: list[bool] = field(default_factory=list)
 
@@ -378,7 +378,7 @@ class Tape(Generic[T]):
         return total
 
 
-def held_constant(r: Reading[T], x: T) -> T:
+def held_constant(r: Interpreter[T], x: T) -> T:
     """``x``, which reverse differentiation shall not look into.
 
     For what cancels in the result, such as the maximum that a softmax subtracts.

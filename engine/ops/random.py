@@ -12,9 +12,9 @@ from typing import Any
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.ops.declare import Attrs, number, operator
-from shardproof.engine.ops.primitives import Reading, multiply, scale
+from shardproof.engine.ops.primitives import Interpreter, multiply, scale
 
-R = Reading[Any]
+R = Interpreter[Any]
 
 
 @operator("dropout", "..., ... -> ...", "x mask", "p:number", data=(1,))

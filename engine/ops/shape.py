@@ -7,9 +7,9 @@ from typing import Any
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.ops.declare import Attrs, dimension, integer, integers, operator
-from shardproof.engine.ops.primitives import Reading, expand_as, labels
+from shardproof.engine.ops.primitives import Interpreter, expand_as, labels
 
-R = Reading[Any]
+R = Interpreter[Any]
 
 
 @operator("repeat_interleave", "a k -> a (k r)", "x", "repeats:integer dim:integer")

@@ -64,17 +64,17 @@ def statements(plan: Plan, *, chosen: bool = False) -> tuple[Assumption, ...]:
 
 def _inputs(plan: Plan) -> list[Assumption]:
     """What named inputs are, and the integers that they may hold."""
-    held = {s.name: s for s in plan.single.shards if s.kind or s.domain is not None}
+    shards = {s.name: s for s in plan.single.shards if s.kind or s.domain is not None}
     found = []
     for kind in INPUT_KINDS[1:]:
-        names = sorted(name for name, shard in held.items() if shard.kind == kind)
+        names = sorted(name for name, shard in shards.items() if shard.kind == kind)
         if names:
             text = (
                 f"inputs ({kind}) are equal on both sides by name and full shape, and every rank "
                 f"holds the part that its box says: {some(names)}"
             )
             found.append(_default(kind, text))
-    for name, shard in sorted(held.items()):
+    for name, shard in sorted(shards.items()):
         if shard.domain is not None:
             low, high = shard.domain
             text = f"every entry of {name} is an integer from {low} to {high - 1}"

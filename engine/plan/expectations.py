@@ -49,12 +49,12 @@ def _losses(plan: Plan) -> Iterator[Expectation]:
     single = tuple(_lost(0, plan.single, ()))
     found = False
     for number, program in enumerate(plan.programs):
-        held = tuple(_lost(number, program, over))
-        if held:
+        addends = tuple(_lost(number, program, over))
+        if addends:
             found = True
-            body = program.bodies[held[0].body]
-            name = f"{body.name}: {body.values[held[0].value].name}"
-            yield Expectation(LOSS, name, single, held)
+            body = program.bodies[addends[0].body]
+            name = f"{body.name}: {body.values[addends[0].value].name}"
+            yield Expectation(LOSS, name, single, addends)
     if not found:
         yield Expectation(LOSS, LOSS, single, ())
 
@@ -73,8 +73,8 @@ def _gradients(plan: Plan) -> Iterator[Expectation]:
     for number, program in enumerate(plan.programs):
         for n, shard in enumerate(program.shards):
             if shard.updated_as < 0 and (shard.trainable or shard.name in trained):
-                held = (Addend(number, ACCUMULATED, n),)
-                yield Expectation(GRADIENT, shard.name, (), held, shard.offset)
+                addends = (Addend(number, ACCUMULATED, n),)
+                yield Expectation(GRADIENT, shard.name, (), addends, shard.offset)
 
 
 # -- well-formedness -------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def check(plan: Plan) -> None:
     full = {shard.name: shard.full_shape for shard in plan.single.shards} if rows else {}
     for row in rows:
         try:
-            _row(plan, row, full)
+            _expectation(plan, row, full)
             first = known.setdefault((row.kind, row.name), row)
             if first.single != row.single:
                 raise InvalidInput("is about another single-device value than a row before it")
@@ -123,7 +123,7 @@ def _all_told(plan: Plan, rows: Sequence[Expectation]) -> None:
                     raise InvalidInput(f"result {name} is in no expectation", program.name)
 
 
-def _row(plan: Plan, row: Expectation, full: Mapping[str, Shape]) -> None:
+def _expectation(plan: Plan, row: Expectation, full: Mapping[str, Shape]) -> None:
     """``full``: the full shapes of the single-device program's inputs."""
     if not row.kind or row.kind in RESERVED:
         raise InvalidInput(f"kind {row.kind!r}, expected another word")

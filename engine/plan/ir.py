@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.engine.plan.recorded import Claimed
+from shardproof.engine.plan.recorded import RecordedSlice
 
 #: The name of the microbatch coordinate, beside the rank axes of a program.
 MICROBATCH = "mb"
@@ -87,9 +87,9 @@ class Body:
 
     ``inputs``, ``outputs``: values bound to slots by each call.
     ``shards``: (value, shard number of the program): parameters and buffers that are read.
-    ``saved``: (value, value of body ``mirror``): contexts that a backward body reads from the
+    ``saved``: (value, value of body ``forward_body``): contexts that a backward body reads from the
     forward call it is paired with; the k-th call of this body is paired with the k-th call of
-    ``mirror`` (autograd's contexts are first in, first out).
+    ``forward_body`` (autograd's contexts are first in, first out).
     ``gradients``: (value, shard number): produced here, added to the gradient of that shard, which
     starts at zero.
     ``reduced``: (value read, value written, shard number): the reducer reads the gradient of the
@@ -109,11 +109,11 @@ class Body:
     outputs: tuple[int, ...] = ()
     shards: tuple[tuple[int, int], ...] = ()
     saved: tuple[tuple[int, int], ...] = ()
-    mirror: int = -1
+    forward_body: int = -1
     gradients: tuple[tuple[int, int], ...] = ()
     reduced: tuple[tuple[int, int, int], ...] = ()
     losses: tuple[int, ...] = ()
-    claims: tuple[Claimed | None, ...] = ()
+    claims: tuple[RecordedSlice | None, ...] = ()
     results: tuple[int, ...] = ()
 
 

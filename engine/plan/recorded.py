@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from shardproof.engine.errors import InvalidInput
 
 
-class Claimed(NamedTuple):
+class RecordedSlice(NamedTuple):
     """What one value is recorded to be: the box [``low``, ``high``) (one pair per dimension) of the
     full tensor ``full`` (a name, of one microbatch of one replica), or with ``addends`` > 1 only
     the addend ``addend`` of so many whose sum that box is."""
@@ -36,9 +36,9 @@ class Claimed(NamedTuple):
         return f"{part}[{box}] of full tensor {self.full}"
 
 
-def read_claim(row: int, cells: Sequence[Any]) -> Claimed:
+def read_claim(row: int, cells: Sequence[Any]) -> RecordedSlice:
     """A row of the table of claims; raises `InvalidInput` if it is no part of a tensor."""
-    claim = Claimed(*cells)
+    claim = RecordedSlice(*cells)
     is_box = len(claim.low) == len(claim.high) and all(
         0 <= a <= b for a, b in zip(claim.low, claim.high, strict=True)
     )
@@ -48,8 +48,8 @@ def read_claim(row: int, cells: Sequence[Any]) -> Claimed:
 
 
 def read_claims(
-    where: str, refs: Sequence[int], values: int, claims: Sequence[Claimed]
-) -> tuple[Claimed | None, ...]:
+    where: str, refs: Sequence[int], values: int, claims: Sequence[RecordedSlice]
+) -> tuple[RecordedSlice | None, ...]:
     """What is recorded about so many values of a body, by row of ``claims`` (-1: nothing)."""
     if refs and len(refs) != values:
         raise InvalidInput(f"{len(refs)} claims about {values} values", where)

@@ -29,7 +29,7 @@ from shardproof.engine.plan.ir import (
     Source,
     Value,
 )
-from shardproof.engine.plan.recorded import Claimed, read_claim, read_claims
+from shardproof.engine.plan.recorded import RecordedSlice, read_claim, read_claims
 from shardproof.engine.plan_files.attributes import Encoder, decode
 from shardproof.engine.plan_files.tables import TABLES, Columns, Table
 
@@ -49,7 +49,7 @@ class _Writer:
         self.attrs: dict[tuple[tuple[str, int], ...], int] = {}
         self.attrs_by_id: dict[int, int] = {}
         self.sources: dict[Source, int] = {}
-        self.claims: dict[Claimed, int] = {}
+        self.claims: dict[RecordedSlice, int] = {}
 
     def row(self, table: str, *cells: object) -> None:
         for column, cell in zip(self.tables[table].values(), cells, strict=True):
@@ -91,7 +91,7 @@ class _Writer:
             body.name,
             len(body.values),
             len(body.ops),
-            body.mirror,
+            body.forward_body,
             body.inputs,
             body.outputs,
             body.losses,
@@ -137,7 +137,7 @@ class _Writer:
             self.attrs_by_id[id(op.attrs)] = number
         return number
 
-    def claim(self, claim: Claimed) -> int:
+    def claim(self, claim: RecordedSlice) -> int:
         number = self.claims.get(claim)
         if number is None:
             number = self.claims[claim] = len(self.claims)

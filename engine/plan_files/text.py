@@ -138,7 +138,7 @@ def shard_text(shard: Shard) -> str:
 
 
 def _body(number: int, body: Body) -> Iterator[str]:
-    mirror = f" backward_of={body.mirror}" if body.mirror >= 0 else ""
+    mirror = f" backward_of={body.forward_body}" if body.forward_body >= 0 else ""
     yield f"body {number} {quoted(body.name)}{mirror}"
     declared: set[int] = set()
 

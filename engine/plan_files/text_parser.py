@@ -96,7 +96,7 @@ class _Body:
         return Body(
             self.name,
             tuple(self.values[v] for v in range(len(self.values))),
-            mirror=self.mirror,
+            forward_body=self.mirror,
             reduced=tuple(reduced),
             **part,
         )

@@ -43,10 +43,10 @@ def check(plan: Plan) -> None:
 
 def _inputs(plan: Plan) -> None:
     """What a named input is, all that hold a part of it say alike."""
-    known: dict[str, Shard] = {}
+    shards: dict[str, Shard] = {}
     for program in (plan.single, *plan.programs):
         for shard in program.shards:
-            first = known.setdefault(shard.name, shard)
+            first = shards.setdefault(shard.name, shard)
             if (shard.kind, shard.domain) != (first.kind, first.domain):
                 raise InvalidInput(
                     f"input {shard.name} is {_said(shard)} here, {_said(first)} elsewhere",
@@ -224,10 +224,10 @@ def _references(program: Program, body: Body) -> None:
                 f"{body.values[value].name} has shape {list(body.values[value].shape)}, its shard "
                 f"{program.shards[shard].name} {list(program.shards[shard].shape)}"
             )
-    if not -1 <= body.mirror < len(program.bodies) or (body.saved and body.mirror < 0):
-        raise InvalidInput(f"mirror {body.mirror} of {len(program.bodies)} bodies")
+    if not -1 <= body.forward_body < len(program.bodies) or (body.saved and body.forward_body < 0):
+        raise InvalidInput(f"mirror {body.forward_body} of {len(program.bodies)} bodies")
     for value, there in body.saved:
-        values = program.bodies[body.mirror].values
+        values = program.bodies[body.forward_body].values
         if not 0 <= there < len(values):
             raise InvalidInput(f"reads context {there}, its mirror has {len(values)} values")
         if body.values[value].shape != values[there].shape:

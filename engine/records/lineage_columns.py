@@ -1,4 +1,5 @@
-"""Lineages as columns: equal lineages, terms, atoms and parts are stored once, by first use."""
+"""Lineages as columns: equal lineages, addends, intervals and parts are stored once, by first
+use."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.lineage.lineage import (
     BROADCAST,
-    Atom,
+    Addend,
     Dim,
-    Layout,
     Lineage,
-    Part,
+    PartialRange,
     Place,
-    Term,
+    StridedInterval,
+    View,
 )
 from shardproof.engine.records.payload import dump, fraction_of, fraction_text, load
 from shardproof.engine.storage.tables import Columns
@@ -28,9 +29,9 @@ class LineageWriter:
 
     def __init__(self) -> None:
         self._lineages: dict[Lineage, int] = {}
-        self._terms: dict[Term, int] = {}
-        self._atoms: dict[Atom, int] = {}
-        self._parts: dict[Part, int] = {}
+        self._addends: dict[Addend, int] = {}
+        self._intervals: dict[StridedInterval, int] = {}
+        self._partials: dict[PartialRange, int] = {}
         self._starts: dict[Affine, str] = {}
         self._seen: dict[int, int] = {}
 
@@ -51,31 +52,32 @@ class LineageWriter:
         """The tables ``lineages``, ``terms``, ``atoms`` and ``parts``."""
         lineages: Columns = {
             "shape": [x.shape for x in self._lineages],
-            "terms": [[_number(self._terms, t) for t in x.terms] for x in self._lineages],
+            "terms": [[_number(self._addends, t) for t in x.addends] for x in self._lineages],
         }
         terms: Columns = {
-            "factor": [fraction_text(t.factor) for t in self._terms],
-            "node": [t.node for t in self._terms],
-            "dims": [[len(dim) for dim in t.layout.dims] for t in self._terms],
+            "factor": [fraction_text(t.factor) for t in self._addends],
+            "node": [t.node for t in self._addends],
+            "dims": [[len(dim) for dim in t.view.dims] for t in self._addends],
             "atoms": [
-                [_number(self._atoms, a) for dim in t.layout.dims for a in dim] for t in self._terms
+                [_number(self._intervals, a) for dim in t.view.dims for a in dim]
+                for t in self._addends
             ],
-            "fixed": [[_number(self._atoms, a) for a in t.layout.fixed] for t in self._terms],
-            "parts": [[_number(self._parts, p) for p in t.parts] for t in self._terms],
-            "places": [[n for p in t.places for n in p] for t in self._terms],
+            "fixed": [[_number(self._intervals, a) for a in t.view.fixed] for t in self._addends],
+            "parts": [[_number(self._partials, p) for p in t.partials] for t in self._addends],
+            "places": [[n for p in t.places for n in p] for t in self._addends],
         }
         atoms: Columns = {
-            "axis": [a.axis for a in self._atoms],
-            "stride": [a.stride for a in self._atoms],
-            "extent": [a.extent for a in self._atoms],
-            "start": [self._text(a.start) for a in self._atoms],
-            "size": [a.size for a in self._atoms],
+            "axis": [a.axis for a in self._intervals],
+            "stride": [a.stride for a in self._intervals],
+            "extent": [a.extent for a in self._intervals],
+            "start": [self._text(a.start) for a in self._intervals],
+            "size": [a.size for a in self._intervals],
         }
         parts: Columns = {
-            "token": [p.token for p in self._parts],
-            "start": [self._text(p.start) for p in self._parts],
-            "size": [p.size for p in self._parts],
-            "extent": [p.extent for p in self._parts],
+            "token": [p.reduction for p in self._partials],
+            "start": [self._text(p.start) for p in self._partials],
+            "size": [p.size for p in self._partials],
+            "extent": [p.extent for p in self._partials],
         }
         return {"lineages": lineages, "terms": terms, "atoms": atoms, "parts": parts}
 
@@ -122,38 +124,38 @@ class LineageReader:
                 starts[text] = load(Affine, text, where)
             return starts[text]
 
-        atoms = []
+        intervals = []
         for row, (axis, stride, extent, text, size) in enumerate(_rows(tables["atoms"])):
             where = f"atoms.arrow, row {row}"
             if axis < BROADCAST or stride < 0 or extent < 0 or size < 0:
                 raise InvalidInput(
                     f"axis {axis}, stride {stride}, extent {extent}, size {size}", where
                 )
-            atoms.append(Atom(axis, stride, extent, start(text, where), size))
-        parts = []
+            intervals.append(StridedInterval(axis, stride, extent, start(text, where), size))
+        partials = []
         for row, (token, text, size, extent) in enumerate(_rows(tables["parts"])):
             where = f"parts.arrow, row {row}"
             if not 0 <= token < tokens:
                 raise InvalidInput(f"token {token}, expected one of {tokens}", where)
-            parts.append(Part(token, start(text, where), size, extent))
-        self._atoms = _Pool("atoms", atoms)
-        self._parts = _Pool("parts", parts)
-        self._terms = _Pool(
+            partials.append(PartialRange(token, start(text, where), size, extent))
+        self._intervals = _Pool("atoms", intervals)
+        self._parts = _Pool("parts", partials)
+        self._addends = _Pool(
             "terms",
             [
-                self._term(f"terms.arrow, row {row}", nodes, *cells)
+                self._addend(f"terms.arrow, row {row}", nodes, *cells)
                 for row, cells in enumerate(_rows(tables["terms"]))
             ],
         )
         self._lineages = _Pool(
             "lineages",
             [
-                Lineage(shape, self._terms.all(terms, f"lineages.arrow, row {row}"))
+                Lineage(shape, self._addends.all(terms, f"lineages.arrow, row {row}"))
                 for row, (shape, terms) in enumerate(_rows(tables["lineages"]))
             ],
         )
 
-    def _term(
+    def _addend(
         self,
         where: str,
         nodes: int,
@@ -164,7 +166,7 @@ class LineageReader:
         fixed: Sequence[int],
         parts: Sequence[int],
         places: Sequence[int],
-    ) -> Term:
+    ) -> Addend:
         if not 0 <= node < nodes:
             raise InvalidInput(f"node {node}, expected one of {nodes}", where)
         if any(n < 0 for n in counts) or sum(counts) != len(atoms):
@@ -172,18 +174,18 @@ class LineageReader:
         dims: list[Dim] = []
         taken = 0
         for count in counts:
-            dims.append(self._atoms.all(atoms[taken : taken + count], where))
+            dims.append(self._intervals.all(atoms[taken : taken + count], where))
             taken += count
         try:
             exact = fraction_of(factor)
         except ValueError as error:
             raise InvalidInput(f"factor {factor[:40]!r}", where) from error
-        layout = Layout(tuple(dims), self._atoms.all(fixed, where))
+        view = View(tuple(dims), self._intervals.all(fixed, where))
         width = len(Place._fields)
         if len(places) % width:
             raise InvalidInput(f"{len(places)} numbers for places", where)
         lies = tuple(Place(*places[i : i + width]) for i in range(0, len(places), width))
-        return Term(exact, node, layout, self._parts.all(parts, where), lies)
+        return Addend(exact, node, view, self._parts.all(parts, where), lies)
 
     def __call__(self, number: int, where: str) -> Lineage | None:
         if number == -1:
@@ -193,7 +195,7 @@ class LineageReader:
 
     def finish(self) -> None:
         """Raise `InvalidInput` for a row that nothing refers to."""
-        for pool in (self._lineages, self._terms, self._atoms, self._parts):
+        for pool in (self._lineages, self._addends, self._intervals, self._parts):
             pool.finish()
 
 

@@ -21,7 +21,7 @@ import msgspec
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.lineage.expressions import KINDS, Expression
-from shardproof.engine.lineage.lineage import Term
+from shardproof.engine.lineage.lineage import Addend
 
 T = TypeVar("T")
 _FRACTION = re.compile(r"(-?(?:0|[1-9][0-9]{0,400}))/([1-9][0-9]{0,400})", re.ASCII)
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
     """A value as JSON values."""
     if isinstance(value, Fraction):
         return fraction_text(value)
-    if isinstance(value, Term) and not value.places:
+    if isinstance(value, Addend) and not value.places:
         value = value[:4]  # a term without places has no list of them
     if is_dataclass(value):
         return [_plain(getattr(value, name)) for name in _names(type(value))]
@@ -94,7 +94,7 @@ def _built(cls: Any) -> Callable[[Any], Any]:
         return _several(each[0]) if ... in parts else _record(_tuple, each, len(each))
     hints = get_type_hints(cls)
     each = [_reader(hints[name]) for name in _names(cls)]
-    least = len(each) - 1 if cls is Term else len(each)
+    least = len(each) - 1 if cls is Addend else len(each)
     return _record(_affine if cls is Affine else cls, each, least)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.lineage.lineage import Lineage
-from shardproof.engine.lineage.nodes import Node, NodeTable, Token
+from shardproof.engine.lineage.nodes import Node, NodeTable, Reduction
 from shardproof.engine.plan.assumption import Assumption, texts
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
@@ -162,7 +162,7 @@ def write_run(
     tables: dict[str, Columns] = {
         **lineages.tables(),
         "nodes": _node_columns(nodes.nodes),
-        "tokens": _columns("tokens", nodes.tokens),
+        "tokens": _columns("tokens", nodes.reductions),
         "tensors": {
             "side": [side for side, numbers in sides.items() for _ in numbers],
             "lineage": [number for numbers in sides.values() for number in numbers],
@@ -306,20 +306,20 @@ def _nodes(columns: Mapping[str, list[Any]], tokens: Mapping[str, list[Any]]) ->
     for number, (kind, node, position, inner) in enumerate(
         zip(*(tokens[c] for c in TABLES["tokens"]), strict=True)
     ):
-        token = Token(kind, node, position, inner)
+        reduction = Reduction(kind, node, position, inner)
         if not (kind in ("sum", "max", "via") and 0 <= node < len(table) and position >= 0) or not (
             0 <= inner < number if kind == "via" else inner == -1
         ):
-            raise InvalidInput(f"{token} is no partial sum", f"tokens{SUFFIX}, row {number}")
-        if table.token(token) != number:
-            raise InvalidInput(f"repeats {token}", f"tokens{SUFFIX}, row {number}")
+            raise InvalidInput(f"{reduction} is no partial sum", f"tokens{SUFFIX}, row {number}")
+        if table.reduction(reduction) != number:
+            raise InvalidInput(f"repeats {reduction}", f"tokens{SUFFIX}, row {number}")
     return table
 
 
 def _sides(
     tables: Mapping[str, Mapping[str, list[Any]]], nodes: NodeTable
 ) -> dict[str, tuple[Lineage | None, ...]]:
-    reader = LineageReader(tables, len(nodes), len(nodes.tokens))
+    reader = LineageReader(tables, len(nodes), len(nodes.reductions))
     sides: dict[str, list[Lineage | None]] = {SINGLE: [], PARALLEL: []}
     for row, (side, number) in enumerate(zip(*tables["tensors"].values(), strict=True)):
         where = f"tensors{SUFFIX}, row {row}"

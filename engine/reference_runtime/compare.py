@@ -10,7 +10,7 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Plan
-from shardproof.engine.reference_runtime.lots import Lot, LotReading, exact
+from shardproof.engine.reference_runtime.lots import Lot, LotInterpreter, exact
 from shardproof.engine.reference_runtime.runtime import Crew, crews, execute, single_crew
 from shardproof.engine.reference_runtime.table import Ended, differences
 from shardproof.engine.reference_runtime.values import Values
@@ -101,9 +101,9 @@ def _error(actual: Any, expected: Any, scale: float) -> float:
 
 def _total(x: Lot) -> Any:
     """The sum of a tensor, for every rank."""
-    reading = LotReading([{}])
+    interpreter = LotInterpreter([{}])
     labels = "abcdefghijklmnopqrstuvwx"[: len(x.dims)]
-    return reading.einsum(f"{labels}->", x).data
+    return interpreter.einsum(f"{labels}->", x).data
 
 
 def _losses(plan: Plan, single: Crew[Lot], many: Sequence[Crew[Lot]]) -> list[tuple[float, str]]:
@@ -154,14 +154,14 @@ def _gradients(
         for number, shard in enumerate(crew.program.shards):
             if shard.updated_as >= 0:
                 continue
-            held = crew.gradients.get(number) if shard.trainable else None
-            if held is None and shard.name not in full:
+            lot = crew.gradients.get(number) if shard.trainable else None
+            if lot is None and shard.name not in full:
                 continue
             wanted: Any = 0.0
             if shard.name in full:
                 wanted = values.cut(full[shard.name], shard, crew.places).data
             scale = max(sizes.get(shard.name, 0.0), SMALLEST_SCALE * largest)
-            off = np.abs((0.0 if held is None else held.data) - wanted)
+            off = np.abs((0.0 if lot is None else lot.data) - wanted)
             off = np.where(np.isnan(off), np.inf, off).reshape([len(off), -1]).max(axis=1)
             rank = int(np.argmax(off))
             where = f"gradient of {shard.name} on rank {crew.ranks[rank]}"

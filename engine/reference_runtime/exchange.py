@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.ops.primitives import Reading
+from shardproof.engine.ops.primitives import Interpreter
 from shardproof.engine.plan.ir import Attr, Op
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def understood(op: Op) -> None:
 
 
 def exchanged(
-    reading: Reading[T],
+    interpreter: Interpreter[T],
     ranks: Sequence[int],
     members: Sequence[tuple[Op, T | None]],
     root: Attr,
@@ -62,35 +62,35 @@ def exchanged(
     """The outputs of every member, in the order of ``ranks``; ``root``: the rank that the members
     name as the root."""
     op = members[0][0]
-    if len({(o.name, _kind(reading, o.attrs, x)) for o, x in members}) > 1:
+    if len({(o.name, _kind(interpreter, o.attrs, x)) for o, x in members}) > 1:
         raise Stuck(f"ranks {list(ranks)} join in different collectives")
     given = [x for _, x in members if x is not None]
     if op.name in ("broadcast", "reduce"):
-        return _rooted(reading, ranks, members, root)
+        return _rooted(interpreter, ranks, members, root)
     if len(given) < len(members):
         raise Stuck(f"ranks {list(ranks)}: {op.name} without an input")
     count = len(members)
     if op.name == "all_gather":
         places = [o.attrs.get("position") for o, _ in members]
         order = sorted(range(count), key=lambda i: _place(places, i))
-        dim = _dim(reading, op, "dim", given[0])
-        beside = [tuple(map(int, reading.shape(x))) for x in given]
+        dim = _dim(interpreter, op, "dim", given[0])
+        beside = [tuple(map(int, interpreter.shape(x))) for x in given]
         if len({(*shape[:dim], *shape[dim + 1 :]) for shape in beside}) > 1:
             raise ShapeMismatch(f"{op.name} of shapes {beside}")
-        joined = reading.concat([given[i] for i in order], dim)
+        joined = interpreter.concat([given[i] for i in order], dim)
         return [[joined]] * count
-    shapes = [tuple(map(int, reading.shape(x))) for x in given]
+    shapes = [tuple(map(int, interpreter.shape(x))) for x in given]
     if len(set(shapes)) > 1:
         raise ShapeMismatch(f"{op.name} of shapes {shapes}")
     if op.name == "all_reduce":
-        return [[_reduced(reading, op, given)]] * count
+        return [[_reduced(interpreter, op, given)]] * count
     if op.name == "reduce_scatter":
-        total, dim = _reduced(reading, op, given), _dim(reading, op, "dim", given[0])
-        return [[_part(reading, total, dim, i, count)] for i in range(count)]
-    split = _dim(reading, op, "split_dim", given[0])
-    into = _dim(reading, op, "concat_dim", given[0])
+        total, dim = _reduced(interpreter, op, given), _dim(interpreter, op, "dim", given[0])
+        return [[_part(interpreter, total, dim, i, count)] for i in range(count)]
+    split = _dim(interpreter, op, "split_dim", given[0])
+    into = _dim(interpreter, op, "concat_dim", given[0])
     return [
-        [reading.concat([_part(reading, x, split, i, count) for x in given], into)]
+        [interpreter.concat([_part(interpreter, x, split, i, count) for x in given], into)]
         for i in range(count)
     ]
 
@@ -101,7 +101,7 @@ def _place(places: Sequence[Attr], i: int) -> int:
 
 
 def _rooted(
-    reading: Reading[T],
+    interpreter: Interpreter[T],
     ranks: Sequence[int],
     members: Sequence[tuple[Op, T | None]],
     root: Attr,
@@ -119,22 +119,22 @@ def _rooted(
     given = [x for x in held if x is not None]
     if len(given) < len(held):
         raise Stuck(f"ranks {list(ranks)}: {op.name} without an input")
-    shapes = [tuple(map(int, reading.shape(x))) for x in given]
+    shapes = [tuple(map(int, interpreter.shape(x))) for x in given]
     if len(set(shapes)) > 1:
         raise ShapeMismatch(f"{op.name} of shapes {shapes}")
-    total = _reduced(reading, op, given)
-    undefined = reading.unary("log", reading.combine([total], [Fraction(0)], Fraction(-1)))
+    total = _reduced(interpreter, op, given)
+    undefined = interpreter.unary("log", interpreter.combine([total], [Fraction(0)], Fraction(-1)))
     return [
         [total if rank == root else undefined] * len(o.outputs)
         for rank, (o, _) in zip(ranks, members, strict=True)
     ]
 
 
-def _kind(reading: Reading[T], attrs: Mapping[str, Attr], x: T | None) -> str:
+def _kind(interpreter: Interpreter[T], attrs: Mapping[str, Attr], x: T | None) -> str:
     """What ranks agree on in a collective: what is not said is as by default, and a dimension is
     the same counted from either end."""
     said = {"op": "sum", **attrs}
-    rank = 0 if x is None else len(reading.shape(x))
+    rank = 0 if x is None else len(interpreter.shape(x))
     for key in ("dim", "split_dim", "concat_dim"):
         dim = said.get(key)
         if isinstance(dim, int) and -rank <= dim < 0:
@@ -142,36 +142,36 @@ def _kind(reading: Reading[T], attrs: Mapping[str, Attr], x: T | None) -> str:
     return str(sorted((k, str(v)) for k, v in said.items() if k not in ("group", "position")))
 
 
-def _dim(reading: Reading[T], op: Op, key: str, x: T) -> int:
-    dim, rank = op.attrs.get(key), len(reading.shape(x))
+def _dim(interpreter: Interpreter[T], op: Op, key: str, x: T) -> int:
+    dim, rank = op.attrs.get(key), len(interpreter.shape(x))
     if isinstance(dim, bool) or not isinstance(dim, int) or not -rank <= dim < rank:
         raise ShapeMismatch(f"{key} {dim} of a tensor of {rank} dimensions")
     return dim % rank
 
 
-def _reduced(reading: Reading[T], op: Op, given: Sequence[T]) -> T:
+def _reduced(interpreter: Interpreter[T], op: Op, given: Sequence[T]) -> T:
     kind = op.attrs.get("op", "sum")
     if kind == "sum":
-        return reading.combine(given, [Fraction(1)] * len(given), Fraction(0))
+        return interpreter.combine(given, [Fraction(1)] * len(given), Fraction(0))
     if kind != "max":
         raise Unsupported(f"{op.name} with {kind}")
-    stacked = [reading.reshape(x, (1, *reading.shape(x))) for x in given]
-    return reading.amax(reading.concat(stacked, 0), 0)
+    stacked = [interpreter.reshape(x, (1, *interpreter.shape(x))) for x in given]
+    return interpreter.amax(interpreter.concat(stacked, 0), 0)
 
 
-def _part(reading: Reading[T], x: T, dim: int, position: int, count: int) -> T:
-    size, rest = divmod(int(reading.shape(x)[dim]), count)
+def _part(interpreter: Interpreter[T], x: T, dim: int, position: int, count: int) -> T:
+    size, rest = divmod(int(interpreter.shape(x)[dim]), count)
     if rest:
         raise ShapeMismatch(f"{size * count + rest} positions divided among {count} ranks")
-    return reading.slice(x, dim, Affine(position * size), size)
+    return interpreter.slice(x, dim, Affine(position * size), size)
 
 
-def chunked(reading: Reading[T], op: Op, x: T, position: int, count: int) -> T:
+def chunked(interpreter: Interpreter[T], op: Op, x: T, position: int, count: int) -> T:
     """What `torch.chunk` gives the member at this position: the last ones may have less."""
-    dim = _dim(reading, op, "dim", x)
-    whole = int(reading.shape(x)[dim])
+    dim = _dim(interpreter, op, "dim", x)
+    whole = int(interpreter.shape(x)[dim])
     step = -(-whole // count)
     start = position * step
     if whole and start >= whole:
         raise Stuck(f"chunk {position} of {-(-whole // step)}")
-    return reading.slice(x, dim, Affine(start), min(step, whole - start))
+    return interpreter.slice(x, dim, Affine(start), min(step, whole - start))

@@ -1,7 +1,7 @@
 """Operators over *lots*: one tensor of every rank of a crew, as one array with ranks in front.
 
-`LotReading` reads an operator's declaration once for all ranks of a crew.  Every rank has its own
-numbers; what depends on where a rank is (an affine position) is looked up for each.
+`LotInterpreter` reads an operator's declaration once for all ranks of a crew.  Every rank has its
+own numbers; what depends on where a rank is (an affine position) is looked up for each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.interpreters import FloatReading
+from shardproof.engine.interpreters import FloatInterpreter
 from shardproof.engine.interpreters.dims import (
     Dim,
     Extent,
@@ -97,15 +97,15 @@ def _same(left: tuple[Dim, ...], right: tuple[Dim, ...], what: str) -> None:
 
 
 @dataclass(frozen=True)
-class LotReading:
+class LotInterpreter:
     """Implements `engine.ops.primitives.Reading` over float64; ``coordinates``: of every rank."""
 
     coordinates: Sequence[Mapping[str, int]]
 
     @cached_property
-    def floats(self) -> FloatReading:
+    def floats(self) -> FloatInterpreter:
         """What the functions are, and how experts are chosen."""
-        return FloatReading()
+        return FloatInterpreter()
 
     def shape(self, x: Lot) -> tuple[int, ...]:
         return x.shape

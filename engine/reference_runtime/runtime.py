@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.ops import apply_backward, apply_forward
-from shardproof.engine.ops.primitives import Reading
+from shardproof.engine.ops.primitives import Interpreter
 from shardproof.engine.plan.ir import Attr, Body, Call, Group, Op, Plan, Program, Shard
 from shardproof.engine.reference_runtime.exchange import (
     COLLECTIVES,
@@ -41,7 +41,7 @@ class Arithmetic(Protocol[T]):
     #: Whether tensors have the sizes that the plan declares.
     declared: bool
 
-    def reading(self, places: Sequence[Mapping[str, int]]) -> Reading[T]:
+    def interpreter(self, places: Sequence[Mapping[str, int]]) -> Interpreter[T]:
         """How operators are read for ranks at these coordinates."""
         ...
 
@@ -68,7 +68,7 @@ class Arithmetic(Protocol[T]):
         ...
 
     def evaluate(
-        self, where: Where, reading: Reading[T], op: Op, inputs: Sequence[T | None]
+        self, where: Where, interpreter: Interpreter[T], op: Op, inputs: Sequence[T | None]
     ) -> list[T]:
         """The outputs of an operator."""
         ...
@@ -110,16 +110,18 @@ class Crew(Generic[T]):
     issues: dict[int, int] = field(default_factory=dict)
     shards: dict[int, T] = field(default_factory=dict)
     groups: dict[Group, list[tuple[int, ...]]] = field(default_factory=dict)
-    reading: Reading[T] = field(init=False)
-    alone: Reading[T] = field(init=False)
+    interpreter: Interpreter[T] = field(init=False)
+    alone: Interpreter[T] = field(init=False)
     kept: dict[int, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for body in self.program.bodies:
-            if body.mirror >= 0:
-                self.kept.setdefault(body.mirror, set()).update(there for _, there in body.saved)
-        self.reading = self.world.arithmetic.reading(self.places)
-        self.alone = self.world.arithmetic.reading([{}])
+            if body.forward_body >= 0:
+                self.kept.setdefault(body.forward_body, set()).update(
+                    there for _, there in body.saved
+                )
+        self.interpreter = self.world.arithmetic.interpreter(self.places)
+        self.alone = self.world.arithmetic.interpreter([{}])
 
     @property
     def whole(self) -> bool:
@@ -176,7 +178,7 @@ class Crew(Generic[T]):
         return found
 
     def sum(self, x: T, y: T) -> T:
-        return self.reading.combine([x, y], [Fraction(1)] * 2, Fraction(0))
+        return self.interpreter.combine([x, y], [Fraction(1)] * 2, Fraction(0))
 
     def bound(self, call: Call, body: Body) -> dict[int, T]:
         values: dict[int, T] = {}
@@ -190,11 +192,11 @@ class Crew(Generic[T]):
                 raise Stuck(f"{self.who} reads slot {slot}, which nothing has written")
         for value, number in body.shards:
             values[value] = self.shard(number)
-        if body.mirror >= 0:
+        if body.forward_body >= 0:
             # The k-th call of a backward body reads the contexts of the k-th forward call.
             k = self.issues.get(call.body, 0)
             self.issues[call.body] = k + 1
-            earlier = self.contexts.get(body.mirror, [])
+            earlier = self.contexts.get(body.forward_body, [])
             if k >= len(earlier):
                 raise Stuck(f"{self.who}: {body.name} has no forward call left")
             for value, there in body.saved:
@@ -202,7 +204,7 @@ class Crew(Generic[T]):
         for value, _, shard in body.reduced:
             if shard not in self.gradients:
                 held = self.shard(shard)
-                self.gradients[shard] = self.reading.combine([held], [Fraction(0)], Fraction(0))
+                self.gradients[shard] = self.interpreter.combine([held], [Fraction(0)], Fraction(0))
             values[value] = self.gradients[shard]
         return values
 
@@ -228,7 +230,7 @@ class Crew(Generic[T]):
     def same(self, x: T, declared: Sequence[int]) -> None:
         if not self.world.arithmetic.declared:
             return
-        actual = tuple(map(int, self.reading.shape(x)))
+        actual = tuple(map(int, self.interpreter.shape(x)))
         if actual != tuple(declared):
             raise ShapeMismatch(f"shape {list(actual)}, declared {list(declared)}")
 
@@ -255,7 +257,7 @@ class Crew(Generic[T]):
         elif op.name == "chunk":
             outputs = [self.chunk(op, inputs[0])]
         else:
-            outputs = self.world.arithmetic.evaluate(where, self.reading, op, inputs)
+            outputs = self.world.arithmetic.evaluate(where, self.interpreter, op, inputs)
         moves = op.name in COLLECTIVES or op.name in ("recv", "identity")
         if moves and not set(body.losses).isdisjoint(op.outputs):
             # What is a loss and is handed on as it is counts once: it is both, as one object.
@@ -384,13 +386,13 @@ class Crew(Generic[T]):
 
 
 def applied(
-    reading: Reading[T], op: Op, attrs: Mapping[str, Attr], inputs: Sequence[T | None]
+    interpreter: Interpreter[T], op: Op, attrs: Mapping[str, Attr], inputs: Sequence[T | None]
 ) -> list[T]:
     """What an operator's declaration, or its derivative, makes of operands."""
     if not op.backward:
         if any(x is None for x in inputs):
             raise Stuck(f"{op.name} without an operand")
-        forward: list[T] = apply_forward(reading, op.name, inputs, attrs)
+        forward: list[T] = apply_forward(interpreter, op.name, inputs, attrs)
         return forward
     wrt, arity = attrs.get("wrt"), attrs.get("arity")
     if not isinstance(wrt, tuple) or not isinstance(arity, int):
@@ -398,7 +400,9 @@ def applied(
     places = [w for w in wrt if isinstance(w, int)]
     if any(x is None for x in inputs[:arity]):
         raise Stuck(f"the backward of {op.name} without an operand")
-    found: list[T] = apply_backward(reading, op.name, inputs[:arity], inputs[arity:], attrs, places)
+    found: list[T] = apply_backward(
+        interpreter, op.name, inputs[:arity], inputs[arity:], attrs, places
+    )
     return found
 
 

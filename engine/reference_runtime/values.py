@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardproof.engine.ops.primitives import Reading
+from shardproof.engine.ops.primitives import Interpreter
 from shardproof.engine.plan.ir import Op, Plan, Program, Shard
 from shardproof.engine.reference_runtime.exchange import Stuck
-from shardproof.engine.reference_runtime.lots import Lot, LotReading, exact, together
+from shardproof.engine.reference_runtime.lots import Lot, LotInterpreter, exact, together
 from shardproof.engine.reference_runtime.runtime import Where, applied
 
 Array = NDArray[Any]
@@ -30,8 +30,8 @@ class Values:
     held: dict[str, Array] = field(default_factory=dict)
     lots: dict[str, Lot] = field(default_factory=dict)
 
-    def reading(self, places: Sequence[Mapping[str, int]]) -> Reading[Lot]:
-        return LotReading(places)
+    def interpreter(self, places: Sequence[Mapping[str, int]]) -> Interpreter[Lot]:
+        return LotInterpreter(places)
 
     def of(self, x: Lot, position: int) -> Lot:
         return x.of(position)
@@ -60,10 +60,10 @@ class Values:
 
     def cut(self, full: Lot, shard: Shard, places: Sequence[Mapping[str, int]]) -> Lot:
         """What ranks hold of a tensor over a parameter."""
-        reading = LotReading(places)
+        interpreter = LotInterpreter(places)
         for dim, (start, size) in enumerate(zip(shard.offset, shard.shape, strict=True)):
             if size != shard.full_shape[dim]:
-                full = reading.slice(full, dim, start, size)
+                full = interpreter.slice(full, dim, start, size)
         return full
 
     def batch(
@@ -92,9 +92,9 @@ class Values:
         return exact(np.full(tuple(shape), self.gradient * float(share)))
 
     def evaluate(
-        self, where: Where, reading: Reading[Lot], op: Op, inputs: Sequence[Lot | None]
+        self, where: Where, interpreter: Interpreter[Lot], op: Op, inputs: Sequence[Lot | None]
     ) -> list[Lot]:
-        return applied(reading, op, op.attrs, inputs)
+        return applied(interpreter, op, op.attrs, inputs)
 
 
 def loaded(program: Program, number: int) -> tuple[tuple[int, ...], str]:

@@ -82,12 +82,12 @@ def _pair(
     forward_calls: Mapping[int, list[int]],
     backward_count: dict[int, int],
 ) -> int:
-    if body.mirror < 0:
+    if body.forward_body < 0:
         return -1
     number = program.calls[c].body
     k = backward_count.get(number, 0)
     backward_count[number] = k + 1
-    earlier = forward_calls.get(body.mirror, [])
+    earlier = forward_calls.get(body.forward_body, [])
     if k >= len(earlier):
         raise Structure(
             Finding(

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.ir import Attr, Op, Source
-from shardproof.engine.plan.recorded import Claimed
+from shardproof.engine.plan.recorded import RecordedSlice
 
 
-class Row(NamedTuple):
+class Instance(NamedTuple):
     """One operator instance (a family over the coordinates of its programs).
 
     ``kind``: "op" (a declared operator), "slice" (a chunk at its position), "shard", "load",
@@ -40,7 +40,7 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     name: str
     batched: bool
-    claim: Claimed | None = None
+    claim: RecordedSlice | None = None
 
 
 class Result(NamedTuple):
@@ -60,13 +60,13 @@ class Unrolled:
     ``symbolic``; ``gradients``: (program, shard, value) after everything ran; ``results``: losses
     and what bodies give out as results, call by call.
 
-    ``symbolic``: microbatches are the coordinate ``mb``.  ``instances``: operators over all ranks
+    ``symbolic``: microbatches are the coordinate ``mb``.  ``total``: operators over all ranks
     and microbatches.  ``faults``: the programs contradict themselves; ``unsupported``: they say
     something of communication that there is no rule for, so that nothing else is said of them.
     ``waits``: where programs would wait for ever if sends waited (None where that was not asked).
     """
 
-    rows: list[Row] = field(default_factory=list)
+    instances: list[Instance] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     losses: list[tuple[int, str, int]] = field(default_factory=list)
     gradients: list[tuple[int, int, int]] = field(default_factory=list)
@@ -75,9 +75,9 @@ class Unrolled:
     unsupported: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     symbolic: bool = True
-    instances: int = 0
+    total: int = 0
     waits: tuple[tuple[int, Op], ...] | None = None
 
 
-#: The source of rows that no operator of the plan makes.
+#: The source of instances that no operator of the plan makes.
 NOWHERE = Source()

@@ -8,46 +8,59 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shardproof.engine.schedule.instances import Row, Tensor
+from shardproof.engine.schedule.instances import Instance, Tensor
 
 
-def rejoined(rows: Sequence[Row], tensors: Sequence[Tensor]) -> list[Row]:
-    """The rows, where a concatenation of all consecutive slices of one tensor is that tensor."""
-    slices = {row.outputs[0]: row for row in rows if _forward(row, "slice")}
+def rejoined(instances: Sequence[Instance], tensors: Sequence[Tensor]) -> list[Instance]:
+    """The instances, where a concatenation of all consecutive slices of one tensor is that
+    tensor."""
+    slices = {
+        instance.outputs[0]: instance for instance in instances if _forward(instance, "slice")
+    }
     if not slices:
-        return list(rows)
-    return [_whole(row, slices, tensors) if _forward(row, "concat") else row for row in rows]
+        return list(instances)
+    return [
+        _whole(instance, slices, tensors) if _forward(instance, "concat") else instance
+        for instance in instances
+    ]
 
 
-def _forward(row: Row, name: str) -> bool:
-    return row.kind == "op" and row.name == name and not row.backward and len(row.outputs) == 1
+def _forward(instance: Instance, name: str) -> bool:
+    return (
+        instance.kind == "op"
+        and instance.name == name
+        and not instance.backward
+        and len(instance.outputs) == 1
+    )
 
 
-def _whole(row: Row, slices: Mapping[int, Row], tensors: Sequence[Tensor]) -> Row:
-    parts = [slices[v] for v in row.inputs if v in slices]
+def _whole(
+    instance: Instance, slices: Mapping[int, Instance], tensors: Sequence[Tensor]
+) -> Instance:
+    parts = [slices[v] for v in instance.inputs if v in slices]
     sources = {part.inputs for part in parts}
-    if len(parts) < max(1, len(row.inputs)) or len(sources) != 1 or len(parts[0].inputs) != 1:
-        return row
+    if len(parts) < max(1, len(instance.inputs)) or len(sources) != 1 or len(parts[0].inputs) != 1:
+        return instance
     (source,) = parts[0].inputs
     shape = tensors[source].shape
-    joined = _dimension(row, len(shape))
+    joined = _dimension(instance, len(shape))
     # Whatever else is said of the concatenation or of a slice has to be understood first.
-    if joined is None or set(row.attrs) != {"dim"}:
-        return row
+    if joined is None or set(instance.attrs) != {"dim"}:
+        return instance
     end = 0
     for part in parts:
         size = part.attrs.get("size")
         if set(part.attrs) != {"dim", "start", "size"} or not isinstance(size, int):
-            return row
+            return instance
         if _dimension(part, len(shape)) != joined or part.attrs["start"] != end:
-            return row
+            return instance
         end += size
     if end != shape[joined]:
-        return row
-    return row._replace(name="identity", inputs=(source,), attrs={})
+        return instance
+    return instance._replace(name="identity", inputs=(source,), attrs={})
 
 
-def _dimension(row: Row, rank: int) -> int | None:
+def _dimension(instance: Instance, rank: int) -> int | None:
     """The dimension that is cut or joined; None if there is none of that number."""
-    dim = row.attrs.get("dim")
+    dim = instance.attrs.get("dim")
     return dim % rank if isinstance(dim, int) and -rank <= dim < rank else None

@@ -3,9 +3,9 @@
 The parallel program means what its runtime does.  A slot is a name: its reader sees the last write
 before it in issue order.  Calls are labelled with the microbatch whose data flows through them;
 where all microbatches flow alike, one instance stands for all of them (the coordinate ``mb``),
-otherwise each is unrolled.  The result, `Unrolled`, lists rows in an order in which everything is
-written before it is read: operators of one program, and communication that joins the programs of a
-group.
+otherwise each is unrolled.  The result, `Unrolled`, lists instances in an order in which everything
+is written before it is read: operators of one program, and communication that joins the programs of
+a group.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Mapping, Sequence
 from shardproof.engine.findings import UNSUPPORTED, Finding
 from shardproof.engine.plan.collectives import TABLE, Effect, Wire, refused, spans
 from shardproof.engine.plan.ir import MICROBATCH, Attr, Body, Group, Op, Program, Source
-from shardproof.engine.plan.recorded import Claimed
+from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.engine.schedule.chunks import chunk
 from shardproof.engine.schedule.dataflow import Flow, Structure, flow, is_symbolic, label
-from shardproof.engine.schedule.instances import NOWHERE, Result, Row, Tensor, Unrolled
+from shardproof.engine.schedule.instances import NOWHERE, Instance, Result, Tensor, Unrolled
 from shardproof.engine.schedule.liveness import Waits, deadlock, waiting
 from shardproof.engine.schedule.messages import Event, Matching, match, rank_order
 from shardproof.engine.schedule.rejoin import rejoined
 
 
 class _Emitter:
-    """Replays calls in issue order and writes rows; see `unroll`."""
+    """Replays calls in issue order and writes instances; see `unroll`."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class _Emitter:
         shape: tuple[int, ...],
         name: str,
         batched: bool,
-        claim: Claimed | None = None,
+        claim: RecordedSlice | None = None,
     ) -> int:
         self.out.tensors.append(Tensor(program, shape, name, batched, claim))
         return len(self.out.tensors) - 1
 
-    def row(
+    def instance(
         self,
         kind: str,
         name: str,
@@ -76,8 +76,8 @@ class _Emitter:
         over: tuple[tuple[str, int], ...] = (),
         microbatch: int = -1,
     ) -> None:
-        self.out.rows.append(
-            Row(
+        self.out.instances.append(
+            Instance(
                 kind,
                 name,
                 programs,
@@ -92,7 +92,7 @@ class _Emitter:
         )
 
     def label(self, p: int, c: int) -> int:
-        """The microbatch that rows of this call are written for (-1: all, or none)."""
+        """The microbatch that instances of this call are written for (-1: all, or none)."""
         return -1 if self.symbolic else self.labels[p][c]
 
     # -- binding a call ---------------------------------------------------------------------
@@ -114,7 +114,7 @@ class _Emitter:
             values[value] = self.shard(p, shard)
         paired = self.flows[p].paired[c]
         for value, there in body.saved:
-            other = program.bodies[body.mirror]
+            other = program.bodies[body.forward_body]
             values[value] = self.held(p, other, there, self.values[p, paired], None)
         for value, _, shard in body.reduced:
             values[value] = self.settle(p, shard)
@@ -123,7 +123,7 @@ class _Emitter:
         if (p, d, i) not in self.seeds:
             value = self.tensor(p, shape, "loss gradient", True)
             self.seeds[p, d, i] = value
-            self.row("seed", "loss gradient", (p,), (), (value,), microbatch=self.label(p, c))
+            self.instance("seed", "loss gradient", (p,), (), (value,), microbatch=self.label(p, c))
         return self.seeds[p, d, i]
 
     def shard(self, p: int, number: int) -> int:
@@ -131,7 +131,7 @@ class _Emitter:
             shard = self.programs[p].shards[number]
             value = self.tensor(p, shard.shape, shard.name, False)
             self.shards[p, number] = value
-            self.row("shard", shard.name, (p,), (), (value,), {"shard": number})
+            self.instance("shard", shard.name, (p,), (), (value,), {"shard": number})
         return self.shards[p, number]
 
     def settle(self, p: int, shard: int) -> int:
@@ -149,7 +149,7 @@ class _Emitter:
             inputs = [before, *inputs]
         held = self.programs[p].shards[shard]
         value = self.tensor(p, held.shape, f"gradient of {held.name}", False)
-        self.row("accumulate", held.name, (p,), inputs, (value,), over=over)
+        self.instance("accumulate", held.name, (p,), inputs, (value,), over=over)
         self.settled[p, shard] = value
         return value
 
@@ -157,7 +157,7 @@ class _Emitter:
         """The gradient that a shard starts with: a sum of nothing."""
         held = self.programs[p].shards[shard]
         value = self.tensor(p, held.shape, f"gradient of {held.name}", False)
-        self.row("accumulate", held.name, (p,), (), (value,), {"shard": shard})
+        self.instance("accumulate", held.name, (p,), (), (value,), {"shard": shard})
         return value
 
     # -- operators --------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class _Emitter:
         outputs = [self.fresh(p, body, v, values, batched) for v in op.outputs]
         kind, name, attrs = "op", op.name, op.attrs
         if effect is Effect.INPUT:
-            self.row(
+            self.instance(
                 "load",
                 name,
                 (p,),
@@ -207,7 +207,7 @@ class _Emitter:
             kind, name, attrs = "slice", "slice", cut.attrs
             if cut.finding is not None:
                 self.out.findings.append(cut.finding)
-        self.row(
+        self.instance(
             kind,
             name,
             (p,),
@@ -287,7 +287,7 @@ class _Emitter:
         claim = body.claims[op.outputs[0]] if body.claims else None
         value = self.tensor(p, declared.shape, declared.name, self.labels[p][c] >= 0, claim)
         values[op.outputs[0]] = value
-        self.row(
+        self.instance(
             "recv",
             "recv",
             (partner[0], p),
@@ -299,7 +299,7 @@ class _Emitter:
         return True
 
     def collective(self, p: int, c: int, o: int) -> bool:
-        """Join a collective; the last member to arrive writes the row for all."""
+        """Join a collective; the last member to arrive writes the instance for all."""
         event = (p, c, o)
         number = self.matching.groups.get(event)
         if number is None:
@@ -326,7 +326,7 @@ class _Emitter:
         group = op.attrs.get("group")
         extents = self.programs[p].extents
         axes = rank_order(self.programs[p], group.axes) if isinstance(group, Group) else ()
-        self.row(
+        self.instance(
             op.name,
             op.name,
             tuple(q for q, _, _ in members),
@@ -452,13 +452,13 @@ def unroll(programs: Sequence[Program], microbatches: int) -> Unrolled:
     """All operator instances of one side of a plan, in an order that respects data flow.
 
     Structural faults (unmatched messages, deadlock, reads before writes, groups without their
-    rank) are returned in ``faults``; rows are then incomplete.  ``findings`` are contradictions
-    between what the plan records and what it does, which are no fault by themselves.  Where
-    something is ``unsupported``, nothing else is said.
+    rank) are returned in ``faults``; instances are then incomplete.  ``findings`` are
+    contradictions between what the plan records and what it does, which are no fault by themselves.
+     Where something is ``unsupported``, nothing else is said.
     """
     unsupported = _unsupported(programs)
     if unsupported:
-        return Unrolled(unsupported=unsupported, instances=count_instances(programs))
+        return Unrolled(unsupported=unsupported, total=count_instances(programs))
     matching = match(programs)
     findings = list(matching.findings)
     waits: tuple[Waits, ...] | None = None
@@ -468,7 +468,7 @@ def unroll(programs: Sequence[Program], microbatches: int) -> Unrolled:
         stuck = deadlock(programs, matching) if waits else None
         findings += [stuck] if stuck else []
     if findings:
-        return Unrolled(faults=findings, instances=count_instances(programs))
+        return Unrolled(faults=findings, total=count_instances(programs))
     try:
         flows = [flow(program) for program in programs]
         labels = label(programs, flows, matching)
@@ -478,9 +478,9 @@ def unroll(programs: Sequence[Program], microbatches: int) -> Unrolled:
         if labels is None:
             labels = [[0] * len(program.calls) for program in programs]
         result = _Emitter(programs, microbatches, flows, matching, labels, symbolic).run()
-        result.rows = rejoined(result.rows, result.tensors)
+        result.instances = rejoined(result.instances, result.tensors)
         result.waits = waits
     except Structure as error:
         result = Unrolled(faults=[error.finding])
-    result.instances = count_instances(programs)
+    result.total = count_instances(programs)
     return result

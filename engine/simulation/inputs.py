@@ -17,8 +17,8 @@ from shardproof.engine.interpreters import Weighted
 from shardproof.engine.interpreters.dims import Dim, count, weights
 from shardproof.engine.plan.ir import Shard
 from shardproof.engine.schedule.instances import Unrolled
-from shardproof.engine.simulation.recorder import slice_axes
-from shardproof.engine.simulation.shrink import Sizes
+from shardproof.engine.simulation.small_shapes import Sizes
+from shardproof.engine.simulation.trace_axes import slice_axes
 
 #: Keeps attention scores and gates away from saturation.
 MATRIX_SCALE = 0.5
@@ -37,7 +37,9 @@ NEGATIVE = 0.25
 def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
     """Names of what an operator reads at one position of its inputs."""
     read = {
-        row.inputs[position] for row in unrolled.rows if row.name == operator and not row.backward
+        instance.inputs[position]
+        for instance in unrolled.instances
+        if instance.name == operator and not instance.backward
     }
     return frozenset(unrolled.tensors[v].name for v in read)
 
@@ -89,19 +91,19 @@ class Inputs:
             return values
         return values * (1 + NUDGE * self.nudges.standard_normal(values.shape))
 
-    def _integers(self, held: Shard, axis: int, dims: tuple[Dim, ...]) -> NDArray[np.float64]:
+    def _integers(self, shard: Shard, axis: int, dims: tuple[Dim, ...]) -> NDArray[np.float64]:
         """Integers of the input's domain; of those that are indices, classes that there are, and
         where the domain has negative ones (labels that count for nothing), some of these."""
         shape = [count(dim) for dim in dims]
-        low, high = held.domain or ((0, 2) if held.dtype == "bool" else (0, MOST_DRAWN))
+        low, high = shard.domain or ((0, 2) if shard.dtype == "bool" else (0, MOST_DRAWN))
         classes = self.sizes.classes(axis)
         if not classes:
             return self.random.integers(low, high, shape).astype(float)
         divisor = self.sizes.divisor(axis)
         first = max(0, -(-low // divisor))
-        last = classes if held.domain is None else min(classes, -(-high // divisor))
+        last = classes if shard.domain is None else min(classes, -(-high // divisor))
         if first >= last:
-            raise Unsupported(f"no value of {held.name} in [{low}, {high}) is left at small sizes")
+            raise Unsupported(f"no value of {shard.name} in [{low}, {high}) is left at small sizes")
         found = self._ids(shape or [1], last - first).reshape(shape) + first
         if low < 0:
             found = np.where(self.random.random(shape) < NEGATIVE, float(low), found)

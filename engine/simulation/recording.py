@@ -1,6 +1,6 @@
 """A reading of operators that records which dimensions are the same axis.
 
-Its tensors are lists of dimensions, each a product of factors of `engine.simulation.factors`.
+Its tensors are lists of dimensions, each a product of factors of `engine.simulation.axis_classes`.
 Reading an operator's declaration (or its backward) over it relates the dimensions of inputs and
 outputs; no operator is named here.
 """
@@ -16,7 +16,7 @@ from typing import Self
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.ops.primitives import CONSTANTS, Selection, check_selection
-from shardproof.engine.simulation.factors import Axes, Factors, extent
+from shardproof.engine.simulation.axis_classes import Axes, Factors, extent
 
 
 class Length(int):
@@ -49,11 +49,11 @@ def step_of(offset: Affine) -> int:
 
 
 @dataclass(slots=True)
-class RecordingReading:
+class RecordingInterpreter:
     """Implements `engine.ops.primitives.Reading`.  ``indexed``: the dimensions that index data was
     compared with since the list was last emptied.  ``stretches``: sizes that attributes give are
     those of dimensions of the result, which are chosen as what reads them needs
-    (`engine.simulation.shrink.Sizes.attrs` gives them then); else they are kept."""
+    (`engine.simulation.small_shapes.Sizes.attrs` gives them then); else they are kept."""
 
     axes: Axes
     indexed: list[Factors] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Evaluate the rows of one side over float64, at every coordinate where data differs.
+"""Evaluate the instances of one side over float64, at every coordinate where data differs.
 
 The tensors of a program are families over its axes and the microbatch.  Along an *expanded* axis
 every member is evaluated by itself.  Along any other one all members are equal, because nothing
@@ -20,21 +20,21 @@ import numpy as np
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.interpreters import FloatReading, Weighted
+from shardproof.engine.interpreters import FloatInterpreter, Weighted
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.collectives import COPIES, TABLE, Effect, refused
 from shardproof.engine.plan.ir import MICROBATCH, Attr, Program, Shard
-from shardproof.engine.schedule.instances import Row, Unrolled
-from shardproof.engine.simulation.factors import Factors, extent
+from shardproof.engine.schedule.instances import Instance, Unrolled
+from shardproof.engine.simulation.axis_classes import Factors, extent
 from shardproof.engine.simulation.inputs import Inputs
-from shardproof.engine.simulation.recorder import (
+from shardproof.engine.simulation.small_shapes import Sizes
+from shardproof.engine.simulation.trace_axes import (
     Recording,
     attribute_dim,
     backward_attrs,
     located,
     same,
 )
-from shardproof.engine.simulation.shrink import Sizes
 from shardproof.engine.specification.demands import Demand
 
 #: Where a member of a family is: (axis, position) along expanded axes.
@@ -52,11 +52,11 @@ def needed_axes(programs: Sequence[Program], unrolled: Unrolled) -> frozenset[st
         for shard in program.shards:
             for offset in shard.offset:
                 found.update(offset.axes)
-    for row in unrolled.rows:
-        for value in row.attrs.values():
+    for instance in unrolled.instances:
+        for value in instance.attrs.values():
             found |= _axes_in(value)
-        if row.kind not in REDUCING:
-            found.update(axis for axis, _ in row.over)
+        if instance.kind not in REDUCING:
+            found.update(axis for axis, _ in instance.over)
     if not unrolled.symbolic:
         found.add(MICROBATCH)
     return frozenset(found)
@@ -80,7 +80,7 @@ class Replay:
     recording: Recording
     inputs: Inputs
     values: list[dict[Coordinates, Weighted]] = field(default_factory=list)
-    _readings: dict[Coordinates, FloatReading] = field(default_factory=dict)
+    _interpreters: dict[Coordinates, FloatInterpreter] = field(default_factory=dict)
     _known: dict[Hashable, list[Weighted]] = field(default_factory=dict)
     _given: dict[Hashable, Weighted] = field(default_factory=dict)
 
@@ -90,24 +90,24 @@ class Replay:
         return self.programs[0] is self.sizes.plan.single
 
     def run(self) -> None:
-        """Evaluate every row; raises `Unsupported` or `ShapeMismatch`."""
+        """Evaluate every instance; raises `Unsupported` or `ShapeMismatch`."""
         self.values = [{} for _ in self.unrolled.tensors]
-        for number, row in enumerate(self.unrolled.rows):
-            with located(row, self.programs), np.errstate(all="ignore"):
-                self.row(number, row)
+        for number, instance in enumerate(self.unrolled.instances):
+            with located(instance, self.programs), np.errstate(all="ignore"):
+                self.instance(number, instance)
 
-    def row(self, number: int, row: Row) -> None:
-        """Evaluate one row at all its coordinates."""
-        if row.kind in ("op", "slice"):
-            self.operator(number, row)
-        elif row.kind in ("shard", "load", "seed"):
-            self.given(row)
-        elif row.kind == "accumulate":
-            self.accumulate(row)
-        elif row.kind in COPIES:
-            self.move(row)
+    def instance(self, number: int, instance: Instance) -> None:
+        """Evaluate one instance at all its coordinates."""
+        if instance.kind in ("op", "slice"):
+            self.operator(number, instance)
+        elif instance.kind in ("shard", "load", "seed"):
+            self.given(instance)
+        elif instance.kind == "accumulate":
+            self.accumulate(instance)
+        elif instance.kind in COPIES:
+            self.move(instance)
         else:
-            self.collective(row)
+            self.collective(instance)
 
     # -- coordinates --------------------------------------------------------------------------
 
@@ -149,69 +149,71 @@ class Replay:
         """Keep the value of a tensor at coordinates."""
         self.values[tensor][self.key(tensor, at)] = value
 
-    def reading(self, at: Mapping[str, int]) -> FloatReading:
+    def interpreter(self, at: Mapping[str, int]) -> FloatInterpreter:
         key = tuple(at.items())
-        if key not in self._readings:
-            self._readings[key] = FloatReading(coordinates=dict(at))
-        return self._readings[key]
+        if key not in self._interpreters:
+            self._interpreters[key] = FloatInterpreter(coordinates=dict(at))
+        return self._interpreters[key]
 
-    # -- rows ---------------------------------------------------------------------------------
+    # -- instances ---------------------------------------------------------------------------------
 
-    def operator(self, number: int, row: Row) -> None:
-        """Evaluate a row for every member of its family."""
-        row = row._replace(attrs=self.sizes.attrs(self.recording, number, row))
-        batched = any(self.unrolled.tensors[v].batched for v in row.outputs)
-        for at in self.members(self.family(row.programs[0], batched)):
-            inputs = [self.get(v, at) if v >= 0 else None for v in row.inputs]
+    def operator(self, number: int, instance: Instance) -> None:
+        """Evaluate an instance for every member of its family."""
+        instance = instance._replace(attrs=self.sizes.attrs(self.recording, number, instance))
+        batched = any(self.unrolled.tensors[v].batched for v in instance.outputs)
+        for at in self.members(self.family(instance.programs[0], batched)):
+            inputs = [self.get(v, at) if v >= 0 else None for v in instance.inputs]
             # Ranks that hold equal values hold one object: `_known` looks no further.
-            key = same(row, (tuple(at.items()), tuple(map(id, inputs))))
+            key = same(instance, (tuple(at.items()), tuple(map(id, inputs))))
             if key not in self._known:
-                self._known[key] = self.evaluate(row, inputs, at)
-            for value, output in zip(row.outputs, self._known[key], strict=True):
+                self._known[key] = self.evaluate(instance, inputs, at)
+            for value, output in zip(instance.outputs, self._known[key], strict=True):
                 self.put(value, at, output)
 
     def evaluate(
         self,
-        row: Row,
+        instance: Instance,
         inputs: Sequence[Weighted | None],
         at: Mapping[str, int],
     ) -> list[Weighted]:
-        reading = self.reading(at)
-        if not row.backward:
-            return apply_forward(reading, row.name, inputs, row.attrs)
-        arity, wrt = backward_attrs(row)
-        return apply_backward(reading, row.name, inputs[:arity], inputs[arity:], row.attrs, wrt)
+        interpreter = self.interpreter(at)
+        if not instance.backward:
+            return apply_forward(interpreter, instance.name, inputs, instance.attrs)
+        arity, wrt = backward_attrs(instance)
+        return apply_backward(
+            interpreter, instance.name, inputs[:arity], inputs[arity:], instance.attrs, wrt
+        )
 
-    def given(self, row: Row) -> None:
+    def given(self, instance: Instance) -> None:
         """Parameters, the batch and the incoming loss gradient."""
-        batched = any(self.unrolled.tensors[v].batched for v in row.outputs)
-        for at in self.members(self.family(row.programs[0], batched)):
-            for value, output in zip(row.outputs, self.input(row, at), strict=True):
+        batched = any(self.unrolled.tensors[v].batched for v in instance.outputs)
+        for at in self.members(self.family(instance.programs[0], batched)):
+            for value, output in zip(instance.outputs, self.input(instance, at), strict=True):
                 self.put(value, at, output)
 
-    def input(self, row: Row, at: Mapping[str, int]) -> list[Weighted]:
-        """The values of a row that reads nothing."""
-        if row.kind == "seed":
-            shape = self.unrolled.tensors[row.outputs[0]].shape
+    def input(self, instance: Instance, at: Mapping[str, int]) -> list[Weighted]:
+        """The values of an instance that reads nothing."""
+        if instance.kind == "seed":
+            shape = self.unrolled.tensors[instance.outputs[0]].shape
             return [
                 self.once(
                     ("seed", shape), lambda: self.inputs.loss_gradient(shape, whole=self.whole)
                 )
             ]
-        if row.kind == "shard":
-            return [self.held(row, at)]
-        known = dict(at) if row.microbatch < 0 else {**at, MICROBATCH: row.microbatch}
+        if instance.kind == "shard":
+            return [self.held(instance, at)]
+        known = dict(at) if instance.microbatch < 0 else {**at, MICROBATCH: instance.microbatch}
         here = None if self.whole else known
         return [
             self.once(("load", i, tuple(known.items())), partial(self.inputs.batch, i, here))
-            for i in range(len(row.outputs))
+            for i in range(len(instance.outputs))
         ]
 
-    def held(self, row: Row, at: Mapping[str, int]) -> Weighted:
-        """The shard that a row names."""
-        number = row.attrs["shard"]
+    def held(self, instance: Instance, at: Mapping[str, int]) -> Weighted:
+        """The shard that an instance names."""
+        number = instance.attrs["shard"]
         assert isinstance(number, int)
-        shard = self.programs[row.programs[0]].shards[number]
+        shard = self.programs[instance.programs[0]].shards[number]
         return self.once(
             (shard, tuple(at.items())),
             lambda: self.cut(self.inputs.parameter(shard.name), shard, at),
@@ -239,30 +241,30 @@ class Replay:
     ) -> Weighted:
         """The box at ``offset`` of a tensor whose dimensions are ``dims``, those of the box
         ``kept``."""
-        reading = self.reading(at)
+        interpreter = self.interpreter(at)
         for i, (dim, part) in enumerate(zip(dims, kept, strict=True)):
             if dim != part and extent(dim) != extent(part):
                 start = self.sizes.scaled(offset[i], dim)
-                full = reading.slice(full, i, start, self.sizes.small(part))
+                full = interpreter.slice(full, i, start, self.sizes.small(part))
         return full
 
     def held_dims(self, demand: Demand) -> tuple[Factors, ...]:
         """The dimensions of what a rank has of a demand: of its value, or of its shard."""
         if demand.held:
-            held = self.recording.tensors[demand.value]
-            assert held is not None
-            return held.dims
+            recorded = self.recording.tensors[demand.value]
+            assert recorded is not None
+            return recorded.dims
         shard = self.programs[demand.program].shards[demand.shard]
         return self.sizes.recorder.shard(shard).dims
 
-    def accumulate(self, row: Row) -> None:
+    def accumulate(self, instance: Instance) -> None:
         """The sum of all contributions, over all microbatches of those that have one."""
-        for at in self.members(self.axes_of(row.outputs[0])):
+        for at in self.members(self.axes_of(instance.outputs[0])):
             parts: list[Weighted] = []
             factors: list[Fraction] = []
-            if not row.inputs:
-                parts, factors = [self.held(row, at)], [Fraction(0)]
-            for value in row.inputs:
+            if not instance.inputs:
+                parts, factors = [self.held(instance, at)], [Fraction(0)]
+            for value in instance.inputs:
                 axes = self.axes_of(value)
                 distinct = [a for a in axes if a[0] == MICROBATCH]
                 everyone = self.unrolled.tensors[value].batched and self.unrolled.symbolic
@@ -272,104 +274,130 @@ class Replay:
                 for moved in self.members(distinct):
                     parts.append(self.get(value, {**at, **moved}))
                     factors.append(Fraction(count))
-            self.put(row.outputs[0], at, self.reading(at).combine(parts, factors, Fraction(0)))
+            self.put(
+                instance.outputs[0], at, self.interpreter(at).combine(parts, factors, Fraction(0))
+            )
 
-    def move(self, row: Row) -> None:
+    def move(self, instance: Instance) -> None:
         """A message, or a broadcast to other programs at the same coordinates."""
-        reason = refused(row.kind, row.attrs, row.over, len(row.programs))
-        if reason or len(row.inputs) != 1:
-            raise Unsupported(reason or f"{row.kind} of {len(row.inputs)} tensors")
-        for value in row.outputs:
+        reason = refused(instance.kind, instance.attrs, instance.over, len(instance.programs))
+        if reason or len(instance.inputs) != 1:
+            raise Unsupported(reason or f"{instance.kind} of {len(instance.inputs)} tensors")
+        for value in instance.outputs:
             for at in self.members(self.axes_of(value)):
-                self.put(value, at, self.get(row.inputs[0], at))
+                self.put(value, at, self.get(instance.inputs[0], at))
 
-    def collective(self, row: Row) -> None:
+    def collective(self, instance: Instance) -> None:
         """One collective: members are the programs in group order, at every position along the
         mesh axes that it spans."""
-        over = [a for a in row.over if a[0] in self.sizes.expanded]
-        alike = prod(extent for axis, extent in row.over if axis not in self.sizes.expanded)
-        reason = refused(row.kind, row.attrs, row.over, len(row.programs))
+        over = [a for a in instance.over if a[0] in self.sizes.expanded]
+        alike = prod(extent for axis, extent in instance.over if axis not in self.sizes.expanded)
+        reason = refused(instance.kind, instance.attrs, instance.over, len(instance.programs))
         if reason:
             raise Unsupported(reason)
-        taking = 1 if TABLE[row.kind].root == "takes" else len(row.programs)
-        if len(row.inputs) != len(row.programs) or len(row.outputs) != taking:
-            raise ShapeMismatch(f"{len(row.inputs)} inputs over {len(row.programs)} programs")
+        taking = 1 if TABLE[instance.kind].root == "takes" else len(instance.programs)
+        if len(instance.inputs) != len(instance.programs) or len(instance.outputs) != taking:
+            raise ShapeMismatch(
+                f"{len(instance.inputs)} inputs over {len(instance.programs)} programs"
+            )
         spanned = {axis for axis, _ in over}
-        common = [a for a in self.axes_of(row.outputs[0]) if a[0] not in spanned]
+        common = [a for a in self.axes_of(instance.outputs[0]) if a[0] not in spanned]
         for at in self.members(common):
-            places = [(v, {**at, **p}) for v in row.inputs for p in self.members(over)]
+            places = [(v, {**at, **p}) for v in instance.inputs for p in self.members(over)]
             inputs = [self.get(v, place) for v, place in places]
-            outputs = self.exchange(row, inputs, alike, at)
-            targets = [(v, {**at, **p}) for v in row.outputs for p in self.members(over)]
+            outputs = self.exchange(instance, inputs, alike, at)
+            targets = [(v, {**at, **p}) for v in instance.outputs for p in self.members(over)]
             for (value, place), output in zip(targets, outputs, strict=True):
                 self.put(value, place, output)
 
     def exchange(
-        self, row: Row, inputs: Sequence[Weighted], alike: int, at: Mapping[str, int]
+        self, instance: Instance, inputs: Sequence[Weighted], alike: int, at: Mapping[str, int]
     ) -> list[Weighted]:
         """What each member has after a collective; each input counts ``alike`` times."""
-        rule = RULES.get(TABLE[row.kind].effect)
+        rule = RULES.get(TABLE[instance.kind].effect)
         if rule is None:
-            raise Unsupported(f"communication {row.kind}")
-        return rule(self, self.reading(at), row, inputs, alike)
+            raise Unsupported(f"communication {instance.kind}")
+        return rule(self, self.interpreter(at), instance, inputs, alike)
 
     def totals(
-        self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+        self,
+        interpreter: FloatInterpreter,
+        instance: Instance,
+        inputs: Sequence[Weighted],
+        alike: int,
     ) -> list[Weighted]:
         """The sum (or maximum), which all members have, or the root alone."""
-        taking = 1 if TABLE[row.kind].root == "takes" else len(inputs)
-        return [self.reduced(reading, row, inputs, alike)] * taking
+        taking = 1 if TABLE[instance.kind].root == "takes" else len(inputs)
+        return [self.reduced(interpreter, instance, inputs, alike)] * taking
 
     def gathers(
-        self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+        self,
+        interpreter: FloatInterpreter,
+        instance: Instance,
+        inputs: Sequence[Weighted],
+        alike: int,
     ) -> list[Weighted]:
         """What an all-gather gives to each member."""
-        joined = attribute_dim(row, "dim", len(inputs[0].dims))
-        return [reading.concat(inputs, joined)] * len(inputs)
+        joined = attribute_dim(instance, "dim", len(inputs[0].dims))
+        return [interpreter.concat(inputs, joined)] * len(inputs)
 
     def scatters(
-        self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+        self,
+        interpreter: FloatInterpreter,
+        instance: Instance,
+        inputs: Sequence[Weighted],
+        alike: int,
     ) -> list[Weighted]:
         """What a reduce-scatter gives to each member."""
-        total = self.reduced(reading, row, inputs, alike)
-        dim = attribute_dim(row, "dim", len(inputs[0].dims))
-        return [self.part(reading, total, dim, i, len(inputs)) for i in range(len(inputs))]
+        total = self.reduced(interpreter, instance, inputs, alike)
+        dim = attribute_dim(instance, "dim", len(inputs[0].dims))
+        return [self.part(interpreter, total, dim, i, len(inputs)) for i in range(len(inputs))]
 
     def exchanges(
-        self, reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+        self,
+        interpreter: FloatInterpreter,
+        instance: Instance,
+        inputs: Sequence[Weighted],
+        alike: int,
     ) -> list[Weighted]:
         """What an all-to-all gives to each member."""
-        split = attribute_dim(row, "split_dim", len(inputs[0].dims))
-        joined = attribute_dim(row, "concat_dim", len(inputs[0].dims))
+        split = attribute_dim(instance, "split_dim", len(inputs[0].dims))
+        joined = attribute_dim(instance, "concat_dim", len(inputs[0].dims))
         return [
-            reading.concat([self.part(reading, x, split, i, len(inputs)) for x in inputs], joined)
+            interpreter.concat(
+                [self.part(interpreter, x, split, i, len(inputs)) for x in inputs], joined
+            )
             for i in range(len(inputs))
         ]
 
     @staticmethod
     def reduced(
-        reading: FloatReading, row: Row, inputs: Sequence[Weighted], alike: int
+        interpreter: FloatInterpreter, instance: Instance, inputs: Sequence[Weighted], alike: int
     ) -> Weighted:
         """The sum or the maximum of the members."""
-        kind = row.attrs.get("op", "sum")
+        kind = instance.attrs.get("op", "sum")
         if kind == "sum":
-            return reading.combine(inputs, [Fraction(alike)] * len(inputs), Fraction(0))
+            return interpreter.combine(inputs, [Fraction(alike)] * len(inputs), Fraction(0))
         if kind != "max":
-            raise Unsupported(f"{row.kind} with {kind}")
-        reading.combine(inputs, [Fraction(1)] * len(inputs), Fraction(0))
+            raise Unsupported(f"{instance.kind} with {kind}")
+        interpreter.combine(inputs, [Fraction(1)] * len(inputs), Fraction(0))
         data = np.maximum.reduce([x.data for x in inputs])
         return Weighted(data, inputs[0].dims)
 
     @staticmethod
-    def part(reading: FloatReading, x: Weighted, dim: int, position: int, count: int) -> Weighted:
+    def part(
+        interpreter: FloatInterpreter, x: Weighted, dim: int, position: int, count: int
+    ) -> Weighted:
         """The equal part of a dimension that the member at ``position`` keeps."""
         size, rest = divmod(int(x.shape[dim]), count)
         if rest:
             raise ShapeMismatch(f"{x.shape[dim]} positions divided among {count} ranks")
-        return reading.slice(x, dim, Affine(position * size), size)
+        return interpreter.slice(x, dim, Affine(position * size), size)
 
 
-Exchange: TypeAlias = Callable[[Replay, FloatReading, Row, Sequence[Weighted], int], list[Weighted]]
+Exchange: TypeAlias = Callable[
+    [Replay, FloatInterpreter, Instance, Sequence[Weighted], int], list[Weighted]
+]
 #: What each member of a collective has, by its effect.
 RULES: Mapping[Effect, Exchange] = {
     Effect.TOTAL: Replay.totals,
@@ -379,14 +407,14 @@ RULES: Mapping[Effect, Exchange] = {
 }
 
 
-def instances(
+def count_instances(
     programs: Sequence[Program], unrolled: Unrolled, microbatches: int, expanded: frozenset[str]
 ) -> int:
     """How many operators a replay evaluates."""
     total = 0
-    for row in unrolled.rows:
-        count = prod(n for axis, n, _ in programs[row.programs[0]].axes if axis in expanded)
-        batched = any(unrolled.tensors[v].batched for v in row.outputs)
+    for instance in unrolled.instances:
+        count = prod(n for axis, n, _ in programs[instance.programs[0]].axes if axis in expanded)
+        batched = any(unrolled.tensors[v].batched for v in instance.outputs)
         total += count * (
             microbatches if batched and unrolled.symbolic and MICROBATCH in expanded else 1
         )

@@ -2,8 +2,8 @@
 
 This confirms or denies a refutation independently of lineages and of every prover: it knows
 operators only by their declarations, evaluated in float64, and communication by what it does.  It
-is run at small sizes (`engine.simulation.shrink`).  First with all slices of the batch alike, so
-that one replica and one microbatch stand for all; if that shows no difference and the plan is
+is run at small sizes (`engine.simulation.small_shapes`).  First with all slices of the batch alike,
+so that one replica and one microbatch stand for all; if that shows no difference and the plan is
 small, again with distinct slices, of more classes.
 """
 
@@ -22,8 +22,8 @@ from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.inputs import Inputs, read_by
 from shardproof.engine.simulation.outcomes import outcomes
-from shardproof.engine.simulation.replay import Coordinates, Replay, instances, needed_axes
-from shardproof.engine.simulation.shrink import Sizes, shrink
+from shardproof.engine.simulation.replay import Coordinates, Replay, count_instances, needed_axes
+from shardproof.engine.simulation.small_shapes import Sizes, small_shapes
 from shardproof.engine.specification.demands import Demand, demands
 from shardproof.engine.specification.gradients import Derived
 
@@ -156,7 +156,7 @@ class Simulation:
 
     def value(self, side: str, tensor: int) -> dict[Coordinates, Floats]:
         """The members of a tensor of the "single" or the "parallel" side, by coordinates."""
-        return {at: held.data for at, held in self.sides[side].values[tensor].items()}
+        return {at: weighted.data for at, weighted in self.sides[side].values[tensor].items()}
 
 
 def simulate(
@@ -184,7 +184,7 @@ def simulate(
     needed = needed_axes(plan.programs, parallel)
     needed |= {axis for demand in every for start in demand.offset for axis in start.axes}
     losses = [demand for demand in every if demand.kind == LOSS]
-    if losses and len(single.unrolled.rows) + len(parallel.rows) > LARGE:
+    if losses and len(single.unrolled.instances) + len(parallel.instances) > LARGE:
         result = simulate_along(plan, single, parallel, needed, seed, more, of_losses=True)
         if result.differs:
             return result
@@ -193,44 +193,46 @@ def simulate(
         return result
     batched = needed.union([MICROBATCH])
     for expanded in dict.fromkeys((batched.union(plan.replica_axes), batched)):
-        if instances(plan.programs, parallel, plan.microbatches, expanded) <= budget:
+        if count_instances(plan.programs, parallel, plan.microbatches, expanded) <= budget:
             distinct = simulate_along(plan, single, parallel, expanded, seed, more, INDEXED)
             return result if distinct.failure else distinct
     return result
 
 
 def simulate_again(
-    known: Simulation, plan: Plan, single: Derived, parallel: Unrolled
+    simulation: Simulation, plan: Plan, single: Derived, parallel: Unrolled
 ) -> Simulation:
     """Another parallel side on the inputs of a simulation, evaluated as far as it was."""
     return simulate_along(
         plan,
         single,
         parallel,
-        known.expanded,
-        known.seed,
-        known.more,
-        known.indexed,
-        of_losses=known.of_losses,
+        simulation.expanded,
+        simulation.seed,
+        simulation.more,
+        simulation.indexed,
+        of_losses=simulation.of_losses,
     )
 
 
-def confirmed(known: Simulation, plan: Plan, single: Derived, parallel: Unrolled) -> Simulation:
+def confirmed(
+    simulation: Simulation, plan: Plan, single: Derived, parallel: Unrolled
+) -> Simulation:
     """A difference of another plan, sought in the plan itself: all indexed axes at their true
     sizes.  It says so in ``failure`` if that is too large."""
-    found, one, many = _asked(plan, single, parallel, of_losses=known.of_losses)
+    found, one, many = _asked(plan, single, parallel, of_losses=simulation.of_losses)
     try:
-        sizes = shrink(plan, one, many, known.expanded, found=found, whole=True)
+        sizes = small_shapes(plan, one, many, simulation.expanded, found=found, whole=True)
         if sizes.entries > MOST_CONFIRMED:
-            sizes = shrink(plan, one, many, known.expanded, 1, found=found, whole=True)
+            sizes = small_shapes(plan, one, many, simulation.expanded, 1, found=found, whole=True)
         if sizes.entries > MOST_CONFIRMED:
             raise Unsupported(
                 "a difference was seen at fewer classes, experts or positions only, and the plan "
                 "counts these; at their true number it is too large to be run"
             )
-        return _run(plan, one, many, sizes, known.seed, found)
+        return _run(plan, one, many, sizes, simulation.seed, found)
     except (Unsupported, ShapeMismatch, InvalidInput) as error:
-        return Simulation(expanded=known.expanded, failure=str(error), seed=known.seed)
+        return Simulation(expanded=simulation.expanded, failure=str(error), seed=simulation.seed)
 
 
 def _asked(
@@ -250,11 +252,11 @@ def _reaching(unrolled: Unrolled, values: Iterable[int]) -> Unrolled:
     """What some values of a side depend on."""
     needed = set(values)
     rows = []
-    for row in reversed(unrolled.rows):
-        if not needed.isdisjoint(row.outputs):
-            needed.update(row.inputs)
-            rows.append(row)
-    return replace(unrolled, rows=rows[::-1], gradients=[])
+    for instance in reversed(unrolled.instances):
+        if not needed.isdisjoint(instance.outputs):
+            needed.update(instance.inputs)
+            rows.append(instance)
+    return replace(unrolled, instances=rows[::-1], gradients=[])
 
 
 def simulate_along(
@@ -272,9 +274,9 @@ def simulate_along(
     ``of_losses``: only what the losses depend on."""
     found, one, many = _asked(plan, single, parallel, of_losses=of_losses)
     try:
-        sizes = shrink(plan, one, many, expanded, 2 + more, indexed, found)
+        sizes = small_shapes(plan, one, many, expanded, 2 + more, indexed, found)
         if sizes.entries > MOST_ENTRIES:
-            sizes = shrink(plan, one, many, expanded, 1, found=found)
+            sizes = small_shapes(plan, one, many, expanded, 1, found=found)
         if sizes.entries > MOST_ENTRIES:
             raise Unsupported(f"{sizes.entries} numbers after shrinking")
         result = _run(plan, one, many, sizes, seed, found)

@@ -41,7 +41,7 @@ from shardproof.engine.lineage.lineage import ABSOLUTE, Lineage
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.ops.primitives import Selection
-from shardproof.engine.small_model.digits import Axis, Digits, Relation
+from shardproof.engine.small_model.mixed_radix import Axis, MixedRadix, Relation
 from shardproof.engine.small_model.related import applied, names_of, related, relations_of
 from shardproof.engine.small_model.shared_dims import ALIKE, Digit, Relating
 from shardproof.engine.small_model.shared_dims import Tensor as Dims
@@ -61,15 +61,15 @@ class Classes:
     def __init__(
         self,
         nodes: NodeTable,
-        grid: Digits,
+        grid: MixedRadix,
         lineages: Sequence[Lineage],
-        here: Cone,
+        cone: Cone,
         relations: Iterable[Relation],
         joined: Sequence[str],
     ) -> None:
         self.grid = grid
         self.above: dict[Class, Class] = {}
-        for number in sorted(here.defined):
+        for number in sorted(cone.defined):
             self._relate(grid.relations(number))
             for shift in grid.shifts(number):
                 self._one(shift.inside, shift.around)
@@ -79,7 +79,7 @@ class Classes:
         self._relate(relations)
         self._coordinates(lineages, joined)
         self.ordered = dict(self.above)
-        for number in here.defined | here.opaque:
+        for number in cone.defined | cone.opaque:
             if isinstance(nodes[number].definition, Comparison):
                 self._compare((number, 0), (number, 1))
 
@@ -156,9 +156,9 @@ class Levels:
     of: dict[str, list[Level]] = field(default_factory=dict)
 
     def add(self, name: str, level: Level) -> None:
-        held = self.of.setdefault(name, [])
-        if level not in held:
-            held.append(level)
+        levels = self.of.setdefault(name, [])
+        if level not in levels:
+            levels.append(level)
 
     def pairs(self) -> Count:
         """The most labels of two arguments that are compared."""
@@ -172,13 +172,13 @@ class Levels:
 class Definitions:
     """The levels of the definitions that a claim reads."""
 
-    def __init__(self, nodes: NodeTable, classes: Classes, here: Cone, levels: Levels) -> None:
+    def __init__(self, nodes: NodeTable, classes: Classes, cone: Cone, levels: Levels) -> None:
         self.nodes = nodes
         self.classes = classes
-        self.held = here.defined
+        self.held = cone.defined
         self.levels = levels
         self.known: dict[int, Count] = {}
-        for number in sorted(here.defined):
+        for number in sorted(cone.defined):
             self._note(number)
 
     def summed(self, number: int) -> Count:
@@ -191,8 +191,8 @@ class Definitions:
 
     def lineage(self, lineage: Lineage) -> Count:
         found: Count = Counter()
-        for term in lineage.terms:
-            found |= self.summed(term.node)
+        for addend in lineage.addends:
+            found |= self.summed(addend.node)
         return found
 
     def _axis(self, axis: Axis, extent: int) -> list[Class]:
@@ -200,7 +200,7 @@ class Definitions:
 
     def _reduced(self, number: int, read: Labelled) -> Count:
         """The reduced labels of a definition."""
-        found = {x: e for o in read.reads() for _, _, e, x in o.atoms if x not in read.outputs}
+        found = {x: e for o in read.reads() for _, _, e, x in o.intervals if x not in read.outputs}
         return Counter(c for x, e in found.items() for c in self._axis((number, -1 - x), e))
 
     def _fixed(self, read: Operand) -> Count:
@@ -284,12 +284,12 @@ class Counting:
     def einsum(self, spec: str, *xs: Counted, sizes: Mapping[str, int] | None = None) -> Counted:
         dims = self.relating.einsum(spec, *(x.dims for x in xs), sizes=sizes)
         left, output = spec.split("->")
-        held = {
+        digits = {
             name: dim
             for names, x in zip(left.split(","), xs, strict=True)
             for name, dim in zip(names, x.dims, strict=True)
         }
-        summed = self.labels(dim for name, dim in held.items() if name not in output)
+        summed = self.labels(dim for name, dim in digits.items() if name not in output)
         for x in xs:
             summed += x.summed
         return Counted(dims, summed)
@@ -330,7 +330,7 @@ def _most(counts: Iterable[Count]) -> Count:
     return found
 
 
-class Needs:
+class Requirements:
     """Positions that a piece of a digit has to keep.
 
     ``entries``: the levels of what is compared entry by entry; their free labels are the same on
@@ -357,31 +357,33 @@ class Needs:
         )
 
 
-def enough(nodes: NodeTable, claim: Claim, here: Cone, relations: Sequence[Relation]) -> Needs:
+def enough(
+    nodes: NodeTable, claim: Claim, cone: Cone, relations: Sequence[Relation]
+) -> Requirements:
     """How many positions are enough for a claim. ``relations``: what its operator takes for one
     another (`engine.claims.claim.related`). Raises `Unsupported` where digits do not fit one
     another."""
     lineages = [*(x for x in claim.inputs if x is not None), *claim.outputs]
     try:
-        return _enough(nodes, claim, here, relations, coarse=False)
+        return _enough(nodes, claim, cone, relations, coarse=False)
     except Unsupported:
         if not has_places(*lineages):
             raise
         # Values side by side that are split in different ways: their dimension is one digit.
-        return _enough(nodes, claim, here, related(claim, coarse=True), coarse=True)
+        return _enough(nodes, claim, cone, related(claim, coarse=True), coarse=True)
 
 
 def _enough(
-    nodes: NodeTable, claim: Claim, here: Cone, relations: Sequence[Relation], *, coarse: bool
-) -> Needs:
+    nodes: NodeTable, claim: Claim, cone: Cone, relations: Sequence[Relation], *, coarse: bool
+) -> Requirements:
     given = [x for x in claim.inputs if x is not None]
     lineages = [*given, *claim.outputs]
-    numbers = sorted(here.defined)
-    grid = Digits(nodes, lineages, numbers, claim.extents, relations, coarse)
+    numbers = sorted(cone.defined)
+    grid = MixedRadix(nodes, lineages, numbers, claim.extents, relations, coarse)
     joined = [axis for axis, _ in claim.over]
-    classes = Classes(nodes, grid, lineages, here, relations, joined)
+    classes = Classes(nodes, grid, lineages, cone, relations, joined)
     levels = Levels()
-    definitions = Definitions(nodes, classes, here, levels)
+    definitions = Definitions(nodes, classes, cone, levels)
     reading = Relating(coarse)
     tensors = [reading.tensor(x.shape) for x in lineages]
     names = names_of(tensors, 0)
@@ -391,10 +393,10 @@ def _enough(
         return classes.along(axis, digit.stride, digit.size)
 
     counting = Counting(along, levels, reading)
-    held = [
+    counteds = [
         Counted(dims, definitions.lineage(x)) for dims, x in zip(tensors, lineages, strict=True)
     ]
-    inputs, outputs = held[: len(given)], held[len(given) :]
+    inputs, outputs = counteds[: len(given)], counteds[len(given) :]
     if claim.kind in ("op", "slice"):
         rest = iter(inputs)
         found = applied(counting, claim, [None if x is None else next(rest) for x in claim.inputs])
@@ -412,4 +414,4 @@ def _enough(
         Level(counting.labels(x.dims), x.summed | other)
         for x, other in zip(outputs, summed, strict=True)
     ]
-    return Needs(classes, entries, levels)
+    return Requirements(classes, entries, levels)

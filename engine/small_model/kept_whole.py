@@ -23,7 +23,7 @@ def _found(nodes: NodeTable) -> Iterator[str]:
     for node in nodes.nodes:
         match node.definition:
             case Select(operand=operand, row=row, selection=how):
-                extent = next(e for _, _, e, label in operand.atoms if label == row)
+                extent = next(e for _, _, e, label in operand.intervals if label == row)
                 yield (
                     f"a row of {extent:,} of which {how.topk} are chosen: the choice depends on all"
                     " of it, so it is one function of the row, named by its full length"
@@ -53,4 +53,4 @@ def _classes(nodes: NodeTable, node: Node) -> Iterator[int]:
         read = nodes[operand.node]
         if isinstance(read.definition, Onehot):
             last = len(read.extents) - 1
-            yield from (e for axis, _, e, _ in operand.atoms if axis == last and e)
+            yield from (e for axis, _, e, _ in operand.intervals if axis == last and e)

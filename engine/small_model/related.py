@@ -13,8 +13,8 @@ from typing import Any
 from shardproof.engine.claims.claim import Claim
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.ops import apply_backward, apply_forward
-from shardproof.engine.ops.primitives import Reading
-from shardproof.engine.small_model.digits import Axis, Relation
+from shardproof.engine.ops.primitives import Interpreter
+from shardproof.engine.small_model.mixed_radix import Axis, Relation
 from shardproof.engine.small_model.shared_dims import Relating, Tensor
 
 
@@ -61,14 +61,16 @@ def names_of(tensors: Sequence[Tensor], count: int) -> dict[int, Axis]:
     return names | {n: (-1 - len(tensors), n) for n in range(count) if n not in names}
 
 
-def applied(reading: Reading[Any], claim: Claim, inputs: Sequence[Any]) -> list[Any]:
+def applied(interpreter: Interpreter[Any], claim: Claim, inputs: Sequence[Any]) -> list[Any]:
     """The operator of a claim in a reading of the declarations."""
     if not claim.backward:
-        return list(apply_forward(reading, claim.name, inputs, claim.attrs))
+        return list(apply_forward(interpreter, claim.name, inputs, claim.attrs))
     wrt, arity = claim.attrs.get("wrt"), claim.attrs.get("arity")
     if not isinstance(wrt, tuple) or not isinstance(arity, int):
         raise Unsupported("a backward operator without wrt and arity")
     positions = [w for w in wrt if isinstance(w, int)]
     return list(
-        apply_backward(reading, claim.name, inputs[:arity], inputs[arity:], claim.attrs, positions)
+        apply_backward(
+            interpreter, claim.name, inputs[:arity], inputs[arity:], claim.attrs, positions
+        )
     )

@@ -15,16 +15,16 @@ from itertools import permutations
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
-from shardproof.engine.lineage.layout import Misaligned, narrow
-from shardproof.engine.lineage.lineage import Dim, Lineage, Term
+from shardproof.engine.lineage.lineage import Addend, Dim, Lineage
 from shardproof.engine.lineage.members import axes_of, concrete, every
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import cut, joined, of_dim
-from shardproof.engine.lineage.sums import collect, family_sum, merge_parts
+from shardproof.engine.lineage.sums import collect, family_sum, merge_partials
+from shardproof.engine.lineage.views import Misaligned, narrow
 from shardproof.engine.plan.expectations import COVERAGE, GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Unrolled
-from shardproof.engine.specification.alike import placed_alike, same_number, same_terms
+from shardproof.engine.specification.alike import placed_alike, same_addends, same_number
 from shardproof.engine.specification.demands import Demand, Sum, demands
 from shardproof.engine.specification.gradients import Derived, first_of_box
 from shardproof.engine.specification.tiling import TooMany, boxes, covers
@@ -51,7 +51,7 @@ class Conclusion(NamedTuple):
 def scaled(lineage: Lineage, factor: Fraction) -> Lineage:
     """``factor`` times a lineage."""
     return Lineage(
-        lineage.shape, tuple(t._replace(factor=t.factor * factor) for t in lineage.terms)
+        lineage.shape, tuple(t._replace(factor=t.factor * factor) for t in lineage.addends)
     )
 
 
@@ -76,31 +76,31 @@ def box_of(
 ) -> Lineage:
     """The box of a tensor at ``offset``, on ranks along axes of ``extents``; raises `Misaligned` if
     it is no view."""
-    terms = list(lineage.terms)
+    addends = list(lineage.addends)
     here = lineage.shape
     for i, (size, full) in enumerate(zip(shape, lineage.shape, strict=True)):
         if size != full:
             start = offset[i].settled(extents)
-            found = (_box_along(term, here, i, start, size, extents) for term in terms)
-            terms = [term for term in found if term is not None]
+            found = (_box_along(addend, here, i, start, size, extents) for addend in addends)
+            addends = [addend for addend in found if addend is not None]
             here = (*here[:i], size, *here[i + 1 :])
-    return Lineage(shape, tuple(joined(terms)))
+    return Lineage(shape, tuple(joined(addends)))
 
 
 def _box_along(
-    term: Term,
+    addend: Addend,
     shape: tuple[int, ...],
     dim: int,
     start: Affine,
     size: int,
     extents: Mapping[str, int],
-) -> Term | None:
-    """A term of a box along one dimension; None where it is zero there."""
-    if of_dim(term, dim):
-        return cut(term, shape, dim, start, size)
-    dims = list(term.layout.dims)
+) -> Addend | None:
+    """An addend of a box along one dimension; None where it is zero there."""
+    if of_dim(addend, dim):
+        return cut(addend, shape, dim, start, size)
+    dims = list(addend.view.dims)
     dims[dim] = _interval(dims[dim], start, size, extents)
-    return term._replace(layout=term.layout._replace(dims=tuple(dims)))
+    return addend._replace(view=addend.view._replace(dims=tuple(dims)))
 
 
 def slices(plan: Plan, program: Program) -> int:
@@ -221,7 +221,7 @@ class Wants:
             return f"{where} is never computed"
         have = self.total(demand) if demand.held else Lineage(demand.shape, ())
         if demand.expected < 0:
-            if have is not None and not have.terms:
+            if have is not None and not have.addends:
                 return ""
             return (
                 f"{rank}: {demand.name} gets a gradient, though the single-device loss does not "
@@ -241,7 +241,7 @@ class Wants:
     def partial(self, demand: Demand, have: Lineage, want: Lineage) -> str:
         """Along which axis of the ranks a value would have to be added up, if that is all that is
         missing: in a table, somebody may have meant it."""
-        if not self.plan.expectations or not any(term.parts for term in have.terms):
+        if not self.plan.expectations or not any(addend.partials for addend in have.addends):
             return ""
         extents = self.extents(demand)
         for axis, extent in self.plan.programs[demand.program].extents.items():
@@ -317,7 +317,7 @@ def _total(
     present = [m for m in members if m is not None]
     if len(present) < len(members) or not present:
         return None
-    together = merge_parts(nodes, [t for m in present for t in m.terms], mesh)
+    together = merge_partials(nodes, [t for m in present for t in m.addends], mesh)
     try:
         return family_sum(nodes, Lineage(present[0].shape, tuple(collect(together))), over, mesh)
     except Misaligned:
@@ -368,14 +368,14 @@ def _differs(
         expected = box_of(want, demand.relative, demand.shape, extents)
     except Misaligned:
         return f"{where} is held as a box that is no view of it"
-    if have == expected or same_terms(nodes, have, expected):
+    if have == expected or same_addends(nodes, have, expected):
         return ""
-    if len(have.terms) == 1 and len(expected.terms) == 1:
-        a, b = have.terms[0], expected.terms[0]
-        if a.node == b.node and a.parts:
-            intervals = ", ".join(f"[{p.start}, +{p.size}) of {p.extent}" for p in a.parts)
+    if len(have.addends) == 1 and len(expected.addends) == 1:
+        a, b = have.addends[0], expected.addends[0]
+        if a.node == b.node and a.partials:
+            intervals = ", ".join(f"[{p.start}, +{p.size}) of {p.extent}" for p in a.partials)
             return f"{where} is a partial sum (over {intervals}): a reduction is missing"
-        if a.node == b.node and a.layout == b.layout:
+        if a.node == b.node and a.view == b.view:
             return f"{where} is {a.factor / b.factor} times the single-device {demand.kind}"
         if a.node == b.node:
             what = "the shard" if demand.shard >= 0 else "is expected"

@@ -18,19 +18,19 @@ from enum import Enum
 from fractions import Fraction
 
 from shardproof.engine.lineage.expressions import (
+    AcrossRanks,
     Amax,
     AtCoordinate,
     Causal,
     Combine,
+    Concatenated,
     Einsum,
     Expression,
     Maximum,
     One,
     Onehot,
-    OverRanks,
-    Piece,
+    Opaque,
     Restrict,
-    Stack,
     Unary,
 )
 from shardproof.engine.lineage.nodes import NodeTable
@@ -116,7 +116,7 @@ class Signs:
                 )
             case Amax(sign=sign, operand=operand):
                 return sign > 0 and self.positive(operand.node)
-            case Restrict() | Piece():
+            case Restrict() | Opaque():
                 return self._all_of(definition, self.positive)
             case Unary(function=function, factor=factor, node=node) if function in _POSITIVE:
                 if function in _OF_POSITIVE:
@@ -136,7 +136,7 @@ class Signs:
                 return all(f > 0 and self.nonnegative(o.node) for f, o in kept)
             case Amax(sign=sign, operand=operand):
                 return sign > 0 and self.nonnegative(operand.node)
-            case Restrict() | Piece():
+            case Restrict() | Opaque():
                 return self._all_of(definition, self.nonnegative)
             case Unary(function=function, factor=factor, node=node):
                 exponent = exponent_of(function)
@@ -146,23 +146,23 @@ class Signs:
                 return even or (factor > 0 and self.nonnegative(node))
         return False
 
-    def _all_of(self, definition: Restrict | Piece, holds: Callable[[int], bool]) -> bool:
+    def _all_of(self, definition: Restrict | Opaque, holds: Callable[[int], bool]) -> bool:
         """Whether something holds of all that a node shows of others: a block, or a tensor that is
-        one whole term."""
+        one whole addend."""
         if isinstance(definition, Restrict):
             return holds(definition.node)
-        return len(definition.terms) == 1 and all(
-            t.factor > 0 and not t.parts and not t.places and holds(t.node)
-            for t in definition.terms
+        return len(definition.addends) == 1 and all(
+            t.factor > 0 and not t.partials and not t.places and holds(t.node)
+            for t in definition.addends
         )
 
 
 def _named(definition: Expression) -> Iterable[int]:
     """The nodes that a definition names, also those of values that only the parallel side has."""
     match definition:
-        case Stack(terms=terms) | Piece(terms=terms) | Maximum(terms=terms):
-            return (term.node for term in terms)
-        case OverRanks(node=node) | AtCoordinate(node=node):
+        case Concatenated(addends=addends) | Opaque(addends=addends) | Maximum(addends=addends):
+            return (addend.node for addend in addends)
+        case AcrossRanks(node=node) | AtCoordinate(node=node):
             return (node,)
     return definition.children()
 

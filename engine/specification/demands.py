@@ -128,11 +128,11 @@ class _Resolver:
         frozen = number >= 0 and not program.shards[number].trainable
         if demand.expected < 0 and frozen and not self.plan.expectations:
             return
-        for microbatch, held, problem in _sums(self.plan, self.parallel, self.read, row):
+        for microbatch, sums, problem in _sums(self.plan, self.parallel, self.read, row):
             offset = demand.offset
             if microbatch >= 0:
                 offset = tuple(start.fix(MICROBATCH, microbatch) for start in offset)
-            yield replace(demand, held=held, offset=offset, problem=demand.problem or problem)
+            yield replace(demand, held=sums, offset=offset, problem=demand.problem or problem)
 
     def missing(self, row: Expectation) -> Demand:
         """A row without a counterpart."""
@@ -218,8 +218,8 @@ def _left_out(plan: Plan, rows: Sequence[Expectation]) -> Iterator[Demand]:
     told = {(row.name, a.program) for row in rows if row.kind == GRADIENT for a in row.held}
     for number, program in enumerate(plan.programs):
         for shard in program.shards:
-            known = expected.get(shard.name)
-            if known is None or not shard.trainable or shard.updated_as >= 0:
+            expectation = expected.get(shard.name)
+            if expectation is None or not shard.trainable or shard.updated_as >= 0:
                 continue
             if (shard.name, number) not in told:
                 told.add((shard.name, number))

@@ -1,4 +1,4 @@
-"""The tensors of one side that the rows of a plan's table of expectations are about.
+"""The tensors of one side that the instances of a plan's table of expectations are about.
 
 Example: of the addend "value 7 of body 0 of program 0" they are the tensors that its calls made,
 each with its microbatch.
@@ -40,8 +40,8 @@ def _passed_on(side: Unrolled) -> set[int]:
     addend before its all-reduce."""
     found = {value: program for program, _, value in side.losses}
     before: set[int] = set()
-    for row in side.rows:
-        if row.kind != "op" or row.name == "identity":
-            held = {found[v] for v in row.outputs if v in found}
-            before.update(v for v in row.inputs if v in found and found[v] in held)
+    for instance in side.instances:
+        if instance.kind != "op" or instance.name == "identity":
+            held = {found[v] for v in instance.outputs if v in found}
+            before.update(v for v in instance.inputs if v in found and found[v] in held)
     return before

@@ -17,7 +17,7 @@ from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.engine.ops import lookup
 from shardproof.engine.plan.expectations import GRADIENT, LOSS, table
 from shardproof.engine.plan.ir import Addend, Attr, Expectation, Plan, Program, Source
-from shardproof.engine.schedule.instances import Row, Tensor, Unrolled
+from shardproof.engine.schedule.instances import Instance, Tensor, Unrolled
 from shardproof.engine.specification.given import Given
 
 
@@ -38,7 +38,7 @@ class Derived(NamedTuple):
 
 @dataclass(slots=True)
 class _Deriver:
-    rows: list[Row]
+    instances: list[Instance]
     tensors: list[Tensor]
     arriving: dict[int, list[int]]
 
@@ -51,7 +51,9 @@ class _Deriver:
     ) -> int:
         """The result of one more operator, of the shape of ``like``."""
         result = self.value(like, name)
-        self.rows.append(Row("op", operator, (0,), tuple(inputs), (result,), attrs, Source()))
+        self.instances.append(
+            Instance("op", operator, (0,), tuple(inputs), (result,), attrs, Source())
+        )
         return result
 
     def gradient(self, value: int) -> int:
@@ -72,7 +74,7 @@ class _Deriver:
 
     def unrolled(self, single: Unrolled) -> Unrolled:
         """All rows, of a side whose given ones are those of ``single``."""
-        return replace(single, rows=self.rows, tensors=self.tensors, symbolic=True)
+        return replace(single, instances=self.instances, tensors=self.tensors, symbolic=True)
 
     def sum(self, name: str, parts: Sequence[tuple[int, Fraction]]) -> int:
         """A value that several addends make; one element is one element, however it is written."""
@@ -96,7 +98,7 @@ def recorded(plan: Plan, single: Unrolled) -> Derived:
     loss = next((values.get((r.kind, r.name), -1) for r in rows if r.kind == LOSS), -1)
     first = first_of_box(plan.single)
     gradients = {first[shard]: value for _, shard, value in single.gradients}
-    return Derived(work.unrolled(single), gradients, loss, -1, len(single.rows), values)
+    return Derived(work.unrolled(single), gradients, loss, -1, len(single.instances), values)
 
 
 def derive(plan: Plan, single: Unrolled) -> Derived:
@@ -114,7 +116,7 @@ def derive(plan: Plan, single: Unrolled) -> Derived:
         if loss < 0:
             raise Unsupported("a single-device program with 0 losses, expected one")
         gradients, seed = _differentiate(plan.single, work, loss)
-    return Derived(work.unrolled(single), gradients, loss, seed, len(single.rows), values)
+    return Derived(work.unrolled(single), gradients, loss, seed, len(single.instances), values)
 
 
 def _values(
@@ -122,7 +124,7 @@ def _values(
 ) -> tuple[_Deriver, dict[tuple[str, str], int]]:
     """The given rows with the sums that expectations are about, and by kind and name where."""
     read = Given(plan, single)
-    work = _Deriver(list(single.rows), list(single.tensors), {})
+    work = _Deriver(list(single.instances), list(single.tensors), {})
     values: dict[tuple[str, str], int] = {}
     for row in rows:
         key = (row.kind, row.name)
@@ -151,32 +153,37 @@ def _differentiate(program: Program, work: _Deriver, loss: int) -> tuple[dict[in
     """Append the reverse derivative of a loss: the gradient of every parameter, by the first shard
     that holds it, and the seed."""
     tensors = work.tensors
-    forward = list(work.rows)
+    forward = list(work.instances)
     needed = _needing_gradients(program, forward)
     seed = work.value(loss, "loss gradient")
-    work.rows.append(Row("seed", "loss gradient", (0,), (), (seed,), {}, Source()))
+    work.instances.append(Instance("seed", "loss gradient", (0,), (), (seed,), {}, Source()))
     work.arriving[loss] = [seed]
-    for row in reversed([r for r in forward if r.kind == "op" and not r.backward]):
-        data = lookup(row.name).index_data(len(row.inputs))
-        wrt = [i for i, v in enumerate(row.inputs) if v in needed and i not in data]
-        outputs = [work.gradient(v) for v in row.outputs]
+    for instance in reversed([r for r in forward if r.kind == "op" and not r.backward]):
+        data = lookup(instance.name).index_data(len(instance.inputs))
+        wrt = [i for i, v in enumerate(instance.inputs) if v in needed and i not in data]
+        outputs = [work.gradient(v) for v in instance.outputs]
         if not wrt or all(g < 0 for g in outputs):
             continue
         results = [
-            work.value(row.inputs[i], f"gradient of {tensors[row.inputs[i]].name}") for i in wrt
+            work.value(instance.inputs[i], f"gradient of {tensors[instance.inputs[i]].name}")
+            for i in wrt
         ]
-        attrs = {**row.attrs, "wrt": tuple(wrt), "arity": len(row.inputs)}
-        inputs = (*row.inputs, *outputs)
-        work.rows.append(Row("op", row.name, (0,), inputs, tuple(results), attrs, row.source, True))
+        attrs = {**instance.attrs, "wrt": tuple(wrt), "arity": len(instance.inputs)}
+        inputs = (*instance.inputs, *outputs)
+        work.instances.append(
+            Instance(
+                "op", instance.name, (0,), inputs, tuple(results), attrs, instance.source, True
+            )
+        )
         for i, result in zip(wrt, results, strict=True):
-            work.arriving.setdefault(row.inputs[i], []).append(result)
+            work.arriving.setdefault(instance.inputs[i], []).append(result)
     _disjoint(program)
     first = first_of_box(program)
     uses: dict[int, list[int]] = {}
-    for row in forward:
-        number = row.attrs.get("shard")
-        if row.kind == "shard" and isinstance(number, int) and row.outputs[0] in needed:
-            found = work.gradient(row.outputs[0])
+    for instance in forward:
+        number = instance.attrs.get("shard")
+        if instance.kind == "shard" and isinstance(number, int) and instance.outputs[0] in needed:
+            found = work.gradient(instance.outputs[0])
             if found >= 0:
                 uses.setdefault(first[number], []).append(found)
     return {n: work.total(program.shards[n].name, parts) for n, parts in uses.items()}, seed
@@ -207,16 +214,16 @@ def _disjoint(program: Program) -> None:
         held[shard.name].add(box)
 
 
-def _needing_gradients(program: Program, rows: Sequence[Row]) -> set[int]:
+def _needing_gradients(program: Program, instances: Sequence[Instance]) -> set[int]:
     """Values that depend on a trainable parameter otherwise than as index data."""
     needed: set[int] = set()
-    for row in rows:
-        if row.kind == "shard":
-            number = row.attrs["shard"]
+    for instance in instances:
+        if instance.kind == "shard":
+            number = instance.attrs["shard"]
             if isinstance(number, int) and program.shards[number].trainable:
-                needed.update(row.outputs)
-        elif row.kind == "op" and not row.backward:
-            data = lookup(row.name).index_data(len(row.inputs))
-            if any(v in needed and i not in data for i, v in enumerate(row.inputs)):
-                needed.update(row.outputs)
+                needed.update(instance.outputs)
+        elif instance.kind == "op" and not instance.backward:
+            data = lookup(instance.name).index_data(len(instance.inputs))
+            if any(v in needed and i not in data for i, v in enumerate(instance.inputs)):
+                needed.update(instance.outputs)
     return needed

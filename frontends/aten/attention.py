@@ -90,8 +90,8 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
     if first is not None and value == -inf:
         return causal(lo, lo.real(x), first)
     if first == 0 and x.shape[-1] == x.shape[-2]:
-        held = lo.real(x)
-        return lo.emits("fill_after", [held], {"value": fraction(value)}, held.dtype)[0]
+        real = lo.real(x)
+        return lo.emits("fill_after", [real], {"value": fraction(value)}, real.dtype)[0]
     if value == -inf:
         raise Unsupported("masked_fill with minus infinity by a mask that is not causal")
     return chosen(lo, _flags(lo, mask), value, x)
@@ -230,11 +230,11 @@ def _attention(
     scale: float | None = None,
 ) -> Any:
     masked = _masked(q, k, dropout, is_causal, attn_mask)
-    held = _grouped(lo, q, k, v)
-    p = _scores(lo, held[0], held[1], masked, attn_mask, _scale(q, scale))
+    reals = _grouped(lo, q, k, v)
+    p = _scores(lo, reals[0], reals[1], masked, attn_mask, _scale(q, scale))
     shape, dtype = lo.expected[1]
     why = "the logarithm of attention's sums, which only its derivative reads"
-    found = lo.reshape(lo.emit("matmul", p, held[2]), (*q.shape[:-1], v.shape[-1]))
+    found = lo.reshape(lo.emit("matmul", p, reals[2]), (*q.shape[:-1], v.shape[-1]))
     return found, Undefined(shape, dtype, why)
 
 

@@ -97,9 +97,9 @@ def _chosen(lo: Lowering, index: Real, size: int) -> Any:
 def _spread(lo: Lowering, values: Lowered, index: Real, shape: Shape) -> Any:
     """Values [..., k] by ids [..., k], added up in [..., n] = ``shape``."""
     *lead, count = index.shape
-    held = lo.real(values)
-    zero = lo.real(Const(Fraction(0), (*lead, count, shape[-1]), held.dtype))
-    found = lo.derivative("pick", [zero, index], held)
+    real = lo.real(values)
+    zero = lo.real(Const(Fraction(0), (*lead, count, shape[-1]), real.dtype))
+    found = lo.derivative("pick", [zero, index], real)
     return lo.sum(found, (len(lead),))
 
 
@@ -174,8 +174,8 @@ def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
     back = tuple(order.index(d) for d in range(len(order)))
     rest = tuple(x.shape[d] for d in order[1:])
     table = lo.reshape(_turned(lo, x, order), (x.shape[at], prod(rest)))
-    held = lo.real(index)
-    found = lo.emits("embedding", [held, lo.real(table)], {}, table.dtype)[0]
+    real = lo.real(index)
+    found = lo.emits("embedding", [real, lo.real(table)], {}, table.dtype)[0]
     return _turned(lo, lo.reshape(found, (*index.shape, *rest)), back)
 
 
@@ -187,10 +187,10 @@ def _index_add(
     order = (at, *(d for d in range(len(x.shape)) if d != at))
     back = tuple(order.index(d) for d in range(len(order)))
     rest = tuple(x.shape[d] for d in order[1:])
-    held = lo.real(index)
+    real = lo.real(index)
     rows = lo.real(lo.reshape(_turned(lo, source, order), (*index.shape, prod(rest))))
     table = lo.real(Const(Fraction(0), (x.shape[at], prod(rest)), rows.dtype))
-    added = lo.derivative("embedding", [held, table], rows, 1)
+    added = lo.derivative("embedding", [real, table], rows, 1)
     whole = _turned(lo, lo.reshape(added, (x.shape[at], *rest)), back)
     return lo.add(x, whole, fraction(alpha))
 
@@ -276,10 +276,10 @@ _placed("argmin", True)
 def _extreme(lo: Lowering, x: Lowered, dim: int, keepdim: bool, least: bool) -> Any:
     """The maximum or minimum over a dimension, and where it is."""
     (at,) = dimensions(x.shape, dim)
-    held = lo.real(x)
-    ranked = lo.real(lo.scale(held, -ONE)) if least else held
+    real = lo.real(x)
+    ranked = lo.real(lo.scale(real, -ONE)) if least else real
     value: Any = lo.emit("amax", ranked, dim=(at,), keepdim=keepdim)
-    return lo.scale(value, -ONE) if least else value, Place(held, at, least, value.shape)
+    return lo.scale(value, -ONE) if least else value, Place(real, at, least, value.shape)
 
 
 @lowers("aten.max.dim")

@@ -63,9 +63,9 @@ def _all_to_all(lo: Lowering, x: Lowered, ranks: Sequence[int]) -> Any:
     # this one is the i-th part of the result.
     count, (shape, dtype) = len(ranks), lo.expected[0]
     parts = (count, shape[0] // count, *shape[1:])
-    held = lo.real(lo.reshape(lo.real(x), (count, 1, *parts[1:])))
+    real = lo.real(lo.reshape(lo.real(x), (count, 1, *parts[1:])))
     lo.expected = [((1, *parts), dtype)]
-    found = _issued(lo, "all_to_all", held, ranks, split_dim=0, concat_dim=1)
+    found = _issued(lo, "all_to_all", real, ranks, split_dim=0, concat_dim=1)
     lo.expected = [(shape, dtype)]
     return lo.reshape(found, shape)
 

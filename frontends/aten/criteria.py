@@ -225,9 +225,9 @@ def _hardswish(lo: Lowering, x: Lowered) -> Any:
 @lowers("aten.mish.default")
 def _mish(lo: Lowering, x: Lowered) -> Any:
     """x tanh(log(1 + exp(x)))."""
-    held: Real = lo.real(x)
-    soft = lo.scale(lo.unary("log_sigmoid", lo.scale(held, -ONE)), -ONE)
-    return lo.mul(held, lo.unary("tanh", soft))
+    real: Real = lo.real(x)
+    soft = lo.scale(lo.unary("log_sigmoid", lo.scale(real, -ONE)), -ONE)
+    return lo.mul(real, lo.unary("tanh", soft))
 
 
 @lowers("aten.frac.default")

@@ -149,9 +149,9 @@ def _broadcast(lo: Lowering, x: Operand, dims: Sequence[int], shape: Sequence[in
 @lowers("hlo.select")
 def _select(lo: Lowering, mask: Lowered, x: Lowered, y: Lowered) -> Any:
     """The mask is 0 or 1: m x + (1 - m) y."""
-    held = lo.real(mask)
-    rest = lo.shift(lo.scale(held, Fraction(-1)), Fraction(1))
-    return lo.add(lo.mul(x, held), lo.mul(rest, y))
+    real = lo.real(mask)
+    rest = lo.shift(lo.scale(real, Fraction(-1)), Fraction(1))
+    return lo.add(lo.mul(x, real), lo.mul(rest, y))
 
 
 @lowers("hlo.reduce_max")

@@ -88,8 +88,8 @@ class Ids:
     def real(self, lo: Lowering) -> Real:
         number = piecewise.value(self.function)
         if number is not None:
-            held = lo.real(Const(Fraction(number), self.shape, self.dtype))
-            return flags(held) if self.dtype == "bool" else held
+            real = lo.real(Const(Fraction(number), self.shape, self.dtype))
+            return flags(real) if self.dtype == "bool" else real
         if self.dtype == "bool":
             return flags(self.indicated(lo))
         if len(self.function) == 1:
@@ -101,13 +101,13 @@ class Ids:
             raise Unsupported("a number that is different functions of an id for different ids")
         low, high = values
         mask = piecewise.compare("EQ", self.function, piecewise.constant(self.function, high))
-        held = numbers(lo, replace(self, function=mask, dtype="bool").real(lo), self.dtype)
-        return lo.real(lo.shift(lo.scale(held, Fraction(high - low)), Fraction(low)))
+        real = numbers(lo, replace(self, function=mask, dtype="bool").real(lo), self.dtype)
+        return lo.real(lo.shift(lo.scale(real, Fraction(high - low)), Fraction(low)))
 
     def indicated(self, lo: Lowering) -> Real:
         """A predicate as 0 and 1: whether the id is one of those of which it holds, or is none of
         those of which it does not."""
-        held = self.held(lo)
+        real = self.held(lo)
         sizes = [
             sum(p.high - p.low for p in self.function if p.offset == value) for value in (0, 1)
         ]
@@ -119,7 +119,7 @@ class Ids:
                     raise Unsupported("a choice by ids of very many")
                 width = (*self.shape, piece.high - piece.low)
                 ones = lo.real(Const(Fraction(1), width, "float32"))
-                found = lo.emits("pick", [ones, held], {"start": piece.low}, "float32")[0]
+                found = lo.emits("pick", [ones, real], {"start": piece.low}, "float32")[0]
                 total = lo.add(total, found)
         found = lo.real(total)
         return found if fewer else lo.real(inverse_of(lo, found))

@@ -78,10 +78,10 @@ class Lookup:
             table = lo.reshape(table, (*self.ids.shape, self.rows()))
         dim = len(table.shape) - 1 if self.picked else 0
         table = lo.real(lo.slice(table, dim, part.row, part.size))
-        held = self.ids.held(lo)
+        real = self.ids.held(lo)
         if self.picked:
-            return lo.emits("pick", [table, held], {"start": part.id}, self.dtype)[0]
-        return lo.emits("embedding", [held, table], {"start": part.id}, self.dtype)[0]
+            return lo.emits("pick", [table, real], {"start": part.id}, self.dtype)[0]
+        return lo.emits("embedding", [real, table], {"start": part.id}, self.dtype)[0]
 
     def repeated(self, lo: Lowering) -> Real:
         """As `real`, where many ids choose one row: that row, times whether the id is one of
@@ -94,10 +94,10 @@ class Lookup:
             if inside and rule.slope:
                 found: Any = self.part(lo, piecewise.Rows(low, rule.at(low), high - low))
             else:
-                here = (piecewise.Piece(low, high, 0, 1),)
+                pieces = (piecewise.Piece(low, high, 0, 1),)
                 memory = Undefined(self.shape, self.dtype)
                 row = self.row(lo, rule.offset) if inside else lo.real(memory)
-                found = lo.mul(row, self.among(lo, here))
+                found = lo.mul(row, self.among(lo, pieces))
             total = found if total is None else lo.add(total, found)
         return lo.real(total)
 
@@ -119,11 +119,11 @@ class Lookup:
         lead = (1,) * len(self.ids.shape)
         return lo.expand(lo.reshape(row, (*lead, *self.table.shape[1:])), self.shape)
 
-    def among(self, lo: Lowering, here: Function) -> Any:
+    def among(self, lo: Lowering, pieces: Function) -> Any:
         """1 for ids of some intervals, 0 for others, of the lookup's shape."""
-        held = replace(self.ids, function=here).indicated(lo)
-        rest = (1,) * (len(self.shape) - len(held.shape))
-        return lo.expand(lo.reshape(held, (*held.shape, *rest)), self.shape)
+        real = replace(self.ids, function=pieces).indicated(lo)
+        rest = (1,) * (len(self.shape) - len(real.shape))
+        return lo.expand(lo.reshape(real, (*real.shape, *rest)), self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,29 +166,29 @@ def lessened(x: Operand, y: Operand, factor: Fraction) -> Less | None:
 def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> Any:
     """``table`` [n, v], less a number at one entry of each row."""
     found = ids(chosen)
-    held = lo.real(table)
-    found = None if found is None else wrapped(found, held.shape[1])
+    real = lo.real(table)
+    found = None if found is None else wrapped(found, real.shape[1])
     if (
         found is None
         or found.at() != less.lookup.ids.at()
-        or held != less.lookup.table
+        or real != less.lookup.table
         or found.function != less.lookup.ids.function
     ):
         raise Unsupported("entries that are written over those of other ids")
     count = less.number.function
     if any(p.slope or p.offset not in (0, 1) for p in count):
         raise Unsupported("entries that lose other numbers than 0 or 1")
-    parts = piecewise.chosen_rows(found.function, count, held.shape[1])
+    parts = piecewise.chosen_rows(found.function, count, real.shape[1])
     if parts is None or len(parts) > 1:
-        raise Narrow(found.origin.number, held.shape[1])
+        raise Narrow(found.origin.number, real.shape[1])
     if not parts:
-        return held
+        return real
     (part,) = parts
-    if (part.row, part.size) != (0, held.shape[1]):
+    if (part.row, part.size) != (0, real.shape[1]):
         raise Unsupported("entries of some of the columns that are written over")
-    zero = lo.real(Const(Fraction(0), held.shape, held.dtype))
-    ones = lo.real(Const(Fraction(1), found.shape, held.dtype))
-    return lo.sub(held, lo.derivative("pick", [zero, found.held(lo)], ones, 0, start=part.id))
+    zero = lo.real(Const(Fraction(0), real.shape, real.dtype))
+    ones = lo.real(Const(Fraction(1), found.shape, real.dtype))
+    return lo.sub(real, lo.derivative("pick", [zero, found.held(lo)], ones, 0, start=part.id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +248,9 @@ def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
     found = ids(chosen)
     if found is None:
         raise Unsupported("rows chosen by what are no ids")
-    held = lo.real(table)
+    real = lo.real(table)
     live = piecewise.constant(found.function, 1)
-    return Lookup(held, found, live, False, (*found.shape, *held.shape[1:]), held.dtype)
+    return Lookup(real, found, live, False, (*found.shape, *real.shape[1:]), real.dtype)
 
 
 def wrapped(x: Ids, rows: int) -> Ids:
@@ -266,10 +266,10 @@ def entries_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
     found = ids(chosen)
     if found is None:
         raise Unsupported("entries chosen by what are no ids")
-    held = lo.real(table)
-    found = wrapped(found, held.shape[1])
+    real = lo.real(table)
+    found = wrapped(found, real.shape[1])
     live = piecewise.constant(found.function, 1)
-    return Lookup(held, found, live, True, found.shape, held.dtype)
+    return Lookup(real, found, live, True, found.shape, real.dtype)
 
 
 def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:

@@ -74,13 +74,13 @@ def _embedding_backward(
         return added_at(lo, gradient, ids, rows)
     if padding < 0 and (lo.narrows or isinstance(ids, Ids) or isinstance(gradient, Kept)):
         return added_rows(lo, gradient, ids, rows)
-    held = lo.real(ids)
+    real = lo.real(ids)
     if padding >= 0:
-        kept = _valid(lo, held, padding)
-        gradient = lo.mul(gradient, lo.reshape(kept, (*held.shape, 1)))
+        kept = _valid(lo, real, padding)
+        gradient = lo.mul(gradient, lo.reshape(kept, (*real.shape, 1)))
     given = lo.real(gradient)
     table = lo.real(Const(Fraction(0), (rows, given.shape[-1]), given.dtype))
-    return lo.derivative("embedding", [held, table], given, 1)
+    return lo.derivative("embedding", [real, table], given, 1)
 
 
 def classes(lo: Lowering, target: Lowered) -> Real:
@@ -163,10 +163,10 @@ def _joined_loss(lo: Lowering, logs: Lowered, target: Joined, reduction: int, ig
     count: Any = Const(Fraction(0), (), logs.dtype)
     for n in _parts(target, ignored):
         own = None if known is None else [lo.real(target.cut(x, n)) for x in known]
-        held = lo.real(target.cut(logs, n)) if own is None else lo.real(logs)
+        real = lo.real(target.cut(logs, n)) if own is None else lo.real(logs)
         ids = lo.real(lo.reshape(target.parts[n], (prod(target.parts[n].shape),)))
         exponentials = None if own is None else (own[0], own[1], own[2])
-        each, valid = _each(lo, held, exponentials, ids, ignored)
+        each, valid = _each(lo, real, exponentials, ids, ignored)
         total = lo.add(total, lo.sum(each, (0,)))
         count = lo.add(count, lo.sum(valid, (0,)))
     return (total if reduction == SUM else lo.div(total, count)), count

@@ -191,11 +191,11 @@ class Lowering:
             number, _ = next(
                 ((v, s) for v, s in self.bound if floating(self.values[v].dtype)), self.bound[0]
             )
-            held = Real(number, self.values[number].shape, self.values[number].dtype)
-            for dim, size in enumerate(held.shape):
+            real = Real(number, self.values[number].shape, self.values[number].dtype)
+            for dim, size in enumerate(real.shape):
                 if size > 1:
-                    held = self.emit("slice", held, dim=dim, start=0, size=1)
-            zero = self.emit("mul", self.reshape(held, ()), other=Fraction(0))
+                    real = self.emit("slice", real, dim=dim, start=0, size=1)
+            zero = self.emit("mul", self.reshape(real, ()), other=Fraction(0))
             self._constants[x.value] = self.emit("add", zero, other=x.value)
         return self.real(self.expand(self._constants[x.value], x.shape))
 
@@ -269,8 +269,8 @@ class Lowering:
 
     def _moved(self, name: str, x: Lowered, **attrs: Attr) -> Real:
         """Append an operator whose entries are those of ``x``, elsewhere."""
-        held = self.real(x)
-        return self.holding(self.emit(name, held, **attrs), held)
+        real = self.real(x)
+        return self.holding(self.emit(name, real, **attrs), real)
 
     def holding(self, moved: Real, x: Real) -> Real:
         """``moved``, whose entries are entries of ``x``."""

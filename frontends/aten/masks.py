@@ -30,8 +30,8 @@ FLAGS = (0, 2)
 
 def slope(lo: Lowering, function: str, x: Lowered) -> Real:
     """The derivative of an elementwise function at ``x``."""
-    held = lo.real(x)
-    return lo.derivative(function, [held], lo.real(Const(ONE, held.shape, held.dtype)))
+    real = lo.real(x)
+    return lo.derivative(function, [real], lo.real(Const(ONE, real.shape, real.dtype)))
 
 
 def step(lo: Lowering, x: Lowered) -> Real:

@@ -56,10 +56,10 @@ def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | None:
     along = (*(0 for _ in y.shape[:-1]), 1)
     if y.steps != along or not x.shape or x.shape[-1] != 1 or size == 1 or not integral(x.dtype):
         return None
-    held = lo.real(lo.reshape(x, x.shape[:-1]))
-    ones = lo.real(Const(ONE, held.shape, "float32"))
-    zero = lo.real(Const(Fraction(0), (*held.shape, size), "float32"))
-    return flags(lo.derivative("pick", [zero, held], ones, 0, start=y.const))
+    real = lo.real(lo.reshape(x, x.shape[:-1]))
+    ones = lo.real(Const(ONE, real.shape, "float32"))
+    zero = lo.real(Const(Fraction(0), (*real.shape, size), "float32"))
+    return flags(lo.derivative("pick", [zero, real], ones, 0, start=y.const))
 
 
 def _equality(name: str) -> None:

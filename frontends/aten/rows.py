@@ -46,8 +46,8 @@ def _softmax_backward(
 @lowers("aten._log_softmax.default")
 def _log_softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     at = dimensions(x.shape, dim)
-    held = lo.real(x)
-    shifted = lo.real(lo.sub(held, lo.emit("amax", held, dim=at, keepdim=True)))
+    real = lo.real(x)
+    shifted = lo.real(lo.sub(real, lo.emit("amax", real, dim=at, keepdim=True)))
     e = lo.unary("exp", shifted)
     total = lo.real(lo.sum(e, at, True))
     y = lo.sub(shifted, lo.unary("log", total))

@@ -53,13 +53,13 @@ def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
     if first.terms or len(box.shape) != len(target.base):
         return None
     by = first.const - before
-    held = _moved(lo, box, dim, by, target.base)
+    real = _moved(lo, box, dim, by, target.base)
     mask = np.zeros(sum(sizes), dtype=np.float32)
     mask[before : before + sizes[own[0]]] = 1
     wide = tuple(n if d == dim else 1 for d, n in enumerate(target.base))
     live = lo.expand(constant(lo, mask.tobytes(), wide, "float32"), target.base)
     flat = (prod(target.base),)
-    return Labels(lo.real(lo.reshape(held, flat)), lo.reshape(live, flat), prod(part.shape))
+    return Labels(lo.real(lo.reshape(real, flat)), lo.reshape(live, flat), prod(part.shape))
 
 
 def _moved(lo: Lowering, box: Shard, dim: int, by: int, shape: tuple[int, ...]) -> Real:

@@ -24,9 +24,9 @@ ONE = Fraction(1)
 def _logsumexp(lo: Lowering, x: Lowered, dim: Sequence[int], keepdim: bool = False) -> Any:
     """log(sum(exp(x - most))) + most."""
     dims = dimensions(x.shape, dim)
-    held = lo.real(x)
-    most = lo.emit("amax", held, dim=dims, keepdim=True)
-    total = lo.sum(lo.unary("exp", lo.sub(held, most)), dims, True)
+    real = lo.real(x)
+    most = lo.emit("amax", real, dim=dims, keepdim=True)
+    total = lo.sum(lo.unary("exp", lo.sub(real, most)), dims, True)
     found = lo.add(lo.unary("log", total), most)
     return lo.reshape(found, _after(x.shape, dims, keepdim))
 

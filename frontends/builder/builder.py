@@ -38,7 +38,7 @@ from shardproof.engine.plan.ir import Call, Group, Program, Shard
 from shardproof.frontends.builder.callers import Sqrt
 from shardproof.frontends.builder.communication import Communicating, along
 from shardproof.frontends.builder.shapes import Inference, Shape
-from shardproof.frontends.builder.tape import Held, Reverse, Tensor
+from shardproof.frontends.builder.tape import ParameterShard, Reverse, Tensor
 
 __all__ = ["BodyBuilder", "ProgramBuilder", "Sqrt", "affine", "along"]
 
@@ -219,7 +219,7 @@ class ProgramBuilder:
         trainable: bool = True,
         dtype: str = "float32",
         updated_as: int = -1,
-    ) -> Held:
+    ) -> ParameterShard:
         """A parameter (or buffer) of full ``shape``, held divided over rank axes: ``split`` maps
         dimensions to an axis, or several, outermost first (absent axes have one rank).
         ``updated_as``: see `engine.plan.ir.Shard`.  Returns its shard number."""
@@ -235,7 +235,7 @@ class ProgramBuilder:
         kind: str = "batch",
         dtype: str = "float32",
         domain: tuple[int, int] | None = None,
-    ) -> Held:
+    ) -> ParameterShard:
         """A named input of full ``shape`` that is no parameter (``kind``: "batch", "state",
         "constant", or "" for a buffer), divided as `parameter` is; ``domain``: of integers, [low,
         high).  Returns its shard number, which a body reads with `BodyBuilder.parameter`."""
@@ -262,10 +262,10 @@ class ProgramBuilder:
                     offset[dim] += affine(0, {axis: local[dim]})
         return tuple(local), tuple(offset)
 
-    def shard(self, shard: Shard) -> Held:
+    def shard(self, shard: Shard) -> ParameterShard:
         """Hold any shard; returns its number."""
         self.shards.append(shard)
-        return Held(len(self.shards) - 1, shard.name)
+        return ParameterShard(len(self.shards) - 1, shard.name)
 
     def body(self, name: str, mirror: int = -1) -> BodyBuilder:
         """A new body (a backward one names its ``mirror``)."""

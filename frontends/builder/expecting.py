@@ -81,28 +81,28 @@ class Table:
         kind: str,
         name: str,
         single: Term | Sequence[Term],
-        *held: Term,
+        *terms: Term,
         split: Split | None = None,
         offset: Sequence[Affine] = (),
         required: bool = True,
     ) -> None:
-        """One row: ``held`` is ``single``, or its box at ``offset``; or the box that a tensor
+        """One row: ``terms`` is ``single``, or its box at ``offset``; or the box that a tensor
         divided by ``split`` (as parameters are) has on a rank; an accumulated gradient's is that of
         its shard."""
         alone = (single,) if isinstance(single, Term) else tuple(single)
         if split:
-            if offset or not held or not alone:
+            if offset or not terms or not alone:
                 raise InvalidInput("a box of what has no counterpart, or two boxes", name)
             full = self._shape(alone[0])
-            _, offset = held[0].program.cut(name, full, split)
-        elif held and held[0].body == ACCUMULATED and not offset:
-            offset = held[0].program.shards[held[0].value].offset
+            _, offset = terms[0].program.cut(name, full, split)
+        elif terms and terms[0].body == ACCUMULATED and not offset:
+            offset = terms[0].program.shards[terms[0].value].offset
         self.rows.append(
             Expectation(
                 kind,
                 name,
                 tuple(self._addend(x, (self.single,)) for x in alone),
-                tuple(self._addend(x, self.programs) for x in held),
+                tuple(self._addend(x, self.programs) for x in terms),
                 tuple(offset),
                 required,
             )

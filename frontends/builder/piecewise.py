@@ -78,8 +78,8 @@ def _pairs(f: Function, g: Function) -> list[tuple[int, int, Piece, Piece]]:
     cuts = sorted({p.low for p in (*f, *g)} | {f[-1].high})
     found = []
     for low, high in itertools.pairwise(cuts):
-        here = [next(p for p in h if p.low <= low < p.high) for h in (f, g)]
-        found.append((low, high, here[0], here[1]))
+        pieces = [next(p for p in h if p.low <= low < p.high) for h in (f, g)]
+        found.append((low, high, pieces[0], pieces[1]))
     return found
 
 

@@ -1,7 +1,7 @@
 """Operators read over shapes alone: what a builder needs to know of a result.
 
-`ShapeReading` is the `engine.ops.primitives.Reading` in which a tensor is its shape, so that the
-shapes of a plan follow from the same declarations as its meaning.
+`ShapeInterpreter` is the `engine.ops.primitives.Reading` in which a tensor is its shape, so that
+the shapes of a plan follow from the same declarations as its meaning.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from shardproof.engine.plan.ir import Attr
 Shape = tuple[int, ...]
 
 
-class ShapeReading:
-    """A reading whose tensors are shapes; raises `ShapeMismatch` where operands do not fit."""
+class ShapeInterpreter:
+    """An interpreter whose tensors are shapes; raises `ShapeMismatch` where operands do not fit."""
 
     def shape(self, x: Shape) -> Shape:
         return x
@@ -86,14 +86,14 @@ class Inference:
     """Shapes of results, each distinct question answered once (layers repeat)."""
 
     def __init__(self) -> None:
-        self._reading = ShapeReading()
+        self._interpreter = ShapeInterpreter()
         self._known: dict[tuple[object, ...], list[Shape]] = {}
 
     def forward(self, name: str, inputs: Sequence[Shape], attrs: Mapping[str, Attr]) -> list[Shape]:
         """Shapes of the outputs; raises `ShapeMismatch`, `Unsupported`."""
         key = (name, tuple(inputs), _frozen(attrs))
         if key not in self._known:
-            self._known[key] = apply_forward(self._reading, name, inputs, attrs)
+            self._known[key] = apply_forward(self._interpreter, name, inputs, attrs)
         return self._known[key]
 
     def backward(
@@ -107,7 +107,9 @@ class Inference:
         """Shapes of the gradients of the inputs at ``wrt``; raises like `forward`."""
         key = (name, tuple(inputs), _frozen(attrs), tuple(gradients), tuple(wrt))
         if key not in self._known:
-            self._known[key] = apply_backward(self._reading, name, inputs, gradients, attrs, wrt)
+            self._known[key] = apply_backward(
+                self._interpreter, name, inputs, gradients, attrs, wrt
+            )
         return self._known[key]
 
 

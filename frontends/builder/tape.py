@@ -45,8 +45,8 @@ class Tensor(int):
         return self.tape.values[self].shape
 
     def __repr__(self) -> str:
-        held = self.tape.values[self]
-        return f"{held.name} {list(held.shape)} of {self.tape.name}"
+        value = self.tape.values[self]
+        return f"{value.name} {list(value.shape)} of {self.tape.name}"
 
     def _computed(self, *_: object) -> Any:
         raise self.tape.fail(
@@ -66,12 +66,12 @@ def _number(value: object) -> str:
     return ""
 
 
-class Held(int):
+class ParameterShard(int):
     """A shard of a program, as its number: a parameter that a body reads with ``parameter``."""
 
     name: str
 
-    def __new__(cls, number: int, name: str) -> Held:
+    def __new__(cls, number: int, name: str) -> ParameterShard:
         made = super().__new__(cls, number)
         made.name = name
         return made
@@ -170,7 +170,7 @@ class Tape:
         """The number of a value of this body; raises `InvalidInput` for anything else."""
         if isinstance(value, Tensor) and value.tape is not self:
             raise self.fail(f"{value!r} is used here; a body's values are its own")
-        if isinstance(value, Held):
+        if isinstance(value, ParameterShard):
             raise self.fail(
                 f"expected a value, found {value!r}: the body reads it with parameter(...)"
             )

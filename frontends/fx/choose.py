@@ -47,7 +47,7 @@ def agrees(plan: Plan) -> bool:
 def _told(plan: Plan, inputs: Inputs, kind: str, taken: int, other: int) -> Plan:
     """The plan with what is assumed of its open inputs."""
     why = "numbers agree so" if kind == "inferred" else "numbers agree with neither"
-    said = tuple(
+    assumptions = tuple(
         Assumption(
             "inferred" if kind == "inferred" else "stand-in",
             name,
@@ -57,4 +57,4 @@ def _told(plan: Plan, inputs: Inputs, kind: str, taken: int, other: int) -> Plan
         )
         for name, words in inputs.open.items()
     )
-    return replace(plan, assumed=(*plan.assumed, *said))
+    return replace(plan, assumed=(*plan.assumed, *assumptions))

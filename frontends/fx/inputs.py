@@ -41,24 +41,24 @@ def shape_of(node: Node) -> Shape:
 def placed(
     single: Graph,
     ranks: Sequence[Graph],
-    said: Relations,
+    relations: Relations,
     assumed: list[Assumption],
     fused: bool = True,
 ) -> Inputs:
     """Where the ranks' parts of every input lie, with what is assumed of it; ``fused``: inputs of
     which two placements fit are in pieces."""
-    known = {node.name: node for node in single.inputs}
-    pairs, more = place.paired(single.inputs, ranks[0].inputs, said.inputs)
+    nodes = {node.name: node for node in single.inputs}
+    pairs, more = place.paired(single.inputs, ranks[0].inputs, relations.inputs)
     assumed += more
     found = Inputs()
     pieces: dict[str, tuple[int, list[Piece]]] = {}
     for node in ranks[0].inputs:
-        own = known[pairs[node.name]]
+        own = nodes[pairs[node.name]]
         if place.kind_of(own.dtype) != place.kind_of(node.dtype):
             raise InvalidInput(
                 f"{node.dtype} on the parallel side, {own.dtype} on the single", own.name
             )
-        relation = said.inputs.get(node.name)
+        relation = relations.inputs.get(node.name)
         cut = _stated(node, relation, assumed)
         if cut is None:
             cut = _found(single, ranks, own, node, found, assumed, fused)
@@ -101,13 +101,13 @@ def _stated(
         return None
     if relation.pieces is None:
         return 0, []
-    held = [Piece(*piece) for piece in relation.pieces]
+    pieces = [Piece(*piece) for piece in relation.pieces]
     text = (
-        f"input {node.name} has shares of {len(held)} pieces of dimension {relation.dim}, each "
+        f"input {node.name} has shares of {len(pieces)} pieces of dimension {relation.dim}, each "
         "divided in the order of ranks"
     )
     assumed.append(Assumption("stated", node.name, "--relations", text))
-    return relation.dim, held
+    return relation.dim, pieces
 
 
 def _found(
@@ -125,10 +125,10 @@ def _found(
     if len(moved) != 1:
         return 0, []
     (dim,) = moved
-    held = interleaved(single, ranks[0], full[dim], part[dim], len(ranks))
-    if not held:
+    pieces = interleaved(single, ranks[0], full[dim], part[dim], len(ranks))
+    if not pieces:
         return 0, []
-    told = [list(p if p.copies > 1 else p[:2]) for p in held]
+    told = [list(p if p.copies > 1 else p[:2]) for p in pieces]
     words = f"dim = {dim}, pieces = {told}"
     if part[dim] * len(ranks) == full[dim]:
         found.open[node.name] = (words, f"shard = {dim}")
@@ -137,4 +137,4 @@ def _found(
     else:
         text = f"input {node.name} is {words}: where both sides cut it (inferred)"
         assumed.append(Assumption("inferred", node.name, "", text))
-    return dim, held
+    return dim, pieces

@@ -183,13 +183,15 @@ def paired(
     found: dict[str, str] = {}
     numbered: list[str] = []
     for node in parallel:
-        said = relations.get(node.name)
-        own = node.name if said is None or said.of is None else said.of
+        input_relation = relations.get(node.name)
+        own = (
+            node.name if input_relation is None or input_relation.of is None else input_relation.of
+        )
         if own not in known:
             raise InvalidInput(
                 "the single side has no such input: say which one it is ([inputs] of = ...)", own
             )
-        if (said is None or said.of is None) and NUMBERED.match(own):
+        if (input_relation is None or input_relation.of is None) and NUMBERED.match(own):
             numbered.append(own)
         found[node.name] = own
     text = (

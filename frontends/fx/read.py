@@ -439,12 +439,12 @@ def _rows(
         total = _total(bodies, number, mesh)
         summed = output.said is not None and output.said.sum
         for index, base in enumerate(bases(mesh)):
-            held = total if summed else (Addend(index, 0, bodies[base].outputs[number]),)
+            addends = total if summed else (Addend(index, 0, bodies[base].outputs[number]),)
             offset = tuple(
                 placed(tuple(start[d] for start in box.starts), mesh, base)
                 for d in range(len(box.full))
             )
-            rows.append(Expectation("output", name, single, held, offset))
+            rows.append(Expectation("output", name, single, addends, offset))
         everywhere = len(box.starts) > 1 and not any(any(start) for start in box.starts)
         if everywhere and not summed:
             rows.append(Expectation(PARTIAL, name, single, total, required=False))

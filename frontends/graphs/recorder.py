@@ -38,7 +38,7 @@ class Recorded(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PlacedInput:
     """A named input as the ranks have it: its value, and where their boxes begin in the full
     tensor."""
 
@@ -70,7 +70,7 @@ class Recorder:
     inference: Inference = field(default_factory=Inference)
     values: list[BodyValue] = field(default_factory=list)
     ops: list[Recorded] = field(default_factory=list)
-    held: list[Held] = field(default_factory=list)
+    placed: list[PlacedInput] = field(default_factory=list)
     constants: list[Constant] = field(default_factory=list)
     notes: list[Assumption] = field(default_factory=list)
     source: Source = field(default_factory=Source)
@@ -205,13 +205,13 @@ def programs(found: Recorder, mesh: Mesh, results: Sequence[int], name: str) -> 
                 kind=h.kind,
                 domain=h.domain,
             )
-            for h in found.held
+            for h in found.placed
         )
         body = Body(
             "step",
             tuple(found.values),
             tuple(_ops(found, mesh, base)),
-            shards=tuple((h.value, i) for i, h in enumerate(found.held)),
+            shards=tuple((h.value, i) for i, h in enumerate(found.placed)),
             results=tuple(dict.fromkeys(results)),
         )
         made.append(

@@ -21,7 +21,7 @@ from shardproof.frontends.graphs.mesh import Mesh
 from shardproof.frontends.graphs.recorder import (
     Array,
     Constant,
-    Held,
+    PlacedInput,
     Recorder,
     everywhere,
     mesh_of,
@@ -136,10 +136,10 @@ def plan(name: str, single: Side, parallel: Side, notes: Sequence[Assumption] = 
     for side in (single, parallel):
         without_dead(side.recorder, side.outputs)
     _constants(single.recorder, parallel.recorder)
-    stated = [h.placement for h in parallel.recorder.held]
+    stated = [h.placement for h in parallel.recorder.placed]
     results = [o.placement for o in parallel.graph.outputs]
-    known = [p for p in results if p is not None]
-    mesh = mesh_of(parallel.recorder, [*stated, *known], parallel.graph.axes)
+    placements = [p for p in results if p is not None]
+    mesh = mesh_of(parallel.recorder, [*stated, *placements], parallel.graph.axes)
     alone = programs(single.recorder, Mesh((), ()), single.outputs, "single")
     ranks = programs(parallel.recorder, mesh, parallel.outputs, "parallel")
     assumed = dict.fromkeys((*notes, *single.recorder.notes, *parallel.recorder.notes))
@@ -161,9 +161,9 @@ def _rows(single: Side, parallel: Side, mesh: Mesh) -> Iterator[Expectation]:
         for index, base in enumerate(bases):
             if output.placement is None:
                 raise InvalidInput("nothing states where it lies", f"output {output.name}")
-            held = (Addend(index, 0, parallel.outputs[number]),)
+            addends = (Addend(index, 0, parallel.outputs[number]),)
             yield Expectation(
-                "output", output.name, own, held, offsets(output.placement, mesh, base)
+                "output", output.name, own, addends, offsets(output.placement, mesh, base)
             )
 
 
@@ -177,7 +177,7 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
     for number, constant in enumerate(single.constants):
         (array,) = constant.arrays
         known.append((f"constant {number}", array))
-        single.held.append(
+        single.placed.append(
             _held(single, constant, f"constant {number}", everywhere(array.shape, 1))
         )
     for constant in parallel.constants:
@@ -187,11 +187,13 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
                 constant.value, "constant of numbers that the single side does not hold"
             )
         else:
-            parallel.held.append(_held(parallel, constant, *found))
+            parallel.placed.append(_held(parallel, constant, *found))
 
 
-def _held(recorder: Recorder, constant: Constant, name: str, placement: Placement) -> Held:
-    return Held(constant.value, name, recorder.values[constant.value].dtype, placement, "constant")
+def _held(recorder: Recorder, constant: Constant, name: str, placement: Placement) -> PlacedInput:
+    return PlacedInput(
+        constant.value, name, recorder.values[constant.value].dtype, placement, "constant"
+    )
 
 
 def _found(

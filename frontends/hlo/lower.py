@@ -11,7 +11,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Source
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Graph, Node
-from shardproof.frontends.graphs.recorder import Held, everywhere
+from shardproof.frontends.graphs.recorder import PlacedInput, everywhere
 from shardproof.frontends.hlo import (
     collectives,
     elementwise,
@@ -73,11 +73,11 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
             raise Unsupported(f"input {given.name} of predicates")
         else:
             low.items[given.value] = Tensor(number)
-        held = Held(number, given.name, value.dtype, placed, "batch", domain)
+        held = PlacedInput(number, given.name, value.dtype, placed, "batch", domain)
         if position in stacked:
             low.items[given.value] = stacks.hold(low, held)
         else:
-            low.recorder.held.append(held)
+            low.recorder.placed.append(held)
     for node in low.graph.nodes:
         low.recorder.source = node.source
         try:

@@ -121,7 +121,7 @@ def side(path: str) -> bytes:
     """One file as the parallel side of a plan without a single one, as bytes."""
     graph = read(path, partitioned=True)
     lowering, results, _ = lower(graph)
-    stated = [h.placement for h in lowering.recorder.held]
+    stated = [h.placement for h in lowering.recorder.placed]
     made = programs(lowering.recorder, mesh_of(lowering.recorder, stated), results, "ranks")
     empty = Program("none", (), ())
     return store.to_bytes(Plan("plan", empty, made, microbatches=1))

@@ -121,31 +121,31 @@ class _Reader:
         if self.depth > MOST_DEPTH:
             raise InvalidInput(f"regions are nested deeper than {MOST_DEPTH} times")
         found = list(given)
-        known = {i.name: i.type for i in found}
+        types = {i.name: i.type for i in found}
         while True:
             line = self.next()
             word = line.split(" ", 1)[0]
             if word in returns:
                 values = re.findall(_VALUE, line.split(" : ")[0])
-                root = self.root(found, known, values)
+                root = self.root(found, types, values)
                 self.depth -= 1
                 return Computation(name, tuple(found), root)
             for instruction in self.statement(line):
-                missing = [x for x in instruction.operands if x not in known]
+                missing = [x for x in instruction.operands if x not in types]
                 if missing:
                     raise InvalidInput(f"%{missing[0]} is read before it is given")
-                if instruction.name in known:
+                if instruction.name in types:
                     raise InvalidInput(f"%{instruction.name} is given twice")
-                known[instruction.name] = instruction.type
+                types[instruction.name] = instruction.type
                 found.append(instruction)
 
-    def root(self, found: list[Instruction], known: dict[str, Type], values: Sequence[str]) -> str:
+    def root(self, found: list[Instruction], types: dict[str, Type], values: Sequence[str]) -> str:
         names = [v[1:] for v in values]
-        if any(n not in known for n in names):
+        if any(n not in types for n in names):
             raise InvalidInput("a return of what is not given")
         if len(names) == 1:
             return names[0]
-        type = Type(parts=tuple(known[n] for n in names))
+        type = Type(parts=tuple(types[n] for n in names))
         found.append(Instruction("return", "tuple", type, tuple(names), line=self.at))
         return "return"
 

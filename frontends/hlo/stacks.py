@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardproof.frontends.graphs.graph import Graph, Node, Placement
-from shardproof.frontends.graphs.recorder import Held
+from shardproof.frontends.graphs.recorder import PlacedInput
 from shardproof.frontends.hlo.items import Tensor
 from shardproof.frontends.hlo.state import Lowering
 
@@ -39,15 +39,15 @@ def _takes_row(graph: Graph, node: Node) -> bool:
     return len(shape) > 1 and 1 < shape[0] <= MOST_ROWS and taken == (1, *shape[1:])
 
 
-def hold(low: Lowering, held: Held) -> Tensor:
+def hold(low: Lowering, placed: PlacedInput) -> Tensor:
     """A stack as its rows, side by side."""
-    shape, full = low.recorder.shape(held.value), held.placement.full
-    starts = tuple((0, *start[1:]) for start in held.placement.starts)
+    shape, full = low.recorder.shape(placed.value), placed.placement.full
+    starts = tuple((0, *start[1:]) for start in placed.placement.starts)
     rows = []
     for row in range(shape[0]):
-        name = f"{held.name}[{row}]"
-        value = low.recorder.value((1, *shape[1:]), held.dtype, name)
+        name = f"{placed.name}[{row}]"
+        value = low.recorder.value((1, *shape[1:]), placed.dtype, name)
         placement = Placement((1, *full[1:]), starts)
-        low.recorder.held.append(replace(held, value=value, name=name, placement=placement))
+        low.recorder.placed.append(replace(placed, value=value, name=name, placement=placement))
         rows.append(value)
     return low.op("concat", *rows, dim=0)

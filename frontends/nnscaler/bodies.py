@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr, Body, Op, Source, Value
-from shardproof.engine.plan.recorded import Claimed
+from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.engine.plan_files.calling import wrong_call
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells, masks, stepwise
@@ -50,7 +50,7 @@ class BodyWriter:
         self.name = name
         self.of = of
         self.values: list[Value] = []
-        self.claims: dict[int, Claimed] = {}
+        self.claims: dict[int, RecordedSlice] = {}
         self.ops: list[Op] = []
         self.environment: dict[int, int] = {}
         self.shards: dict[int, int] = {}
@@ -461,7 +461,7 @@ class BodyWriter:
             outputs=tuple(outputs),
             shards=tuple((value, number) for number, value in self.shards.items()),
             saved=tuple((here, there) for there, here in self.saved.items()),
-            mirror=mirror,
+            forward_body=mirror,
             gradients=tuple(self.gradients),
             claims=tuple([self.claims.get(v) for v in range(len(self.values))])
             if self.claims

@@ -75,10 +75,10 @@ class Comparison:
         self, place: _Place, key: tuple[object, ...], what: str, expected: object, actual: object
     ) -> None:
         """A contradiction about ``key``, on one more device if it is known."""
-        known = self.found.get(key)
-        if known is not None:
-            ranks = tuple(sorted({*known.ranks, place.device}))
-            self.found[key] = known._replace(ranks=ranks)
+        finding = self.found.get(key)
+        if finding is not None:
+            ranks = tuple(sorted({*finding.ranks, place.device}))
+            self.found[key] = finding._replace(ranks=ranks)
             return
         layer = f" in {place.layer}" if place.layer else ""
         self.found[key] = Finding(

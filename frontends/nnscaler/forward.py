@@ -9,7 +9,7 @@ from typing import Protocol
 
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Source, Value
-from shardproof.engine.plan.recorded import Claimed
+from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.calls import Held
@@ -102,13 +102,13 @@ def shape_of(tensor: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape, 2) if tensor.dtype.startswith("complex") else shape
 
 
-def claim_of(tensor: Tensor) -> Claimed:
+def claim_of(tensor: Tensor) -> RecordedSlice:
     """What the plan records about a tensor beside its shape."""
     low = tuple([start for start, _ in tensor.box])
     high = tuple([end for _, end in tensor.box])
     if tensor.dtype.startswith("complex"):
         low, high = (*low, 0), (*high, 2)
-    return Claimed(tensor.full.id, low, high, *tensor.addend)
+    return RecordedSlice(tensor.full.id, low, high, *tensor.addend)
 
 
 def source_of(op: cells.ForwardOp, ident: int) -> Source:

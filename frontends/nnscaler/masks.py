@@ -104,18 +104,18 @@ def aligned(single: Program, programs: Sequence[Program]) -> tuple[Program, tupl
     """Both sides with masks at the same positions of their loads; raises `InvalidInput` for a mask
     that the single-device side does not draw."""
     known = {value.name: value for value in _masks(single)}
-    held = {value.name: value for program in programs for value in _masks(program)}
-    unknown = sorted(set(held) - set(known))
+    values = {value.name: value for program in programs for value in _masks(program)}
+    unknown = sorted(set(values) - set(known))
     if unknown:
         raise InvalidInput(f"the {unknown[0]} is drawn by no operator of the single-device plan")
     if not known:
         return single, tuple(programs)
-    order = [*sorted(held), *sorted(set(known) - set(held))]
+    order = [*sorted(values), *sorted(set(known) - set(values))]
     batch = next(_batches([single]), ())
     local = next(_batches(programs), ())
     front = local if len(local) == len(batch) else batch
     # What no rank draws is loaded too, and read by nothing.
-    masks = [held.get(name, known[name]) for name in order]
+    masks = [values.get(name, known[name]) for name in order]
     return (
         _together(single, [known[name] for name in order]),
         tuple(_placed(program, front, masks) for program in programs),

@@ -16,10 +16,10 @@ from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import (
     Arg,
     Event,
-    Held,
     Items,
     Named,
     Ranks,
+    StridedTensor,
     Tensor,
     tensors_of,
 )
@@ -147,7 +147,9 @@ def _gather_into(replay: State, target: Arg, source: Arg, group: Ranks) -> None:
             piece = replay.memory.slice(found, 0, i * rows[0], rows[0])
             start = into.offset + i * prod(own.shape) + at
             strides = geometry.contiguous(rows)
-            replay.memory.write(Held(into.storage, start, rows, strides, into.dtype), piece)
+            replay.memory.write(
+                StridedTensor(into.storage, start, rows, strides, into.dtype), piece
+            )
         at += prod(part.shape)
 
 
@@ -203,23 +205,23 @@ def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None
         found = scattered(replay, value, group, reduction(event))
         shape = replay.out.values[found].shape
         strides = geometry.contiguous(shape)
-        replay.memory.write(Held(into.storage, at, shape, strides, into.dtype), found)
+        replay.memory.write(StridedTensor(into.storage, at, shape, strides, into.dtype), found)
         at += prod(column[0].shape)
 
 
-def _row(replay: State, held: Held) -> int:
-    return replay.memory.reshape(replay.memory.read(held), _rows(held.shape))
+def _row(replay: State, tensor: StridedTensor) -> int:
+    return replay.memory.reshape(replay.memory.read(tensor), _rows(tensor.shape))
 
 
 def unknown(replay: State, event: Event) -> None:
     """A collective without a rule: what it may write has no meaning from here on."""
     for number in tensors_of(*event.args):
-        held = replay.trace.tensors[number]
+        tensor = replay.trace.tensors[number]
         name = event.name.replace("c10d", "comm", 1)
-        replay.memory.write(held, replay.memory.emit(name, (), held.shape, held.dtype))
+        replay.memory.write(tensor, replay.memory.emit(name, (), tensor.shape, tensor.dtype))
     for number in tensors_of(*event.outputs):
-        held = replay.trace.tensors[number]
-        replay.memory.write(held, replay.memory.emit(event.name, (), held.shape, held.dtype))
+        tensor = replay.trace.tensors[number]
+        replay.memory.write(tensor, replay.memory.emit(event.name, (), tensor.shape, tensor.dtype))
 
 
 @handles("c10d.scatter_.default")
@@ -232,8 +234,8 @@ def _scatter(replay: State, event: Event) -> None:
         raise InvalidInput(f"a scatter from member {root} of {len(group.ranks)}")
     own = group.ranks[root] == replay.trace.rank
     (target,) = listed(event.args[0])
-    held = replay.held(target)
-    rows = _rows(held.shape)
+    tensor = replay.held(target)
+    rows = _rows(tensor.shape)
     full = (rows[0] * len(group.ranks), *rows[1:])
     whole: Arg = None
     if own:
@@ -241,11 +243,11 @@ def _scatter(replay: State, event: Event) -> None:
         parts = [replay.memory.reshape(replay.read(s), rows) for s in listed(sources)]
         whole = Tensor(replay.memory.concat(parts, 0))
     found = replay.memory.emit(
-        "comm.broadcast", (whole, group, group.ranks[root]), full, held.dtype
+        "comm.broadcast", (whole, group, group.ranks[root]), full, tensor.dtype
     )
     place = group.ranks.index(replay.trace.rank)
     part = replay.memory.slice(found, 0, place * rows[0], rows[0])
-    replay.write(target, replay.memory.reshape(part, held.shape))
+    replay.write(target, replay.memory.reshape(part, tensor.shape))
     replay.issued(event, [*tensors_of(event.args[0])], [])
 
 
@@ -359,10 +361,10 @@ def _results(replay: State, event: Event, found: Sequence[int]) -> None:
     if len(targets) != len(found):
         raise InvalidInput(f"{len(targets)} results, expected {len(found)}")
     for target, value in zip(targets, found, strict=True):
-        held: Held = replay.held(target)
-        if geometry.extent(held.shape, held.strides) < prod(held.shape):
+        tensor: StridedTensor = replay.held(target)
+        if geometry.extent(tensor.shape, tensor.strides) < prod(tensor.shape):
             raise InvalidInput("a result that overlaps itself")
-        replay.memory.write(held, replay.memory.reshape(value, held.shape))
+        replay.memory.write(tensor, replay.memory.reshape(value, tensor.shape))
 
 
 @handles(

@@ -30,7 +30,7 @@ from shardproof.frontends.torch.mesh import Mesh, Ranks, Spread, mesh_of, sample
 CONFIRMED = 3
 
 
-class Held(NamedTuple):
+class Compared(NamedTuple):
     """What is compared on every rank of a family: ``offset``: where the box begins (None: it is no
     box)."""
 
@@ -44,7 +44,7 @@ class Family:
     one whose lowered step the program was made of."""
 
     program: Program
-    results: tuple[Held, ...]
+    results: tuple[Compared, ...]
     ranks: Ranks
     captured: Ranks
     first: int
@@ -415,10 +415,10 @@ class _Writer:
     def shard(self, shard: Shard) -> Shard:
         return replace(shard, offset=tuple(next(self.starts) for _ in shard.offset))
 
-    def held(self, result: Result) -> Held:
+    def held(self, result: Result) -> Compared:
         box = result.compared.box
         if box is None:
-            return Held(result, None)
+            return Compared(result, None)
         for _ in box.partial:
             next(self.groups)
-        return Held(result, tuple(next(self.starts) for _ in box.offset))
+        return Compared(result, tuple(next(self.starts) for _ in box.offset))

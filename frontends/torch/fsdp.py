@@ -12,11 +12,11 @@ from shardproof.frontends.torch.collectives import HANDLERS, handles, listed
 from shardproof.frontends.torch.geometry import contiguous
 from shardproof.frontends.torch.memory import number
 from shardproof.frontends.torch.state import State
-from shardproof.frontends.torch.trace import Event, Held, Tensor, tensors_of
+from shardproof.frontends.torch.trace import Event, StridedTensor, Tensor, tensors_of
 
 
-def _flat(like: Held, offset: int, count: int) -> Held:
-    return Held(like.storage, like.offset + offset, (count,), (1,), like.dtype)
+def _flat(like: StridedTensor, offset: int, count: int) -> StridedTensor:
+    return StridedTensor(like.storage, like.offset + offset, (count,), (1,), like.dtype)
 
 
 @handles("fsdp.all_gather_copy_in.default")
@@ -32,7 +32,7 @@ def _copy_in(replay: State, event: Event) -> None:
         shape = replay.out.values[value].shape
         part = _flat(output, at, prod(shape))
         replay.memory.write(
-            Held(part.storage, part.offset, shape, contiguous(shape), part.dtype), value
+            StridedTensor(part.storage, part.offset, shape, contiguous(shape), part.dtype), value
         )
         at += prod(shape)
 
@@ -46,16 +46,16 @@ def _split_copy(replay: State, event: Event) -> None:
     start = 0
     for size, target in zip(sizes, listed(event.kwargs["out"]), strict=True):
         shape = (*source.shape[:dim], size, *source.shape[dim + 1 :])
-        part = Held(
+        part = StridedTensor(
             source.storage,
             source.offset + start * source.strides[dim],
             shape,
             source.strides,
             source.dtype,
         )
-        held = replay.held(target)
-        value = replay.memory.cast(replay.memory.read(part), held.dtype)
-        replay.memory.write(held, replay.memory.reshape(value, held.shape))
+        tensor = replay.held(target)
+        value = replay.memory.cast(replay.memory.read(part), tensor.dtype)
+        replay.memory.write(tensor, replay.memory.reshape(value, tensor.shape))
         start += size
 
 
@@ -78,9 +78,10 @@ def _chunk_cat(replay: State, event: Event) -> None:
         rows = (shape[0] // count, *shape[1:])
         for row in range(count):
             part = replay.memory.slice(value, 0, row * rows[0], rows[0])
-            held = _flat(output, row * output.shape[1] + at, prod(rows))
+            tensor = _flat(output, row * output.shape[1] + at, prod(rows))
             replay.memory.write(
-                Held(held.storage, held.offset, rows, contiguous(rows), held.dtype), part
+                StridedTensor(tensor.storage, tensor.offset, rows, contiguous(rows), tensor.dtype),
+                part,
             )
         at += prod(rows)
     if at != output.shape[1]:

@@ -26,7 +26,7 @@ from shardproof.frontends.torch.memory import (
     number,
 )
 from shardproof.frontends.torch.state import State
-from shardproof.frontends.torch.trace import Arg, Box, Event, Held, Items, Tensor, Trace
+from shardproof.frontends.torch.trace import Arg, Box, Event, Items, StridedTensor, Tensor, Trace
 
 #: Operators whose result is their first operand, elsewhere in memory.
 COPIES = frozenset(
@@ -177,10 +177,10 @@ class Replay(State):
     def mark(self, event: Event) -> None:
         name = str(event.kwargs.get("name", ""))
         if event.name in (trace.BATCH, trace.FULL):
-            held = self.held(event.outputs[0])
+            tensor = self.held(event.outputs[0])
             low, high = event.kwargs.get("low"), event.kwargs.get("high")
             kind = "batch" if event.name == trace.BATCH else "full"
-            value = self.input(kind, name, held)
+            value = self.input(kind, name, tensor)
             self.out.inputs.append(
                 Input(
                     kind,
@@ -191,14 +191,14 @@ class Replay(State):
                 )
             )
         elif event.name == trace.CONSTANT:
-            held = self.held(event.outputs[0])
+            tensor = self.held(event.outputs[0])
             data = self.trace.constants[number(event.kwargs["data"])]
-            value = self.memory.emit(CONSTANT, (), held.shape, held.dtype)
+            value = self.memory.emit(CONSTANT, (), tensor.shape, tensor.dtype)
             self.out.constants[value] = data
             if event.kwargs.get("whole") is True:
-                self.memory.write(held, value)
+                self.memory.write(tensor, value)
             else:
-                self.memory.assume(held, value)
+                self.memory.assume(tensor, value)
         elif event.name == trace.PARAMETER:
             self.parameter(event, name)
         elif event.name in (LOSS, GRADIENT, OUTPUT, UPDATED, STATE):
@@ -207,23 +207,23 @@ class Replay(State):
             for work in list(self.posted):
                 self.waited(work)
 
-    def input(self, kind: str, name: str, held: Held) -> int:
-        value = self.memory.emit(INPUT, (kind, name), held.shape, held.dtype)
-        self.memory.write(held, value)
+    def input(self, kind: str, name: str, tensor: StridedTensor) -> int:
+        value = self.memory.emit(INPUT, (kind, name), tensor.shape, tensor.dtype)
+        self.memory.write(tensor, value)
         return value
 
     def parameter(self, event: Event, name: str) -> None:
         """A parameter becomes an input, unless the program made it from full ones."""
-        held = self.held(event.outputs[0])
+        tensor = self.held(event.outputs[0])
         box = event.boxes[0]
         trainable = event.kwargs.get("trainable") is True
-        before = self.memory.storages.get(held.storage)
+        before = self.memory.storages.get(tensor.storage)
         if before is not None and before.pieces:
-            found = computed(self.out, self.memory.read(held))
+            found = computed(self.out, self.memory.read(tensor))
             if found:
                 self.made(name, box, found)
                 return
-        value = self.input("parameter", name, held)
+        value = self.input("parameter", name, tensor)
         self.out.boxes[name] = box
         self.out.inputs.append(Input("parameter", name, value, trainable, box))
 

@@ -197,35 +197,35 @@ class Job:
             yield from self._several(name, parameter, said)
 
     def _several(
-        self, name: str, parameter: torch.nn.Parameter, said: Sequence[Piece]
+        self, name: str, parameter: torch.nn.Parameter, pieces: Sequence[Piece]
     ) -> Iterator[Part]:
         shape = tuple(local(parameter.detach()).shape)
-        dims = {piece.dim % max(1, len(shape)) for piece in said}
+        dims = {piece.dim % max(1, len(shape)) for piece in pieces}
         if len(dims) != 1:
             raise InvalidInput(f"{name} is stated as pieces along dimensions {sorted(dims)}")
         (dim,) = dims
-        if not shape or sum(piece.size for piece in said) != shape[dim]:
-            raise InvalidInput(f"{name} has shape {list(shape)}, stated as {list(said)}"[:400])
+        if not shape or sum(piece.size for piece in pieces) != shape[dim]:
+            raise InvalidInput(f"{name} has shape {list(shape)}, stated as {list(pieces)}"[:400])
         at = 0
-        for number, piece in enumerate(said):
+        for number, piece in enumerate(pieces):
             own = (*shape[:dim], piece.size, *shape[dim + 1 :])
             box = self._stated(name, own, piece)
             yield Part(f"{name}[{number}]", parameter, box, (dim, at, piece.size))
             at += piece.size
 
-    def _stated(self, name: str, shape: tuple[int, ...], said: Piece) -> Box:
-        full = self._known.get(said.name)
+    def _stated(self, name: str, shape: tuple[int, ...], piece: Piece) -> Box:
+        full = self._known.get(piece.name)
         if full is None:
-            raise InvalidInput(f"{name} is stated as a piece of {said.name!r}, which there is not")
-        dim = said.dim % max(1, len(full.shape))
-        expected = (*full.shape[:dim], said.size, *full.shape[dim + 1 :])
-        if not -len(full.shape) <= said.dim < len(full.shape) or expected != shape:
+            raise InvalidInput(f"{name} is stated as a piece of {piece.name!r}, which there is not")
+        dim = piece.dim % max(1, len(full.shape))
+        expected = (*full.shape[:dim], piece.size, *full.shape[dim + 1 :])
+        if not -len(full.shape) <= piece.dim < len(full.shape) or expected != shape:
             raise InvalidInput(
-                f"{name} has shape {list(shape)}, stated as [{said.start}, +{said.size}) of "
-                f"dimension {said.dim} of {said.name} {list(full.shape)}"
+                f"{name} has shape {list(shape)}, stated as [{piece.start}, +{piece.size}) of "
+                f"dimension {piece.dim} of {piece.name} {list(full.shape)}"
             )
-        offset = tuple(said.start if i == dim else 0 for i in range(len(shape)))
-        return Box(said.name, full.shape, offset, shape, said.said)
+        offset = tuple(piece.start if i == dim else 0 for i in range(len(shape)))
+        return Box(piece.name, full.shape, offset, shape, piece.said)
 
     # -- end ------------------------------------------------------------------------------
 
@@ -268,9 +268,9 @@ class Job:
         self._recorder.mark(UPDATED, (value,), boxes=(part.box,), kwargs={"name": part.name})
         for key, state in self._states(part.parameter):
             own = described(part.box.name, state) if isinstance(state, DTensor) else part.box
-            held = self._recorder.tensor(part.of(state))
+            tensor = self._recorder.tensor(part.of(state))
             full: dict[str, Arg] = {"name": part.name, "state": key}
-            self._recorder.mark(STATE, (held,), boxes=(own,), kwargs=full)
+            self._recorder.mark(STATE, (tensor,), boxes=(own,), kwargs=full)
 
     def _compared(self, kind: str, name: str, value: torch.Tensor) -> None:
         if not isinstance(value, torch.Tensor):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
-from shardproof.frontends.torch.trace import Arg, Box, Held, Items, Named, Tensor, Trace
+from shardproof.frontends.torch.trace import Arg, Box, Items, Named, StridedTensor, Tensor, Trace
 
 #: Operators that only move data, made here.
 RESHAPE, SLICE, PERMUTE, EXPAND, CONCAT, CAST = (
@@ -115,7 +115,7 @@ class _Piece(NamedTuple):
 @dataclass(slots=True)
 class Storage:
     pieces: list[_Piece] = field(default_factory=list)
-    views: dict[Held, int] = field(default_factory=dict)
+    views: dict[StridedTensor, int] = field(default_factory=dict)
 
 
 class Memory:
@@ -234,41 +234,41 @@ class Memory:
 
     # -- reading ----------------------------------------------------------------------------
 
-    def read(self, held: Held) -> int:
+    def read(self, tensor: StridedTensor) -> int:
         """The value of a tensor as it is in memory now."""
-        storage = self.storages.setdefault(held.storage, Storage())
-        known = storage.views.get(held)
+        storage = self.storages.setdefault(tensor.storage, Storage())
+        known = storage.views.get(tensor)
         if known is not None:
             return known
-        value = self._resolve(storage, held)
-        if self.out.values[value].dtype != held.dtype:
+        value = self._resolve(storage, tensor)
+        if self.out.values[value].dtype != tensor.dtype:
             raise InvalidInput(
-                f"memory written as {self.out.values[value].dtype} is read as {held.dtype} "
+                f"memory written as {self.out.values[value].dtype} is read as {tensor.dtype} "
                 "(a view of another type)",
             )
-        storage.views[held] = value
+        storage.views[tensor] = value
         return value
 
-    def _resolve(self, storage: Storage, held: Held) -> int:
-        if 0 in held.shape:
-            return self.emit(UNDEFINED, (), held.shape, held.dtype)
-        first = held.offset
-        last = first + geometry.extent(held.shape, held.strides)
+    def _resolve(self, storage: Storage, tensor: StridedTensor) -> int:
+        if 0 in tensor.shape:
+            return self.emit(UNDEFINED, (), tensor.shape, tensor.dtype)
+        first = tensor.offset
+        last = first + geometry.extent(tensor.shape, tensor.strides)
         if not self._inside(storage, first, last):
-            rows = self._by_rows(held)
+            rows = self._by_rows(tensor)
             if rows is not None:
                 return rows
-        base = self._covering(storage, first, last, held.dtype)
+        base = self._covering(storage, first, last, tensor.dtype)
         shape = self.out.values[base.value].shape
-        made = geometry.recipe(shape, first - base.start, held.shape, held.strides)
+        made = geometry.recipe(shape, first - base.start, tensor.shape, tensor.strides)
         if made is None:
             raise InvalidInput(
-                f"a tensor of shape {list(held.shape)} and strides {list(held.strides)} overlaps "
-                "itself in memory"
+                f"a tensor of shape {list(tensor.shape)} and strides "
+                f"{list(tensor.strides)} overlaps itself in memory"
             )
-        whole = prod(held.shape) == base.stop - base.start
-        as_written = self.out.values[base.value].shape == held.shape
-        if whole and as_written and geometry.contiguous(held.shape) == _normal(held):
+        whole = prod(tensor.shape) == base.stop - base.start
+        as_written = self.out.values[base.value].shape == tensor.shape
+        if whole and as_written and geometry.contiguous(tensor.shape) == _normal(tensor):
             return base.value
         return self._made(base.value, made)
 
@@ -277,32 +277,32 @@ class Memory:
         """Whether one piece has all of [first, last)."""
         return any(p.start <= first and last <= p.stop for p in storage.pieces)
 
-    def _by_rows(self, held: Held) -> int | None:
+    def _by_rows(self, tensor: StridedTensor) -> int | None:
         """A tensor over several pieces, row by row, if its rows are apart in memory."""
-        dims = [i for i, n in enumerate(held.shape) if n > 1]
-        if len(dims) < 2 or held.shape[dims[0]] > MOST_ROWS:
+        dims = [i for i, n in enumerate(tensor.shape) if n > 1]
+        if len(dims) < 2 or tensor.shape[dims[0]] > MOST_ROWS:
             return None
         outer = dims[0]
-        row = Held(
-            held.storage,
-            held.offset,
-            (*held.shape[:outer], 1, *held.shape[outer + 1 :]),
-            held.strides,
-            held.dtype,
+        row = StridedTensor(
+            tensor.storage,
+            tensor.offset,
+            (*tensor.shape[:outer], 1, *tensor.shape[outer + 1 :]),
+            tensor.strides,
+            tensor.dtype,
         )
-        if geometry.extent(row.shape, row.strides) >= held.strides[outer]:
+        if geometry.extent(row.shape, row.strides) >= tensor.strides[outer]:
             return None
         rows = [
             self.read(
-                Held(
+                StridedTensor(
                     row.storage,
-                    row.offset + i * held.strides[outer],
+                    row.offset + i * tensor.strides[outer],
                     row.shape,
                     row.strides,
                     row.dtype,
                 )
             )
-            for i in range(held.shape[outer])
+            for i in range(tensor.shape[outer])
         ]
         return self.concat(rows, outer)
 
@@ -313,15 +313,15 @@ class Memory:
         value = self.permute(self.reshape(value, made.merged), made.order)
         return self.expand(value, made.shape)
 
-    def blocks(self, held: Held, count: int) -> list[list[Held]]:
+    def blocks(self, tensor: StridedTensor, count: int) -> list[list[StridedTensor]]:
         """A contiguous tensor as ``count`` equal blocks, each as the same pieces: for each piece,
         where it is in every block.  One piece if memory is not divided so."""
-        size = prod(held.shape) // count
+        size = prod(tensor.shape) // count
         step = [
-            Held(held.storage, held.offset + i * size, (size,), (1,), held.dtype)
+            StridedTensor(tensor.storage, tensor.offset + i * size, (size,), (1,), tensor.dtype)
             for i in range(count)
         ]
-        if geometry.contiguous(held.shape) != _normal(held):
+        if geometry.contiguous(tensor.shape) != _normal(tensor):
             return [step]
         parts = [self.parts(block) for block in step]
         shapes = [[p.shape for p in block] for block in parts]
@@ -329,26 +329,26 @@ class Memory:
             return [step]
         return [list(column) for column in zip(*parts, strict=True)]
 
-    def parts(self, held: Held) -> list[Held]:
+    def parts(self, tensor: StridedTensor) -> list[StridedTensor]:
         """The tensor as the pieces of memory that it is made of, if it is exactly several of them
         (a flat buffer); otherwise itself."""
-        storage = self.storages.get(held.storage)
-        if storage is None or geometry.contiguous(held.shape) != _normal(held):
-            return [held]
-        last = held.offset + prod(held.shape)
-        found = [p for p in storage.pieces if p.start < last and held.offset < p.stop]
-        at = held.offset
+        storage = self.storages.get(tensor.storage)
+        if storage is None or geometry.contiguous(tensor.shape) != _normal(tensor):
+            return [tensor]
+        last = tensor.offset + prod(tensor.shape)
+        found = [p for p in storage.pieces if p.start < last and tensor.offset < p.stop]
+        at = tensor.offset
         for piece in found:
             if piece.start != at:
-                return [held]
+                return [tensor]
             at = piece.stop
         if at != last or not found:
-            return [held]
+            return [tensor]
         result = []
         for piece in found:
             shape = self.out.values[piece.value].shape
             strides = geometry.contiguous(shape)
-            result.append(Held(held.storage, piece.start, shape, strides, held.dtype))
+            result.append(StridedTensor(tensor.storage, piece.start, shape, strides, tensor.dtype))
         return result
 
     def _covering(self, storage: Storage, first: int, last: int, dtype: str) -> _Piece:
@@ -369,35 +369,35 @@ class Memory:
             at = last
         return _Piece(begin, at, self.concat(parts, 0))
 
-    def assume(self, held: Held, value: int) -> None:
+    def assume(self, tensor: StridedTensor, value: int) -> None:
         """A tensor is known to have this value, until its memory is written again."""
-        self.storages.setdefault(held.storage, Storage()).views[held] = value
+        self.storages.setdefault(tensor.storage, Storage()).views[tensor] = value
 
     # -- writing ----------------------------------------------------------------------------
 
-    def write(self, held: Held, value: int) -> None:
+    def write(self, tensor: StridedTensor, value: int) -> None:
         """Give a tensor in memory a new value."""
-        storage = self.storages.setdefault(held.storage, Storage())
+        storage = self.storages.setdefault(tensor.storage, Storage())
         storage.views.clear()
-        if 0 in held.shape:
+        if 0 in tensor.shape:
             return
-        order = geometry.dense_order(held.shape, held.strides)
-        first = held.offset
-        last = first + geometry.extent(held.shape, held.strides)
+        order = geometry.dense_order(tensor.shape, tensor.strides)
+        first = tensor.offset
+        last = first + geometry.extent(tensor.shape, tensor.strides)
         if order is not None:
-            self._replace(storage, first, last, self.permute(value, order), held.dtype)
+            self._replace(storage, first, last, self.permute(value, order), tensor.dtype)
         else:
-            base = self._covering(storage, first, last, held.dtype)
+            base = self._covering(storage, first, last, tensor.dtype)
             shape = self.out.values[base.value].shape
-            made = geometry.recipe(shape, first - base.start, held.shape, held.strides)
-            if made is None or 0 in held.strides:
+            made = geometry.recipe(shape, first - base.start, tensor.shape, tensor.strides)
+            if made is None or 0 in tensor.strides:
                 raise InvalidInput(
-                    f"a write to shape {list(held.shape)} with strides {list(held.strides)}, "
+                    f"a write to shape {list(tensor.shape)} with strides {list(tensor.strides)}, "
                     "which overlaps itself in memory"
                 )
             whole = self._scattered(base, made, value)
-            self._replace(storage, base.start, base.stop, whole, held.dtype)
-        storage.views[held] = value
+            self._replace(storage, base.start, base.stop, whole, tensor.dtype)
+        storage.views[tensor] = value
 
     def _scattered(self, base: _Piece, made: geometry.Recipe, value: int) -> int:
         """The piece with the part that ``made`` reads replaced by ``value``."""
@@ -437,11 +437,11 @@ class Memory:
         storage.pieces = sorted(pieces)
 
 
-def _normal(held: Held) -> tuple[int, ...]:
+def _normal(tensor: StridedTensor) -> tuple[int, ...]:
     """Strides, with those of dimensions of size 1 as a contiguous tensor has them."""
-    plain = geometry.contiguous(held.shape)
+    plain = geometry.contiguous(tensor.shape)
     return tuple(
-        p if n == 1 else s for n, s, p in zip(held.shape, held.strides, plain, strict=True)
+        p if n == 1 else s for n, s, p in zip(tensor.shape, tensor.strides, plain, strict=True)
     )
 
 

@@ -16,7 +16,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program
 from shardproof.frontends.builder.shapes import Inference
-from shardproof.frontends.torch.families import Families, Held, families, shown
+from shardproof.frontends.torch.families import Compared, Families, families, shown
 from shardproof.frontends.torch.functional import functional
 from shardproof.frontends.torch.lower import Result, Side, lower
 from shardproof.frontends.torch.memory import Functional
@@ -211,10 +211,10 @@ class _Rows:
     def __init__(self, found: Sides) -> None:
         self.families = found.families
         self.single = found.single.results
-        self.held: dict[tuple[str, str], list[tuple[int, Held]]] = {}
+        self.held: dict[tuple[str, str], list[tuple[int, Compared]]] = {}
         for number, family in enumerate(found.families.families):
-            for held in family.results:
-                self.held.setdefault(held.result.compared.row, []).append((number, held))
+            for compared in family.results:
+                self.held.setdefault(compared.result.compared.row, []).append((number, compared))
         self.bases = {f.program.base: n for n, f in enumerate(found.families.families)}
 
     def of(self, kind: str) -> list[Result]:
@@ -229,13 +229,13 @@ class _Rows:
         part = Fraction(1, len(own)) if way.own == "mean" else Fraction(1)
         single = tuple(Addend(0, 0, r.value, part) for r in own)
         terms = self.held.get((LOSS, LOSS), [])
-        if not terms or any(held.result.value < 0 for _, held in terms):
+        if not terms or any(compared.result.value < 0 for _, compared in terms):
             yield Expectation(LOSS, LOSS, single, ())
             return
         for group in self.groups(way):
             programs = [self.bases[rank] for rank in group.ranks]
-            held = [(n, h) for n, h in terms if n in programs]
-            count = Counter(n for n, _ in held)
+            compared = [(n, h) for n, h in terms if n in programs]
+            count = Counter(n for n, _ in compared)
             programs_together = len(count) if way.how == "mean" else 1
             over = tuple((axis, way.how) for axis in group.axes)
             addends = tuple(
@@ -245,7 +245,7 @@ class _Rows:
                     Fraction(1, programs_together * (count[n] if way.own == "mean" else 1)),
                     over,
                 )
-                for n, h in held
+                for n, h in compared
             )
             yield Expectation(kind, LOSS, single, addends)
 
@@ -260,11 +260,11 @@ class _Rows:
     @staticmethod
     def addend(
         program: int,
-        held: Held,
+        compared: Compared,
         weight: Fraction = Fraction(1),
         over: tuple[tuple[str, str], ...] = (),
     ) -> Addend:
-        return Addend(program, 0, held.result.value, weight, over)
+        return Addend(program, 0, compared.result.value, weight, over)
 
     # -- tensors ----------------------------------------------------------------------------
 
@@ -306,20 +306,22 @@ class _Rows:
             # A program may hold several pieces: each is a row, and adds up with those of its box.
             together = [index] if not programs else self.alike(found, index, programs)
             done.update(together)
-            held = tuple(
+            addends = tuple(
                 self.addend(n, h, factor(box), over)
                 for n, h in (found[i] for i in together)
                 if h.result.value >= 0
             )
-            yield Expectation(kind, name, single, held, other.offset or ())
+            yield Expectation(kind, name, single, addends, other.offset or ())
 
     @staticmethod
-    def alike(found: Sequence[tuple[int, Held]], index: int, programs: Sequence[int]) -> list[int]:
+    def alike(
+        found: Sequence[tuple[int, Compared]], index: int, programs: Sequence[int]
+    ) -> list[int]:
         """``found[index]``, and of every other program the first of what it holds of that box."""
         own, other = found[index]
         first = {own: index}
-        for i, (number, held) in enumerate(found):
-            if number in programs and held.offset == other.offset:
+        for i, (number, compared) in enumerate(found):
+            if number in programs and compared.offset == other.offset:
                 first.setdefault(number, i)
         return [*first.values()]
 

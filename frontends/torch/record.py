@@ -39,10 +39,10 @@ from shardproof.frontends.torch.trace import (
     Arg,
     Box,
     Event,
-    Held,
     Items,
     Named,
     Ranks,
+    StridedTensor,
     Tensor,
     Trace,
     tensors_of,
@@ -105,13 +105,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, rank: int, world_size: int, fake: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.rank, self.world_size, self.fake = rank, world_size, fake
-        self.tensors: list[Held] = []
+        self.tensors: list[StridedTensor] = []
         self.events: list[Event] = []
         self.constants: dict[int, bytes] = {}
         self.notes: dict[str, None] = {}
         self._sources: dict[str, int] = {"": 0}
         self._modules: dict[str, int] = {"": 0}
-        self._numbers: dict[Held, int] = {}
+        self._numbers: dict[StridedTensor, int] = {}
         self._storages: dict[int, tuple[int, Any]] = {}
         self._shadows = Shadows()
         self._forward: dict[int, tuple[int, int]] = {}
@@ -134,19 +134,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._storages[key] = (len(self._storages), storage)
             if not isinstance(x, FakeTensor):
                 self._constant(x, key)
-        held = Held(
+        tensor = StridedTensor(
             self._storages[key][0],
             int(x.storage_offset()),
             tuple(int(n) for n in x.shape),
             tuple(int(n) for n in x.stride()),
             str(x.dtype).removeprefix("torch."),
         )
-        if held not in self._numbers:
-            if prod(held.shape) > MOST_ELEMENTS:
-                raise InvalidInput(f"a tensor of shape {list(held.shape)}")
-            self._numbers[held] = len(self.tensors)
-            self.tensors.append(held)
-        return Tensor(self._numbers[held])
+        if tensor not in self._numbers:
+            if prod(tensor.shape) > MOST_ELEMENTS:
+                raise InvalidInput(f"a tensor of shape {list(tensor.shape)}")
+            self._numbers[tensor] = len(self.tensors)
+            self.tensors.append(tensor)
+        return Tensor(self._numbers[tensor])
 
     def _constant(self, x: torch.Tensor, key: int) -> None:
         """A real tensor appears: its values are constants of the program, if they are few."""
@@ -158,7 +158,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             values = held.clone()
             raw = bytes(values.view(torch.uint8).numpy().tobytes()) if values.numel() else b""
             count = values.numel()
-        whole = Held(self._storages[key][0], 0, (count,), (1,), str(x.dtype).removeprefix("torch."))
+        whole = StridedTensor(
+            self._storages[key][0], 0, (count,), (1,), str(x.dtype).removeprefix("torch.")
+        )
         number = self._numbers.setdefault(whole, len(self.tensors))
         if number == len(self.tensors):
             self.tensors.append(whole)

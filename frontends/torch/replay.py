@@ -30,7 +30,16 @@ from shardproof.frontends.torch.functional import (
     UPDATED,
 )
 from shardproof.frontends.torch.memory import Cut
-from shardproof.frontends.torch.trace import Arg, Box, Event, Held, Items, Named, Tensor, Trace
+from shardproof.frontends.torch.trace import (
+    Arg,
+    Box,
+    Event,
+    Items,
+    Named,
+    StridedTensor,
+    Tensor,
+    Trace,
+)
 
 #: Elements over all storages of a rank.
 MOST_NUMBERS = 1 << 24
@@ -80,14 +89,14 @@ class Rank:
         self.computed = computed
         self.trace, self.world, self.inputs = recorded, world, inputs
         sizes: dict[int, tuple[int, str]] = {}
-        for held in recorded.tensors:
-            if held.shape and min(held.shape) == 0:
-                end = held.offset
+        for tensor in recorded.tensors:
+            if tensor.shape and min(tensor.shape) == 0:
+                end = tensor.offset
             else:
-                steps = zip(held.shape, held.strides, strict=True)
-                end = held.offset + 1 + sum((n - 1) * s for n, s in steps)
-            before = sizes.get(held.storage, (0, held.dtype))
-            sizes[held.storage] = (max(before[0], end), held.dtype)
+                steps = zip(tensor.shape, tensor.strides, strict=True)
+                end = tensor.offset + 1 + sum((n - 1) * s for n, s in steps)
+            before = sizes.get(tensor.storage, (0, tensor.dtype))
+            sizes[tensor.storage] = (max(before[0], end), tensor.dtype)
         if sum(n for n, _ in sizes.values()) > MOST_NUMBERS:
             raise TooLarge(f"rank {recorded.rank} has too many numbers to replay the translation")
         self.memory = {s: torch.zeros(n, dtype=real(t)) for s, (n, t) in sizes.items()}
@@ -102,8 +111,8 @@ class Rank:
 
     def view(self, arg: Arg) -> torch.Tensor:
         assert isinstance(arg, Tensor)
-        held: Held = self.trace.tensors[arg.number]
-        return self.memory[held.storage].as_strided(held.shape, held.strides, held.offset)
+        tensor: StridedTensor = self.trace.tensors[arg.number]
+        return self.memory[tensor.storage].as_strided(tensor.shape, tensor.strides, tensor.offset)
 
     def value(self, arg: Arg) -> Any:
         if isinstance(arg, Tensor):
@@ -175,16 +184,16 @@ class Rank:
         name = str(event.kwargs.get("name", ""))
         if event.name in (trace.BATCH, trace.FULL):
             (number,) = trace.tensors_of(*event.outputs)
-            held = self.trace.tensors[number]
+            tensor = self.trace.tensors[number]
             kind = "batch" if event.name == trace.BATCH else "full"
-            self.view(Tensor(number)).copy_(self.inputs(kind, name, held.shape, held.dtype))
+            self.view(Tensor(number)).copy_(self.inputs(kind, name, tensor.shape, tensor.dtype))
         elif event.name == trace.CONSTANT:
             (number,) = trace.tensors_of(*event.outputs)
-            held = self.trace.tensors[number]
+            tensor = self.trace.tensors[number]
             key = event.kwargs["data"]
             raw = bytearray(self.trace.constants[key if isinstance(key, int) else -1])
             if raw:
-                values = torch.frombuffer(raw, dtype=getattr(torch, held.dtype))
+                values = torch.frombuffer(raw, dtype=getattr(torch, tensor.dtype))
                 target = self.view(Tensor(number))
                 if event.kwargs.get("whole") is True or target.dtype.is_floating_point:
                     target.copy_(values.view(target.shape))

@@ -9,18 +9,18 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
 from shardproof.frontends.torch.memory import Functional, Memory
-from shardproof.frontends.torch.trace import Arg, Event, Held, Items, Tensor, Trace
+from shardproof.frontends.torch.trace import Arg, Event, Items, StridedTensor, Tensor, Trace
 
 
 class Pending(NamedTuple):
     """An asynchronous operator before its wait, with what it writes and reads."""
 
     event: Event
-    written: list[Held]
-    read: list[Held]
+    written: list[StridedTensor]
+    read: list[StridedTensor]
 
 
-def _meet(a: Held, b: Held) -> bool:
+def _meet(a: StridedTensor, b: StridedTensor) -> bool:
     """Whether two tensors may share memory: the intervals that they span do."""
     if a.storage != b.storage or 0 in a.shape or 0 in b.shape:
         return False
@@ -37,11 +37,11 @@ class State:
         self.memory = Memory(self.out)
         self.pending: dict[int, Pending] = {}
         #: Receives that were posted, by their handle: from whom, and where to.
-        self.posted: dict[int, list[tuple[int, Held]]] = {}
+        self.posted: dict[int, list[tuple[int, StridedTensor]]] = {}
         #: What has arrived and is not waited for yet, by the handle.
         self.arrived: dict[int, list[int]] = {}
 
-    def held(self, arg: Arg) -> Held:
+    def held(self, arg: Arg) -> StridedTensor:
         if not isinstance(arg, Tensor):
             raise InvalidInput(f"expected a tensor, found {arg!r}"[:200])
         return self.trace.tensors[arg.number]
@@ -72,11 +72,11 @@ class State:
         for handle in [h for h in self.posted if h <= work]:
             if handle not in self.arrived and any(p in senders for p, _ in self.posted[handle]):
                 self.arrived[handle] = [
-                    self.memory.emit("comm.recv", (peer,), held.shape, held.dtype)
-                    for peer, held in self.posted[handle]
+                    self.memory.emit("comm.recv", (peer,), tensor.shape, tensor.dtype)
+                    for peer, tensor in self.posted[handle]
                 ]
-        for (_, held), found in zip(own, self.arrived.pop(work, []), strict=True):
-            self.memory.write(held, found)
+        for (_, tensor), found in zip(own, self.arrived.pop(work, []), strict=True):
+            self.memory.write(tensor, found)
         self.posted.pop(work, None)
 
     def in_time(self, event: Event) -> None:
@@ -89,9 +89,9 @@ class State:
             written.update(touched)
         for pending in list(self.pending.values()):
             for number in touched:
-                held = self.trace.tensors[number]
-                early = any(_meet(held, other) for other in pending.written)
-                spoiled = number in written and any(_meet(held, o) for o in pending.read)
+                tensor = self.trace.tensors[number]
+                early = any(_meet(tensor, other) for other in pending.written)
+                spoiled = number in written and any(_meet(tensor, o) for o in pending.read)
                 if (early or spoiled) and pending.event is not event:
                     self.too_early(event, pending.event, early)
                     return
@@ -131,5 +131,5 @@ class State:
             return Items(tuple(self.values(a) for a in arg.items))
         return arg
 
-    def fresh(self, held: Held) -> int:
-        return self.memory.value(held.shape, held.dtype)
+    def fresh(self, tensor: StridedTensor) -> int:
+        return self.memory.value(tensor.shape, tensor.dtype)

@@ -26,7 +26,7 @@ BATCH, FULL, PARAMETER, CONSTANT = "job.batch", "job.full", "job.parameter", "jo
 START, END, WAIT = "job.start", "job.end", "job.wait"
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True):
+class StridedTensor(msgspec.Struct, frozen=True, array_like=True):
     """A tensor: a strided view of a storage (in elements)."""
 
     storage: int
@@ -109,7 +109,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     rank: int
     world_size: int
-    tensors: tuple[Held, ...]
+    tensors: tuple[StridedTensor, ...]
     events: tuple[Event, ...]
     sources: tuple[str, ...]
     modules: tuple[str, ...]
@@ -157,14 +157,14 @@ def check(trace: Trace) -> None:
     told = (*trace.splits, *(ranks for _, ranks in trace.groups))
     if any(not 0 <= rank < trace.world_size for ranks in told for rank in ranks):
         raise InvalidInput(f"a group of ranks that are none of {trace.world_size}")
-    for number, held in enumerate(trace.tensors):
+    for number, tensor in enumerate(trace.tensors):
         fits = (
-            len(held.shape) == len(held.strides) <= MOST_DIMENSIONS
-            and min((held.storage, held.offset, *held.shape, *held.strides), default=0) >= 0
-            and held.offset + prod(held.shape) <= MOST_ELEMENTS
+            len(tensor.shape) == len(tensor.strides) <= MOST_DIMENSIONS
+            and min((tensor.storage, tensor.offset, *tensor.shape, *tensor.strides), default=0) >= 0
+            and tensor.offset + prod(tensor.shape) <= MOST_ELEMENTS
         )
         if not fits:
-            raise InvalidInput(f"tensor {number} has shape {list(held.shape)[:30]}")
+            raise InvalidInput(f"tensor {number} has shape {list(tensor.shape)[:30]}")
     for number, event in enumerate(trace.events):
         named = tensors_of(*event.args, *event.kwargs.values(), *event.outputs)
         if any(not 0 <= n < len(trace.tensors) for n in (*named, *event.writes)):

@@ -60,7 +60,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ShardedParameter:
     """A parameter of a program: the shard that is read, and how its gradient is reduced.
 
     ``axes``: over which its gradient is added up; ``outside``: it works on the residual stream.
@@ -90,7 +90,7 @@ class Model(ABC, Generic[C]):
         self.config = config
         self.layout = layout
         self.program = program
-        self.held: dict[str, Held] = {}
+        self.sharded: dict[str, ShardedParameter] = {}
         self.losses: list[int] = []
         self._gathered: dict[tuple[int, str], int] = {}
         self.body: BodyBuilder
@@ -156,22 +156,22 @@ class Model(ABC, Generic[C]):
     ) -> int:
         """The value of a parameter of full ``shape``, of which a rank holds a part: ``split`` maps
         dimensions to axes.  ``outside``: see the module."""
-        if name not in self.held:
-            self.held[name] = self.hold(name, shape, split or {}, outside, trainable)
-        held = self.held[name]
-        value = self.body.parameter(held.shard)
-        if held.dim < 0 or self.layout.zero < 3:
+        if name not in self.sharded:
+            self.sharded[name] = self.hold(name, shape, split or {}, outside, trainable)
+        sharded = self.sharded[name]
+        value = self.body.parameter(sharded.shard)
+        if sharded.dim < 0 or self.layout.zero < 3:
             return value
         key = (self.body.number, name)
         if key not in self._gathered:
-            group = Group(axes=held.axes)
-            within = TP if held.outside and self.divides_outside else None
-            self._gathered[key] = self.body.gather_parameter(value, held.dim, group, within)
+            group = Group(axes=sharded.axes)
+            within = TP if sharded.outside and self.divides_outside else None
+            self._gathered[key] = self.body.gather_parameter(value, sharded.dim, group, within)
         return self._gathered[key]
 
     def hold(
         self, name: str, shape: Shape, split: Mapping[int, str], outside: bool, trainable: bool
-    ) -> Held:
+    ) -> ShardedParameter:
         """Declare a parameter, and with ZeRO the part of it that this rank owns: the first
         dimension that divides (of those that ``split`` leaves whole, if one does: a rank's part of
         the others need not be a number of heads) is divided over the ranks that hold it."""
@@ -179,7 +179,7 @@ class Model(ABC, Generic[C]):
         axes = layout.gradient_axes(split.values())
         if not (layout.zero and axes and trainable):
             shard = program.parameter(name, shape, split, trainable=trainable)
-            return Held(shard, axes, outside, shard)
+            return ShardedParameter(shard, axes, outside, shard)
         ranks = prod(layout.size(axis) for axis in axes)
         local = [n // layout.size(split[i]) if i in split else n for i, n in enumerate(shape)]
         among = sorted(range(len(local)), key=lambda i: i in split)
@@ -193,8 +193,8 @@ class Model(ABC, Generic[C]):
         own = (split[dim], *axes) if dim in split else axes
         owned = program.parameter(name, shape, {**split, dim: own})
         if layout.zero == 3:
-            return Held(owned, axes, outside, owned, dim)
-        return Held(
+            return ShardedParameter(owned, axes, outside, owned, dim)
+        return ShardedParameter(
             program.parameter(name, shape, split, updated_as=owned), axes, outside, owned, dim
         )
 
@@ -351,33 +351,33 @@ class Model(ABC, Generic[C]):
 
     def scatter(self, backward: BodyBuilder) -> None:
         """Reduce-scatter every gradient as soon as a microbatch has it (ZeRO-2)."""
-        divided = {held.shard: held for held in self.held.values() if held.dim >= 0}
+        divided = {sharded.shard: sharded for sharded in self.sharded.values() if sharded.dim >= 0}
         gradients, backward.gradients = backward.gradients, []
         for value, shard in gradients:
-            held = divided.get(shard)
-            if held is None:
+            sharded = divided.get(shard)
+            if sharded is None:
                 backward.gradients.append((value, shard))
                 continue
             with backward.module(self.program.shards[shard].name):
-                if held.outside and self.divides_outside:
+                if sharded.outside and self.divides_outside:
                     value = backward.reduce_from(value, TP)
-                part = backward.reduce_scatter(value, held.dim, Group(axes=held.axes))
-            backward.gradients.append((part, held.owned))
+                part = backward.reduce_scatter(value, sharded.dim, Group(axes=sharded.axes))
+            backward.gradients.append((part, sharded.owned))
 
     def reduce(self, copies: Sequence[int] = ()) -> None:
         """Add up the accumulated gradients over ranks that hold the same parameter; those of tied
         parameters first over ``copies``, the base ranks of the stages that hold them."""
         zero = self.layout.zero
-        held = {n: h for n, h in self.held.items() if self.program.shards[h.shard].trainable}
+        sharded = {n: h for n, h in self.sharded.items() if self.program.shards[h.shard].trainable}
         # Where a gradient accumulates: from stage 2 on, in the part that this rank owns.
-        at = {n: h.shard if zero < 2 else h.owned for n, h in held.items()}
+        at = {n: h.shard if zero < 2 else h.owned for n, h in sharded.items()}
         reduced: list[tuple[int, Group] | Scatter] = []
         if len(copies) > 1:
             both = Group(ranks=tuple(copies))
-            reduced += [(at[name], both) for name in self.tied(self.config) if name in held]
+            reduced += [(at[name], both) for name in self.tied(self.config) if name in sharded]
         if zero < 2 and self.divides_outside:
-            reduced += [(at[n], TP) for n, h in held.items() if h.outside]
-        for name, h in held.items():
+            reduced += [(at[n], TP) for n, h in sharded.items() if h.outside]
+        for name, h in sharded.items():
             group = Group(axes=h.axes)
             if h.axes and h.dim < 0:
                 reduced.append((at[name], group))

@@ -83,7 +83,7 @@ def _families(result: Partition) -> Iterator[tuple[int, Claim, tuple[str, ...]]]
     for number, stage in enumerate(result.stages):
         if stage.side == PARALLEL and stage.template >= 0:
             side = result.side(stage.side)
-            claim = side.claim(side.unrolled.rows[stage.row])
+            claim = side.claim(side.unrolled.instances[stage.row])
             if claim is not None:
                 yield number, claim, member_axes(result, stage)
 
@@ -91,13 +91,13 @@ def _families(result: Partition) -> Iterator[tuple[int, Claim, tuple[str, ...]]]
 def member_axes(result: Partition, stage: Stage) -> tuple[str, ...]:
     """The coordinates along which a stage has members; the microbatch is the last."""
     side = result.side(stage.side)
-    row = side.unrolled.rows[stage.row]
-    joined = {axis for axis, _ in row.over}
-    axes = [a for a in side.programs[row.programs[0]].extents if a not in joined]
+    instance = side.unrolled.instances[stage.row]
+    joined = {axis for axis, _ in instance.over}
+    axes = [a for a in side.programs[instance.programs[0]].extents if a not in joined]
     if (
         MICROBATCH not in joined
         and side.unrolled.symbolic
-        and any(side.unrolled.tensors[v].batched for v in row.outputs)
+        and any(side.unrolled.tensors[v].batched for v in instance.outputs)
     ):
         axes.append(MICROBATCH)
     return tuple(axes)
@@ -115,7 +115,7 @@ class _Lookup:
         self.more: list[Obligation] = []
         self.stated: Stated = {}
         for template, (side, row) in enumerate(result.examples):
-            claim = result.side(side).claim(result.side(side).unrolled.rows[row])
+            claim = result.side(side).claim(result.side(side).unrolled.instances[row])
             if claim is None or template in result.wider:
                 continue
             for here in _points(result, claim):
@@ -128,29 +128,29 @@ class _Lookup:
     ) -> Iterator[tuple[Numbers, Numbers]]:
         """The coordinates of a claim's members and their templates, at most ``batch`` at a time;
         ``steps``: by how many definitions the cut of the claim is moved back."""
-        held = Family(self.result.nodes, claim, axes)
+        family = Family(self.result.nodes, claim, axes)
         if steps:
-            yield from self._widened(held, batch, steps)
+            yield from self._widened(family, batch, steps)
             return
         known: list[tuple[Numbers, Numbers, int]] = []
         # Those at which the symmetric run would state this claim come first: most are one of them.
-        for here in _points(self.result, claim) if held.regular else ():
+        for here in _points(self.result, claim) if family.regular else ():
             place = np.array([[here[a] for a in axes]], np.int64).reshape(1, len(axes))
-            starts, attrs = held.numbers(place)
+            starts, attrs = family.numbers(place)
             fixed = {a: here[a] for a in axes}
             known.append((starts[0], attrs[0], self.one(_member(claim, fixed))))
-        for first in range(0, len(held), batch):
-            coordinates = held.coordinates(first, min(batch, len(held) - first))
-            yield coordinates, self._templates(held, coordinates, known)
+        for first in range(0, len(family), batch):
+            coordinates = family.coordinates(first, min(batch, len(family) - first))
+            yield coordinates, self._templates(family, coordinates, known)
 
-    def _widened(self, held: Family, batch: int, steps: int) -> Iterator[tuple[Numbers, Numbers]]:
+    def _widened(self, family: Family, batch: int, steps: int) -> Iterator[tuple[Numbers, Numbers]]:
         """Members whose cut is moved back: what lies behind it is not compared by their numbers, so
         that each is stated by itself."""
-        for first in range(0, len(held), batch):
-            coordinates = held.coordinates(first, min(batch, len(held) - first))
+        for first in range(0, len(family), batch):
+            coordinates = family.coordinates(first, min(batch, len(family) - first))
             found = []
             for place in coordinates.tolist():
-                member = _member(held.claim, dict(zip(held.axes, place, strict=True)))
+                member = _member(family.claim, dict(zip(family.axes, place, strict=True)))
                 self.more.append(
                     build(self.result.nodes, member, widened=steps, more=self.result.more)
                 )
@@ -158,25 +158,25 @@ class _Lookup:
             yield coordinates, np.array(found, np.int64)
 
     def _templates(
-        self, held: Family, coordinates: Numbers, known: list[tuple[Numbers, Numbers, int]]
+        self, family: Family, coordinates: Numbers, known: list[tuple[Numbers, Numbers, int]]
     ) -> Numbers:
         """``known``: members of this family that were looked up one by one, with their template."""
-        mine = held.numbers(coordinates)
+        mine = family.numbers(coordinates)
         found = np.full(len(coordinates), NONE, np.int64)
         open_: Mask = np.ones(len(coordinates), np.bool_)
         for starts, attrs, template in known:
-            same = held.moved(mine, (starts, attrs)) & open_
+            same = family.moved(mine, (starts, attrs)) & open_
             found[same] = template
             open_ &= ~same
         while open_.any():
             one = int(np.argmax(open_))
-            here = dict(zip(held.axes, coordinates[one].tolist(), strict=True))
-            template = self.one(_member(held.claim, here))
+            here = dict(zip(family.axes, coordinates[one].tolist(), strict=True))
+            template = self.one(_member(family.claim, here))
             same = open_ & False
             same[one] = True
-            if held.regular:
+            if family.regular:
                 example = mine[0][one], mine[1][one]
-                same |= held.moved(mine, example) & open_
+                same |= family.moved(mine, example) & open_
                 known.append((*example, template))
             found[same] = template
             open_ &= ~same

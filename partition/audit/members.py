@@ -47,8 +47,8 @@ class Family:
         self.axes = tuple(axes)
         self.sizes = tuple(claim.extents[a] for a in axes)
         given = [x for x in claim.inputs if x is not None]
-        self._terms = [t for x in (*given, *claim.outputs) for t in x.terms]
-        self._starts = self._matrix([s for t in self._terms for s in starts(t)])
+        self._addends = [t for x in (*given, *claim.outputs) for t in x.addends]
+        self._starts = self._matrix([s for t in self._addends for s in starts(t)])
         self._attrs = self._matrix([a for v in claim.attrs.values() for a in _affines(v)])
         self._cone = cone(nodes, given, claim.outputs, adds=claim.adds)
 
@@ -88,9 +88,9 @@ class Family:
         equal = _Equal(np.asarray((mine[1] == example[1]).all(axis=1)))
         views = []
         at = 0
-        for term in self._terms:
-            count = len(starts(term))
-            views.append((term, partial(_column, steps, at)))
+        for addend in self._addends:
+            count = len(starts(addend))
+            views.append((addend, partial(_column, steps, at)))
             at += count
         zero = np.zeros(len(steps), np.int64)
         if not follow(self.nodes, self._cone, views, zero, equal):

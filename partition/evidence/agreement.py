@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from shardproof.engine.algebra.affine import ZERO, Affine
-from shardproof.engine.lineage.lineage import BROADCAST, Dim, Lineage, Term
-from shardproof.engine.plan.recorded import Claimed
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, Lineage
+from shardproof.engine.plan.recorded import RecordedSlice
 
 
-def agree(a: Claimed, x: Lineage, b: Claimed, y: Lineage) -> bool:
+def agree(a: RecordedSlice, x: Lineage, b: RecordedSlice, y: Lineage) -> bool:
     """Whether two values can be the boxes that they claim to be of one full tensor.
 
     Inside the other's box a value must be the very elements; beyond it, what lies as far on.
     """
-    if len(x.terms) != len(y.terms) or len(x.shape) != len(y.shape):
+    if len(x.addends) != len(y.addends) or len(x.shape) != len(y.shape):
         return False
-    if not x.terms or (a.low == b.low and x == y):
+    if not x.addends or (a.low == b.low and x == y):
         return True
-    if len(x.terms) > 1:
-        # Partial sums of several terms: in the same box the same ones.
-        return a.low != b.low or a.high != b.high or set(x.terms) == set(y.terms)
-    (one,), (other,) = x.terms, y.terms
+    if len(x.addends) > 1:
+        # Partial sums of several addends: in the same box the same ones.
+        return a.low != b.low or a.high != b.high or set(x.addends) == set(y.addends)
+    (one,), (other,) = x.addends, y.addends
     if one.factor != other.factor or one.node != other.node:
         return False
-    if set(one.parts) != set(other.parts):
+    if set(one.partials) != set(other.partials):
         return False
     shift = tuple(q - p for p, q in zip(a.low, b.low, strict=True))
     if _moved(one, other, shift):
@@ -39,22 +39,22 @@ def agree(a: Claimed, x: Lineage, b: Claimed, y: Lineage) -> bool:
 
 def difference(x: Lineage, y: Lineage) -> str:
     """What keeps one value from being part of what another one is part of, in words."""
-    if {t.node for t in x.terms} != {t.node for t in y.terms}:
+    if {t.node for t in x.addends} != {t.node for t in y.addends}:
         return "no part"
-    if {t.factor for t in x.terms} != {t.factor for t in y.terms}:
+    if {t.factor for t in x.addends} != {t.factor for t in y.addends}:
         return "a multiple"
-    if {p for t in x.terms for p in t.parts} != {p for t in y.terms for p in t.parts}:
+    if {p for t in x.addends for p in t.partials} != {p for t in y.addends for p in t.partials}:
         return "another addend"
     return "another part"
 
 
-def _moved(x: Term, y: Term, shift: tuple[int, ...]) -> bool:
+def _moved(x: Addend, y: Addend, shift: tuple[int, ...]) -> bool:
     """Whether two views differ by nothing but where the outermost digits of their dimensions begin,
     and that is as far as the boxes are apart (the usual case, seen without looking at positions).
     """
-    if x.layout.fixed != y.layout.fixed:
+    if x.view.fixed != y.view.fixed:
         return False
-    for mine, other, distance in zip(x.layout.dims, y.layout.dims, shift, strict=True):
+    for mine, other, distance in zip(x.view.dims, y.view.dims, shift, strict=True):
         if mine == other:
             if distance:
                 return False
@@ -62,17 +62,17 @@ def _moved(x: Term, y: Term, shift: tuple[int, ...]) -> bool:
         if not mine or not other or mine[1:] != other[1:] or mine[0][:3] != other[0][:3]:
             return False
         inner = 1
-        for atom in mine[1:]:
-            inner *= atom.size
+        for interval in mine[1:]:
+            inner *= interval.size
         if mine[0].start * inner + distance != other[0].start * inner:
             return False
     return True
 
 
 def _follows(
-    x: Term,
+    x: Addend,
     size: tuple[int, ...],
-    y: Term,
+    y: Addend,
     length: tuple[int, ...],
     shift: tuple[int, ...],
     lead: Callable[[Dim], int],
@@ -87,18 +87,18 @@ def _follows(
     return True
 
 
-def _points(x: Term, y: Term, length: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _points(x: Addend, y: Addend, length: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """Local positions where two views could begin to differ: the origin, and along each dimension
     one step of every digit, and its end."""
     origin = (0,) * len(length)
     yield origin
     for d, n in enumerate(length):
         steps = {n - 1}
-        for dim in (x.layout.dims[d], y.layout.dims[d]):
+        for dim in (x.view.dims[d], y.view.dims[d]):
             step = 1
-            for atom in reversed(dim):
+            for interval in reversed(dim):
                 steps.add(step)
-                step *= atom.size
+                step *= interval.size
         for i in sorted(steps):
             if 0 < i < n:
                 yield (*origin[:d], i, *origin[d + 1 :])
@@ -109,20 +109,20 @@ def _outermost(dim: Dim) -> int:
 
 
 def _widest(dim: Dim) -> int:
-    """The outermost atom that is longer than 1."""
-    return next((i for i, atom in enumerate(dim) if atom.size != 1), 0)
+    """The outermost interval that is longer than 1."""
+    return next((i for i, interval in enumerate(dim) if interval.size != 1), 0)
 
 
 def _position(
-    term: Term, point: tuple[int, ...], size: tuple[int, ...], lead: Callable[[Dim], int]
+    addend: Addend, point: tuple[int, ...], size: tuple[int, ...], lead: Callable[[Dim], int]
 ) -> dict[int, Affine] | None:
     """Where in its node a view reads at a local position: per axis that is not at 0.  Beyond the
     view the digit ``lead`` goes on counting; None where there is none to count."""
     found: dict[int, Affine] = {}
-    for atom in term.layout.fixed:
-        if atom.axis != BROADCAST:
-            found[atom.axis] = found.get(atom.axis, ZERO) + atom.start * atom.stride
-    for dim, i, n in zip(term.layout.dims, point, size, strict=True):
+    for interval in addend.view.fixed:
+        if interval.axis != BROADCAST:
+            found[interval.axis] = found.get(interval.axis, ZERO) + interval.start * interval.stride
+    for dim, i, n in zip(addend.view.dims, point, size, strict=True):
         if not dim and i:
             return None
         head = lead(dim) if not 0 <= i < n else -1
@@ -135,8 +135,8 @@ def _position(
             else:
                 rest, digit = divmod(rest, dim[k].size)
                 digits.append(digit)
-        for atom, digit in zip(reversed(dim), digits, strict=True):
-            if atom.axis != BROADCAST:
-                at = (atom.start + digit) * atom.stride
-                found[atom.axis] = found.get(atom.axis, ZERO) + at
+        for interval, digit in zip(reversed(dim), digits, strict=True):
+            if interval.axis != BROADCAST:
+                at = (interval.start + digit) * interval.stride
+                found[interval.axis] = found.get(interval.axis, ZERO) + at
     return {axis: at for axis, at in found.items() if at != ZERO}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardproof.engine.schedule.instances import Row
+from shardproof.engine.schedule.instances import Instance
 from shardproof.partition.stages.partition import Partition
 
 Place = tuple[str, bool, str, str, int, int]
@@ -20,55 +20,55 @@ _What = tuple[str, bool, str]
 PLACES: Final = frozenset({"group", "peer", "claimed", "position", "arity", "wrt"})
 
 
-def places(rows: list[Row]) -> list[Place | None]:
-    """What each row is aligned by: name, direction, module, source, which of its program's and
+def places(instances: list[Instance]) -> list[Place | None]:
+    """What each instance is aligned by: name, direction, module, source, which of its program's and
     microbatch's operators of that kind it is, and how many of them there are (where the sides have
     different numbers of a kind, none of that kind is aligned)."""
     counts: dict[tuple[object, ...], int] = {}
     found: list[tuple[tuple[str, bool, str, str], tuple[object, ...], int] | None] = []
-    for row in rows:
-        if row.kind != "op" or not (row.source.module or row.source.location):
+    for instance in instances:
+        if instance.kind != "op" or not (instance.source.module or instance.source.location):
             found.append(None)
             continue
-        key = (row.name, row.backward, row.source.module, row.source.location)
-        held = (*key, row.programs, row.microbatch)
+        key = (instance.name, instance.backward, instance.source.module, instance.source.location)
+        held = (*key, instance.programs, instance.microbatch)
         found.append((key, held, counts.get(held, 0)))
         counts[held] = counts.get(held, 0) + 1
     return [None if x is None else (*x[0], x[2], counts[x[1]]) for x in found]
 
 
 def counterparts(result: Partition, loosely: bool = False) -> list[int]:
-    """For each parallel row the aligned row of the single-device side (-1: none).
+    """For each parallel instance the aligned instance of the single-device side (-1: none).
 
     ``loosely``: what is left is aligned by name, direction and module alone, where both sides have
     as many left; two branches of a plan written by hand are on two lines.
     """
-    single = result.single.unrolled.rows[: result.derived.given]
+    single = result.single.unrolled.instances[: result.derived.given]
     given = places(single)
     numbers = {place: number for number, place in enumerate(given) if place is not None}
-    rows = result.parallel.unrolled.rows
-    found = [numbers.get(place, -1) if place is not None else -1 for place in places(rows)]
-    return _loosely(single, given, rows, found) if loosely else found
+    instances = result.parallel.unrolled.instances
+    found = [numbers.get(place, -1) if place is not None else -1 for place in places(instances)]
+    return _loosely(single, given, instances, found) if loosely else found
 
 
 def _loosely(
-    single: list[Row], given: list[Place | None], rows: list[Row], found: list[int]
+    single: list[Instance], given: list[Place | None], instances: list[Instance], found: list[int]
 ) -> list[int]:
     """The alignment with what is left on both sides aligned by name, direction and module."""
     known = [n for n, place in enumerate(given) if place is not None]
     groups: dict[tuple[_Who, _What], list[int]] = {}
     taken: dict[_Who, set[int]] = {}
-    for number, row in enumerate(rows):
-        who = (row.programs, row.microbatch)
+    for number, instance in enumerate(instances):
+        who = (instance.programs, instance.microbatch)
         if found[number] >= 0:
             taken.setdefault(who, set()).add(found[number])
-        elif row.kind == "op" and row.source.module:
-            key = (row.name, row.backward, row.source.module)
+        elif instance.kind == "op" and instance.source.module:
+            key = (instance.name, instance.backward, instance.source.module)
             groups.setdefault((who, key), []).append(number)
     by_key: dict[_What, list[int]] = {}
     for n in known:
-        row = single[n]
-        by_key.setdefault((row.name, row.backward, row.source.module), []).append(n)
+        instance = single[n]
+        by_key.setdefault((instance.name, instance.backward, instance.source.module), []).append(n)
     result = list(found)
     for (who, key), members in groups.items():
         left = [n for n in by_key.get(key, ()) if n not in taken.get(who, ())]

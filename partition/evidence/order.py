@@ -16,29 +16,29 @@ def order(result: Partition, kind: str) -> list[Finding]:
     aligned = counterparts(result)
     last: dict[tuple[tuple[int, ...], int, bool], int] = {}
     found: dict[tuple[str, str, str], Finding] = {}
-    rows, theirs = result.parallel.unrolled.rows, result.single.unrolled.rows
-    for number, row in enumerate(rows):
+    instances, theirs = result.parallel.unrolled.instances, result.single.unrolled.instances
+    for number, instance in enumerate(instances):
         counterpart = aligned[number]
         if counterpart < 0:
             continue
-        key = (row.programs, row.microbatch, row.backward)
+        key = (instance.programs, instance.microbatch, instance.backward)
         before = last.get(key, -1)
         if counterpart > before:
             last[key] = counterpart
             continue
-        ranks = tuple(result.parallel.programs[p].base for p in row.programs)
-        name = f"backward of {row.name}" if row.backward else row.name
-        place = row.source.location or row.source.cell
-        known = found.get((name, row.source.module, place))
-        if known is not None:
-            ranks = tuple(sorted({*known.ranks, *ranks}))
+        ranks = tuple(result.parallel.programs[p].base for p in instance.programs)
+        name = f"backward of {instance.name}" if instance.backward else instance.name
+        place = instance.source.location or instance.source.cell
+        finding = found.get((name, instance.source.module, place))
+        if finding is not None:
+            ranks = tuple(sorted({*finding.ranks, *ranks}))
         other = theirs[before]
-        found[name, row.source.module, place] = Finding(
+        found[name, instance.source.module, place] = Finding(
             kind,
-            f"{name} in {row.source.module} on rank {ranks[0]} comes after {other.name} in "
+            f"{name} in {instance.source.module} on rank {ranks[0]} comes after {other.name} in "
             f"{other.source.module}; the single-device program has them the other way round",
             name,
-            row.source.module,
+            instance.source.module,
             place,
             ranks,
         )

@@ -14,30 +14,30 @@ def precision(result: Partition) -> list[Finding]:
     """Casts of the parallel side to another type than their counterpart's, or without one."""
     aligned = counterparts(result)
     found: dict[tuple[str, ...], Finding] = {}
-    for number, row in enumerate(result.parallel.unrolled.rows):
-        if row.kind != "op" or row.name not in CASTS or row.backward:
+    for number, instance in enumerate(result.parallel.unrolled.instances):
+        if instance.kind != "op" or instance.name not in CASTS or instance.backward:
             continue
-        mine = str(row.attrs.get("dtype", "float32"))
+        mine = str(instance.attrs.get("dtype", "float32"))
         other = aligned[number]
         theirs = (
             ""
             if other < 0
-            else str(result.single.unrolled.rows[other].attrs.get("dtype", "float32"))
+            else str(result.single.unrolled.instances[other].attrs.get("dtype", "float32"))
         )
         if mine == theirs:
             continue
-        ranks = tuple(result.parallel.programs[p].base for p in row.programs)
-        place = row.source.location or row.source.cell
-        key = (row.name, row.source.module, place, mine, theirs)
-        known = found.get(key)
-        ranks = tuple(sorted({*ranks, *(known.ranks if known is not None else ())}))
-        layer = f" in {row.source.module}" if row.source.module else ""
+        ranks = tuple(result.parallel.programs[p].base for p in instance.programs)
+        place = instance.source.location or instance.source.cell
+        key = (instance.name, instance.source.module, place, mine, theirs)
+        finding = found.get(key)
+        ranks = tuple(sorted({*ranks, *(finding.ranks if finding is not None else ())}))
+        layer = f" in {instance.source.module}" if instance.source.module else ""
         found[key] = Finding(
             "precision",
-            f"{row.name}{layer} on ranks {list(ranks)} casts to {mine}, the single-device program "
-            + (f"to {theirs}" if theirs else "has no such cast"),
-            row.name,
-            row.source.module,
+            f"{instance.name}{layer} on ranks {list(ranks)} casts to {mine}, "
+            f"the single-device program " + (f"to {theirs}" if theirs else "has no such cast"),
+            instance.name,
+            instance.source.module,
             place,
             ranks,
             expected=theirs,

@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.findings import Finding
-from shardproof.engine.lineage.lineage import Lineage, Part
+from shardproof.engine.lineage.lineage import Lineage, PartialRange
 from shardproof.engine.plan.collectives import COPIES
 from shardproof.engine.plan.ir import MICROBATCH
-from shardproof.engine.plan.recorded import Claimed
-from shardproof.engine.schedule.instances import Row
+from shardproof.engine.plan.recorded import RecordedSlice
+from shardproof.engine.schedule.instances import Instance
 from shardproof.partition.evidence.agreement import agree, difference
 from shardproof.partition.evidence.order import order
 from shardproof.partition.stages.partition import Partition
@@ -66,14 +66,14 @@ def _claims(result: Partition) -> list[Finding]:
     side = result.parallel
     tensors, lineages = side.unrolled.tensors, side.lineages
     groups: dict[tuple[int, int], list[int]] = {}
-    made: dict[int, Row] = {}
-    for row in side.unrolled.rows:
-        for v in row.outputs:
+    made: dict[int, Instance] = {}
+    for instance in side.unrolled.instances:
+        for v in instance.outputs:
             claim = tensors[v].claim
             if claim is None or lineages[v] is None:
                 continue
-            made[v] = row
-            key = (claim.full, row.microbatch if tensors[v].batched else -1)
+            made[v] = instance
+            key = (claim.full, instance.microbatch if tensors[v].batched else -1)
             groups.setdefault(key, []).append(v)
     slices = _Slices(result)
     wrong: dict[int, Contradiction] = {}
@@ -96,19 +96,19 @@ def _claims(result: Partition) -> list[Finding]:
     return list(findings.values())
 
 
-def _finding(result: Partition, row: Row, found: Contradiction) -> Finding:
+def _finding(result: Partition, instance: Instance, found: Contradiction) -> Finding:
     tensor = result.parallel.unrolled.tensors[found.value]
     rank = result.parallel.programs[tensor.program].base
-    name = f"backward of {row.name}" if row.backward else row.name
-    layer = f" in {row.source.module}" if row.source.module else ""
+    name = f"backward of {instance.name}" if instance.backward else instance.name
+    layer = f" in {instance.source.module}" if instance.source.module else ""
     return Finding(
         KIND,
         f"{name}{layer} on rank {rank}: {tensor.name} {found.message}",
         name,
-        row.source.module,
-        row.source.location or row.source.cell,
+        instance.source.module,
+        instance.source.location or instance.source.cell,
         (rank,),
-        (row.microbatch,) if row.microbatch >= 0 else (),
+        (instance.microbatch,) if instance.microbatch >= 0 else (),
         found.expected,
         found.actual,
     )
@@ -125,31 +125,31 @@ def _first(result: Partition, wrong: dict[int, Contradiction]) -> Iterator[int]:
         if f.kind == "chunk position"
         for rank in f.ranks
     }
-    for row in side.unrolled.rows:
-        from_wrong = any(v in wrong for v in row.inputs)
-        from_lost = any(v in lost for v in row.inputs)
-        for v in row.outputs:
+    for instance in side.unrolled.instances:
+        from_wrong = any(v in wrong for v in instance.inputs)
+        from_lost = any(v in lost for v in instance.inputs)
+        for v in instance.outputs:
             unknown = _is_unknown(result, side.lineages[v])
             if unknown and (v in wrong or from_lost or from_wrong):
                 lost.add(v)
             if v not in wrong or (unknown and (from_lost or from_wrong)):
                 continue
             claim = side.unrolled.tensors[v].claim
-            handed = row.kind in COPIES or row.name == "identity"
+            handed = instance.kind in COPIES or instance.name == "identity"
             if handed and any(
-                u in wrong and side.unrolled.tensors[u].claim == claim for u in row.inputs
+                u in wrong and side.unrolled.tensors[u].claim == claim for u in instance.inputs
             ):
                 continue
-            place = row.source.location or row.source.cell
+            place = instance.source.location or instance.source.cell
             rank = side.programs[side.unrolled.tensors[v].program].base
-            if row.kind == "slice" and (place, rank) in positions:
+            if instance.kind == "slice" and (place, rank) in positions:
                 continue  # reported already, by its position in its group
             yield v
 
 
 def _is_unknown(result: Partition, lineage: Lineage | None) -> bool:
     """Whether a value is no part of anything that the single-device program computes."""
-    return lineage is None or any(t.node >= result.reference_size for t in lineage.terms)
+    return lineage is None or any(t.node >= result.reference_size for t in lineage.addends)
 
 
 class _Slices:
@@ -177,10 +177,10 @@ class _Slices:
             self.known[key] = (number, count * plan.microbatches)
         return self.known[key]
 
-    def has(self, program: int, microbatch: int, part: Part) -> bool:
+    def has(self, program: int, microbatch: int, partial: PartialRange) -> bool:
         """Whether a part is what the slice of a microbatch contributes to a sum over the batch."""
         number, count = self.of(program, microbatch)
-        return part.size * count == part.extent and part.start == number * part.size
+        return partial.size * count == partial.extent and partial.start == number * partial.size
 
 
 # -- the claims of one full tensor ---------------------------------------------------------------
@@ -190,14 +190,14 @@ class _Group:
     """The values that claim to be parts of one full tensor (of one microbatch)."""
 
     def __init__(
-        self, result: Partition, slices: _Slices, values: Sequence[int], made: dict[int, Row]
+        self, result: Partition, slices: _Slices, values: Sequence[int], made: dict[int, Instance]
     ) -> None:
         self.result = result
         self.slices = slices
         self.values = values
         self.made = made
 
-    def claim(self, value: int) -> Claimed:
+    def claim(self, value: int) -> RecordedSlice:
         claim = self.result.parallel.unrolled.tensors[value].claim
         assert claim is not None
         return claim
@@ -247,14 +247,14 @@ class _Group:
 
     def is_partial(self, value: int) -> bool:
         """Whether a value is a partial sum, apart from its slice of the batch."""
-        lineage, row = self.lineage(value), self.made[value]
-        if len(lineage.terms) > 1:
+        lineage, instance = self.lineage(value), self.made[value]
+        if len(lineage.addends) > 1:
             return True
         program = self.result.parallel.unrolled.tensors[value].program
         return any(
-            not self.slices.has(program, row.microbatch, part)
-            for term in lineage.terms
-            for part in term.parts
+            not self.slices.has(program, instance.microbatch, partial)
+            for addend in lineage.addends
+            for partial in addend.partials
         )
 
     def addends(
@@ -311,7 +311,7 @@ class _Group:
         first = self.lineage(values[0]), self.claim(values[0])
         if all(self.lineage(v) == first[0] and self.claim(v) == first[1] for v in values):
             return values[0], []
-        alike: dict[tuple[Claimed, Lineage], list[int]] = {}
+        alike: dict[tuple[RecordedSlice, Lineage], list[int]] = {}
         for value in values:
             alike.setdefault((self.claim(value), self.lineage(value)), []).append(value)
         companies: list[list[int]] = []
@@ -343,17 +343,17 @@ class _Group:
         claim, lineage = self.claim(value), self.lineage(value)
         tensor = self.result.parallel.unrolled.tensors[expected]
         rank = self.result.parallel.programs[tensor.program].base
-        row = self.made[expected]
-        held = self.held(value, expected)
-        other = f"{tensor.name} on rank {rank} ({row.source.cell or row.name})"
-        if held is not None:
+        instance = self.made[expected]
+        recorded = self.held(value, expected)
+        other = f"{tensor.name} on rank {rank} ({instance.source.cell or instance.name})"
+        if recorded is not None:
             return Contradiction(
                 value,
                 "index map",
                 f"is recorded as {claim}; by {other}, which is recorded as "
-                f"{self.claim(expected)}, it is {held}",
+                f"{self.claim(expected)}, it is {recorded}",
                 str(claim),
-                str(held),
+                str(recorded),
             )
         what = difference(lineage, self.lineage(expected))
         return Contradiction(
@@ -365,7 +365,7 @@ class _Group:
             what,
         )
 
-    def held(self, value: int, expected: int) -> Claimed | None:
+    def held(self, value: int, expected: int) -> RecordedSlice | None:
         """The box that a value would be recorded as by another one's record, if it is one of the
         boxes that are recorded."""
         claim = self.claim(value)
@@ -378,7 +378,7 @@ class _Group:
         return None
 
 
-def _size(claim: Claimed) -> int:
+def _size(claim: RecordedSlice) -> int:
     size = 1
     for n in claim.shape:
         size *= n

@@ -89,8 +89,8 @@ def findings(plan: Plan) -> list[Finding]:
             continue
         source = op.source.location or op.source.cell
         key = (op.name, op.backward, op.source.module, source, place.key, place.value, held)
-        known = found.get(key)
-        ranks = tuple(sorted({program.base, *(known.ranks if known is not None else ())}))
+        finding = found.get(key)
+        ranks = tuple(sorted({program.base, *(finding.ranks if finding is not None else ())}))
         name = f"backward of {op.name}" if op.backward else op.name
         layer = f" in {op.source.module}" if op.source.module else ""
         mine, other = printed(place.value), printed(held)

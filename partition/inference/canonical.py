@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.lineage.expressions import Operand
-from shardproof.engine.lineage.lineage import Atom
+from shardproof.engine.lineage.lineage import StridedInterval
 
-#: An operand before labels are final: node, (atom, label) pairs, fixed atoms, a weight that orders
-#: operands of the same node (the factor of a sum; empty for products).
-Draft = tuple[int, tuple[tuple[Atom, int], ...], tuple[Atom, ...], tuple[object, ...]]
+#: An operand before labels are final: node, (interval, label) pairs, fixed intervals, a weight that
+#: orders operands of the same node (the factor of a sum; empty for products).
+Draft = tuple[
+    int, tuple[tuple[StridedInterval, int], ...], tuple[StridedInterval, ...], tuple[object, ...]
+]
 
 
 class Canonical(NamedTuple):
@@ -31,15 +33,15 @@ class Canonical(NamedTuple):
     extents: dict[int, int]
 
 
-def _fixed(atoms: Sequence[Atom]) -> tuple[tuple[int, int, int, Affine], ...]:
-    ranked = sorted(atoms, key=lambda a: (a.axis, a.stride, a.extent, str(a.start)))
+def _fixed(intervals: Sequence[StridedInterval]) -> tuple[tuple[int, int, int, Affine], ...]:
+    ranked = sorted(intervals, key=lambda a: (a.axis, a.stride, a.extent, str(a.start)))
     return tuple((a.axis, a.stride, a.extent, a.start) for a in ranked)
 
 
 def _outline(draft: Draft) -> tuple[object, ...]:
     """What an operand is, before labels: comparable, node number first."""
-    node, atoms, fixed, weight = draft
-    shape = sorted((a.axis, -a.stride, a.extent) for a, _ in atoms)
+    node, intervals, fixed, weight = draft
+    shape = sorted((a.axis, -a.stride, a.extent) for a, _ in intervals)
     held = sorted((a.axis, a.stride, a.extent, str(a.start)) for a in fixed)
     return (node, tuple(shape), tuple(held), weight)
 
@@ -65,14 +67,14 @@ def _coarsen(
 ) -> tuple[list[Draft], dict[int, tuple[int, int, int]]]:
     """Merge label pairs that are outer and inner part of one axis wherever they occur."""
     where: dict[int, tuple[int, int, int]] = {}
-    current = [{label: atom for atom, label in d[1]} for d in drafts]
+    current = [{label: interval for interval, label in d[1]} for d in drafts]
     changed = True
     merged: dict[int, list[tuple[int, int]]] = {}
     while changed:
         changed = False
         holders: dict[int, list[int]] = {}
-        for i, atoms in enumerate(current):
-            for label in atoms:
+        for i, intervals in enumerate(current):
+            for label in intervals:
                 holders.setdefault(label, []).append(i)
         for outer, inner in _candidates(current):
             if holders[outer] != holders[inner] or (outer in outputs) != (inner in outputs):
@@ -93,13 +95,13 @@ def _coarsen(
         for label, stride in members:
             where[label] = (target, stride, 0)
     result: list[Draft] = [
-        (d[0], tuple((atom, label) for label, atom in atoms.items()), d[2], d[3])
-        for d, atoms in zip(drafts, current, strict=True)
+        (d[0], tuple((interval, label) for label, interval in intervals.items()), d[2], d[3])
+        for d, intervals in zip(drafts, current, strict=True)
     ]
     return result, where
 
 
-def _adjacent(outer: Atom, inner: Atom) -> bool:
+def _adjacent(outer: StridedInterval, inner: StridedInterval) -> bool:
     return (
         outer.axis == inner.axis
         and inner.extent > 0
@@ -108,10 +110,10 @@ def _adjacent(outer: Atom, inner: Atom) -> bool:
     )
 
 
-def _candidates(current: Sequence[dict[int, Atom]]) -> list[tuple[int, int]]:
+def _candidates(current: Sequence[dict[int, StridedInterval]]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
-    for atoms in current:
-        items = list(atoms.items())
+    for intervals in current:
+        items = list(intervals.items())
         for outer, a in items:
             for inner, b in items:
                 if outer != inner and _adjacent(a, b) and (outer, inner) not in found:
@@ -131,23 +133,23 @@ def canonical(
     if any(len({a.axis for a, _ in d[1]}) < len(d[1]) for d in drafts):
         drafts, strides = _coarsen(drafts, outputs)
         extents = dict(extents)
-        for _, atoms, _, _ in drafts:
-            for atom, label in atoms:
+        for _, intervals, _, _ in drafts:
+            for interval, label in intervals:
                 if label in {t for t, _, _ in strides.values()}:
-                    extents[label] = atom.extent
+                    extents[label] = interval.extent
     best: tuple[tuple[object, ...], tuple[Operand, ...], list[int], dict[int, int]] | None = None
     for order in _orders(drafts):
         numbers: dict[int, int] = {}
         operands: list[Operand] = []
         for i in order:
-            node, atoms, fixed, _ = drafts[i]
+            node, intervals, fixed, _ = drafts[i]
             entries = []
-            for atom, label in sorted(atoms, key=lambda p: (p[0].axis, -p[0].stride)):
+            for interval, label in sorted(intervals, key=lambda p: (p[0].axis, -p[0].stride)):
                 number = numbers.setdefault(label, len(numbers))
-                entries.append((atom.axis, atom.stride, atom.extent, number))
+                entries.append((interval.axis, interval.stride, interval.extent, number))
             operands.append(Operand(node, tuple(entries), _fixed(fixed)))
         key = (
-            tuple(o.atoms for o in operands),
+            tuple(o.intervals for o in operands),
             tuple(sorted(numbers[x] for x in numbers if x in outputs)),
         )
         if best is None or key < best[0]:

@@ -14,75 +14,87 @@ from fractions import Fraction
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.lineage.expressions import Einsum, Operand
-from shardproof.engine.lineage.layout import Misaligned, merge
-from shardproof.engine.lineage.lineage import BROADCAST, Atom, Dim, Layout, Part, Term
+from shardproof.engine.lineage.lineage import (
+    BROADCAST,
+    Addend,
+    Dim,
+    PartialRange,
+    StridedInterval,
+    View,
+)
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.views import Misaligned, merge
 from shardproof.engine.ops.primitives import labels
 
 ONE = Fraction(1)
-#: (spec of an einsum, terms of its operands, labels that run along what these have) -> its term.
-Product = Callable[[str, Sequence[Term], frozenset[str]], Term]
+#: (spec of an einsum, addends of its operands, labels that run along what these have) -> its
+#: addend.
+Product = Callable[[str, Sequence[Addend], frozenset[str]], Addend]
 
 
-def closed(nodes: NodeTable, term: Term, product: Product) -> Term:
+def closed(nodes: NodeTable, addend: Addend, product: Product) -> Addend:
     """A view of a partial sum as a view of a complete one; raises `Misaligned` where its parts are
     no constant intervals."""
-    if not term.parts:
-        return term
-    definition = nodes[term.node].definition
-    if not isinstance(definition, Einsum) or any(p.start.terms for p in term.parts):
+    if not addend.partials:
+        return addend
+    definition = nodes[addend.node].definition
+    if not isinstance(definition, Einsum) or any(p.start.terms for p in addend.partials):
         raise Misaligned
     operands, outputs = definition.operands, definition.outputs
-    own: dict[int, Part] = {}
-    inner: dict[int, list[Part]] = {}
-    for part in term.parts:
-        token = nodes.tokens[part.token]
-        if token.kind == "via":
-            inner.setdefault(token.where, []).append(part._replace(token=token.inner))
-        elif token.kind != "sum" or token.where in own:
+    own: dict[int, PartialRange] = {}
+    inner: dict[int, list[PartialRange]] = {}
+    for partial in addend.partials:
+        reduction = nodes.reductions[partial.reduction]
+        if reduction.kind == "via":
+            inner.setdefault(reduction.where, []).append(
+                partial._replace(reduction=reduction.inner)
+            )
+        elif reduction.kind != "sum" or reduction.where in own:
             raise Misaligned
         else:
-            own[token.where] = part
-    count = len({label for o in operands for *_, label in o.atoms})
+            own[reduction.where] = partial
+    count = len({label for o in operands for *_, label in o.intervals})
     names = labels(count)
     reads = [
         closed(nodes, _view(o, own, tuple(inner.get(i, ()))), product)
         for i, o in enumerate(operands)
     ]
-    left = ",".join("".join(names[label] for *_, label in o.atoms) for o in operands)
+    left = ",".join("".join(names[label] for *_, label in o.intervals) for o in operands)
     spec = left + "->" + "".join(names[label] for label in outputs)
     whole = product(spec, reads, frozenset(names[label] for label in own))
-    return _composed(term, whole)
+    return _composed(addend, whole)
 
 
-def _view(operand: Operand, own: Mapping[int, Part], parts: tuple[Part, ...]) -> Term:
+def _view(
+    operand: Operand, own: Mapping[int, PartialRange], partials: tuple[PartialRange, ...]
+) -> Addend:
     """An operand as a view with a dimension for each of its labels."""
     dims: list[Dim] = []
-    for axis, stride, extent, label in operand.atoms:
-        part = own.get(label)
-        if part is None:
-            dims.append((Atom(axis, stride, extent, ZERO, extent),))
-        elif part.extent != extent:
+    for axis, stride, extent, label in operand.intervals:
+        partial = own.get(label)
+        if partial is None:
+            dims.append((StridedInterval(axis, stride, extent, ZERO, extent),))
+        elif partial.extent != extent:
             raise Misaligned  # every so many positions
         else:
-            dims.append((Atom(axis, stride, extent, part.start, part.size),))
-    fixed = tuple(Atom(a, s, e, start, 1) for a, s, e, start in operand.fixed)
-    return Term(ONE, operand.node, Layout(tuple(dims), fixed), parts)
+            dims.append((StridedInterval(axis, stride, extent, partial.start, partial.size),))
+    fixed = tuple(StridedInterval(a, s, e, start, 1) for a, s, e, start in operand.fixed)
+    return Addend(ONE, operand.node, View(tuple(dims), fixed), partials)
 
 
-def _composed(view: Term, of: Term) -> Term:
+def _composed(view: Addend, of: Addend) -> Addend:
     """A view of a node, where that node is a view of another one."""
-    if of.parts:
+    if of.partials:
         raise Misaligned
 
-    def moved(atom: Atom) -> Atom:
-        if atom.axis == BROADCAST:
-            return atom
-        dim = of.layout.dims[atom.axis]
+    def moved(interval: StridedInterval) -> StridedInterval:
+        if interval.axis == BROADCAST:
+            return interval
+        dim = of.view.dims[interval.axis]
         if len(dim) != 1 or not dim[0].full or dim[0].axis == BROADCAST:
             raise Misaligned
-        return atom._replace(axis=dim[0].axis, stride=atom.stride * dim[0].stride)
+        return interval._replace(axis=dim[0].axis, stride=interval.stride * dim[0].stride)
 
-    dims = tuple(merge([moved(a) for a in dim]) for dim in view.layout.dims)
-    fixed = tuple(moved(a) for a in view.layout.fixed) + of.layout.fixed
-    return Term(view.factor * of.factor, of.node, Layout(dims, fixed))
+    dims = tuple(merge([moved(a) for a in dim]) for dim in view.view.dims)
+    fixed = tuple(moved(a) for a in view.view.fixed) + of.view.fixed
+    return Addend(view.factor * of.factor, of.node, View(dims, fixed))

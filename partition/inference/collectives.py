@@ -13,160 +13,170 @@ from functools import reduce
 from math import prod
 
 from shardproof.engine.algebra.affine import Affine, affine
-from shardproof.engine.lineage.expressions import AtCoordinate, Maximum, OverRanks
-from shardproof.engine.lineage.layout import Misaligned, merge
-from shardproof.engine.lineage.lineage import BROADCAST, Atom, Layout, Lineage, Term
-from shardproof.engine.lineage.sums import Over, merge_parts, root_kinds, term_over_axis
-from shardproof.partition.inference.interpreter import LineageReading
+from shardproof.engine.lineage.expressions import AcrossRanks, AtCoordinate, Maximum
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval, View
+from shardproof.engine.lineage.sums import Over, addend_over_axis, merge_partials, root_kinds
+from shardproof.engine.lineage.views import Misaligned, merge
+from shardproof.partition.inference.interpreter import LineageInterpreter
 from shardproof.partition.inference.views import lineage_axes, local_view
 
 
 def total(
-    reading: LineageReading, members: Sequence[Lineage], over: Over, kind: str = "sum"
+    interpreter: LineageInterpreter, members: Sequence[Lineage], over: Over, kind: str = "sum"
 ) -> Lineage:
     """The sum (or maximum) over explicit members and over mesh axes."""
     joined = [
-        reduce(lambda x, a: _over_axis(reading, x, a[0], a[1], kind), over, m) for m in members
+        reduce(lambda x, a: _over_axis(interpreter, x, a[0], a[1], kind), over, m) for m in members
     ]
     shape = joined[0].shape
     if kind == "max":
-        return _maximum(reading, joined)
-    terms = merge_parts(reading.table, [term for x in joined for term in x.terms], reading.mesh)
-    return reading.fold(Lineage(shape, tuple(terms)))
+        return _maximum(interpreter, joined)
+    addends = merge_partials(
+        interpreter.table, [addend for x in joined for addend in x.addends], interpreter.mesh
+    )
+    return interpreter.fold(Lineage(shape, tuple(addends)))
 
 
-def _maximum(reading: LineageReading, members: Sequence[Lineage]) -> Lineage:
+def _maximum(interpreter: LineageInterpreter, members: Sequence[Lineage]) -> Lineage:
     """The elementwise maximum: copies of one tensor, or partial maxima of one."""
     first = members[0]
     if all(m == first for m in members):
         return first
     if all(
-        len(m.terms) == 1
-        and m.terms[0].factor > 0
-        and root_kinds(reading.table, m.terms[0].parts) == {"max"}
+        len(m.addends) == 1
+        and m.addends[0].factor > 0
+        and root_kinds(interpreter.table, m.addends[0].partials) == {"max"}
         for m in members
     ):
-        views = [m.terms[0] for m in members]
-        terms = merge_parts(reading.table, views, reading.mesh, add=False)
-        if len(terms) == 1:
-            return Lineage(first.shape, tuple(terms))
-    taken = tuple(reading.piece(m).terms[0] for m in members)
-    node = reading.local_node(Maximum(taken), first.shape, taken)
+        views = [m.addends[0] for m in members]
+        addends = merge_partials(interpreter.table, views, interpreter.mesh, add=False)
+        if len(addends) == 1:
+            return Lineage(first.shape, tuple(addends))
+    taken = tuple(interpreter.piece(m).addends[0] for m in members)
+    node = interpreter.local_node(Maximum(taken), first.shape, taken)
     return local_view(node, first.shape)
 
 
-def _over_axis(reading: LineageReading, x: Lineage, axis: str, extent: int, kind: str) -> Lineage:
+def _over_axis(
+    interpreter: LineageInterpreter, x: Lineage, axis: str, extent: int, kind: str
+) -> Lineage:
     """The sum (maximum) of a family of tensors along one mesh axis."""
 
-    def over(term: Term) -> Term:
-        """One term's sum; of a position of many that moves along the axis as part of a sum."""
+    def over(addend: Addend) -> Addend:
+        """One addend's sum; of a position of many that moves along the axis as part of a sum."""
         try:
-            return term_over_axis(reading.table, term, axis, extent, kind, reading.mesh)
+            return addend_over_axis(interpreter.table, addend, axis, extent, kind, interpreter.mesh)
         except Misaligned:
-            part = None if kind == "max" or term.parts else reading.as_part(term)
+            part = None if kind == "max" or addend.partials else interpreter.as_partial(addend)
             if part is None:
                 raise
-            return term_over_axis(reading.table, part, axis, extent, kind, reading.mesh)
+            return addend_over_axis(interpreter.table, part, axis, extent, kind, interpreter.mesh)
 
     try:
-        terms = [over(t) for t in x.terms]
+        addends = [over(t) for t in x.addends]
     except Misaligned:
-        taken = reading.piece(x)
-        node = reading.table.define(
-            OverRanks(axis, extent, kind, taken.terms[0].node),
+        taken = interpreter.piece(x)
+        node = interpreter.table.define(
+            AcrossRanks(axis, extent, kind, taken.addends[0].node),
             tuple(n for n in x.shape if n != 1),
-            lineage_axes(x, reading.table) - {axis},
+            lineage_axes(x, interpreter.table) - {axis},
         )
         return local_view(node, x.shape)
-    return Lineage(x.shape, tuple(terms))
+    return Lineage(x.shape, tuple(addends))
 
 
-def gather(reading: LineageReading, members: Sequence[Lineage], over: Over, dim: int) -> Lineage:
+def gather(
+    interpreter: LineageInterpreter, members: Sequence[Lineage], over: Over, dim: int
+) -> Lineage:
     """Concatenation along ``dim`` in group order, over explicit members or one mesh axis."""
     if not over:
-        return reading.concat(members, dim)
+        return interpreter.concat(members, dim)
     result = members[0]
     for axis, extent in reversed(over):
-        result = _gather_axis(reading, result, axis, extent, dim)
+        result = _gather_axis(interpreter, result, axis, extent, dim)
     return result
 
 
-def _gather_axis(reading: LineageReading, x: Lineage, axis: str, extent: int, dim: int) -> Lineage:
+def _gather_axis(
+    interpreter: LineageInterpreter, x: Lineage, axis: str, extent: int, dim: int
+) -> Lineage:
     shape = (*x.shape[:dim], x.shape[dim] * extent, *x.shape[dim + 1 :])
     try:
-        return Lineage(shape, tuple(_grow(reading, t, axis, extent, dim) for t in x.terms))
+        return Lineage(shape, tuple(_grow(interpreter, t, axis, extent, dim) for t in x.addends))
     except Misaligned:
-        members = [at_coordinate(reading, x, axis, i) for i in range(extent)]
-        return reading.concat(members, dim)
+        members = [at_coordinate(interpreter, x, axis, i) for i in range(extent)]
+        return interpreter.concat(members, dim)
 
 
-def _grow(reading: LineageReading, term: Term, axis: str, extent: int, dim: int) -> Term:
-    """The union along ``axis`` of a term's views, as one view longer in ``dim``."""
-    if axis in reading.table[term.node].coordinates:
+def _grow(
+    interpreter: LineageInterpreter, addend: Addend, axis: str, extent: int, dim: int
+) -> Addend:
+    """The union along ``axis`` of an addend's views, as one view longer in ``dim``."""
+    if axis in interpreter.table[addend.node].coordinates:
         raise Misaligned
-    if any(p.start.coefficient(axis) for p in term.parts):
+    if any(p.start.coefficient(axis) for p in addend.partials):
         raise Misaligned
-    dims = list(term.layout.dims)
-    for i, atoms in enumerate(dims):
-        if i != dim and any(a.start.coefficient(axis) for a in atoms):
+    dims = list(addend.view.dims)
+    for i, intervals in enumerate(dims):
+        if i != dim and any(a.start.coefficient(axis) for a in intervals):
             raise Misaligned
-    if any(a.start.coefficient(axis) for a in term.layout.fixed):
+    if any(a.start.coefficient(axis) for a in addend.view.fixed):
         raise Misaligned
     lead = next((i for i, a in enumerate(dims[dim]) if a.size != 1), len(dims[dim]) - 1)
     if lead < 0:
         raise Misaligned
-    atom = dims[dim][lead]
+    interval = dims[dim][lead]
     rest = dims[dim][lead + 1 :]
     if any(a.start.coefficient(axis) for a in dims[dim][:lead]):
         raise Misaligned  # which block it is, outside of what every member has
-    if atom.axis == BROADCAST:
+    if interval.axis == BROADCAST:
         if any(a.start.coefficient(axis) for a in rest):
             raise Misaligned
-        grown = atom._replace(size=atom.size * extent, extent=atom.size * extent)
+        grown = interval._replace(size=interval.size * extent, extent=interval.size * extent)
     else:
-        if atom.start.coefficient(axis) != atom.size or any(
+        if interval.start.coefficient(axis) != interval.size or any(
             a.axis != BROADCAST and not a.full for a in rest
         ):
             raise Misaligned
-        grown = atom._replace(start=atom.start.fix(axis, 0), size=atom.size * extent)
+        grown = interval._replace(start=interval.start.fix(axis, 0), size=interval.size * extent)
     dims[dim] = merge((*dims[dim][:lead], grown, *rest))
-    return term._replace(layout=term.layout._replace(dims=tuple(dims)))
+    return addend._replace(view=addend.view._replace(dims=tuple(dims)))
 
 
-def at_coordinate(reading: LineageReading, x: Lineage, axis: str, position: int) -> Lineage:
+def at_coordinate(interpreter: LineageInterpreter, x: Lineage, axis: str, position: int) -> Lineage:
     """The member of a family at one coordinate (a value of its own where the family's node
     depends on the coordinate)."""
 
-    def fixed(atom: Atom) -> Atom:
-        return atom._replace(start=atom.start.fix(axis, position))
+    def fixed(interval: StridedInterval) -> StridedInterval:
+        return interval._replace(start=interval.start.fix(axis, position))
 
-    terms = []
-    for term in x.terms:
-        node = term.node
-        if axis in reading.table[node].coordinates:
-            held = reading.table[node]
-            node = reading.table.define(
+    addends = []
+    for addend in x.addends:
+        node = addend.node
+        if axis in interpreter.table[node].coordinates:
+            held = interpreter.table[node]
+            node = interpreter.table.define(
                 AtCoordinate(axis, position, node), held.extents, held.coordinates - {axis}
             )
-        layout = Layout(
-            tuple(tuple(fixed(a) for a in dim) for dim in term.layout.dims),
-            tuple(fixed(a) for a in term.layout.fixed),
+        view = View(
+            tuple(tuple(fixed(a) for a in dim) for dim in addend.view.dims),
+            tuple(fixed(a) for a in addend.view.fixed),
         )
-        parts = tuple(p._replace(start=p.start.fix(axis, position)) for p in term.parts)
-        terms.append(Term(term.factor, node, layout, parts, term.places))
-    return Lineage(x.shape, tuple(terms))
+        partials = tuple(p._replace(start=p.start.fix(axis, position)) for p in addend.partials)
+        addends.append(Addend(addend.factor, node, view, partials, addend.places))
+    return Lineage(x.shape, tuple(addends))
 
 
 def own_slice(
-    reading: LineageReading, x: Lineage, over: Over, dim: int, position: int, count: int
+    interpreter: LineageInterpreter, x: Lineage, over: Over, dim: int, position: int, count: int
 ) -> Lineage:
     """What one rank keeps of ``x`` when ``dim`` is scattered over a group."""
     size = x.shape[dim]
     if count == 1 and len(over) > 1 and size % prod(extent for _, extent in over) == 0:
-        # Axis by axis: a dimension of several atoms is cut in one of them at a time.
+        # Axis by axis: a dimension of several intervals is cut in one of them at a time.
         for axis, extent in over:
             step = x.shape[dim] // extent
-            x = reading.slice(x, dim, affine(0, {axis: step}), step)
+            x = interpreter.slice(x, dim, affine(0, {axis: step}), step)
         return x
     start: Affine = affine(0)
     for axis, extent in over:
@@ -175,4 +185,4 @@ def own_slice(
     step = -(-size // count)
     start = (start + position) * step
     kept = step if start.terms else max(0, min(step, size - start.const))
-    return reading.slice(x, dim, start, kept)
+    return interpreter.slice(x, dim, start, kept)

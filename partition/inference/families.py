@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from shardproof.engine.algebra.affine import Affine, affine
-from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import Atom, Lineage, Part, Term
+from shardproof.engine.lineage.lineage import Addend, Lineage, PartialRange, StridedInterval
+from shardproof.engine.lineage.views import Misaligned
 
 #: Members that are read one by one.
 MOST_MEMBERS = 64
@@ -30,43 +30,48 @@ def along_axes(
 def fitted(members: Sequence[Lineage], axis: str) -> Lineage:
     """The lineage of which ``members`` are those along an axis."""
     first = members[0]
-    if any(len(m.terms) != len(first.terms) for m in members):
+    if any(len(m.addends) != len(first.addends) for m in members):
         raise Misaligned
-    terms = [_term([m.terms[i] for m in members], axis) for i in range(len(first.terms))]
-    return Lineage(first.shape, tuple(terms))
+    addends = [_addend([m.addends[i] for m in members], axis) for i in range(len(first.addends))]
+    return Lineage(first.shape, tuple(addends))
 
 
-def _term(members: Sequence[Term], axis: str) -> Term:
+def _addend(members: Sequence[Addend], axis: str) -> Addend:
     first = members[0]
     if any(
         (m.factor, m.node, m.places) != (first.factor, first.node, first.places) for m in members
     ):
         raise Misaligned
-    layouts = [m.layout for m in members]
-    if len({tuple(map(len, x.dims)) for x in layouts}) > 1:
+    views = [m.view for m in members]
+    if len({tuple(map(len, x.dims)) for x in views}) > 1:
         raise Misaligned
     dims = tuple(
-        tuple(_atom(column, axis) for column in zip(*dim, strict=True))
-        for dim in zip(*(x.dims for x in layouts), strict=True)
+        tuple(_interval(column, axis) for column in zip(*dim, strict=True))
+        for dim in zip(*(x.dims for x in views), strict=True)
     )
-    if len({len(x.fixed) for x in layouts}) > 1 or len({len(m.parts) for m in members}) > 1:
+    if len({len(x.fixed) for x in views}) > 1 or len({len(m.partials) for m in members}) > 1:
         raise Misaligned
-    fixed = tuple(_atom(column, axis) for column in zip(*(x.fixed for x in layouts), strict=True))
-    parts = tuple(_part(column, axis) for column in zip(*(m.parts for m in members), strict=True))
-    layout = first.layout._replace(dims=dims, fixed=fixed)
-    return first._replace(layout=layout, parts=parts)
+    fixed = tuple(_interval(column, axis) for column in zip(*(x.fixed for x in views), strict=True))
+    partials = tuple(
+        _partial(column, axis) for column in zip(*(m.partials for m in members), strict=True)
+    )
+    view = first.view._replace(dims=dims, fixed=fixed)
+    return first._replace(view=view, partials=partials)
 
 
-def _atom(members: Sequence[Atom], axis: str) -> Atom:
+def _interval(members: Sequence[StridedInterval], axis: str) -> StridedInterval:
     first = members[0]
     if any(m[:3] != first[:3] or m.size != first.size for m in members):
         raise Misaligned
     return first._replace(start=_start([m.start for m in members], axis))
 
 
-def _part(members: Sequence[Part], axis: str) -> Part:
+def _partial(members: Sequence[PartialRange], axis: str) -> PartialRange:
     first = members[0]
-    if any((m.token, m.size, m.extent) != (first.token, first.size, first.extent) for m in members):
+    if any(
+        (m.reduction, m.size, m.extent) != (first.reduction, first.size, first.extent)
+        for m in members
+    ):
         raise Misaligned
     return first._replace(start=_start([m.start for m in members], axis))
 

@@ -17,9 +17,9 @@ from typing import NamedTuple, TypeAlias
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.lineage.expressions import Einsum
 from shardproof.engine.lineage.floating import floating, settled, within
-from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import BROADCAST, Atom, Layout, Part, Term
-from shardproof.engine.lineage.nodes import NodeTable, Token
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, PartialRange, StridedInterval, View
+from shardproof.engine.lineage.nodes import NodeTable, Reduction
+from shardproof.engine.lineage.views import Misaligned
 
 #: Ways that are tried for one operator, and exposures that are combined.
 MOST_WAYS, MOST_EXPOSED = 96, 4
@@ -32,105 +32,122 @@ MOST_DIGITS = 4
 
 
 #: A view as part of a sum of the single-device program (None: it is none).
-Sides: TypeAlias = Callable[[Term], Term | None]
+Sides: TypeAlias = Callable[[Addend], Addend | None]
 
 
 class Way(NamedTuple):
-    """``terms``: views with dimensions behind their own, of size 1, named by ``labels`` term by
-    term; ``kept``: those labels that the result keeps."""
+    """``terms``: views with dimensions behind their own, of size 1, named by ``labels`` addend by
+    addend; ``kept``: those labels that the result keeps."""
 
-    terms: tuple[Term, ...]
+    addends: tuple[Addend, ...]
     labels: tuple[str, ...]
     kept: str
 
 
 def ways(
-    terms: Sequence[Term], mesh: Mapping[str, int], letters: str, *, sums: bool, sides: Sides
+    addends: Sequence[Addend], mesh: Mapping[str, int], letters: str, *, sums: bool, sides: Sides
 ) -> Iterator[Way]:
     """Other ways to read views together; ``sums``: positions may be summed over.  ``letters``: for
     new labels; ``sides``: what a view is, as part of a sum."""
-    yield from _ways(terms, mesh, letters, sums=sums)
-    apart = [_in_blocks(t) for t in terms]
-    if apart != list(terms):
+    yield from _ways(addends, mesh, letters, sums=sums)
+    apart = [_in_blocks(t) for t in addends]
+    if apart != list(addends):
         yield from _ways(apart, mesh, letters, sums=sums)
-    parts = [sides(t) or t for t in terms] if sums else list(terms)
-    if parts != list(terms):
+    parts = [sides(t) or t for t in addends] if sums else list(addends)
+    if parts != list(addends):
         yield Way(tuple(parts), ("",) * len(parts), "")
         yield from _ways(parts, mesh, letters, sums=sums)
-    yield from islice(_rarer(terms, mesh, letters, sums=sums), MOST_RARER)
+    yield from islice(_rarer(addends, mesh, letters, sums=sums), MOST_RARER)
 
 
 def _rarer(
-    terms: Sequence[Term], mesh: Mapping[str, int], letters: str, *, sums: bool
+    addends: Sequence[Addend], mesh: Mapping[str, int], letters: str, *, sums: bool
 ) -> Iterator[Way]:
     """Ways that read a block of an axis as one of many, a position as two digits, or positions that
     are alike by chance apart."""
-    opened = [t._replace(layout=settled(t.layout)) for t in terms]
+    opened = [t._replace(view=settled(t.view)) for t in addends]
     cut = [[_cut(t, inner) for t in opened] for inner in _digits(opened)]
-    views = [*([opened] if opened != list(terms) else []), *cut]
+    views = [*([opened] if opened != list(addends) else []), *cut]
     for usual in (True, False):
         for view in views:
             yield from _ways(view, mesh, letters, sums=sums, usual=usual)
-    yield from _ways(terms, mesh, letters, sums=sums, usual=False)
+    yield from _ways(addends, mesh, letters, sums=sums, usual=False)
 
 
-def _digits(terms: Sequence[Term]) -> list[int]:
+def _digits(addends: Sequence[Addend]) -> list[int]:
     """Numbers that divide the extent of a position of one of many: which head, then which half."""
-    extents = {a.extent for t in terms for a in floating(t.layout)[1]}
+    extents = {a.extent for t in addends for a in floating(t.view)[1]}
     return [n for n in range(2, MOST_DIGITS + 1) if any(e > n and e % n == 0 for e in extents)]
 
 
-def _cut(term: Term, inner: int) -> Term:
+def _cut(addend: Addend, inner: int) -> Addend:
     """A view whose positions of one of many are two digits, where the inner one is of ``inner``."""
-    dims, single = floating(term.layout)
-    found: list[Atom] = []
-    for atom in single:
-        rest = affine(atom.start.const % inner)
+    dims, single = floating(addend.view)
+    found: list[StridedInterval] = []
+    for interval in single:
+        rest = affine(interval.start.const % inner)
         if (
-            atom.extent > inner
-            and atom.extent % inner == 0
-            and ((atom.start - rest).divisible(inner))
+            interval.extent > inner
+            and interval.extent % inner == 0
+            and ((interval.start - rest).divisible(inner))
         ):
-            outer = (atom.start - rest) // inner
-            found.append(Atom(atom.axis, atom.stride * inner, atom.extent // inner, outer, 1))
-            found.append(Atom(atom.axis, atom.stride, inner, rest, 1))
+            outer = (interval.start - rest) // inner
+            found.append(
+                StridedInterval(
+                    interval.axis, interval.stride * inner, interval.extent // inner, outer, 1
+                )
+            )
+            found.append(StridedInterval(interval.axis, interval.stride, inner, rest, 1))
         else:
-            found.append(atom)
-    return term._replace(layout=Layout(dims, tuple(found)))
+            found.append(interval)
+    return addend._replace(view=View(dims, tuple(found)))
 
 
-def _in_blocks(term: Term) -> Term:
+def _in_blocks(addend: Addend) -> Addend:
     """The same view, of which every interval that lies in one of many equal blocks is that of a
     position, of the block, and an interval within: features of one head are a head and features."""
-    dims: list[tuple[Atom, ...]] = []
-    fixed = list(term.layout.fixed)
-    for dim in term.layout.dims:
+    dims: list[tuple[StridedInterval, ...]] = []
+    fixed = list(addend.view.fixed)
+    for dim in addend.view.dims:
         own = []
-        for atom in dim:
-            block = gcd(*(n for _, n in atom.start.terms)) if atom.start.terms else atom.size
-            inside = Affine(atom.start.const % block) if block else atom.start
-            fits = block < atom.extent and inside.const + atom.size <= block
-            if atom.axis == BROADCAST or atom.size == 1 or not fits or atom.extent % block:
-                own.append(atom)
+        for interval in dim:
+            block = (
+                gcd(*(n for _, n in interval.start.terms))
+                if interval.start.terms
+                else interval.size
+            )
+            inside = Affine(interval.start.const % block) if block else interval.start
+            fits = block < interval.extent and inside.const + interval.size <= block
+            if (
+                interval.axis == BROADCAST
+                or interval.size == 1
+                or not fits
+                or interval.extent % block
+            ):
+                own.append(interval)
                 continue
-            own.append(atom._replace(extent=block, start=inside))
-            place = (atom.start - inside) // block
-            fixed.append(Atom(atom.axis, atom.stride * block, atom.extent // block, place, 1))
+            own.append(interval._replace(extent=block, start=inside))
+            place = (interval.start - inside) // block
+            fixed.append(
+                StridedInterval(
+                    interval.axis, interval.stride * block, interval.extent // block, place, 1
+                )
+            )
         dims.append(tuple(own))
-    if len(fixed) == len(term.layout.fixed):
-        return term
-    return term._replace(layout=Layout(tuple(dims), tuple(fixed)))
+    if len(fixed) == len(addend.view.fixed):
+        return addend
+    return addend._replace(view=View(tuple(dims), tuple(fixed)))
 
 
 def _ways(
-    terms: Sequence[Term],
+    addends: Sequence[Addend],
     mesh: Mapping[str, int],
     letters: str,
     *,
     sums: bool,
     usual: bool = True,
 ) -> Iterator[Way]:
-    found = [floating(t.layout) for t in terms]
+    found = [floating(t.view) for t in addends]
     if not any(single for _, single in found):
         return
     dims = [list(d) for d, _ in found]
@@ -146,16 +163,16 @@ def _ways(
                 count += 1
                 if count > MOST_WAYS:
                     return
-                yield _way(terms, inner, groups, picked, letters)
+                yield _way(addends, inner, groups, picked, letters)
 
 
-#: (term, dimension, or -1 for a position, place in it, the positions that it is held against).
-Exposure = tuple[int, int, int, tuple[Atom, ...]]
+#: (addend, dimension, or -1 for a position, place in it, the positions that it is held against).
+Exposure = tuple[int, int, int, tuple[StridedInterval, ...]]
 
 
 def _exposures(
-    dims: Sequence[Sequence[Sequence[Atom]]],
-    single: Sequence[Sequence[Atom]],
+    dims: Sequence[Sequence[Sequence[StridedInterval]]],
+    single: Sequence[Sequence[StridedInterval]],
     mesh: Mapping[str, int],
 ) -> Iterator[tuple[Exposure, ...]]:
     """Atoms that lie in blocks that are other views' positions: all of them, some, and none."""
@@ -164,8 +181,8 @@ def _exposures(
         others = [a for i, s in enumerate(single) if i != k for a in s]
         places = [(d, j, a) for d, dim in enumerate(own) for j, a in enumerate(dim)]
         places += [(-1, j, a) for j, a in enumerate(single[k])]
-        for d, j, atom in places:
-            blocks = _chain(atom, others, mesh)
+        for d, j, interval in places:
+            blocks = _chain(interval, others, mesh)
             if blocks:
                 found.append((k, d, j, blocks))
     if len(found) > MOST_EXPOSED:
@@ -175,57 +192,59 @@ def _exposures(
     yield from chain.from_iterable(combinations(found, n) for n in sizes)
 
 
-def _chain(atom: Atom, others: Sequence[Atom], mesh: Mapping[str, int]) -> tuple[Atom, ...]:
-    """Positions of other views that an atom lies in, one inside the other."""
+def _chain(
+    interval: StridedInterval, others: Sequence[StridedInterval], mesh: Mapping[str, int]
+) -> tuple[StridedInterval, ...]:
+    """Positions of other views that an interval lies in, one inside the other."""
     left = sorted(others, key=lambda o: o.extent)
-    found: list[Atom] = []
+    found: list[StridedInterval] = []
     while True:
-        outer = next((o for o in left if _lies_in(atom, o, mesh)), None)
+        outer = next((o for o in left if _lies_in(interval, o, mesh)), None)
         if outer is None:
             return tuple(found)
-        parts = within(atom, outer)
+        parts = within(interval, outer)
         assert parts is not None
         left.remove(outer)
         found.append(outer)
-        atom = parts[1]
+        interval = parts[1]
 
 
-def _lies_in(atom: Atom, outer: Atom, mesh: Mapping[str, int]) -> bool:
-    if atom.axis == BROADCAST or (atom.size == 1 and atom.extent == outer.extent):
+def _lies_in(interval: StridedInterval, outer: StridedInterval, mesh: Mapping[str, int]) -> bool:
+    if interval.axis == BROADCAST or (interval.size == 1 and interval.extent == outer.extent):
         return False
-    parts = within(atom, outer)
+    parts = within(interval, outer)
     if parts is None:
         return False
     try:
         low, high = parts[2].span(mesh)
     except KeyError:
         return False
-    return low >= 0 and high + atom.size <= parts[1].extent
+    return low >= 0 and high + interval.size <= parts[1].extent
 
 
 def _exposed(
-    dims: Sequence[Sequence[Sequence[Atom]]],
-    single: Sequence[Sequence[Atom]],
+    dims: Sequence[Sequence[Sequence[StridedInterval]]],
+    single: Sequence[Sequence[StridedInterval]],
     chosen: Sequence[Exposure],
-) -> tuple[list[list[tuple[Atom, ...]]], list[list[Atom]]]:
+) -> tuple[list[list[tuple[StridedInterval, ...]]], list[list[StridedInterval]]]:
     inner = [[list(d) for d in own] for own in dims]
     outer = [list(s) for s in single]
-    gone: list[tuple[int, Atom]] = []
+    gone: list[tuple[int, StridedInterval]] = []
     for k, d, j, blocks in chosen:
-        atom = whole = dims[k][d][j] if d >= 0 else single[k][j]
+        interval = whole = dims[k][d][j] if d >= 0 else single[k][j]
         for held in blocks:
-            parts = within(atom, held)
+            parts = within(interval, held)
             assert parts is not None
             outer[k].append(parts[0])
-            atom = parts[1]
+            interval = parts[1]
         if d >= 0:
-            inner[k][d][j] = atom
+            inner[k][d][j] = interval
         else:
             gone.append((k, whole))
-            if atom.extent > 1:
-                outer[k].append(atom)
-    for k, atom in gone:
-        outer[k].remove(atom)
+            if interval.extent > 1:
+                outer[k].append(interval)
+    for k, interval in gone:
+        outer[k].remove(interval)
     for k, own in enumerate(inner):
         for dim in own:
             outer[k] += [a for a in dim if a.size == 1 and a.extent > 1]
@@ -233,10 +252,10 @@ def _exposed(
 
 
 #: Positions of views that go together: (view, position).
-Groups: TypeAlias = list[list[tuple[int, Atom]]]
+Groups: TypeAlias = list[list[tuple[int, StridedInterval]]]
 
 
-def _others(single: Sequence[Sequence[Atom]]) -> Iterator[Groups]:
+def _others(single: Sequence[Sequence[StridedInterval]]) -> Iterator[Groups]:
     """Other ways to take positions together that are alike, perhaps by chance."""
     usual = sorted(map(_key, _groups(single)))
     for groups in islice(_matchings(list(enumerate(single)), []), MOST_MATCHINGS):
@@ -244,23 +263,25 @@ def _others(single: Sequence[Sequence[Atom]]) -> Iterator[Groups]:
             yield groups
 
 
-def _key(group: Sequence[tuple[int, Atom]]) -> str:
+def _key(group: Sequence[tuple[int, StridedInterval]]) -> str:
     return str(sorted((k, str(a)) for k, a in group))
 
 
-def _matchings(left: Sequence[tuple[int, Sequence[Atom]]], groups: Groups) -> Iterator[Groups]:
+def _matchings(
+    left: Sequence[tuple[int, Sequence[StridedInterval]]], groups: Groups
+) -> Iterator[Groups]:
     """Every way to put positions into groups of alike ones, at most one of every view."""
     if not left:
         yield groups
         return
-    (k, atoms), *rest = left
-    if not atoms:
+    (k, intervals), *rest = left
+    if not intervals:
         yield from _matchings(rest, groups)
         return
-    first, *others = atoms
+    first, *others = intervals
     for i, group in enumerate(groups):
-        held = group[0][1]
-        if (held.extent, held.start) == (first.extent, first.start) and (
+        interval = group[0][1]
+        if (interval.extent, interval.start) == (first.extent, first.start) and (
             all(own != k for own, _ in group)
         ):
             grown = [*groups[:i], [*group, (k, first)], *groups[i + 1 :]]
@@ -268,49 +289,49 @@ def _matchings(left: Sequence[tuple[int, Sequence[Atom]]], groups: Groups) -> It
     yield from _matchings([(k, others), *rest], [*groups, [(k, first)]])
 
 
-def _groups(single: Sequence[Sequence[Atom]]) -> Groups:
+def _groups(single: Sequence[Sequence[StridedInterval]]) -> Groups:
     """Positions that are the same of as many, at most one of every view."""
-    groups: dict[tuple[object, ...], list[tuple[int, Atom]]] = {}
-    for k, atoms in enumerate(single):
+    groups: dict[tuple[object, ...], list[tuple[int, StridedInterval]]] = {}
+    for k, intervals in enumerate(single):
         seen: dict[tuple[object, ...], int] = {}
-        for atom in sorted(atoms, key=lambda a: (a.axis, -a.stride)):
-            key = (atom.extent, atom.start)
+        for interval in sorted(intervals, key=lambda a: (a.axis, -a.stride)):
+            key = (interval.extent, interval.start)
             again = seen[key] = seen.get(key, -1) + 1
-            groups.setdefault((*key, again), []).append((k, atom))
+            groups.setdefault((*key, again), []).append((k, interval))
     return list(groups.values())
 
 
 def _way(
-    terms: Sequence[Term],
-    dims: Sequence[Sequence[tuple[Atom, ...]]],
-    groups: Sequence[Sequence[tuple[int, Atom]]],
+    addends: Sequence[Addend],
+    dims: Sequence[Sequence[tuple[StridedInterval, ...]]],
+    groups: Sequence[Sequence[tuple[int, StridedInterval]]],
     roles: Sequence[str],
     letters: str,
 ) -> Way:
-    behind: list[list[tuple[Atom, ...]]] = [[] for _ in terms]
-    fixed: list[list[Atom]] = [[] for _ in terms]
-    labels = [""] * len(terms)
+    behind: list[list[tuple[StridedInterval, ...]]] = [[] for _ in addends]
+    fixed: list[list[StridedInterval]] = [[] for _ in addends]
+    labels = [""] * len(addends)
     kept = ""
     for group, role, letter in zip(groups, roles, letters, strict=False):
-        for k, atom in group:
+        for k, interval in group:
             if role == "fixed":
-                fixed[k].append(atom)
+                fixed[k].append(interval)
             else:
-                behind[k].append((atom,))
+                behind[k].append((interval,))
                 labels[k] += letter
         kept += letter if role == "kept" else ""
     moved = tuple(
-        t._replace(layout=Layout((*own, *more), tuple(held)))
-        for t, own, more, held in zip(terms, dims, behind, fixed, strict=True)
+        t._replace(view=View((*own, *more), tuple(intervals)))
+        for t, own, more, intervals in zip(addends, dims, behind, fixed, strict=True)
     )
     return Way(moved, tuple(labels), kept)
 
 
-def dropped(term: Term, rank: int) -> Term:
+def dropped(addend: Addend, rank: int) -> Addend:
     """A view without its dimensions from ``rank`` on, which are of size 1."""
-    layout = term.layout
-    behind = tuple(a for dim in layout.dims[rank:] for a in dim if a.axis != BROADCAST)
-    return term._replace(layout=Layout(layout.dims[:rank], (*layout.fixed, *behind)))
+    view = addend.view
+    behind = tuple(a for dim in view.dims[rank:] for a in dim if a.axis != BROADCAST)
+    return addend._replace(view=View(view.dims[:rank], (*view.fixed, *behind)))
 
 
 class Reductions:
@@ -325,42 +346,42 @@ class Reductions:
             if isinstance(definition, Einsum) and len(definition.operands) == 1:
                 self.of.setdefault(definition.operands[0].node, []).append((number, definition))
 
-    def part(self, term: Term) -> Term | None:
+    def part(self, addend: Addend) -> Addend | None:
         """A view as part of a sum; None where it is none."""
-        for number, definition in self.of.get(term.node, ()):
-            found = self._part(term, number, definition)
+        for number, definition in self.of.get(addend.node, ()):
+            found = self._part(addend, number, definition)
             if found is not None:
                 return found
         return None
 
-    def _part(self, term: Term, number: int, definition: Einsum) -> Term | None:
+    def _part(self, addend: Addend, number: int, definition: Einsum) -> Addend | None:
         (read,), outputs = definition.operands, definition.outputs
-        summed = [(a, s, e, x) for a, s, e, x in read.atoms if x not in outputs]
-        if len(summed) != 1 or read.fixed or term.parts:
+        summed = [(a, s, e, x) for a, s, e, x in read.intervals if x not in outputs]
+        if len(summed) != 1 or read.fixed or addend.partials:
             return None
         axis, stride, extent, label = summed[0]
-        dims, single = floating(term.layout)
+        dims, single = floating(addend.view)
         own = [a for a in single if (a.axis, a.stride, a.extent) == (axis, stride, extent)]
         if len(own) != 1:
             return None
-        place = {(a, s): (outputs.index(x), e) for a, s, e, x in read.atoms if x in outputs}
+        place = {(a, s): (outputs.index(x), e) for a, s, e, x in read.intervals if x in outputs}
 
-        def moved(atom: Atom) -> Atom:
-            if atom.axis == BROADCAST:
-                return atom
+        def moved(interval: StridedInterval) -> StridedInterval:
+            if interval.axis == BROADCAST:
+                return interval
             for (a, s), (there, e) in place.items():
-                inside = atom.stride % s == 0 and atom.stride * atom.extent <= s * e
-                if a == atom.axis and atom.stride >= s and inside:
-                    return atom._replace(axis=there, stride=atom.stride // s)
+                inside = interval.stride % s == 0 and interval.stride * interval.extent <= s * e
+                if a == interval.axis and interval.stride >= s and inside:
+                    return interval._replace(axis=there, stride=interval.stride // s)
             raise Misaligned
 
         try:
-            layout = Layout(
+            view = View(
                 tuple(tuple(moved(a) for a in dim) for dim in dims),
                 tuple(moved(a) for a in single if a != own[0]),
             )
         except Misaligned:
             return None
-        token = self.table.token(Token("sum", number, label))
-        part = Part(token, own[0].start, 1, extent)
-        return Term(term.factor, number, layout, (part,))
+        token = self.table.reduction(Reduction("sum", number, label))
+        partial = PartialRange(token, own[0].start, 1, extent)
+        return Addend(addend.factor, number, view, (partial,))

@@ -14,8 +14,8 @@ UNREAD = frozenset({"claimed", "position", "shard", "dtype"})
 
 
 class View(NamedTuple):
-    """A lineage without its nodes: the number of its form; the nodes and the tokens that it names,
-    in order."""
+    """A lineage without its nodes: the number of its form; the nodes and the reductions that it
+    names, in order."""
 
     form: int
     nodes: tuple[int, ...]
@@ -50,20 +50,20 @@ class Forms:
         nodes: list[int] = []
         tokens: list[int] = []
         terms = []
-        for term in lineage.terms:
-            nodes.append(term.node)
+        for addend in lineage.addends:
+            nodes.append(addend.node)
             parts = []
-            for part in term.parts:
-                tokens.append(part.token)
-                token = self.nodes.tokens[part.token]
-                chain = [(token.kind, token.where)]
-                nodes.append(token.node)
-                while token.kind == "via":
-                    token = self.nodes.tokens[token.inner]
-                    chain.append((token.kind, token.where))
-                    nodes.append(token.node)
-                parts.append((tuple(chain), part.start, part.size, part.extent))
-            terms.append((term.factor, term.layout, tuple(parts), term.places))
+            for partial in addend.partials:
+                tokens.append(partial.reduction)
+                reduction = self.nodes.reductions[partial.reduction]
+                chain = [(reduction.kind, reduction.where)]
+                nodes.append(reduction.node)
+                while reduction.kind == "via":
+                    reduction = self.nodes.reductions[reduction.inner]
+                    chain.append((reduction.kind, reduction.where))
+                    nodes.append(reduction.node)
+                parts.append((tuple(chain), partial.start, partial.size, partial.extent))
+            terms.append((addend.factor, addend.view, tuple(parts), addend.places))
         return View(self.number((lineage.shape, tuple(terms))), tuple(nodes), tuple(tokens))
 
     def attributes(self, attrs: Mapping[str, Attr]) -> tuple[int, int]:

@@ -13,9 +13,9 @@ from math import prod
 from typing import NamedTuple
 
 from shardproof.engine.lineage.expressions import Einsum, Operand, Unary
-from shardproof.engine.lineage.layout import constant_atom
-from shardproof.engine.lineage.lineage import Atom, Layout, Term
+from shardproof.engine.lineage.lineage import Addend, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.views import constant_interval
 from shardproof.engine.ops.laws import (
     NAMED_POWERS,
     exponent_of,
@@ -30,38 +30,38 @@ DEEPEST = 4
 
 
 class Factor(NamedTuple):
-    """A view of a node in a product: its atoms with the labels that they run along."""
+    """A view of a node in a product: its intervals with the labels that they run along."""
 
-    term: Term
-    atoms: tuple[tuple[Atom, int], ...]
+    addend: Addend
+    intervals: tuple[tuple[StridedInterval, int], ...]
 
 
-def rewritten(table: NodeTable, function: str, term: Term) -> Term | None:
-    """A function of a term, where a law says what it is: ``1 / c``, ``1 / exp(x)``."""
-    if term.node == table.one:
-        value = of_constant(function, term.factor)
-        return None if value is None else term._replace(factor=value)
-    node, exponential = table[term.node], _exponential(table, term.node)
-    if not term.factor or not isinstance(node.definition, Unary):
+def rewritten(table: NodeTable, function: str, addend: Addend) -> Addend | None:
+    """A function of an addend, where a law says what it is: ``1 / c``, ``1 / exp(x)``."""
+    if addend.node == table.one:
+        value = of_constant(function, addend.factor)
+        return None if value is None else addend._replace(factor=value)
+    node, exponential = table[addend.node], _exponential(table, addend.node)
+    if not addend.factor or not isinstance(node.definition, Unary):
         return None
     if function != "inv" or exponential is None:
-        return _one_power(table, function, term, node.definition)
+        return _one_power(table, function, addend, node.definition)
     if table.is_masked(exponential.node):
         return None
     opposite = table.define(_opposite(exponential), node.extents, node.coordinates)
-    return Term(1 / term.factor, opposite, term.layout)
+    return Addend(1 / addend.factor, opposite, addend.view)
 
 
-def _one_power(table: NodeTable, function: str, term: Term, held: Unary) -> Term | None:
+def _one_power(table: NodeTable, function: str, addend: Addend, unary: Unary) -> Addend | None:
     """A power of a power."""
-    inner, outer = exponent_of(held.function), exponent_of(function)
+    inner, outer = exponent_of(unary.function), exponent_of(function)
     if inner is None or outer is None:
         return None
-    found = power_of_power(term.factor, inner, outer)
+    found = power_of_power(addend.factor, inner, outer)
     if found is None:
         return None
-    node, factor = _raised(table, held.factor, held.node, found[1])
-    return Term(found[0] * factor, node, term.layout)
+    node, factor = _raised(table, unary.factor, unary.node, found[1])
+    return Addend(found[0] * factor, node, addend.view)
 
 
 def _raised(
@@ -70,9 +70,9 @@ def _raised(
     """The node of a power of ``scale`` times a node, and its factor."""
     if exponent == 1:
         return operand, scale
-    held = table[operand]
+    node = table[operand]
     raised = Unary(power(exponent), scale, operand)
-    return table.define(raised, held.extents, held.coordinates), Fraction(1)
+    return table.define(raised, node.extents, node.coordinates), Fraction(1)
 
 
 def factors_of(table: NodeTable, factor: Factor) -> list[Factor]:
@@ -81,14 +81,14 @@ def factors_of(table: NodeTable, factor: Factor) -> list[Factor]:
 
 
 class Left(NamedTuple):
-    """What is left of a product: its factor, the terms and their atoms, the dimensions of the
+    """What is left of a product: its factor, the addends and their intervals, the dimensions of the
     result, with broadcasts where nothing varies any more, and the labels that are left: those of
     the result, and the extents of all."""
 
     factor: Fraction
-    terms: list[Term]
-    atoms: list[tuple[tuple[Atom, int], ...]]
-    dims: list[list[int | Atom]]
+    addends: list[Addend]
+    intervals: list[tuple[tuple[StridedInterval, int], ...]]
+    dims: list[list[int | StridedInterval]]
     outputs: frozenset[int]
     extents: dict[int, int]
 
@@ -97,15 +97,15 @@ def left(
     table: NodeTable,
     factor: Fraction,
     factors: Sequence[Factor],
-    dims: Sequence[Sequence[int | Atom]],
+    dims: Sequence[Sequence[int | StridedInterval]],
     outputs: frozenset[int],
     extents: Mapping[int, int],
-    intervals: Mapping[int, Atom],
+    intervals: Mapping[int, StridedInterval],
 ) -> Left | None:
     """What is left of a product where some of its factors cancel; None if none do.  A label that
     is summed and that nothing varies along any more is counted."""
     flat = [x for one in factors for x in _flat(table, one, DEEPEST)]
-    if not any(_may_cancel(table, x.term.node) for x in flat):
+    if not any(_may_cancel(table, x.addend.node) for x in flat):
         return None
     # No product is opened further than it has to be: its claim reads what is opened.
     for depth in range(DEEPEST + 1):
@@ -116,15 +116,20 @@ def left(
     else:
         return None
     factor *= scale
-    held = frozenset(label for x in kept for _, label in x.atoms)
+    held = frozenset(label for x in kept for _, label in x.intervals)
     spread = [
-        [x if isinstance(x, Atom) or x in held else constant_atom(intervals[x].size) for x in dim]
+        [
+            x
+            if isinstance(x, StridedInterval) or x in held
+            else constant_interval(intervals[x].size)
+            for x in dim
+        ]
         for dim in dims
     ]
     factor *= prod(intervals[label].size for label in extents.keys() - held - outputs)
     kept_extents = {label: n for label, n in extents.items() if label in held}
-    terms, atoms = [x.term for x in kept], [x.atoms for x in kept]
-    return Left(factor, terms, atoms, spread, outputs & held, kept_extents)
+    addends, atoms = [x.addend for x in kept], [x.intervals for x in kept]
+    return Left(factor, addends, atoms, spread, outputs & held, kept_extents)
 
 
 def _may_cancel(table: NodeTable, number: int) -> bool:
@@ -164,8 +169,8 @@ def _power(table: NodeTable, number: int) -> _Power | None:
 def _without_powers(table: NodeTable, factors: Sequence[Factor]) -> tuple[Fraction, list[Factor]]:
     """A product in which powers of one base that go up and down are one, and its factor."""
     for first in factors:
-        held = _power(table, first.term.node)
-        if held is None or first.term.parts:
+        held = _power(table, first.addend.node)
+        if held is None or first.addend.partials:
             continue
         own: dict[int, Fraction] = {}
         for i, x in enumerate(factors):
@@ -175,13 +180,13 @@ def _without_powers(table: NodeTable, factors: Sequence[Factor]) -> tuple[Fracti
         left = settled(list(own.values()))
         if left is None:
             continue
-        plain = sum(factors[i].term.node == held.operand for i in own)
+        plain = sum(factors[i].addend.node == held.operand for i in own)
         kept = [x for i, x in enumerate(factors) if i not in own]
         scale = held.scale**-plain
         for exponent in left:
             node, share = _raised(table, held.scale, held.operand, exponent)
             scale *= share
-            kept.append(first._replace(term=first.term._replace(factor=Fraction(1), node=node)))
+            kept.append(first._replace(addend=first.addend._replace(factor=Fraction(1), node=node)))
         share, kept = _without_powers(table, kept)
         return scale * share, kept
     return Fraction(1), list(factors)
@@ -189,13 +194,13 @@ def _without_powers(table: NodeTable, factors: Sequence[Factor]) -> tuple[Fracti
 
 def _exponent(table: NodeTable, one: Factor, base: _Power, like: Factor) -> Fraction | None:
     """Which power of a base a factor is, if it is one, read as another is."""
-    if one.term.parts or one.term.layout.fixed != like.term.layout.fixed:
+    if one.addend.partials or one.addend.view.fixed != like.addend.view.fixed:
         return None
-    if sorted(one.atoms) != sorted(like.atoms):
+    if sorted(one.intervals) != sorted(like.intervals):
         return None
-    if one.term.node == base.operand:
+    if one.addend.node == base.operand:
         return Fraction(1)
-    held = _power(table, one.term.node)
+    held = _power(table, one.addend.node)
     if held is None or (held.scale, held.operand) != (base.scale, base.operand):
         return None
     return held.exponent
@@ -214,43 +219,45 @@ def _opposite(power: Unary) -> Unary:
 
 def _cancel(table: NodeTable, one: Factor, other: Factor) -> bool:
     """Whether two factors are ``exp(x)`` and ``exp(-x)``, read alike."""
-    power = _exponential(table, one.term.node)
-    if power is None or table[other.term.node].definition != _opposite(power):
+    power = _exponential(table, one.addend.node)
+    if power is None or table[other.addend.node].definition != _opposite(power):
         return False
     return (
         not table.is_masked(power.node)
-        and not one.term.parts
-        and not other.term.parts
-        and one.term.layout.fixed == other.term.layout.fixed
-        and sorted(one.atoms) == sorted(other.atoms)
+        and not one.addend.partials
+        and not other.addend.partials
+        and one.addend.view.fixed == other.addend.view.fixed
+        and sorted(one.intervals) == sorted(other.intervals)
     )
 
 
 def _flat(table: NodeTable, factor: Factor, depth: int) -> list[Factor]:
     """The factors of a product without sums, in the labels of the whole; itself if it is none."""
-    product = table[factor.term.node].definition
-    inner = factor.term.parts or factor.term.layout.fixed or not depth
+    product = table[factor.addend.node].definition
+    inner = factor.addend.partials or factor.addend.view.fixed or not depth
     if not isinstance(product, Einsum) or inner:
         return [factor]
     operands, outputs = product.operands, product.outputs
-    read = {outputs[atom.axis]: (atom, label) for atom, label in factor.atoms}
-    whole = len(read) == len(factor.atoms) and all(a.stride == 1 for a, _ in factor.atoms)
+    read = {outputs[interval.axis]: (interval, label) for interval, label in factor.intervals}
+    whole = len(read) == len(factor.intervals) and all(a.stride == 1 for a, _ in factor.intervals)
     if not whole or any(not _reads(o, read) for o in operands):
         return [factor]
     found = []
     for o in operands:
-        atoms = []
-        for axis, _, extent, name in o.atoms:
-            atom, label = read[name]
-            atoms.append((Atom(axis, 1, extent, atom.start, atom.size), label))
-        term = Term(Fraction(1), o.node, Layout(()))
-        found += _flat(table, Factor(term, tuple(atoms)), depth - 1)
+        intervals = []
+        for axis, _, extent, name in o.intervals:
+            interval, label = read[name]
+            intervals.append(
+                (StridedInterval(axis, 1, extent, interval.start, interval.size), label)
+            )
+        addend = Addend(Fraction(1), o.node, View(()))
+        found += _flat(table, Factor(addend, tuple(intervals)), depth - 1)
     return found
 
 
-def _reads(operand: Operand, read: Mapping[int, tuple[Atom, int]]) -> bool:
+def _reads(operand: Operand, read: Mapping[int, tuple[StridedInterval, int]]) -> bool:
     """Whether an operand is read along whole axes, all of which the product has."""
     return not operand.fixed and all(
         name in read and stride == 1 and extent == read[name][0].extent
-        for _, stride, extent, name in operand.atoms
+        for _, stride, extent, name in operand.intervals
     )

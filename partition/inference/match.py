@@ -22,14 +22,14 @@ from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
-    Atom,
+    Addend,
     Dim,
-    Layout,
     Lineage,
-    Part,
-    Term,
+    PartialRange,
+    StridedInterval,
+    View,
 )
-from shardproof.engine.lineage.nodes import NodeTable, Token
+from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.positions import normal
 from shardproof.partition.inference.canonical import Draft, canonical
 
@@ -60,7 +60,7 @@ class _Leaf(NamedTuple):
     ``path``: the operands that lead to it."""
 
     node: int
-    atoms: tuple[tuple[int, int, int, int], ...]
+    intervals: tuple[tuple[int, int, int, int], ...]
     fixed: tuple[tuple[int, int, int, Affine], ...]
     path: Path = ()
 
@@ -175,7 +175,7 @@ class _Expansion:
         """How the definition of ``leaf`` reads one of its operands, in the labels of the whole."""
         atoms: list[tuple[int, int, int, int]] = []
         fixed = list(operand.fixed)
-        for axis, stride, extent, label in operand.atoms:
+        for axis, stride, extent, label in operand.intervals:
             if extent == ABSOLUTE:
                 raise _TooLarge
             if label not in outputs:
@@ -185,7 +185,7 @@ class _Expansion:
                 continue
             here = outputs.index(label)
             atoms += [
-                (axis, stride * step, n, name) for a, step, n, name in leaf.atoms if a == here
+                (axis, stride * step, n, name) for a, step, n, name in leaf.intervals if a == here
             ]
             fixed += [(axis, stride * step, n, at) for a, step, n, at in leaf.fixed if a == here]
         return _Leaf(operand.node, tuple(atoms), tuple(fixed))
@@ -208,58 +208,65 @@ class Matcher:
 
     def known(self, x: Lineage) -> Lineage:
         """The lineage over a reference node, where the value has one."""
-        if len(x.terms) != 1:
+        if len(x.addends) != 1:
             return x
-        (term,) = x.terms
-        if term.node < self.reference_size or term.places:
+        (addend,) = x.addends
+        if addend.node < self.reference_size or addend.places:
             return x
-        alias = self.alias(term.node)
+        alias = self.alias(addend.node)
         if alias is None:
             return x
-        parts = [self._part(part, alias) for part in term.parts]
-        if any(part is None for part in parts):
+        partials = [self._part(partial, alias) for partial in addend.partials]
+        if any(partial is None for partial in partials):
             return x
-        found = normal([part for part in parts if part is not None])
-        return Lineage(x.shape, (_renamed(term, alias)._replace(parts=found),))
+        found = normal([partial for partial in partials if partial is not None])
+        return Lineage(x.shape, (_renamed(addend, alias)._replace(partials=found),))
 
-    def _part(self, part: Part, alias: Alias) -> Part | None:
+    def _part(self, partial: PartialRange, alias: Alias) -> PartialRange | None:
         """A part of a value as one of the node that it is; None where its range is none there."""
         path: list[int] = []
-        number: int | None = part.token
-        token = self.table.tokens[part.token]
-        while token.kind == "via":
-            path.append(token.where)
-            number, token = token.inner, self.table.tokens[token.inner]
+        number: int | None = partial.reduction
+        reduction = self.table.reductions[partial.reduction]
+        while reduction.kind == "via":
+            path.append(reduction.where)
+            number, reduction = reduction.inner, self.table.reductions[reduction.inner]
             read = alias.leaves.get(tuple(path))
             if read is not None:
                 inside = self._via(alias.node, read, number)
-                return None if inside is None else part._replace(token=inside)
-        found = alias.sums.get((tuple(path), token.where))
-        if token.kind != "sum" or found is None:
+                return None if inside is None else partial._replace(reduction=inside)
+        found = alias.sums.get((tuple(path), reduction.where))
+        if reduction.kind != "sum" or found is None:
             return None
         (there, label), stride = found
-        number = self._token(alias.node, there, label)
+        number = self._reduction(alias.node, there, label)
         if number is None:
             return None
-        return Part(number, part.start * stride, part.size * stride, part.extent * stride)
+        return PartialRange(
+            number, partial.start * stride, partial.size * stride, partial.extent * stride
+        )
 
-    def _token(self, node: int, path: Path, label: int) -> int | None:
-        """The token of a label that is reduced behind operands of a node, if it is linear there."""
+    def _reduction(self, node: int, path: Path, label: int) -> int | None:
+        """The reduction of a label that is reduced behind operands of a node, if it is linear
+        there."""
         if not isinstance(self.table[node].definition, Einsum):
             return None
         if not path:
-            return self.table.token(Token("sum", node, label))
-        inner = self._token(operands(self.table, node)[path[0]].node, path[1:], label)
-        return None if inner is None else self.table.token(Token("via", node, path[0], inner))
+            return self.table.reduction(Reduction("sum", node, label))
+        inner = self._reduction(operands(self.table, node)[path[0]].node, path[1:], label)
+        return (
+            None if inner is None else self.table.reduction(Reduction("via", node, path[0], inner))
+        )
 
     def _via(self, node: int, path: Path, inner: int) -> int | None:
-        """A token of a node that is read behind operands of another one, as one of that."""
+        """A reduction of a node that is read behind operands of another one, as one of that."""
         if not path:
             return inner
         if self.table[node].kind != "einsum":
             return None
         below = self._via(operands(self.table, node)[path[0]].node, path[1:], inner)
-        return None if below is None else self.table.token(Token("via", node, path[0], below))
+        return (
+            None if below is None else self.table.reduction(Reduction("via", node, path[0], below))
+        )
 
     def alias(self, number: int) -> Alias | None:
         """The reference node that a node of the parallel side is, if there is one."""
@@ -383,13 +390,13 @@ def _form(
     drafts: list[Draft] = [
         (
             leaf.node,
-            tuple((Atom(a, s, n, ZERO, n), label) for a, s, n, label in leaf.atoms),
-            tuple(Atom(a, s, n, start, 1) for a, s, n, start in leaf.fixed),
+            tuple((StridedInterval(a, s, n, ZERO, n), label) for a, s, n, label in leaf.intervals),
+            tuple(StridedInterval(a, s, n, start, 1) for a, s, n, start in leaf.fixed),
             (),
         )
         for leaf in leaves
     ]
-    used = {label for leaf in leaves for _, _, _, label in leaf.atoms}
+    used = {label for leaf in leaves for _, _, _, label in leaf.intervals}
     form = canonical(
         drafts,
         frozenset(used.intersection(labels)),
@@ -399,10 +406,10 @@ def _form(
     return _Form(form.operands, form.outputs, places), form.labels, form.order
 
 
-def _renamed(term: Term, alias: Alias) -> Term:
-    def atom(a: Atom) -> Atom:
+def _renamed(addend: Addend, alias: Alias) -> Addend:
+    def atom(a: StridedInterval) -> StridedInterval:
         return a if a.axis == BROADCAST else a._replace(axis=alias.axes[a.axis])
 
-    dims: tuple[Dim, ...] = tuple(tuple(atom(a) for a in dim) for dim in term.layout.dims)
-    layout = Layout(dims, tuple(atom(a) for a in term.layout.fixed))
-    return Term(term.factor * alias.factor, alias.node, layout)
+    dims: tuple[Dim, ...] = tuple(tuple(atom(a) for a in dim) for dim in addend.view.dims)
+    view = View(dims, tuple(atom(a) for a in addend.view.fixed))
+    return Addend(addend.factor * alias.factor, alias.node, view)

@@ -1,7 +1,7 @@
 """Operators on tensors whose parts are different values: region by region.
 
-Places (`engine.lineage.lineage.Place`) divide a tensor into regions in each of which every term is
-all there or not at all.  An elementwise operator is applied in each region to what is there; a
+Places (`engine.lineage.lineage.Place`) divide a tensor into regions in each of which every addend
+is all there or not at all.  An elementwise operator is applied in each region to what is there; a
 product to each pair of regions that meet; results are put side by side again.
 """
 
@@ -13,8 +13,7 @@ from math import prod
 from string import ascii_letters
 from typing import NamedTuple
 
-from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import Lineage, Term
+from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.lineage.places import (
     MOST_REGIONS,
     clipped,
@@ -25,6 +24,7 @@ from shardproof.engine.lineage.places import (
     split,
     unsplit,
 )
+from shardproof.engine.lineage.views import Misaligned
 
 Shape = tuple[int, ...]
 #: (start, stop) along every dimension.
@@ -35,44 +35,44 @@ class _Spread(NamedTuple):
     """Terms of tensors of one shape, its dimensions split; ``sizes``: into what, ``bounds``: where
     regions begin and end along each part."""
 
-    terms: tuple[tuple[Term, ...], ...]
+    addends: tuple[tuple[Addend, ...], ...]
     sizes: tuple[Shape, ...]
     bounds: tuple[tuple[int, ...], ...]
 
 
-def _split(term: Term, sizes: Sequence[Shape]) -> Term:
+def _split(addend: Addend, sizes: Sequence[Shape]) -> Addend:
     for dim in reversed(range(len(sizes))):
-        term = split(term, dim, sizes[dim])
-    return term
+        addend = split(addend, dim, sizes[dim])
+    return addend
 
 
-def _unsplit(term: Term, sizes: Sequence[Shape]) -> Term:
+def _unsplit(addend: Addend, sizes: Sequence[Shape]) -> Addend:
     for dim, parts in enumerate(sizes):
-        term = unsplit(term, dim, parts)
-    return term
+        addend = unsplit(addend, dim, parts)
+    return addend
 
 
-def _clip(term: Term, region: Sequence[tuple[int, int]], shape: Shape) -> Term | None:
-    """What a term is in a region: (start, stop) along every dimension."""
-    for place in term.places:
+def _clip(addend: Addend, region: Sequence[tuple[int, int]], shape: Shape) -> Addend | None:
+    """What an addend is in a region: (start, stop) along every dimension."""
+    for place in addend.places:
         start, stop = region[place.dim]
         apart = place.start >= stop or place.start + place.size <= start
         if apart and place.extent == shape[place.dim]:
             return None
-    found: Term | None = term
+    found: Addend | None = addend
     for dim, (start, stop) in enumerate(region):
         if found is not None and stop - start < shape[dim]:
             found = clipped(found, dim, start, stop - start, shape[dim])
     return found
 
 
-def _put(x: Lineage, region: Sequence[tuple[int, int]], shape: Shape) -> list[Term]:
-    """The terms of a region as terms of the tensor; ``region`` is of its first dimensions."""
+def _put(x: Lineage, region: Sequence[tuple[int, int]], shape: Shape) -> list[Addend]:
+    """The addends of a region as addends of the tensor; ``region`` is of its first dimensions."""
     result = []
-    for term in x.terms:
+    for addend in x.addends:
         for dim, (start, stop) in enumerate(region):
-            term = placed(term, dim, start, stop - start, shape[dim])
-        result.append(term)
+            addend = placed(addend, dim, start, stop - start, shape[dim])
+        result.append(addend)
     return result
 
 
@@ -83,13 +83,13 @@ def _regions(bounds: Sequence[Sequence[int]]) -> list[tuple[tuple[int, int], ...
 
 
 def _spread(xs: Sequence[Lineage]) -> _Spread:
-    every = [t for x in xs for t in x.terms]
+    every = [t for x in xs for t in x.addends]
     shape = xs[0].shape
     sizes = tuple(radix(every, dim, size) for dim, size in enumerate(shape))
-    terms = tuple(tuple(_split(t, sizes) for t in x.terms) for x in xs)
+    addends = tuple(tuple(_split(t, sizes) for t in x.addends) for x in xs)
     whole = [n for parts in sizes for n in parts]
-    flat = [t for x in terms for t in x]
-    return _Spread(terms, sizes, tuple(tuple(cuts(flat, d, n)) for d, n in enumerate(whole)))
+    flat = [t for x in addends for t in x]
+    return _Spread(addends, sizes, tuple(tuple(cuts(flat, d, n)) for d, n in enumerate(whole)))
 
 
 def each(
@@ -99,23 +99,23 @@ def each(
     dimensions but for the last ``inner`` ones, which are not divided, and perhaps others behind.
     Raises `Misaligned` where there are no regions."""
     outer = len(xs[0].shape) - inner
-    if any(p.dim >= outer for x in xs for t in x.terms for p in t.places):
+    if any(p.dim >= outer for x in xs for t in x.addends for p in t.places):
         raise Misaligned
     spread = _spread(xs)
     virtual = tuple(n for parts in spread.sizes for n in parts)
-    terms: list[Term] = []
+    addends: list[Addend] = []
     behind: Shape = ()
     for region in _regions(spread.bounds):
         size = tuple(stop - start for start, stop in region)
-        here = [
+        lineages = [
             Lineage(size, tuple(c for t in own if (c := _clip(t, region, virtual)) is not None))
-            for own in spread.terms
+            for own in spread.addends
         ]
-        found = make(here)
+        found = make(lineages)
         kept = len(virtual) - inner
         behind = found.shape[kept:]
-        terms += _put(found, region[:kept], virtual)
-    back = [_unsplit(t, spread.sizes[:outer]) for t in joined(terms)]
+        addends += _put(found, region[:kept], virtual)
+    back = [_unsplit(t, spread.sizes[:outer]) for t in joined(addends)]
     return Lineage((*xs[0].shape[:outer], *behind), tuple(joined(back)))
 
 
@@ -127,7 +127,8 @@ def multiplied(
     make: Callable[[str, Sequence[Lineage], Mapping[str, int]], Lineage],
 ) -> Lineage:
     """A sum of products (`engine.ops.primitives.Reading.einsum`), region by region of all its
-    labels; the terms of the result may overlap.  Raises `Misaligned` where there are no regions."""
+    labels; the addends of the result may overlap.  Raises `Misaligned` where there are no
+    regions."""
     parts: dict[str, Shape] = {}
     for name, size in sizes.items():
         held = [
@@ -136,7 +137,7 @@ def multiplied(
             )
             for own, x in zip(names, xs, strict=True)
             if name in own
-            for t in x.terms
+            for t in x.addends
         ]
         parts[name] = radix(held, 0, size)
     letters = iter(ascii_letters)
@@ -148,14 +149,14 @@ def multiplied(
     left = ["".join(spelled[n] for n in own) for own in names]
     right = "".join(spelled[n] for n in output)
     spread = [
-        [_split(t, [parts[n] for n in own]) for t in x.terms]
+        [_split(t, [parts[n] for n in own]) for t in x.addends]
         for own, x in zip(names, xs, strict=True)
     ]
     bounds = {a: {0, n} for a, n in whole.items()}
-    for own, terms in zip(left, spread, strict=True):
+    for own, addends in zip(left, spread, strict=True):
         for dim, a in enumerate(own):
-            bounds[a].update(cuts(terms, dim, whole[a]))
-    found: list[Term] = []
+            bounds[a].update(cuts(addends, dim, whole[a]))
+    found: list[Addend] = []
     shapes = [tuple(whole[a] for a in own) for own in left]
     # Regions that differ along a label which an operand does not have are one for it.
     known: dict[tuple[int, Region], Lineage] = {}
@@ -172,10 +173,10 @@ def multiplied(
 
     for region in _regions([sorted(b) for b in bounds.values()]):
         at = dict(zip(bounds, region, strict=True))
-        here = [inside(n, tuple(at[a] for a in own)) for n, own in enumerate(left)]
-        if all(x.terms for x in here):
+        lineages = [inside(n, tuple(at[a] for a in own)) for n, own in enumerate(left)]
+        if all(x.addends for x in lineages):
             each_size = {a: stop - start for a, (start, stop) in at.items()}
-            made = make(",".join(left) + "->" + right, here, each_size)
+            made = make(",".join(left) + "->" + right, lineages, each_size)
             found += _put(made, [at[a] for a in right], tuple(whole[a] for a in right))
     result = tuple(sizes[n] for n in output)
     return Lineage(result, tuple(_unsplit(t, [parts[n] for n in output]) for t in found))

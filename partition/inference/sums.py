@@ -8,27 +8,27 @@ from string import ascii_letters
 from typing import TypeVar
 
 from shardproof.engine.errors import ShapeMismatch
-from shardproof.engine.lineage.expressions import Combine, Expression, Local, Most, Piece
+from shardproof.engine.lineage.expressions import Combine, Expression, Local, Most, Opaque
 from shardproof.engine.lineage.floating import settled, sunk
-from shardproof.engine.lineage.layout import Misaligned, align
-from shardproof.engine.lineage.lineage import BROADCAST, Atom, Lineage, Term
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
-from shardproof.engine.lineage.sums import collect, largest, merge_parts
+from shardproof.engine.lineage.sums import collect, largest, merge_partials
+from shardproof.engine.lineage.views import Misaligned, align
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.floats import Reductions, Way, dropped, ways
 from shardproof.partition.inference.masks import masked_once, unscaled
 from shardproof.partition.inference.match import Matcher
 from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.views import (
-    constant_layout,
     lineage_axes,
     local_view,
-    result_layout,
+    result_view,
+    view_of_constant,
 )
 from shardproof.partition.inference.windows import Reads, Windows
 
-#: Sums of more partial terms than this are taken as they are.
+#: Sums of more partial addends than this are taken as they are.
 MOST_TERMS = 32
 
 
@@ -48,7 +48,7 @@ class Values:
         self.mesh = mesh or {}
         self._reductions: Reductions | None = None
         self.windows = Windows(table, reference_size is None, self.mesh)
-        self.partial: list[tuple[str, Term]] = []
+        self.partial: list[tuple[str, Addend]] = []
         self.counted: set[int] = set()
         self.rewrote = False
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
@@ -65,34 +65,34 @@ class Values:
         definition: Expression,
         outputs: Sequence[int],
         extents: Mapping[int, int],
-        terms: Sequence[Term],
+        addends: Sequence[Addend],
     ) -> int:
         coordinates: set[str] = set()
-        for term in terms:
-            coordinates |= self.table[term.node].coordinates
-            for atom in term.layout.fixed:
-                coordinates.update(atom.start.axes)
+        for addend in addends:
+            coordinates |= self.table[addend.node].coordinates
+            for interval in addend.view.fixed:
+                coordinates.update(interval.start.axes)
         return self.table.define(
             definition, tuple(extents[x] for x in outputs), frozenset(coordinates)
         )
 
-    def as_part(self, term: Term) -> Term | None:
+    def as_partial(self, addend: Addend) -> Addend | None:
         """A view of one position of many as part of a sum that the single-device program has."""
         if self._reductions is None:
             self._reductions = Reductions(self.table, self.reference_size or 0)
-        return self._reductions.part(term)
+        return self._reductions.part(addend)
 
     def _taken(
         self,
-        terms: Sequence[Term],
-        first: Term | None,
-        others: Callable[[], Iterable[Term | None]],
-    ) -> Term:
+        addends: Sequence[Addend],
+        first: Addend | None,
+        others: Callable[[], Iterable[Addend | None]],
+    ) -> Addend:
         """The first way of reading views that gives a value of the single-device program; raises
         `Misaligned` where none gives one at all.  ``first``: by their dimensions."""
         size = self.reference_size
         guess = size is not None and (first is None or first.node >= size)
-        if size is not None and guess and all(t.node < size for t in terms):
+        if size is not None and guess and all(t.node < size for t in addends):
             for found in others():
                 if found is not None and found.node < size:
                     return found
@@ -102,16 +102,20 @@ class Values:
 
     def piece(self, x: Lineage) -> Lineage:
         """The tensor as a node of its own (a value that only the parallel program has)."""
-        if not x.terms:
-            return Lineage(x.shape, (Term(Fraction(0), self.table.one, constant_layout(x.shape)),))
-        ranked = tuple(sorted(x.terms, key=repr))
-        atoms = (a for t in ranked for dim in t.layout.dims for a in dim)
-        self.counted.update(a.size for a in atoms if a.axis == BROADCAST)
-        node = self.local_node(Piece(ranked), x.shape, ranked)
+        if not x.addends:
+            return Lineage(
+                x.shape, (Addend(Fraction(0), self.table.one, view_of_constant(x.shape)),)
+            )
+        ranked = tuple(sorted(x.addends, key=repr))
+        intervals = (a for t in ranked for dim in t.view.dims for a in dim)
+        self.counted.update(a.size for a in intervals if a.axis == BROADCAST)
+        node = self.local_node(Opaque(ranked), x.shape, ranked)
         return local_view(node, x.shape)
 
-    def local_node(self, definition: Local, shape: tuple[int, ...], terms: Sequence[Term]) -> int:
-        axes = lineage_axes(Lineage(shape, tuple(terms)), self.table)
+    def local_node(
+        self, definition: Local, shape: tuple[int, ...], addends: Sequence[Addend]
+    ) -> int:
+        axes = lineage_axes(Lineage(shape, tuple(addends)), self.table)
         return self.table.define(definition, tuple(n for n in shape if n != 1), axes)
 
 
@@ -124,106 +128,112 @@ class Sums(Values):
         shape = xs[0].shape
         if any(x.shape != shape for x in xs):
             raise ShapeMismatch(f"sum of shapes {[list(x.shape) for x in xs]}")
-        terms = [
-            term._replace(factor=term.factor * factor)
+        addends = [
+            addend._replace(factor=addend.factor * factor)
             for x, factor in zip(xs, factors, strict=True)
-            for term in x.terms
+            for addend in x.addends
         ]
         if constant:
-            terms.append(Term(constant, self.table.one, constant_layout(shape)))
-        return self.fold(Lineage(shape, tuple(terms)))
+            addends.append(Addend(constant, self.table.one, view_of_constant(shape)))
+        return self.fold(Lineage(shape, tuple(addends)))
 
     def fold(self, x: Lineage) -> Lineage:
-        """Collect equal terms, join partial ones; a complete sum of several becomes a node."""
+        """Collect equal addends, join partial ones; a complete sum of several becomes a node."""
         if has_places(x):
             try:
-                return each([x], lambda here: self.fold(here[0]))
+                return each([x], lambda lineages: self.fold(lineages[0]))
             except Misaligned:
                 return self.piece(x)
-        terms = collect(unscaled(self.table, x.terms))
-        if len(terms) > 1 and any(term.parts for term in terms):
-            terms = collect(merge_parts(self.table, terms, self.mesh))
-        if len(terms) > 1 and any(term.parts for term in terms):
+        addends = collect(unscaled(self.table, x.addends))
+        if len(addends) > 1 and any(addend.partials for addend in addends):
+            addends = collect(merge_partials(self.table, addends, self.mesh))
+        if len(addends) > 1 and any(addend.partials for addend in addends):
             # The same view may be written in two ways.
-            alike = [t._replace(layout=settled(t.layout)) for t in terms]
-            again = collect(merge_parts(self.table, alike, self.mesh))
-            terms = again if len(again) < len(terms) else terms
-        if len(terms) > 1 and any(t.parts for t in terms) and not all(t.parts for t in terms):
+            alike = [t._replace(view=settled(t.view)) for t in addends]
+            again = collect(merge_partials(self.table, alike, self.mesh))
+            addends = again if len(again) < len(addends) else addends
+        if (
+            len(addends) > 1
+            and any(t.partials for t in addends)
+            and not all(t.partials for t in addends)
+        ):
             # One position is a part too, of a sum over all of them of which others are parts.
-            sums = {t.node for t in terms if t.parts}
-            whole = [t if t.parts else self._in_sums(t, sums) for t in terms]
-            again = collect(merge_parts(self.table, whole, self.mesh))
-            terms = again if len(again) < len(terms) else terms
-        if len(terms) < 2:
-            return self.known(Lineage(x.shape, tuple(terms)))
-        if any(term.parts for term in terms):
-            if len(terms) > MOST_TERMS:
-                return self.piece(Lineage(x.shape, tuple(terms)))
-            return Lineage(x.shape, tuple(terms))
-        terms = masked_once(self.table, terms)
-        if len(terms) == 1:
-            return self.known(Lineage(x.shape, tuple(terms)))
+            sums = {t.node for t in addends if t.partials}
+            whole = [t if t.partials else self._in_sums(t, sums) for t in addends]
+            again = collect(merge_partials(self.table, whole, self.mesh))
+            addends = again if len(again) < len(addends) else addends
+        if len(addends) < 2:
+            return self.known(Lineage(x.shape, tuple(addends)))
+        if any(addend.partials for addend in addends):
+            if len(addends) > MOST_TERMS:
+                return self.piece(Lineage(x.shape, tuple(addends)))
+            return Lineage(x.shape, tuple(addends))
+        addends = masked_once(self.table, addends)
+        if len(addends) == 1:
+            return self.known(Lineage(x.shape, tuple(addends)))
         try:
-            found = self._placed_sum(x.shape, terms)
-            known = self.reference_size is None or found.terms[0].node < self.reference_size
-            return self.known(found if known else self._as_parts(x.shape, terms) or found)
+            found = self._placed_sum(x.shape, addends)
+            known = self.reference_size is None or found.addends[0].node < self.reference_size
+            return self.known(found if known else self._as_parts(x.shape, addends) or found)
         except Misaligned:
-            apart = [self.piece(Lineage(x.shape, (t._replace(factor=Fraction(1)),))) for t in terms]
+            apart = [
+                self.piece(Lineage(x.shape, (t._replace(factor=Fraction(1)),))) for t in addends
+            ]
             taken = [
-                p.terms[0]._replace(factor=t.factor) for p, t in zip(apart, terms, strict=True)
+                p.addends[0]._replace(factor=t.factor) for p, t in zip(apart, addends, strict=True)
             ]
             return self.known(self._sum_node(x.shape, taken))
 
-    def _as_parts(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage | None:
+    def _as_parts(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage | None:
         """Positions of one value as a part of the sum over all of them, if they are one."""
-        if len({term.node for term in terms}) > 1:
+        if len({addend.node for addend in addends}) > 1:
             return None
-        parts = [part for term in terms if (part := self.as_part(term)) is not None]
-        joined = collect(merge_parts(self.table, parts, self.mesh))
-        return Lineage(shape, tuple(joined)) if len(parts) == len(terms) > len(joined) else None
+        parts = [part for addend in addends if (part := self.as_partial(addend)) is not None]
+        joined = collect(merge_partials(self.table, parts, self.mesh))
+        return Lineage(shape, tuple(joined)) if len(parts) == len(addends) > len(joined) else None
 
-    def _in_sums(self, term: Term, sums: set[int]) -> Term:
+    def _in_sums(self, addend: Addend, sums: set[int]) -> Addend:
         """A view as part of one of some sums, if it is one."""
-        found = self.as_part(term)
-        return term if found is None or found.node not in sums else found
+        found = self.as_partial(addend)
+        return addend if found is None or found.node not in sums else found
 
-    def _placed_sum(self, shape: tuple[int, ...], terms: Sequence[Term]) -> Lineage:
+    def _placed_sum(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage:
         """`_sum_node`, with positions of one of many where the single-device program has them."""
 
-        def another(way: Way) -> Term:
+        def another(way: Way) -> Addend:
             count = len(way.kept)
             spread = [
                 _with_behind(t, len(shape), own, way.kept)
-                for t, own in zip(way.terms, way.labels, strict=True)
+                for t, own in zip(way.addends, way.labels, strict=True)
             ]
-            made = self._sum_node((*shape, *(1,) * count), spread).terms[0]
+            made = self._sum_node((*shape, *(1,) * count), spread).addends[0]
             return dropped(made, len(shape))
 
-        def others() -> Iterator[Term | None]:
-            inside = [t._replace(layout=sunk(t.layout)) for t in terms]
-            yield tried(lambda t: self._sum_node(shape, t).terms[0], inside)
-            found = ways(terms, self.mesh, ascii_letters, sums=False, sides=self.as_part)
+        def others() -> Iterator[Addend | None]:
+            inside = [t._replace(view=sunk(t.view)) for t in addends]
+            yield tried(lambda t: self._sum_node(shape, t).addends[0], inside)
+            found = ways(addends, self.mesh, ascii_letters, sums=False, sides=self.as_partial)
             yield from (tried(another, way) for way in found)
 
-        first = tried(lambda t: self._sum_node(shape, t).terms[0], terms)
-        return Lineage(shape, (self._taken(terms, first, others),))
+        first = tried(lambda t: self._sum_node(shape, t).addends[0], addends)
+        return Lineage(shape, (self._taken(addends, first, others),))
 
     def _sum_node(
         self,
         shape: tuple[int, ...],
-        terms: Sequence[Term],
+        addends: Sequence[Addend],
         kind: type[Combine] | type[Most] = Combine,
     ) -> Lineage:
         outputs: set[int] = set()
         extents: dict[int, int] = {}
-        intervals: dict[int, Atom] = {}
-        dims: list[list[int | Atom]] = []
-        reads = Reads(self.windows, terms)
+        intervals: dict[int, StridedInterval] = {}
+        dims: list[list[int | StridedInterval]] = []
+        reads = Reads(self.windows, addends)
         for i in range(len(shape)):
-            dim: list[int | Atom] = []
-            for position in align([t.layout.dims[i] for t in terms]):
+            dim: list[int | StridedInterval] = []
+            for position in align([t.view.dims[i] for t in addends]):
                 label = len(extents)
-                joined = reads.label(label, position, range(len(terms)))
+                joined = reads.label(label, position, range(len(addends)))
                 if joined.axis == BROADCAST:
                     dim.append(joined)
                     continue
@@ -233,37 +243,37 @@ class Sums(Values):
                 dim.append(label)
             dims.append(dim)
         drafts: list[Draft] = [
-            (t.node if t.node != self.table.one else -1, own, t.layout.fixed, (t.factor,))
+            (t.node if t.node != self.table.one else -1, own, t.view.fixed, (t.factor,))
             for t, own in zip(*reads.settled(), strict=True)
         ]
         form = canonical(drafts, frozenset(outputs), extents)
-        factors = [terms[i].factor for i in form.order]
-        lead = self._lead(terms)
+        factors = [addends[i].factor for i in form.order]
+        lead = self._lead(addends)
         lead = abs(lead) if kind is Most else lead
         operands = tuple(
             o._replace(node=self.table.one) if o.node == -1 else o for o in form.operands
         )
         definition = kind(tuple(f / lead for f in factors), operands, form.outputs)
-        node = self._definition(definition, form.outputs, form.extents, terms)
-        layout = result_layout(dims, form.labels, form.outputs, intervals)
-        return Lineage(shape, (Term(lead, node, layout),))
+        node = self._definition(definition, form.outputs, form.extents, addends)
+        view = result_view(dims, form.labels, form.outputs, intervals)
+        return Lineage(shape, (Addend(lead, node, view),))
 
-    def _lead(self, terms: Sequence[Term]) -> Fraction:
+    def _lead(self, addends: Sequence[Addend]) -> Fraction:
         """The factor that is taken out of a sum: of what is a sum already and was there first (the
         residual stream), so that factors do not pile up layer by layer.  A masked sum keeps its
         sign: minus infinity has no negative."""
-        sums = [t for t in terms if isinstance(self.table[t.node].definition, Combine)] or [
-            t for t in terms if t.node != self.table.one
+        sums = [t for t in addends if isinstance(self.table[t.node].definition, Combine)] or [
+            t for t in addends if t.node != self.table.one
         ]
         first = min(t.node for t in sums)
         lead = largest([t.factor for t in sums if t.node == first])
-        return abs(lead) if any(self.table.is_masked(t.node) for t in terms) else lead
+        return abs(lead) if any(self.table.is_masked(t.node) for t in addends) else lead
 
 
 W = TypeVar("W")
 
 
-def tried(make: Callable[[W], Term], way: W) -> Term | None:
+def tried(make: Callable[[W], Addend], way: W) -> Addend | None:
     """What is made, if it is a view."""
     try:
         return make(way)
@@ -271,9 +281,9 @@ def tried(make: Callable[[W], Term], way: W) -> Term | None:
         return None
 
 
-def _with_behind(term: Term, rank: int, own: str, names: str) -> Term:
+def _with_behind(addend: Addend, rank: int, own: str, names: str) -> Addend:
     """A view with a dimension of size 1 for each of ``names``, of which it has its ``own``."""
-    dims = term.layout.dims
-    held = dict(zip(own, dims[rank:], strict=True))
-    behind = tuple(held.get(name, ()) for name in names)
-    return term._replace(layout=term.layout._replace(dims=(*dims[:rank], *behind)))
+    dims = addend.view.dims
+    intervals = dict(zip(own, dims[rank:], strict=True))
+    behind = tuple(intervals.get(name, ()) for name in names)
+    return addend._replace(view=addend.view._replace(dims=(*dims[:rank], *behind)))

@@ -1,4 +1,4 @@
-"""Lineages of every value of a program: the rows of an unrolled side, read one by one."""
+"""Lineages of every value of a program: the instances of an unrolled side, read one by one."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.findings import UNSUPPORTED, Finding
 from shardproof.engine.lineage.expressions import Input
-from shardproof.engine.lineage.lineage import Lineage, Term, box_view
+from shardproof.engine.lineage.lineage import Addend, Lineage, box_view
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.collectives import COPIES, TABLE, Effect, group_size, refused
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
-from shardproof.engine.schedule.instances import Row, Unrolled
+from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.specification.conclusions import scaled
 from shardproof.partition.inference.collectives import gather, own_slice, total
 from shardproof.partition.inference.forms import Forms
-from shardproof.partition.inference.interpreter import LineageReading
-from shardproof.partition.inference.repeat import Repeat, Repeats
+from shardproof.partition.inference.interpreter import LineageInterpreter
+from shardproof.partition.inference.memoise import Repeat, Repeats
 
 #: The name of the incoming gradient of the loss, among inputs; and those of batch tensors.
 SEED = "loss gradient"
 RESERVED = re.compile(r"batch\.[0-9]+")
 
-#: After so many rows each it is told how many are done.
+#: After so many instances each it is told how many are done.
 ROWS_TOLD = 64
 
 
@@ -44,14 +44,14 @@ class Reference(NamedTuple):
 @dataclass(slots=True)
 class Trace:
     """``lineages[v]``: of tensor v, None where an operator on its way is not supported;
-    ``repeats[r]``: what row r repeats, where it does; ``partial``: by row, functions that are
-    undefined somewhere, and what they were taken of; ``guessed``: values were matched by what they
-    multiply out to, or written otherwise by a law; ``counted``: over how many positions what does
-    not vary was summed (`engine.lineage.sums.SOME`: some number)."""
+    ``repeats[r]``: what instance r repeats, where it does; ``partial``: by instance, functions that
+    are undefined somewhere, and what they were taken of; ``guessed``: values were matched by what
+    they multiply out to, or written otherwise by a law; ``counted``: over how many positions what
+    does not vary was summed (`engine.lineage.sums.SOME`: some number)."""
 
     lineages: list[Lineage | None]
     repeats: dict[int, Repeat] = field(default_factory=dict)
-    partial: dict[int, list[tuple[str, Term]]] = field(default_factory=dict)
+    partial: dict[int, list[tuple[str, Addend]]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     guessed: bool = False
     counted: frozenset[int] = frozenset()
@@ -60,13 +60,13 @@ class Trace:
 def reference(program: Program, unrolled: Unrolled) -> Reference:
     """The names and full shapes that the single-device side defines; raises `InvalidInput` where
     two inputs would be one."""
-    loads = [row for row in unrolled.rows if row.kind == "load"]
+    loads = [instance for instance in unrolled.instances if instance.kind == "load"]
     if len(loads) > 1:
         raise InvalidInput(f"the single-device plan loads the batch {len(loads)} times, expected 1")
     batch = {
         name: unrolled.tensors[value].shape
-        for row in loads
-        for name, value in zip(batch_names(row), row.outputs, strict=True)
+        for instance in loads
+        for name, value in zip(batch_names(instance), instance.outputs, strict=True)
     }
     for shard in program.shards:
         if shard.name == SEED or RESERVED.fullmatch(shard.name):
@@ -74,13 +74,13 @@ def reference(program: Program, unrolled: Unrolled) -> Reference:
     return Reference({s.name: s.full_shape for s in program.shards}, batch)
 
 
-def batch_names(row: Row) -> list[str]:
+def batch_names(instance: Instance) -> list[str]:
     """The names of the batch tensors that a load gives, in order."""
-    return [f"batch.{position}" for position in range(len(row.outputs))]
+    return [f"batch.{position}" for position in range(len(instance.outputs))]
 
 
 class Tracer:
-    """Reads rows over lineages; ``table`` is shared by both sides of a plan."""
+    """Reads instances over lineages; ``table`` is shared by both sides of a plan."""
 
     def __init__(
         self,
@@ -99,92 +99,94 @@ class Tracer:
         for program in programs:
             for axis, extent in program.extents.items():
                 self.mesh[axis] = max(extent, self.mesh.get(axis, 1))
-        self.reading = LineageReading(table, reference_size, self.mesh)
-        self.repeats = Repeats(self.reading, forms or Forms(table), reference_size)
+        self.interpreter = LineageInterpreter(table, reference_size, self.mesh)
+        self.repeats = Repeats(self.interpreter, forms or Forms(table), reference_size)
         self.extents = [tuple(program.extents.items()) for program in programs]
 
     def run(self, unrolled: Unrolled, tell: Callable[[int], None] = lambda done: None) -> Trace:
-        """The lineages of all rows; ``tell`` is told now and then how many are read."""
+        """The lineages of all instances; ``tell`` is told now and then how many are read."""
         trace = Trace([None] * len(unrolled.tensors))
         empty = any(0 in tensor.shape for tensor in unrolled.tensors)
-        for number, row in enumerate(unrolled.rows):
+        for number, instance in enumerate(unrolled.instances):
             if number % ROWS_TOLD == 0:
                 tell(number)
-            inputs = [trace.lineages[v] if v >= 0 else None for v in row.inputs]
-            if any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True)):
+            inputs = [trace.lineages[v] if v >= 0 else None for v in instance.inputs]
+            if any(x is None and v >= 0 for x, v in zip(inputs, instance.inputs, strict=True)):
                 continue
-            already = len(self.reading.partial)
+            already = len(self.interpreter.partial)
             try:
                 if empty:
-                    self.check_sizes(row, unrolled)
-                outputs = self.outputs(number, row, inputs, unrolled)
-                self.check_shapes(row, outputs, unrolled)
+                    self.check_sizes(instance, unrolled)
+                outputs = self.outputs(number, instance, inputs, unrolled)
+                self.check_shapes(instance, outputs, unrolled)
             except Unsupported as error:
-                trace.findings.append(self.finding(UNSUPPORTED, row, str(error)))
+                trace.findings.append(self.finding(UNSUPPORTED, instance, str(error)))
                 continue
             except (ArithmeticError, LookupError, TypeError, ValueError) as error:
                 # A fault of ours, and no word about the plan.
-                error.add_note(self.finding("", row, "while this row was read").message)
+                error.add_note(self.finding("", instance, "while this row was read").message)
                 raise
             except ShapeMismatch as error:
-                trace.findings.append(self.finding("shape", row, str(error)))
+                trace.findings.append(self.finding("shape", instance, str(error)))
                 continue
-            if len(self.reading.partial) > already:
-                trace.partial[number] = self.reading.partial[already:]
-            for value, lineage in zip(row.outputs, outputs, strict=True):
+            if len(self.interpreter.partial) > already:
+                trace.partial[number] = self.interpreter.partial[already:]
+            for value, lineage in zip(instance.outputs, outputs, strict=True):
                 trace.lineages[value] = lineage
         trace.repeats = self.repeats.rows
-        matcher = self.reading.matcher
-        trace.guessed = self.reading.rewrote or (matcher is not None and matcher.matched)
-        trace.counted = frozenset(self.reading.counted)
+        matcher = self.interpreter.matcher
+        trace.guessed = self.interpreter.rewrote or (matcher is not None and matcher.matched)
+        trace.counted = frozenset(self.interpreter.counted)
         return trace
 
     def outputs(
-        self, number: int, row: Row, inputs: Sequence[Lineage | None], unrolled: Unrolled
+        self, number: int, instance: Instance, inputs: Sequence[Lineage | None], unrolled: Unrolled
     ) -> list[Lineage]:
-        """As `read`, which is asked for the first row of those that repeat."""
-        read = partial(self.read, row, inputs, unrolled)
-        return self.repeats.read(number, row, inputs, self.told(row, unrolled), read)
+        """As `read`, which is asked for the first instance of those that repeat."""
+        read = partial(self.read, instance, inputs, unrolled)
+        return self.repeats.read(number, instance, inputs, self.told(instance, unrolled), read)
 
-    def told(self, row: Row, unrolled: Unrolled) -> Hashable:
-        """What a claim about a row says beside its operator, its attributes and lineages."""
+    def told(self, instance: Instance, unrolled: Unrolled) -> Hashable:
+        """What a claim about an instance says beside its operator, its attributes and lineages."""
         batched = (
-            tuple(unrolled.tensors[v].batched for v in row.inputs if v >= 0)
-            if row.kind == "accumulate"
+            tuple(unrolled.tensors[v].batched for v in instance.inputs if v >= 0)
+            if instance.kind == "accumulate"
             else ()
         )
-        return self.extents[row.programs[0]], batched
+        return self.extents[instance.programs[0]], batched
 
-    def finding(self, kind: str, row: Row, message: str) -> Finding:
-        ranks = tuple(self.programs[p].base for p in row.programs)
-        name = f"backward of {row.name}" if row.backward else row.name
+    def finding(self, kind: str, instance: Instance, message: str) -> Finding:
+        ranks = tuple(self.programs[p].base for p in instance.programs)
+        name = f"backward of {instance.name}" if instance.backward else instance.name
         where = f"rank {ranks[0]}: {name}" + (
-            f" in {row.source.module}" if row.source.module else ""
+            f" in {instance.source.module}" if instance.source.module else ""
         )
         return Finding(
             kind,
             f"{where}: {message}",
             name,
-            row.source.module,
-            row.source.location or row.source.cell,
+            instance.source.module,
+            instance.source.location or instance.source.cell,
             ranks,
-            (row.microbatch,) if row.microbatch >= 0 else (),
+            (instance.microbatch,) if instance.microbatch >= 0 else (),
         )
 
     @staticmethod
-    def check_sizes(row: Row, unrolled: Unrolled) -> None:
+    def check_sizes(instance: Instance, unrolled: Unrolled) -> None:
         """Raise `Unsupported` for a tensor without entries: a sum over none is zero, a maximum has
         no value, and lineages are views of entries."""
-        for value in (*row.inputs, *row.outputs):
+        for value in (*instance.inputs, *instance.outputs):
             if value >= 0 and 0 in unrolled.tensors[value].shape:
                 shape = list(unrolled.tensors[value].shape)
                 raise Unsupported(f"a tensor of shape {shape}, which has no entries")
 
-    def check_shapes(self, row: Row, outputs: Sequence[Lineage], unrolled: Unrolled) -> None:
+    def check_shapes(
+        self, instance: Instance, outputs: Sequence[Lineage], unrolled: Unrolled
+    ) -> None:
         """The declared true sizes must be those that the operator gives."""
-        if len(outputs) != len(row.outputs):
-            raise ShapeMismatch(f"{len(row.outputs)} outputs, expected {len(outputs)}")
-        for value, lineage in zip(row.outputs, outputs, strict=True):
+        if len(outputs) != len(instance.outputs):
+            raise ShapeMismatch(f"{len(instance.outputs)} outputs, expected {len(outputs)}")
+        for value, lineage in zip(instance.outputs, outputs, strict=True):
             declared = unrolled.tensors[value].shape
             if declared != lineage.shape:
                 raise ShapeMismatch(
@@ -192,60 +194,71 @@ class Tracer:
                     f"the operator gives {list(lineage.shape)}"
                 )
 
-    def read(self, row: Row, inputs: Sequence[Lineage | None], unrolled: Unrolled) -> list[Lineage]:
-        """The lineages of a row's outputs; raises `Unsupported`, `ShapeMismatch`,
+    def read(
+        self, instance: Instance, inputs: Sequence[Lineage | None], unrolled: Unrolled
+    ) -> list[Lineage]:
+        """The lineages of an instance's outputs; raises `Unsupported`, `ShapeMismatch`,
         `InvalidInput`."""
-        if row.kind in ("op", "slice"):
-            if row.backward:
-                return self.backward(row, inputs)
-            return list(apply_forward(self.reading, row.name, inputs, row.attrs))
-        if row.kind == "shard":
-            return [self.shard(row)]
-        if row.kind == "load":
+        if instance.kind in ("op", "slice"):
+            if instance.backward:
+                return self.backward(instance, inputs)
+            return list(apply_forward(self.interpreter, instance.name, inputs, instance.attrs))
+        if instance.kind == "shard":
+            return [self.shard(instance)]
+        if instance.kind == "load":
             return [
-                self.batch(n, unrolled.tensors[v].shape, row)
-                for n, v in zip(batch_names(row), row.outputs, strict=True)
+                self.batch(n, unrolled.tensors[v].shape, instance)
+                for n, v in zip(batch_names(instance), instance.outputs, strict=True)
             ]
-        if row.kind == "seed":
-            return [self.seed(unrolled.tensors[row.outputs[0]].shape, row)]
+        if instance.kind == "seed":
+            return [self.seed(unrolled.tensors[instance.outputs[0]].shape, instance)]
         present = [x for x in inputs if x is not None]
-        if row.kind == "accumulate":
+        if instance.kind == "accumulate":
             if not present:
-                return [Lineage(unrolled.tensors[row.outputs[0]].shape, ())]
-            return [self.accumulate(row, present, unrolled)]
-        return self.collective(row, present)
+                return [Lineage(unrolled.tensors[instance.outputs[0]].shape, ())]
+            return [self.accumulate(instance, present, unrolled)]
+        return self.collective(instance, present)
 
-    def backward(self, row: Row, inputs: Sequence[Lineage | None]) -> list[Lineage]:
-        wrt = row.attrs.get("wrt")
-        arity = row.attrs.get("arity")
+    def backward(self, instance: Instance, inputs: Sequence[Lineage | None]) -> list[Lineage]:
+        wrt = instance.attrs.get("wrt")
+        arity = instance.attrs.get("arity")
         if not isinstance(wrt, tuple) or not isinstance(arity, int):
             raise Unsupported("a backward operator without wrt and arity")
         positions = [w for w in wrt if isinstance(w, int)]
         return list(
             apply_backward(
-                self.reading, row.name, inputs[:arity], inputs[arity:], row.attrs, positions
+                self.interpreter,
+                instance.name,
+                inputs[:arity],
+                inputs[arity:],
+                instance.attrs,
+                positions,
             )
         )
 
-    def accumulate(self, row: Row, inputs: Sequence[Lineage], unrolled: Unrolled) -> Lineage:
+    def accumulate(
+        self, instance: Instance, inputs: Sequence[Lineage], unrolled: Unrolled
+    ) -> Lineage:
         batched = [
-            x for x, v in zip(inputs, row.inputs, strict=True) if unrolled.tensors[v].batched
+            x for x, v in zip(inputs, instance.inputs, strict=True) if unrolled.tensors[v].batched
         ]
         once = [
-            x for x, v in zip(inputs, row.inputs, strict=True) if not unrolled.tensors[v].batched
+            x
+            for x, v in zip(inputs, instance.inputs, strict=True)
+            if not unrolled.tensors[v].batched
         ]
         shapes = {x.shape for x in inputs}
         if len(shapes) > 1:
             raise ShapeMismatch(f"gradients of shapes {sorted(map(list, shapes))} accumulate")
-        if batched and row.over:
-            batched = [total(self.reading, batched, row.over)]
-        return total(self.reading, [*once, *batched], ())
+        if batched and instance.over:
+            batched = [total(self.interpreter, batched, instance.over)]
+        return total(self.interpreter, [*once, *batched], ())
 
     # -- assumptions ----------------------------------------------------------------------------
 
-    def shard(self, row: Row) -> Lineage:
-        program = self.programs[row.programs[0]]
-        number = row.attrs["shard"]
+    def shard(self, instance: Instance) -> Lineage:
+        program = self.programs[instance.programs[0]]
+        number = instance.attrs["shard"]
         assert isinstance(number, int)
         shard = program.shards[number]
         full = self.known.shards.get(shard.name)
@@ -267,9 +280,12 @@ class Tracer:
     def input_node(self, name: str, full: tuple[int, ...]) -> int:
         return self.table.define(Input(name), tuple(n for n in full if n != 1))
 
-    def slice_number(self, row: Row) -> tuple[Affine, int]:
+    def slice_number(self, instance: Instance) -> tuple[Affine, int]:
         """Which slice of the batch a load reads, and of how many."""
-        extents = {**self.programs[row.programs[0]].extents, MICROBATCH: self.plan.microbatches}
+        extents = {
+            **self.programs[instance.programs[0]].extents,
+            MICROBATCH: self.plan.microbatches,
+        }
         replica: Affine = affine(0)
         count = 1
         for axis in self.plan.replica_axes:
@@ -278,20 +294,22 @@ class Tracer:
             if axis in extents:
                 replica = replica + affine(0, {axis: 1})
             count *= extent
-        microbatch = affine(0, {MICROBATCH: 1}) if row.microbatch < 0 else affine(row.microbatch)
+        microbatch = (
+            affine(0, {MICROBATCH: 1}) if instance.microbatch < 0 else affine(instance.microbatch)
+        )
         number = replica * self.plan.microbatches + microbatch
         return number.settled(extents), count * self.plan.microbatches
 
-    def batch(self, name: str, shape: tuple[int, ...], row: Row) -> Lineage:
+    def batch(self, name: str, shape: tuple[int, ...], instance: Instance) -> Lineage:
         full = self.known.batch.get(name)
-        where = f"rank {self.programs[row.programs[0]].base}"
+        where = f"rank {self.programs[instance.programs[0]].base}"
         if full is None or len(full) != len(shape):
             raise InvalidInput(
                 f"batch tensor {name} of shape {list(shape)}, the single-device plan has "
                 f"{'none' if full is None else list(full)}",
                 where,
             )
-        number, count = self.slice_number(row)
+        number, count = self.slice_number(instance)
         offset = []
         for n, local in zip(full, shape, strict=True):
             if n == local:
@@ -306,89 +324,98 @@ class Tracer:
                 )
         return box_view(self.input_node(name, full), full, shape, tuple(offset))
 
-    def seed(self, shape: tuple[int, ...], row: Row) -> Lineage:
+    def seed(self, shape: tuple[int, ...], instance: Instance) -> Lineage:
         node = self.input_node(SEED, ())
         if any(n != 1 for n in shape):
             raise ShapeMismatch(f"the loss has shape {list(shape)}, expected one element")
         lineage = box_view(node, shape, shape, tuple(ZERO for _ in shape))
         if self.plan.loss != "mean":
             return lineage
-        _, count = self.slice_number(row)
+        _, count = self.slice_number(instance)
         return scaled(lineage, Fraction(1, count))
 
     # -- communication --------------------------------------------------------------------------
 
-    def collective(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+    def collective(self, instance: Instance, inputs: Sequence[Lineage]) -> list[Lineage]:
         """What communication gives every member; raises `Unsupported` where there is no rule."""
-        reason = refused(row.kind, row.attrs, row.over, len(row.programs))
+        reason = refused(instance.kind, instance.attrs, instance.over, len(instance.programs))
         if reason:
             raise Unsupported(reason)
-        if row.kind in COPIES:
-            return self.copied(row, inputs)
-        members = len(row.programs)
+        if instance.kind in COPIES:
+            return self.copied(instance, inputs)
+        members = len(instance.programs)
         if len(inputs) != members:
             raise ShapeMismatch(f"{len(inputs)} inputs over {members} programs")
-        declared = TABLE[row.kind]
+        declared = TABLE[instance.kind]
         shapes = {x.shape for x in inputs}
         alike = len({len(shape) for shape in shapes}) == 1
         if len(shapes) > 1 and not (alike and declared.effect is Effect.GATHER):
-            raise ShapeMismatch(f"ranks join {row.kind} with shapes {sorted(map(list, shapes))}")
-        return RULES[declared.effect](self, row, inputs)
+            raise ShapeMismatch(
+                f"ranks join {instance.kind} with shapes {sorted(map(list, shapes))}"
+            )
+        return RULES[declared.effect](self, instance, inputs)
 
-    def copied(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
+    def copied(self, instance: Instance, inputs: Sequence[Lineage]) -> list[Lineage]:
         if len(inputs) != 1:
-            raise ShapeMismatch(f"{len(inputs)} sources in one {row.kind}")
-        return [inputs[0]] * len(row.outputs)
+            raise ShapeMismatch(f"{len(inputs)} sources in one {instance.kind}")
+        return [inputs[0]] * len(instance.outputs)
 
-    def totals(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
-        result = total(self.reading, inputs, row.over, str(row.attrs.get("op", "sum")))
-        return [result] * len(row.outputs)
+    def totals(self, instance: Instance, inputs: Sequence[Lineage]) -> list[Lineage]:
+        result = total(
+            self.interpreter, inputs, instance.over, str(instance.attrs.get("op", "sum"))
+        )
+        return [result] * len(instance.outputs)
 
-    def gathers(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
-        result = gather(self.reading, inputs, row.over, self.dim(row, inputs[0], "dim"))
-        return [result] * len(row.outputs)
+    def gathers(self, instance: Instance, inputs: Sequence[Lineage]) -> list[Lineage]:
+        result = gather(
+            self.interpreter, inputs, instance.over, self.dim(instance, inputs[0], "dim")
+        )
+        return [result] * len(instance.outputs)
 
-    def scatters(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
-        members = len(row.programs)
-        dim = self.dim(row, inputs[0], "dim")
-        self.even(row, inputs[0], dim)
-        result = total(self.reading, inputs, row.over)
-        return [own_slice(self.reading, result, row.over, dim, i, members) for i in range(members)]
+    def scatters(self, instance: Instance, inputs: Sequence[Lineage]) -> list[Lineage]:
+        members = len(instance.programs)
+        dim = self.dim(instance, inputs[0], "dim")
+        self.even(instance, inputs[0], dim)
+        result = total(self.interpreter, inputs, instance.over)
+        return [
+            own_slice(self.interpreter, result, instance.over, dim, i, members)
+            for i in range(members)
+        ]
 
-    def exchanges(self, row: Row, inputs: Sequence[Lineage]) -> list[Lineage]:
-        split = self.dim(row, inputs[0], "split_dim")
-        joined = self.dim(row, inputs[0], "concat_dim")
-        self.even(row, inputs[0], split)
-        if row.over:
+    def exchanges(self, instance: Instance, inputs: Sequence[Lineage]) -> list[Lineage]:
+        split = self.dim(instance, inputs[0], "split_dim")
+        joined = self.dim(instance, inputs[0], "concat_dim")
+        self.even(instance, inputs[0], split)
+        if instance.over:
             if split == joined:
                 raise Unsupported("an all-to-all that splits and joins the same dimension")
-            whole = gather(self.reading, inputs, row.over, joined)
-            return [own_slice(self.reading, whole, row.over, split, 0, 1)]
+            whole = gather(self.interpreter, inputs, instance.over, joined)
+            return [own_slice(self.interpreter, whole, instance.over, split, 0, 1)]
         count = len(inputs)
         return [
-            self.reading.concat(
-                [own_slice(self.reading, x, (), split, i, count) for x in inputs], joined
+            self.interpreter.concat(
+                [own_slice(self.interpreter, x, (), split, i, count) for x in inputs], joined
             )
             for i in range(count)
         ]
 
     @staticmethod
-    def even(row: Row, x: Lineage, dim: int) -> None:
+    def even(instance: Instance, x: Lineage, dim: int) -> None:
         """Raise `ShapeMismatch` unless every rank gets an equal part of a dimension."""
-        count = group_size(row.over, len(row.programs))
+        count = group_size(instance.over, len(instance.programs))
         if x.shape[dim] % count:
             raise ShapeMismatch(f"{x.shape[dim]} positions divided among {count} ranks")
 
     @staticmethod
-    def dim(row: Row, x: Lineage, key: str) -> int:
-        value = row.attrs.get(key)
+    def dim(instance: Instance, x: Lineage, key: str) -> int:
+        value = instance.attrs.get(key)
         if not isinstance(value, int) or not -len(x.shape) <= value < len(x.shape):
             raise ShapeMismatch(f"{key} {value} of a tensor of shape {list(x.shape)}")
         return value % len(x.shape)
 
 
 #: What the members of a collective have, by its effect.
-RULES: Mapping[Effect, Callable[[Tracer, Row, Sequence[Lineage]], list[Lineage]]] = {
+RULES: Mapping[Effect, Callable[[Tracer, Instance, Sequence[Lineage]], list[Lineage]]] = {
     Effect.TOTAL: Tracer.totals,
     Effect.COPY: Tracer.copied,
     Effect.GATHER: Tracer.gathers,

@@ -7,39 +7,39 @@ from fractions import Fraction
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.lineage.expressions import Comparison, Constant
-from shardproof.engine.lineage.layout import Misaligned, adjoin, constant_atom, merge
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
-    Atom,
+    Addend,
     Dim,
-    Layout,
     Lineage,
-    Term,
+    StridedInterval,
+    View,
     box_view,
 )
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.views import Misaligned, adjoin, constant_interval, merge
 from shardproof.engine.ops.primitives import CONSTANTS
 
 
 def lineage_axes(lineage: Lineage, table: NodeTable) -> frozenset[str]:
     """The mesh coordinates on which the values of a lineage may depend."""
     axes: set[str] = set()
-    for term in lineage.terms:
-        axes |= table[term.node].coordinates
-        for dim in term.layout.dims:
-            for atom in dim:
-                axes.update(atom.start.axes)
-        for atom in term.layout.fixed:
-            axes.update(atom.start.axes)
-        for part in term.parts:
-            axes.update(part.start.axes)
+    for addend in lineage.addends:
+        axes |= table[addend.node].coordinates
+        for dim in addend.view.dims:
+            for interval in dim:
+                axes.update(interval.start.axes)
+        for interval in addend.view.fixed:
+            axes.update(interval.start.axes)
+        for partial in addend.partials:
+            axes.update(partial.start.axes)
     return frozenset(axes)
 
 
-def constant_layout(shape: tuple[int, ...]) -> Layout:
+def view_of_constant(shape: tuple[int, ...]) -> View:
     """The view of a scalar as a tensor of ``shape``."""
-    return Layout(tuple(() if n == 1 else (constant_atom(n),) for n in shape))
+    return View(tuple(() if n == 1 else (constant_interval(n),) for n in shape))
 
 
 def local_view(node: int, shape: tuple[int, ...]) -> Lineage:
@@ -51,9 +51,10 @@ def causal_view(table: NodeTable, queries: int, keys: int, mask: Comparison) -> 
     """The first positions of the mask, which is as large as it has to be."""
     node = table.define(mask, (ABSOLUTE, ABSOLUTE))
     dims = tuple(
-        (Atom(axis, 1, ABSOLUTE, ZERO, size),) for axis, size in enumerate((queries, keys))
+        (StridedInterval(axis, 1, ABSOLUTE, ZERO, size),)
+        for axis, size in enumerate((queries, keys))
     )
-    return Lineage((queries, keys), (Term(Fraction(1), node, Layout(dims)),))
+    return Lineage((queries, keys), (Addend(Fraction(1), node, View(dims)),))
 
 
 def constant_view(table: NodeTable, name: str) -> Lineage:
@@ -63,93 +64,95 @@ def constant_view(table: NodeTable, name: str) -> Lineage:
     return local_view(table.define(Constant(name), shape), shape)
 
 
-def join(position: Sequence[Atom | None]) -> Atom:
-    """The common interval of aligned atoms: all that vary must agree on it."""
-    found: Atom | None = None
-    broadcast: Atom | None = None
-    for atom in position:
-        if atom is None or atom.axis == BROADCAST:
-            broadcast = broadcast or atom
+def join(position: Sequence[StridedInterval | None]) -> StridedInterval:
+    """The common interval of aligned intervals: all that vary must agree on it."""
+    found: StridedInterval | None = None
+    broadcast: StridedInterval | None = None
+    for interval in position:
+        if interval is None or interval.axis == BROADCAST:
+            broadcast = broadcast or interval
         elif found is None:
-            found = atom
+            found = interval
         else:
-            if atom.start != found.start or atom.size != found.size:
+            if interval.start != found.start or interval.size != found.size:
                 raise Misaligned
             if found.extent == ABSOLUTE:
-                found = atom
-            elif atom.extent not in (found.extent, ABSOLUTE):
+                found = interval
+            elif interval.extent not in (found.extent, ABSOLUTE):
                 raise Misaligned
     if found is not None:
         return found
-    return broadcast if broadcast is not None else constant_atom(1)
+    return broadcast if broadcast is not None else constant_interval(1)
 
 
-def adjoin_terms(xs: Sequence[Lineage], dim: int) -> list[Term]:
+def adjoin_addends(xs: Sequence[Lineage], dim: int) -> list[Addend]:
     """The terms of a concatenation whose parts are consecutive in one view."""
     first = xs[0]
-    if any(len(x.terms) != len(first.terms) for x in xs):
+    if any(len(x.addends) != len(first.addends) for x in xs):
         raise Misaligned
     result = []
-    for column in zip(*(x.terms for x in xs), strict=True):
+    for column in zip(*(x.addends for x in xs), strict=True):
         head = column[0]
         for term in column[1:]:
             same = (
                 term.factor == head.factor
                 and term.node == head.node
-                and term.parts == head.parts
+                and term.partials == head.partials
                 and not term.places
                 and not head.places
-                and term.layout.fixed == head.layout.fixed
+                and term.view.fixed == head.view.fixed
             )
             others = [
                 a == b
-                for i, (a, b) in enumerate(zip(term.layout.dims, head.layout.dims, strict=True))
+                for i, (a, b) in enumerate(zip(term.view.dims, head.view.dims, strict=True))
                 if i != dim
             ]
             if not same or not all(others):
                 raise Misaligned
-        dims = list(head.layout.dims)
-        dims[dim] = adjoin([t.layout.dims[dim] for t in column])
-        result.append(head._replace(layout=head.layout._replace(dims=tuple(dims))))
+        dims = list(head.view.dims)
+        dims[dim] = adjoin([t.view.dims[dim] for t in column])
+        result.append(head._replace(view=head.view._replace(dims=tuple(dims))))
     return result
 
 
-def result_layout(
-    dims: Sequence[Sequence[int | Atom]],
+def result_view(
+    dims: Sequence[Sequence[int | StridedInterval]],
     labels: Mapping[int, tuple[int, int, int]],
     outputs: Sequence[int],
-    intervals: Mapping[int, Atom],
-) -> Layout:
+    intervals: Mapping[int, StridedInterval],
+) -> View:
     """The view of a node as a tensor: ``dims`` are labels of its definition or broadcasts,
     ``labels`` and ``outputs`` as in `partition.inference.canonical.Canonical`, ``intervals`` where
     each label runs."""
     result: list[Dim] = []
     for dim in dims:
-        atoms: list[Atom] = []
+        atoms: list[StridedInterval] = []
         for item in dim:
-            if isinstance(item, Atom):
+            if isinstance(item, StridedInterval):
                 atoms.append(item)
             else:
                 number, stride, extent = labels[item]
                 interval = intervals[item]
                 atoms.append(
-                    Atom(outputs.index(number), stride, extent, interval.start, interval.size)
+                    StridedInterval(
+                        outputs.index(number), stride, extent, interval.start, interval.size
+                    )
                 )
         result.append(merge(atoms))
-    return Layout(tuple(result))
+    return View(tuple(result))
 
 
-def lies_in(view: Term, box: Term, mesh: Mapping[str, int]) -> bool:
+def lies_in(view: Addend, box: Addend, mesh: Mapping[str, int]) -> bool:
     """Whether all that a view reads of a node is what another view of it reads too, at every
     coordinate."""
-    own = [*(a for dim in view.layout.dims for a in dim), *view.layout.fixed]
-    for atom in (*(a for dim in box.layout.dims for a in dim), *box.layout.fixed):
-        if atom.axis == BROADCAST or atom.full:
+    own = [*(a for dim in view.view.dims for a in dim), *view.view.fixed]
+    for interval in (*(a for dim in box.view.dims for a in dim), *box.view.fixed):
+        if interval.axis == BROADCAST or interval.full:
             continue
-        low, size = atom.start * atom.stride, atom.size * atom.stride
-        period = atom.stride * atom.extent
+        low, size = interval.start * interval.stride, interval.size * interval.stride
+        period = interval.stride * interval.extent
         if not any(
-            a.axis == atom.axis
+            a.axis == interval.axis
             and a.stride * a.extent == period
             and _within(a.start * a.stride - low, size - a.size * a.stride, mesh)
             for a in own

@@ -17,24 +17,24 @@ from typing import NamedTuple
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.lineage.blocks import Block, extents
 from shardproof.engine.lineage.expressions import Restrict
-from shardproof.engine.lineage.layout import Misaligned, constant_atom
-from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Term
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Addend, StridedInterval
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.views import Misaligned, constant_interval
 from shardproof.partition.inference.views import join
 
-#: Where an interval may run, in positions of its atom: (start, size).
+#: Where an interval may run, in positions of its interval: (start, size).
 Window = tuple[int, int]
 #: Ways to choose windows that are looked at.
 MOST_CHOICES = 256
 
 
 class Settled(NamedTuple):
-    """``joined``: where the label runs (of no axis: there is none); for each view its atom, a
+    """``joined``: where the label runs (of no axis: there is none); for each view its interval, a
     position of its axis that is fixed, and a block of its axis that it is about."""
 
-    joined: Atom
-    atoms: tuple[Atom | None, ...]
-    fixed: tuple[Atom | None, ...]
+    joined: StridedInterval
+    intervals: tuple[StridedInterval | None, ...]
+    fixed: tuple[StridedInterval | None, ...]
     blocks: tuple[Block | None, ...]
 
 
@@ -47,66 +47,72 @@ class Windows:
         self.mesh = mesh
 
     def settle(
-        self, position: Sequence[Atom | None], nodes: Sequence[int], *, closed: bool = False
+        self,
+        position: Sequence[StridedInterval | None],
+        nodes: Sequence[int],
+        *,
+        closed: bool = False,
     ) -> Settled:
-        """Aligned atoms that are no common interval as one label (``closed``: which runs along what
-        they are, no further); raises `Misaligned` where they are none."""
+        """Aligned intervals that are no common interval as one label (``closed``: which runs along
+        what they are, no further); raises `Misaligned` where they are none."""
         none = (None,) * len(position)
         held = [i for i, a in enumerate(position) if a is not None and a.axis != BROADCAST]
-        atoms = [a for a in position if a is not None and a.axis != BROADCAST]
-        if len({a.size for a in atoms}) > 1:
+        intervals = [a for a in position if a is not None and a.axis != BROADCAST]
+        if len({a.size for a in intervals}) > 1:
             raise Misaligned
-        windows = self._windows(atoms, [nodes[i] for i in held], closed)
-        result: list[Atom | None] = list(position)
-        fixed: list[Atom | None] = list(none)
+        windows = self._windows(intervals, [nodes[i] for i in held], closed)
+        result: list[StridedInterval | None] = list(position)
+        fixed: list[StridedInterval | None] = list(none)
         blocks: list[Block | None] = list(none)
-        for i, atom, window in zip(held, atoms, windows, strict=True):
-            result[i], fixed[i], blocks[i] = _inside(atom, window)
+        for i, interval, window in zip(held, intervals, windows, strict=True):
+            result[i], fixed[i], blocks[i] = _inside(interval, window)
         size = windows[0][1]
         if size == 1:
-            return Settled(constant_atom(1), none, tuple(fixed), tuple(blocks))
+            return Settled(constant_interval(1), none, tuple(fixed), tuple(blocks))
         first = result[held[0]]
         assert first is not None
         return Settled(first, tuple(result), tuple(fixed), tuple(blocks))
 
     def _windows(
-        self, atoms: Sequence[Atom], nodes: Sequence[int], closed: bool
+        self, intervals: Sequence[StridedInterval], nodes: Sequence[int], closed: bool
     ) -> Sequence[Window]:
-        exact = not any(a.start.terms for a in atoms)
+        exact = not any(a.start.terms for a in intervals)
         if exact and (self.defining or closed):
-            found: Sequence[Window] = [(a.start.const, a.size) for a in atoms]
-            self._note(atoms, nodes, found)
+            found: Sequence[Window] = [(a.start.const, a.size) for a in intervals]
+            self._note(intervals, nodes, found)
             return found
-        known = [self._known(a, n) for a, n in zip(atoms, nodes, strict=True)]
+        known = [self._known(a, n) for a, n in zip(intervals, nodes, strict=True)]
         for count, chosen in enumerate(product(*known)):
             if count > MOST_CHOICES:
                 break
-            if self._alike(atoms, chosen):
+            if self._alike(intervals, chosen):
                 return chosen
         if exact:
-            return [(a.start.const, a.size) for a in atoms]
-        return self._equal_blocks(atoms)
+            return [(a.start.const, a.size) for a in intervals]
+        return self._equal_blocks(intervals)
 
-    def _note(self, atoms: Sequence[Atom], nodes: Sequence[int], found: Sequence[Window]) -> None:
-        for atom, node, (start, size) in zip(atoms, nodes, found, strict=True):
-            held = self.table.blocks.setdefault((node, atom.axis, _period(atom)), [])
-            window = start * atom.stride, size * atom.stride
+    def _note(
+        self, intervals: Sequence[StridedInterval], nodes: Sequence[int], found: Sequence[Window]
+    ) -> None:
+        for interval, node, (start, size) in zip(intervals, nodes, found, strict=True):
+            held = self.table.blocks.setdefault((node, interval.axis, _period(interval)), [])
+            window = start * interval.stride, size * interval.stride
             if window not in held:
                 held.append(window)
                 held.sort(key=lambda w: (w[1], w[0]))
 
-    def _known(self, atom: Atom, node: int) -> list[Window]:
+    def _known(self, interval: StridedInterval, node: int) -> list[Window]:
         """Windows of the single-device program that an interval lies in, the smallest first."""
-        low, high = self._span(atom.start)
-        noted = self.table.blocks.get((node, atom.axis, _period(atom)), ())
+        low, high = self._span(interval.start)
+        noted = self.table.blocks.get((node, interval.axis, _period(interval)), ())
         scaled = [
-            (start // atom.stride, size // atom.stride)
+            (start // interval.stride, size // interval.stride)
             for start, size in noted
-            if start % atom.stride == 0 and size % atom.stride == 0
+            if start % interval.stride == 0 and size % interval.stride == 0
         ]
-        if atom.extent != ABSOLUTE:
-            scaled.append((0, atom.extent))
-        return [w for w in scaled if w[0] <= low and high + atom.size <= w[0] + w[1]]
+        if interval.extent != ABSOLUTE:
+            scaled.append((0, interval.extent))
+        return [w for w in scaled if w[0] <= low and high + interval.size <= w[0] + w[1]]
 
     def _span(self, start: Affine) -> tuple[int, int]:
         try:
@@ -114,80 +120,84 @@ class Windows:
         except KeyError:
             raise Misaligned from None
 
-    def _alike(self, atoms: Sequence[Atom], windows: Sequence[Window]) -> bool:
+    def _alike(self, intervals: Sequence[StridedInterval], windows: Sequence[Window]) -> bool:
         if len({size for _, size in windows}) > 1:
             return False
-        return len({a.start - start for a, (start, _) in zip(atoms, windows, strict=True)}) == 1
+        return len({a.start - start for a, (start, _) in zip(intervals, windows, strict=True)}) == 1
 
-    def _equal_blocks(self, atoms: Sequence[Atom]) -> list[Window]:
+    def _equal_blocks(self, intervals: Sequence[StridedInterval]) -> list[Window]:
         """The largest blocks into which all axes divide, if each interval is in one of them."""
         size = 0
-        for atom in atoms:
-            apart = atom.start - atoms[0].start
-            if apart.terms or atom.extent == ABSOLUTE:
+        for interval in intervals:
+            apart = interval.start - intervals[0].start
+            if apart.terms or interval.extent == ABSOLUTE:
                 raise Misaligned
-            size = gcd(size, atom.extent, apart.const)
+            size = gcd(size, interval.extent, apart.const)
         windows = []
-        for atom in atoms:
-            low, high = self._span(atom.start)
+        for interval in intervals:
+            low, high = self._span(interval.start)
             start = low // size * size
-            if high + atom.size > start + size:
+            if high + interval.size > start + size:
                 raise Misaligned
             windows.append((start, size))
-        if not self._alike(atoms, windows):
+        if not self._alike(intervals, windows):
             raise Misaligned
         return windows
 
 
-def _period(atom: Atom) -> int:
-    return atom.stride * atom.extent if atom.extent != ABSOLUTE else ABSOLUTE
+def _period(interval: StridedInterval) -> int:
+    return interval.stride * interval.extent if interval.extent != ABSOLUTE else ABSOLUTE
 
 
-def _inside(atom: Atom, window: Window) -> tuple[Atom | None, Atom | None, Block | None]:
-    """An atom as an interval of a window: its atom there, a fixed position, a block."""
+def _inside(
+    interval: StridedInterval, window: Window
+) -> tuple[StridedInterval | None, StridedInterval | None, Block | None]:
+    """An interval as an interval of a window: its interval there, a fixed position, a block."""
     start, size = window
-    if (start, size) == (0, atom.extent):
-        return atom, None, None
-    inner = Atom(atom.axis, atom.stride, size, atom.start - start, atom.size)
-    if atom.extent != ABSOLUTE and start % size == 0 and atom.extent % size == 0:
-        outer = atom.stride * size, atom.extent // size
-        return inner, Atom(atom.axis, *outer, Affine(start // size), 1), None
-    stride = atom.stride
-    return inner, None, Block(atom.axis, start * stride, size * stride, _period(atom))
+    if (start, size) == (0, interval.extent):
+        return interval, None, None
+    inner = StridedInterval(
+        interval.axis, interval.stride, size, interval.start - start, interval.size
+    )
+    if interval.extent != ABSOLUTE and start % size == 0 and interval.extent % size == 0:
+        outer = interval.stride * size, interval.extent // size
+        return inner, StridedInterval(interval.axis, *outer, Affine(start // size), 1), None
+    stride = interval.stride
+    return inner, None, Block(interval.axis, start * stride, size * stride, _period(interval))
 
 
-def compressed(atom: Atom, blocks: Sequence[Block]) -> Atom:
-    """An atom of an axis as one of what ``blocks`` leave of it: a block of them is what the atom
-    runs in, or lies inside or outside of."""
-    stride = atom.stride
+def compressed(interval: StridedInterval, blocks: Sequence[Block]) -> StridedInterval:
+    """An interval of an axis as one of what ``blocks`` leave of it: a block of them is what the
+    interval runs in, or lies inside or outside of."""
+    stride = interval.stride
     for block in blocks:
-        if block.axis == atom.axis and block.extent and atom.stride >= block.extent:
-            if atom.stride % block.extent:
+        if block.axis == interval.axis and block.extent and interval.stride >= block.extent:
+            if interval.stride % block.extent:
                 raise Misaligned
             stride = stride // block.extent * block.size
-    return atom._replace(stride=stride)
+    return interval._replace(stride=stride)
 
 
 class Reads:
     """How a definition reads the views that it is made of, label by label."""
 
-    def __init__(self, windows: Windows, terms: Sequence[Term]) -> None:
+    def __init__(self, windows: Windows, addends: Sequence[Addend]) -> None:
         self.windows = windows
-        self.terms = terms
-        self._atoms: list[list[tuple[Atom, int]]] = [[] for _ in terms]
-        self._fixed: dict[int, list[Atom]] = {}
+        self.addends = addends
+        self._intervals: list[list[tuple[StridedInterval, int]]] = [[] for _ in addends]
+        self._fixed: dict[int, list[StridedInterval]] = {}
         self._blocks: dict[int, list[Block]] = {}
 
     def label(
         self,
         label: int,
-        position: Sequence[Atom | None],
+        position: Sequence[StridedInterval | None],
         owners: Sequence[int],
         *,
         closed: bool = False,
-    ) -> Atom:
-        """Note a label that runs along one atom of each of the views ``owners``, and where it runs;
-        raises `Misaligned`."""
+    ) -> StridedInterval:
+        """Note a label that runs along one interval of each of the views ``owners``, and where it
+        runs; raises `Misaligned`."""
         if not closed:
             try:
                 joined = join(position)
@@ -195,44 +205,46 @@ class Reads:
                 pass
             else:
                 if joined.axis != BROADCAST:
-                    for k, atom in zip(owners, position, strict=True):
-                        if atom is not None and atom.axis != BROADCAST:
-                            self._atoms[k].append((atom._replace(extent=joined.extent), label))
+                    for k, interval in zip(owners, position, strict=True):
+                        if interval is not None and interval.axis != BROADCAST:
+                            self._intervals[k].append(
+                                (interval._replace(extent=joined.extent), label)
+                            )
                 return joined
-        nodes = [self.terms[k].node for k in owners]
+        nodes = [self.addends[k].node for k in owners]
         found = self.windows.settle(position, nodes, closed=closed)
         for i, k in enumerate(owners):
-            atom, fixed, block = found.atoms[i], found.fixed[i], found.blocks[i]
-            if atom is not None and atom.axis != BROADCAST:
-                self._atoms[k].append((atom._replace(extent=found.joined.extent), label))
+            interval, fixed, block = found.intervals[i], found.fixed[i], found.blocks[i]
+            if interval is not None and interval.axis != BROADCAST:
+                self._intervals[k].append((interval._replace(extent=found.joined.extent), label))
             if fixed is not None:
                 self._fixed.setdefault(k, []).append(fixed)
             if block is not None:
                 self._blocks.setdefault(k, []).append(block)
         return found.joined
 
-    def settled(self) -> tuple[list[Term], list[tuple[tuple[Atom, int], ...]]]:
+    def settled(self) -> tuple[list[Addend], list[tuple[tuple[StridedInterval, int], ...]]]:
         """The views, over the blocks of nodes that are read and at the positions that are fixed,
-        and their atoms with labels."""
+        and their intervals with labels."""
         if not self._fixed and not self._blocks:
-            return list(self.terms), [tuple(own) for own in self._atoms]
-        terms, atoms = [], []
-        for k, (term, own) in enumerate(zip(self.terms, self._atoms, strict=True)):
+            return list(self.addends), [tuple(own) for own in self._intervals]
+        addends, intervals = [], []
+        for k, (addend, own) in enumerate(zip(self.addends, self._intervals, strict=True)):
             blocks = self._blocks.get(k, ())
-            fixed = (*term.layout.fixed, *self._fixed.get(k, ()))
+            fixed = (*addend.view.fixed, *self._fixed.get(k, ()))
             held = tuple(compressed(atom, blocks) for atom in fixed)
-            node = self._block(term, blocks) if blocks else term.node
-            terms.append(term._replace(node=node, layout=term.layout._replace(fixed=held)))
-            atoms.append(tuple((compressed(atom, blocks), label) for atom, label in own))
-        return terms, atoms
+            node = self._block(addend, blocks) if blocks else addend.node
+            addends.append(addend._replace(node=node, view=addend.view._replace(fixed=held)))
+            intervals.append(tuple((compressed(atom, blocks), label) for atom, label in own))
+        return addends, intervals
 
-    def _block(self, term: Term, found: Sequence[Block]) -> int:
-        if term.parts:
+    def _block(self, addend: Addend, found: Sequence[Block]) -> int:
+        if addend.partials:
             raise Misaligned  # a part is of the whole node
         blocks = tuple(sorted(found, key=lambda b: (b.axis, b.extent == ABSOLUTE, b.extent)))
-        held = self.windows.table[term.node]
+        node = self.windows.table[addend.node]
         try:
-            full = extents(blocks, held.extents)
+            full = extents(blocks, node.extents)
         except ValueError:
             raise Misaligned from None
-        return self.windows.table.define(Restrict(term.node, blocks), full, held.coordinates)
+        return self.windows.table.define(Restrict(addend.node, blocks), full, node.coordinates)

@@ -14,23 +14,23 @@ from fractions import Fraction
 from itertools import chain
 from typing import Final, NamedTuple
 
-from shardproof.engine.claims.symmetry import is_moved
+from shardproof.engine.claims.symmetry import is_translated
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.findings import UNSUPPORTED, Finding
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Term
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.obligations.spot_check import holds
 from shardproof.engine.plan.collectives import COPIES
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
-from shardproof.engine.schedule.instances import Row, Unrolled
+from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import Conclusion, conclude
 from shardproof.engine.specification.definedness import Domain, Signs, domain
 from shardproof.engine.specification.demands import roots
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
-from shardproof.partition.inference.repeat import Repeat
+from shardproof.partition.inference.memoise import Repeat
 from shardproof.partition.inference.trace import ROWS_TOLD, Trace, Tracer, reference
 from shardproof.partition.inference.views import lies_in
 from shardproof.partition.templates.keys import key
@@ -45,7 +45,7 @@ SINGLE, PARALLEL = "single", "parallel"
 
 
 class Stage(NamedTuple):
-    """``side``, ``row``: which row; ``template``: `NONE` where nothing is to solve; ``live``:
+    """``side``, ``row``: which instance; ``template``: `NONE` where nothing is to solve; ``live``:
     whether a conclusion depends on it; ``problem``: why no obligation could be stated."""
 
     side: str
@@ -57,7 +57,7 @@ class Stage(NamedTuple):
 
 class Template(NamedTuple):
     """Claims that are one claim: one of them, and its obligation if values were guessed, since it
-    had to be looked at (else `partition.stages.state` makes it)."""
+    had to be looked at (else `partition.stages.lowering` makes it)."""
 
     claim: Claim
     obligation: Obligation | None = None
@@ -65,8 +65,8 @@ class Template(NamedTuple):
 
 @dataclass(slots=True)
 class Side:
-    """One side of a plan, unrolled, with a lineage per tensor; ``repeats``: rows that are another
-    row over other nodes."""
+    """One side of a plan, unrolled, with a lineage per tensor; ``repeats``: instances that are
+    another instance over other nodes."""
 
     programs: Sequence[Program]
     unrolled: Unrolled
@@ -74,23 +74,23 @@ class Side:
     microbatches: int
     repeats: Mapping[int, Repeat] = field(default_factory=dict)
 
-    def claim(self, row: Row) -> Claim | None:
-        """The claim of a row; None if a lineage is missing."""
-        inputs = tuple(self.lineages[v] if v >= 0 else None for v in row.inputs)
-        outputs = [self.lineages[v] for v in row.outputs]
+    def claim(self, instance: Instance) -> Claim | None:
+        """The claim of an instance; None if a lineage is missing."""
+        inputs = tuple(self.lineages[v] if v >= 0 else None for v in instance.inputs)
+        outputs = [self.lineages[v] for v in instance.outputs]
         present = tuple(x for x in outputs if x is not None)
-        missing = any(x is None and v >= 0 for x, v in zip(inputs, row.inputs, strict=True))
+        missing = any(x is None and v >= 0 for x, v in zip(inputs, instance.inputs, strict=True))
         if missing or len(present) < len(outputs):
             return None
-        extents = {**self.programs[row.programs[0]].extents, MICROBATCH: self.microbatches}
-        batched = tuple(self.unrolled.tensors[v].batched for v in row.inputs if v >= 0)
+        extents = {**self.programs[instance.programs[0]].extents, MICROBATCH: self.microbatches}
+        batched = tuple(self.unrolled.tensors[v].batched for v in instance.inputs if v >= 0)
         return Claim(
-            row.kind,
-            row.name,
-            row.attrs,
-            row.backward,
-            row.over,
-            len(row.programs),
+            instance.kind,
+            instance.name,
+            instance.attrs,
+            instance.backward,
+            instance.over,
+            len(instance.programs),
             inputs,
             present,
             extents,
@@ -102,8 +102,8 @@ class Side:
 class Partition:
     """Everything that is claimed about a plan.
 
-    ``templates``: one per distinct claim; ``examples``: for each template the (side, row) whose
-    claim it is; ``reference_size``: nodes below are the single-device program's.
+    ``templates``: one per distinct claim; ``examples``: for each template the (side, instance)
+    whose claim it is; ``reference_size``: nodes below are the single-device program's.
     ``more``: representatives of every piece of an axis beyond the fewest that are enough.
     ``faults``: the plan contradicts itself; ``unsupported``: operators without a meaning here.
     ``counted``: a side sums what does not vary over this many positions (0: some number): its value
@@ -146,8 +146,8 @@ def partition(
     if the single-device side contradicts itself, and `Unsupported` if that has no loss to hold
     anything against.
 
-    ``memo``: obligations that are known from other plans.  ``tell``: how many rows are done, of how
-    many; each is read, and then its claim is compared with others.
+    ``memo``: obligations that are known from other plans.  ``tell``: how many instances are done,
+    of how many; each is read, and then its claim is compared with others.
     """
     single = unroll([plan.single], 1)
     parallel = unroll(plan.programs, plan.microbatches)
@@ -159,7 +159,7 @@ def partition(
     known = reference(plan.single, single)
     derived = derive(plan, single)
     alone = replace(plan, microbatches=1, replica_axes=())
-    own, others = len(derived.unrolled.rows), len(parallel.rows)
+    own, others = len(derived.unrolled.instances), len(parallel.instances)
     total = 2 * (own + others)
     first = Tracer(alone, [plan.single], nodes, known, forms=forms).run(
         derived.unrolled, lambda done: tell(done, total)
@@ -208,7 +208,7 @@ def _whole(faults: Sequence[Finding]) -> None:
         raise InvalidInput(f"the single-device plan contradicts itself: {faults[0].message}")
 
 
-class Stated(NamedTuple):
+class LoweredClaim(NamedTuple):
     """What became of a claim: its template, or `NONE` and why there is none; ``alone``: it has to
     be stated by itself, with its cut moved back, since it may not hold as it is."""
 
@@ -221,7 +221,7 @@ class Stated(NamedTuple):
 NONE: Final = -1
 
 #: What has to be stated alone has no template that others could share.
-ALONE: Final = Stated(NONE, alone=True)
+ALONE: Final = LoweredClaim(NONE, alone=True)
 
 #: By how many definitions the cut of a claim is moved back, at most; the checker allows no less
 #: (`checker.obligations.restate.MOST_WIDENED`).
@@ -233,75 +233,75 @@ POINTLESS: Final = "not stated, since a conclusion does not hold"
 
 @dataclass(slots=True)
 class Known:
-    """Templates so far: what became of claims by signature, of repeated rows by side and number,
-    and of examples by form."""
+    """Templates so far: what became of claims by signature, of repeated instances by side and
+    number, and of examples by form."""
 
     signatures: Signatures
-    equal: dict[tuple[object, ...], Stated] = field(default_factory=dict)
-    repeats: dict[tuple[str, int], Stated] = field(default_factory=dict)
-    forms: dict[tuple[object, ...], list[tuple[Claim, Stated]]] = field(default_factory=dict)
+    equal: dict[tuple[object, ...], LoweredClaim] = field(default_factory=dict)
+    repeats: dict[tuple[str, int], LoweredClaim] = field(default_factory=dict)
+    forms: dict[tuple[object, ...], list[tuple[Claim, LoweredClaim]]] = field(default_factory=dict)
 
 
 def _stage(result: Partition, forms: Forms, tell: Callable[[int], None]) -> None:
-    """Give every row its template; claims of one key share it."""
+    """Give every instance its template; claims of one key share it."""
     known = Known(Signatures(forms))
     pointless = any(not c.holds for c in result.conclusions)
     concluded = roots(result.plan, result.derived, result.parallel.unrolled)
     for name, about in zip((SINGLE, PARALLEL), concluded, strict=True):
         side = result.side(name)
         live = _live(side, about)
-        for number, row in enumerate(side.unrolled.rows):
+        for number, instance in enumerate(side.unrolled.instances):
             if len(result.stages) % ROWS_TOLD == 0:
                 tell(len(result.stages))
-            used = not live.isdisjoint(row.outputs)
-            if row.kind in UNCLAIMED:
+            used = not live.isdisjoint(instance.outputs)
+            if instance.kind in UNCLAIMED:
                 result.stages.append(Stage(name, number, NONE, used))
                 continue
-            found = Stated(NONE, POINTLESS)
+            found = LoweredClaim(NONE, POINTLESS)
             if not pointless:
                 found = _template(result, name, number, known)
             result.stages.append(Stage(name, number, found.template, used, found.problem))
 
 
-def _template(result: Partition, name: str, number: int, known: Known) -> Stated:
+def _template(result: Partition, name: str, number: int, known: Known) -> LoweredClaim:
     side = result.side(name)
     repeat = side.repeats.get(number)
     found = None if repeat is None else known.repeats.get((name, repeat.number))
     if found is not None:
         return found
-    claim = side.claim(side.unrolled.rows[number])
+    claim = side.claim(side.unrolled.instances[number])
     if claim is None:
-        return Stated(NONE, "a tensor without a lineage")
+        return LoweredClaim(NONE, "a tensor without a lineage")
     try:
         signature = known.signatures(claim)
     except Unsupported as error:
-        return Stated(NONE, str(error))
+        return LoweredClaim(NONE, str(error))
     found = known.equal.get(signature.content)
     if found is None:
-        found = _alike(result, claim, known) or _stated(result, claim, known)
+        found = _alike(result, claim, known) or _lowered(result, claim, known)
         known.equal[signature.content] = found
     if found.alone:
-        found = _widened(result, claim)
+        found = _unfolded(result, claim)
     elif repeat is not None and repeat.row == number and signature.nodes <= repeat.nodes:
-        # A claim that speaks of no other nodes is the same claim wherever the row is repeated.
+        # A claim that speaks of no other nodes is the same claim wherever the instance is repeated.
         known.repeats[name, repeat.number] = found
     if found.template == len(result.examples):
         result.examples.append((name, number))
     return found
 
 
-def _alike(result: Partition, claim: Claim, known: Known) -> Stated | None:
+def _alike(result: Partition, claim: Claim, known: Known) -> LoweredClaim | None:
     """What became of a claim that is this one, moved."""
-    for example, stated in known.forms.get(key(result.nodes, claim), ()):
+    for example, lowered in known.forms.get(key(result.nodes, claim), ()):
         if is_same(result.nodes, claim, example):
-            return stated
+            return lowered
     return None
 
 
-def _stated(result: Partition, claim: Claim, known: Known) -> Stated:
+def _lowered(result: Partition, claim: Claim, known: Known) -> LoweredClaim:
     """A new template for a claim; where values were guessed, or one that is read is also made of
     others, `ALONE` if it does not hold, or why it cannot be stated."""
-    found = Stated(len(result.templates))
+    found = LoweredClaim(len(result.templates))
     obligation = None
     if result.guessed or _makes_what_it_reads(claim):
         try:
@@ -310,7 +310,7 @@ def _stated(result: Partition, claim: Claim, known: Known) -> Stated:
             # What is too large to state down to the inputs may be small behind them.
             found = ALONE
         except ShapeMismatch as error:
-            found = Stated(NONE, str(error))
+            found = LoweredClaim(NONE, str(error))
         else:
             found = found if holds(obligation) else ALONE
     if found.template != NONE:
@@ -322,13 +322,13 @@ def _stated(result: Partition, claim: Claim, known: Known) -> Stated:
 def _makes_what_it_reads(claim: Claim) -> bool:
     """Whether a claim reads several values in one tensor and gives one of them: of ``h h`` and
     ``h`` side by side, squared, the second is ``h h``, which the claim takes as a symbol."""
-    read = [x.terms for x in claim.inputs if x is not None]
-    made = {term.node for x in claim.outputs for term in x.terms}
-    several = any(len(terms) > 1 for terms in read)
-    return several and any(term.node in made for terms in read for term in terms)
+    read = [x.addends for x in claim.inputs if x is not None]
+    made = {addend.node for x in claim.outputs for addend in x.addends}
+    several = any(len(addends) > 1 for addends in read)
+    return several and any(addend.node in made for addends in read for addend in addends)
 
 
-def _widened(result: Partition, claim: Claim) -> Stated:
+def _unfolded(result: Partition, claim: Claim) -> LoweredClaim:
     """A template for this claim alone, with its cut moved back until it may hold: what lies behind
     the cut is not part of what claims are compared by."""
     for steps in range(1, WIDEST + 1):
@@ -339,12 +339,12 @@ def _widened(result: Partition, claim: Claim) -> Stated:
         if holds(obligation):
             result.wider[len(result.templates)] = steps
             result.templates.append(Template(claim, obligation))
-            return Stated(len(result.templates) - 1)
+            return LoweredClaim(len(result.templates) - 1)
     try:
         result.templates.append(Template(claim, build(result.nodes, claim, more=result.more)))
     except Unsupported as error:
-        return Stated(NONE, str(error))
-    return Stated(len(result.templates) - 1)
+        return LoweredClaim(NONE, str(error))
+    return LoweredClaim(len(result.templates) - 1)
 
 
 def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
@@ -353,46 +353,47 @@ def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
     def sides(x: Claim) -> tuple[list[Lineage], list[Lineage]]:
         return [i for i in x.inputs if i is not None], list(x.outputs)
 
-    return is_moved(nodes, sides(claim), sides(example), adds=claim.adds)
+    return is_translated(nodes, sides(claim), sides(example), adds=claim.adds)
 
 
 def _live(side: Side, about: set[int]) -> set[int]:
     """Values that some conclusion depends on; ``about``: those that conclusions are about."""
     live = set(about)
-    for row in reversed(side.unrolled.rows):
-        if not live.isdisjoint(row.outputs):
-            live.update([v for v in row.inputs if v >= 0])
+    for instance in reversed(side.unrolled.instances):
+        if not live.isdisjoint(instance.outputs):
+            live.update([v for v in instance.inputs if v >= 0])
     return live
 
 
 def _less_defined(
     nodes: NodeTable,
     single: Trace,
-    parallel: Mapping[int, Sequence[tuple[str, Term]]],
+    parallel: Mapping[int, Sequence[tuple[str, Addend]]],
     mesh: Mapping[str, int],
 ) -> list[Finding]:
     """Functions that are undefined somewhere, of entries that the single-device program takes none
     of that domain of, and which are not in it by their definition: the parallel program might be
-    undefined where the other one is not.  ``parallel``: what rows that a conclusion depends on take
-    them of; what nothing reads may be undefined."""
-    taken: dict[tuple[int, int], list[tuple[Domain, Term]]] = {}
+    undefined where the other one is not.  ``parallel``: what instances that a conclusion depends on
+    take them of; what nothing reads may be undefined."""
+    taken: dict[tuple[int, int], list[tuple[Domain, Addend]]] = {}
     for f, t in chain.from_iterable(single.partial.values()):
         taken.setdefault((t.node, _sign(t.factor)), []).append((domain(f), t))
     signs = Signs(nodes)
     found = {}
-    for function, term in chain.from_iterable(parallel.values()):
+    for function, addend in chain.from_iterable(parallel.values()):
         held = domain(function)
-        known = taken.get((term.node, _sign(term.factor)), [])
-        if signs.within(term.factor, term.node, held) or any(
-            own.lies_in(held) and (_is_whole(box) or lies_in(term, box, mesh)) for own, box in known
+        known = taken.get((addend.node, _sign(addend.factor)), [])
+        if signs.within(addend.factor, addend.node, held) or any(
+            own.lies_in(held) and (_is_whole(box) or lies_in(addend, box, mesh))
+            for own, box in known
         ):
             continue
-        found[function, term.node] = Finding(
+        found[function, addend.node] = Finding(
             "definedness",
             f"the parallel program takes {function} of values that the single-device program does "
             "not take it of",
             operator=function,
-            actual=str(term),
+            actual=str(addend),
         )
     return list(found.values())
 
@@ -401,16 +402,16 @@ def _sign(factor: Fraction) -> int:
     return (factor > 0) - (factor < 0)
 
 
-def _is_whole(term: Term) -> bool:
+def _is_whole(addend: Addend) -> bool:
     """Whether a view is of all entries of its node."""
-    return not term.layout.fixed and all(
-        a.full for dim in term.layout.dims for a in dim if a.axis != BROADCAST
+    return not addend.view.fixed and all(
+        a.full for dim in addend.view.dims for a in dim if a.axis != BROADCAST
     )
 
 
-def rows(result: Partition) -> Iterator[tuple[Stage, Row, Mapping[str, int]]]:
-    """All stages with their rows and the extents of their coordinates."""
+def rows(result: Partition) -> Iterator[tuple[Stage, Instance, Mapping[str, int]]]:
+    """All stages with their instances and the extents of their coordinates."""
     for stage in result.stages:
         side = result.side(stage.side)
-        row = side.unrolled.rows[stage.row]
-        yield stage, row, side.programs[row.programs[0]].extents
+        instance = side.unrolled.instances[stage.row]
+        yield stage, instance, side.programs[instance.programs[0]].extents

@@ -11,14 +11,20 @@ from collections.abc import Iterable
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.claims.cone import Cone, cone
-from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, Part
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Lineage,
+    PartialRange,
+    StridedInterval,
+)
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.partition.inference.forms import attributes
 
 
 class _Numbering:
-    """Nodes and tokens by first use."""
+    """Nodes and reductions by first use."""
 
     def __init__(self, nodes: NodeTable, here: Cone) -> None:
         self.nodes = nodes
@@ -34,10 +40,10 @@ class _Numbering:
             self.order.append(node)
         return number
 
-    def token(self, number: int) -> tuple[object, ...]:
-        token = self.nodes.tokens[number]
-        inner = self.token(token.inner) if token.kind == "via" else ()
-        return (token.kind, self(token.node), token.where, inner)
+    def reduction(self, number: int) -> tuple[object, ...]:
+        reduction = self.nodes.reductions[number]
+        inner = self.reduction(reduction.inner) if reduction.kind == "via" else ()
+        return (reduction.kind, self(reduction.node), reduction.where, inner)
 
     def definition(self, node: int) -> tuple[object, ...]:
         """What the claim reads of a node: its definition, or only how large it is and whether it is
@@ -54,11 +60,11 @@ def _origins(lineages: Iterable[Lineage], held: frozenset[str]) -> dict[int, Aff
     largest: dict[int, int] = {}
     fixed: set[int] = set()
     for lineage in lineages:
-        for term in lineage.terms:
-            places: list[Atom | Part] = [a for d in term.layout.dims for a in d]
-            places += [*term.layout.fixed, *term.parts]
+        for addend in lineage.addends:
+            places: list[StridedInterval | PartialRange] = [a for d in addend.view.dims for a in d]
+            places += [*addend.view.fixed, *addend.partials]
             for place in places:
-                if isinstance(place, Atom) and place.axis == BROADCAST:
+                if isinstance(place, StridedInterval) and place.axis == BROADCAST:
                     continue
                 extent = place.extent
                 if extent == ABSOLUTE or (held and held.intersection(place.start.axes)):
@@ -86,7 +92,7 @@ def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
         axes.update(start.axes)
         return start
 
-    def atoms(items: Iterable[Atom]) -> tuple[object, ...]:
+    def atoms(items: Iterable[StridedInterval]) -> tuple[object, ...]:
         return tuple((a.axis, a.stride, a.extent, moved(a.start, a.extent), a.size) for a in items)
 
     def form(lineage: Lineage | None) -> object:
@@ -98,15 +104,15 @@ def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
                 (
                     t.factor,
                     number(t.node),
-                    tuple(atoms(d) for d in t.layout.dims),
-                    atoms(t.layout.fixed),
+                    tuple(atoms(d) for d in t.view.dims),
+                    atoms(t.view.fixed),
                     tuple(
-                        (number.token(p.token), moved(p.start, p.extent), p.size, p.extent)
-                        for p in t.parts
+                        (number.reduction(p.reduction), moved(p.start, p.extent), p.size, p.extent)
+                        for p in t.partials
                     ),
                     t.places,
                 )
-                for t in lineage.terms
+                for t in lineage.addends
             ),
         )
 

@@ -40,11 +40,11 @@ class Memo:
     def _shared(self, nodes: NodeTable, claim: Claim) -> bool:
         """Whether a claim reads reference nodes alone (tokens of parts are numbered by plan)."""
         inputs = [x for x in claim.inputs if x is not None]
-        if any(term.parts for x in (*inputs, *claim.outputs) for term in x.terms):
+        if any(addend.partials for x in (*inputs, *claim.outputs) for addend in x.addends):
             return False
         here = cone(nodes, inputs, claim.outputs, adds=claim.adds)
         size = len(self.nodes)
-        viewed = {term.node for x in (*inputs, *claim.outputs) for term in x.terms}
+        viewed = {addend.node for x in (*inputs, *claim.outputs) for addend in x.addends}
         return all(n < size for n in (*here.opaque, *here.opened, *here.defined, *viewed))
 
 

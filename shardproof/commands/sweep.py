@@ -70,7 +70,7 @@ def sweep(
 
         click.echo(json.dumps(swept.to_dict(), indent=2, allow_nan=False))
     else:
-        for grown in (one for held in swept.growth for one in held):
+        for grown in (one for growths in swept.growth for one in growths):
             asked = ""
             if grown.bound is not None:
                 asked = f" (at most {grown.bound:.4g}: {'holds' if grown.holds else 'fails'})"

@@ -23,10 +23,10 @@ def claims(folder: Path) -> Iterator[str]:
     sides = _sides(run.plan, run)
     for number, template in enumerate(run.templates):
         side = sides.get(template.side)
-        rows = side.unrolled.rows if side is not None else ()
-        if side is None or not 0 <= template.row < len(rows):
+        instances = side.unrolled.instances if side is not None else ()
+        if side is None or not 0 <= template.row < len(instances):
             raise InvalidInput(f"template {number} is of no row of the plan", str(folder))
-        claim = side.claim(rows[template.row])
+        claim = side.claim(instances[template.row])
         if claim is None:
             raise InvalidInput(f"a tensor of template {number} has no lineage", str(folder))
         head = f"template {number}: {side.where(template.row)}\n"

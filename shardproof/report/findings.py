@@ -25,7 +25,7 @@ BRIEF: Final = ("source", "ranks", "cause", "repair")
 RANKS: Final = 4
 
 
-class Told(NamedTuple):
+class Summary(NamedTuple):
     """``blocks``: findings in full, the first first; ``briefs``: the same, what to do only;
     ``headings``: the same, one line each; ``counts``: how many findings each stands for;
     ``beside``: lines that are always there."""
@@ -37,7 +37,7 @@ class Told(NamedTuple):
     beside: list[str]
 
 
-def told_of(result: Result) -> Told:
+def summary_of(result: Result) -> Summary:
     """What there is to tell of findings: each cause with what follows from it; without causes,
     findings that say the same once."""
     causes: dict[object, list[Finding]] = {}
@@ -51,7 +51,7 @@ def told_of(result: Result) -> Told:
         else:
             causes.setdefault((finding.kind, finding.message), []).append(finding)
     held = list(causes.values())
-    return Told(
+    return Summary(
         [_block(findings) for findings in held[:MOST]],
         [_block(findings, BRIEF) for findings in held[:MOST]],
         [heading(findings) for findings in held],
@@ -60,28 +60,28 @@ def told_of(result: Result) -> Told:
     )
 
 
-def fitted(told: Told, room: int, to: Console) -> list[RenderableType]:
+def fitted(summary: Summary, room: int, to: Console) -> list[RenderableType]:
     """The first finding in full, then the others if all fit, else what to do about each, else a
     line for each while there is room; the rest is counted."""
     beside: list[RenderableType] = []
-    if told.beside:
-        beside = [_line(text, not number) for number, text in enumerate(told.beside)]
+    if summary.beside:
+        beside = [_line(text, not number) for number, text in enumerate(summary.beside)]
     room -= sum(lines(part, to) for part in beside)
-    whole = len(told.blocks) == len(told.headings)
-    for shown in (told.blocks, [*told.blocks[:1], *told.briefs[1:]]):
+    whole = len(summary.blocks) == len(summary.headings)
+    for shown in (summary.blocks, [*summary.blocks[:1], *summary.briefs[1:]]):
         if whole and sum(lines(block, to) for block in shown) <= room:
             return [*shown, *beside]
-    shown = list(told.blocks[:1])
+    shown = list(summary.blocks[:1])
     left = room - sum(lines(block, to) for block in shown) - MORE
     here = 1
-    for text in told.headings[1:]:
+    for text in summary.headings[1:]:
         block = _line(text, here == 1)
         left -= lines(block, to)
         if left < 0:
             break
         shown.append(block)
         here += 1
-    rest = sum(told.counts[here:])
+    rest = sum(summary.counts[here:])
     if rest:
         how = "all with --json and `shardproof report`"
         shown.append(Text(f"\n... and {many(rest, 'more finding')}, {how}"))

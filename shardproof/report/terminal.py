@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from shardproof.engine.plan.assumption import unstated
-from shardproof.report.findings import fitted, grid, lines, short, told_of
+from shardproof.report.findings import fitted, grid, lines, short, summary_of
 from shardproof.report.tries import about_order, to_try
 from shardproof.report.words import many, numbers, plain
 from shardproof.run.result import SAYS, Conclusion, Result, Verdict
@@ -63,7 +63,7 @@ def write(result: Result, to: Console) -> None:
         head.append(Text(f"  proved, under {count} that you did not state"))
     if result.reason:
         head.append(Padding(Text(short(result.reason)), (0, 0, 0, 2)))
-    told = told_of(result)
+    told = summary_of(result)
     taken = sum(lines(part, to) for part in head) + bool(result.run_dir)
     wanted = sum(lines(block, to) for block in told.blocks)
     rows = _fitted(result, LINES - taken - min(ROOM, wanted), to)

@@ -17,8 +17,8 @@ def stand_in(result: Partition, simulation: Simulation) -> Assumption | None:
     A stand-in that is about a named input is one for what depends on that input; any other may be
     one for everything.
     """
-    held = [a for a in result.plan.assumed if a.kind == "stand-in"]
-    if not held:
+    assumptions = [a for a in result.plan.assumed if a.kind == "stand-in"]
+    if not assumptions:
         return None
     known = {shard.name for program in _programs(result) for shard in program.shards}
     first: Assumption | None = None
@@ -28,7 +28,7 @@ def stand_in(result: Partition, simulation: Simulation) -> Assumption | None:
         single = _inputs([result.plan.single], result.single.unrolled, [found.demand.expected])
         values = [v for part in found.demand.held for v in part.tensors]
         names = single | _inputs(result.plan.programs, result.parallel.unrolled, values)
-        left = [a for a in held if a.about not in known or a.about in names]
+        left = [a for a in assumptions if a.about not in known or a.about in names]
         if not left:
             return None
         first = first or left[0]
@@ -42,11 +42,11 @@ def _programs(result: Partition) -> list[Program]:
 def _inputs(programs: Sequence[Program], unrolled: Unrolled, values: Iterable[int]) -> set[str]:
     """Names of the inputs that values depend on."""
     needed, found = set(values), set()
-    for row in reversed(unrolled.rows):
-        if needed.isdisjoint(row.outputs):
+    for instance in reversed(unrolled.instances):
+        if needed.isdisjoint(instance.outputs):
             continue
-        needed.update(row.inputs)
-        number = row.attrs.get("shard")
-        if row.kind == "shard" and isinstance(number, int):
-            found.add(programs[row.programs[0]].shards[number].name)
+        needed.update(instance.inputs)
+        number = instance.attrs.get("shard")
+        if instance.kind == "shard" and isinstance(number, int):
+            found.add(programs[instance.programs[0]].shards[number].name)
     return found

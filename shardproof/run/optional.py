@@ -58,7 +58,7 @@ def partials(result: Partition) -> list[Finding]:
             f"output {name} is a partial sum: the single device's is its sum over the ranks, which "
             "somebody must still take (if that is meant, a relations file says so: partial)"
         )
-        source = made_at(result.parallel.unrolled.rows, failed[name][0].value)
+        source = made_at(result.parallel.unrolled.instances, failed[name][0].value)
         ranks = tuple(sorted({rank for c in failed[name] for rank in c.ranks}))
         number = len(found) + 1
         found.append(Finding(PARTIAL, message, f"output {name}", name, source, ranks, group=number))
@@ -89,9 +89,9 @@ def _proved(
 def _cone(unrolled: Unrolled, values: Iterable[int]) -> set[int]:
     """The rows that values depend on."""
     needed, rows = set(values), set()
-    for number in range(len(unrolled.rows) - 1, -1, -1):
-        row = unrolled.rows[number]
-        if not needed.isdisjoint(row.outputs):
-            needed.update(row.inputs)
+    for number in range(len(unrolled.instances) - 1, -1, -1):
+        instance = unrolled.instances[number]
+        if not needed.isdisjoint(instance.outputs):
+            needed.update(instance.inputs)
             rows.add(number)
     return rows

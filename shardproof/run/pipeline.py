@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from shardproof.cluster import state_claims as stating
+from shardproof.cluster import lower_claims as stating
 from shardproof.cluster.execute import joined
 from shardproof.cluster.memory.budget import batch_instances
 from shardproof.cluster.settings import Settings
@@ -20,11 +20,11 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.ops.listing import foreign
 from shardproof.engine.plan import constants as rounding
-from shardproof.engine.plan.apart import forms, moving
 from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.assumptions import stated_orders
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan.mesh import described, on_one_mesh
+from shardproof.engine.plan.unrolled import forms, moving
 from shardproof.engine.schedule import liveness
 from shardproof.engine.simulation.simulate import Simulation
 from shardproof.engine.small_model.kept_whole import kept_whole
@@ -198,8 +198,8 @@ class _Work(NamedTuple):
 def counts(result: Partition, answers: Answers) -> Counts:
     """What there was, and how much of it was distinct."""
     return Counts(
-        single_operators=result.single.unrolled.instances,
-        parallel_operators=result.parallel.unrolled.instances,
+        single_operators=result.single.unrolled.total,
+        parallel_operators=result.parallel.unrolled.total,
         ranks=result.plan.ranks,
         stages=len(result.stages),
         obligations=sum(1 for s in result.stages if s.template >= 0 or s.problem),

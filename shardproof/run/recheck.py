@@ -14,15 +14,15 @@ from typing import Final
 import msgspec
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan.apart import forms
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.unrolled import forms
 from shardproof.engine.plan_files import store
 from shardproof.engine.records.certificate import read_certificate
 from shardproof.engine.storage.tables import read_file
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.load import digests, load_plan
 from shardproof.partition.evidence.rounding import rounded
-from shardproof.run import request as asked
+from shardproof.run import request
 
 #: Characters of the name of a missing file that are shown.
 MOST_SHOWN: Final = 200
@@ -71,7 +71,7 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _read(run_dir: Path, paths: Sequence[Path], question: asked.Asked | None) -> Source:
+def _read(run_dir: Path, paths: Sequence[Path], question: request.Request | None) -> Source:
     single, parallel = paths[0], (paths[1] if len(paths) > 1 else None)
     assumptions = question.assumptions if question is not None else Assumptions()
     if len(paths) > 2:
@@ -99,9 +99,9 @@ def _as_in(run_dir: Path, plan: Plan) -> Plan:
     return plan
 
 
-def _question(run_dir: Path) -> asked.Asked | None:
+def _question(run_dir: Path) -> request.Request | None:
     """What the run was asked; None where that is not on record, or cannot be read."""
     try:
-        return asked.decode(read_file(run_dir / asked.NAME))
+        return request.decode(read_file(run_dir / request.NAME))
     except (InvalidInput, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
         return None

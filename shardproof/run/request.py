@@ -25,7 +25,7 @@ FORMAT: Final = 2
 NAME: Final = "run.json"
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True):
     """A run's settings, options and assumptions, the SHA-256 of its plan and of its input files,
     and where these were.
 
@@ -59,12 +59,12 @@ class Asked(msgspec.Struct, frozen=True):
         return Options(**given)
 
 
-def write(out: Path, asked: Asked) -> None:
+def write(out: Path, request: Request) -> None:
     """Store what was asked about the plan that is in ``out``."""
-    rundir.keep(out, NAME, msgspec.json.format(msgspec.json.encode(asked)).decode() + "\n")
+    rundir.keep(out, NAME, msgspec.json.format(msgspec.json.encode(request)).decode() + "\n")
 
 
-def decode(data: bytes) -> Asked:
+def decode(data: bytes) -> Request:
     """What was asked, from its bytes, of this version or of the one before; raises `InvalidInput`
     for another version, and the errors of msgspec, UnicodeDecodeError, RecursionError and
     ValueError."""
@@ -74,7 +74,7 @@ def decode(data: bytes) -> Asked:
         found = _of_format_1(found)
     elif isinstance(version, int) and version != FORMAT:
         raise InvalidInput(f"expected format {FORMAT}, found {version}", NAME)
-    return msgspec.convert(found, Asked)
+    return msgspec.convert(found, Request)
 
 
 def _of_format_1(found: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _of_format_1(found: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "options": chosen, "format": FORMAT}
 
 
-def read(run_dir: Path) -> tuple[Asked, Plan]:
+def read(run_dir: Path) -> tuple[Request, Plan]:
     """What was asked in a run directory, and the plan; raises `InvalidInput`."""
     if not (run_dir / NAME).is_file():
         found = "one that had not begun" if run_dir.is_dir() else "nothing"
@@ -98,12 +98,12 @@ def read(run_dir: Path) -> tuple[Asked, Plan]:
     try:
         data = read_file(run_dir / NAME)
         try:
-            asked = decode(data)
+            request = decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
             raise InvalidInput(f"expected what a run was asked, found {error}", NAME) from error
         plan = store.load(run_dir / PLAN)
-        if store.digest(plan) != asked.plan:
+        if store.digest(plan) != request.plan:
             raise InvalidInput(f"expected the plan that {NAME} names, found another", PLAN)
     except InvalidInput as error:
         raise error.within(str(run_dir)) from error
-    return asked, plan
+    return request, plan

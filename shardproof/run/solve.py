@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from shardproof.cluster.execute import Counts, Execution, execute
 from shardproof.cluster.local import SMALL, LocalExecutor
+from shardproof.cluster.lower_claims import Texts
 from shardproof.cluster.settings import Settings
-from shardproof.cluster.state_claims import Texts
 from shardproof.cluster.verdicts.cache import VerdictCache
 from shardproof.cluster.verdicts.events import Events
 from shardproof.cluster.verdicts.ledger import Ledger, text_key

@@ -24,7 +24,7 @@ import psutil
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.storage import files
 from shardproof.inputs import rundir
-from shardproof.run import request as asked
+from shardproof.run import request
 from shardproof.run.progress import Progress
 
 NAME: Final = "status.json"
@@ -79,7 +79,7 @@ def look(run_dir: Path) -> dict[str, Any]:
     ``state``: "finished", "running", or "stopped" (then it can go on by ``shardproof resume``).
     ``verdicts``: on record, by what they are; ``result``: the verdict of a finished run.
     """
-    begun = (run_dir / asked.NAME).is_file()
+    begun = (run_dir / request.NAME).is_file()
     if not begun and not rundir.is_run(run_dir):
         raise InvalidInput("expected the directory of a run", str(run_dir))
     now = _read(run_dir / NAME)

@@ -41,8 +41,8 @@ def guarded(plan: Plan, contents: Mapping[str, Any]) -> Plan:
 
 def _agree(plan: Plan, contents: Mapping[str, Any], seed: int) -> bool:
     """Whether both sides compute the same with these tables, on random inputs."""
-    held = {name: exact(np.asarray(x, dtype=float)) for name, x in contents.items()}
-    values = Values(plan, np.random.default_rng(seed), lots=held)
+    lots = {name: exact(np.asarray(x, dtype=float)) for name, x in contents.items()}
+    values = Values(plan, np.random.default_rng(seed), lots=lots)
     try:
         error, _ = compared(plan, plan, values, together=False)
     except (Undefined, Unsupported, ShapeMismatch, Stuck):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from shardproof.diagnosis.locate.culprits import Culprit, culprits, explain
+from shardproof.diagnosis.locate.divergences import Divergence, divergences, explain
 from shardproof.diagnosis.locate.made import made_at
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption, beyond_strict, left_out
@@ -61,12 +61,12 @@ def unproved(result: Partition, answers: Answers) -> list[tuple[Stage, str]]:
 def name_stage(result: Partition, stage: Stage) -> str:
     """A stage in words: operator, layer, rank."""
     side = result.side(stage.side)
-    row = side.unrolled.rows[stage.row]
-    name = f"backward of {row.name}" if row.backward else row.name
-    layer = f" in {row.source.module}" if row.source.module else ""
+    instance = side.unrolled.instances[stage.row]
+    name = f"backward of {instance.name}" if instance.backward else instance.name
+    layer = f" in {instance.source.module}" if instance.source.module else ""
     if stage.side == "single":
         return f"{name}{layer} of the single-device plan"
-    return f"{name}{layer} on rank {side.programs[row.programs[0]].base}"
+    return f"{name}{layer} on rank {side.programs[instance.programs[0]].base}"
 
 
 def is_proved(result: Partition, open_stages: list[tuple[Stage, str]]) -> bool:
@@ -175,7 +175,7 @@ def why(
 def _where_it_left(result: Partition) -> str:
     """Which operator first gives what is no value of the single device, in words ("" if none is
     found), and what to do."""
-    found = culprits(result)
+    found = divergences(result)
     if not found:
         return ""
     first = explain(result, found[0])
@@ -187,14 +187,16 @@ def _where_it_left(result: Partition) -> str:
     )
 
 
-def _held(result: Partition, culprit: Culprit) -> str:
+def _held(result: Partition, divergence: Divergence) -> str:
     """What an operator gives, in the values of the single device, and what it gives there."""
-    row = result.parallel.unrolled.rows[culprit.rows[0]]
-    given = next((x for v in row.outputs if (x := result.parallel.lineages[v]) is not None), None)
+    instance = result.parallel.unrolled.instances[divergence.instances[0]]
+    given = next(
+        (x for v in instance.outputs if (x := result.parallel.lineages[v]) is not None), None
+    )
     said = "" if given is None else f" It gives {_shortened(str(given))}"
-    if culprit.counterpart < 0 or not said:
+    if divergence.counterpart < 0 or not said:
         return f"{said}, which is no value of the single device." if said else ""
-    there = result.single.unrolled.rows[culprit.counterpart]
+    there = result.single.unrolled.instances[divergence.counterpart]
     wanted = next((x for v in there.outputs if (x := result.single.lineages[v]) is not None), None)
     return f"{said}, expected a part of {_shortened(str(wanted))}."
 
@@ -223,7 +225,7 @@ def _conclusion(result: Partition, found: Comparison) -> Finding:
         messages[0] if messages else f"{where}: {name} differs",
         operator=name,
         layer=found.name,
-        source=made_at(result.parallel.unrolled.rows, found.demand.value),
+        source=made_at(result.parallel.unrolled.instances, found.demand.value),
         ranks=ranks,
         expected=f"{found.worst.expected:.9g}",
         actual=f"{found.worst.actual:.9g}",

@@ -93,6 +93,6 @@ def full_parameters(single: Trace) -> dict[str, TensorSpec]:
     found = {}
     for event in single.events:
         if event.name == PARAMETER and isinstance(event.outputs[0], Tensor):
-            held = single.tensors[event.outputs[0].number]
-            found[str(event.kwargs["name"])] = TensorSpec(held.shape, held.dtype)
+            tensor = single.tensors[event.outputs[0].number]
+            found[str(event.kwargs["name"])] = TensorSpec(tensor.shape, tensor.dtype)
     return found

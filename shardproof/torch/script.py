@@ -85,11 +85,14 @@ def _inputs(stated: Inputs, given: Mapping[str, torch.Tensor]) -> Inputs:
     """What ``--batch`` states, and what the script gives; raises `InvalidInput` if they differ."""
     specs = {name: _spec(name, x) for name, x in given.items()}
     for name, spec in specs.items():
-        said = stated.specs.get(name)
-        if said is not None and (said.shape, said.dtype) != (spec.shape, spec.dtype):
+        tensor_spec = stated.specs.get(name)
+        if tensor_spec is not None and (tensor_spec.shape, tensor_spec.dtype) != (
+            spec.shape,
+            spec.dtype,
+        ):
             raise InvalidInput(
                 f"sp.recording is given {name} of shape {list(spec.shape)} and type {spec.dtype}, "
-                f"--batch states {list(said.shape)} and {said.dtype}"
+                f"--batch states {list(tensor_spec.shape)} and {tensor_spec.dtype}"
             )
     return stated.extended({n: s for n, s in specs.items() if n not in stated.specs})
 

@@ -8,58 +8,61 @@ from typing import Any
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.lineage.expressions import Einsum, Input
-from shardproof.engine.lineage.lineage import Atom, Lineage, Part
-from shardproof.engine.lineage.nodes import Token
+from shardproof.engine.lineage.lineage import Lineage, PartialRange, StridedInterval
+from shardproof.engine.lineage.nodes import Reduction
 from shardproof.engine.plan.ir import Op, Plan
-from shardproof.engine.schedule.instances import Row
+from shardproof.engine.schedule.instances import Instance
 from shardproof.engine.specification.conclusions import Conclusion
 
 Change = Callable[[Any], Any]
 
-# -- finding things in a run ------------------------------------------------------------------------
+# -- finding things in a run
+# ------------------------------------------------------------------------
 
 
-def rows(parts: Any, side: str = "parallel") -> Iterator[tuple[int, Row]]:
-    return enumerate(parts.sides[side].rows)
+def rows(parts: Any, side: str = "parallel") -> Iterator[tuple[int, Instance]]:
+    return enumerate(parts.sides[side].instances)
 
 
 def is_live(parts: Any, number: int, side: str = "parallel") -> bool:
     return any(s.live for s in parts.stages if s.side == side and s.row == number)
 
 
-def output(parts: Any, wanted: Callable[[Row, Lineage], bool]) -> int:
+def output(parts: Any, wanted: Callable[[Instance, Lineage], bool]) -> int:
     """The first output of a live row of the parallel side whose row and lineage are wanted."""
-    for number, row in rows(parts):
-        for value in row.outputs:
+    for number, instance in rows(parts):
+        for value in instance.outputs:
             lineage = parts.parallel[value]
-            if lineage is not None and is_live(parts, number) and wanted(row, lineage):
+            if lineage is not None and is_live(parts, number) and wanted(instance, lineage):
                 return value
     raise AssertionError("there is no such row")
 
 
-def operator(name: str) -> Callable[[Row, Lineage], bool]:
-    return lambda row, lineage: row.kind == "op" and row.name == name and not row.backward
+def operator(name: str) -> Callable[[Instance, Lineage], bool]:
+    return lambda instance, lineage: (
+        instance.kind == "op" and instance.name == name and not instance.backward
+    )
 
 
-def atom_of(lineage: Lineage, wanted: Callable[[Atom], bool]) -> Atom | None:
-    atoms = [a for t in lineage.terms for d in t.layout.dims for a in d]
-    return next((a for a in atoms if a.axis >= 0 and wanted(a)), None)
+def atom_of(lineage: Lineage, wanted: Callable[[StridedInterval], bool]) -> StridedInterval | None:
+    intervals = [a for t in lineage.addends for d in t.view.dims for a in d]
+    return next((a for a in intervals if a.axis >= 0 and wanted(a)), None)
 
 
 def with_term(lineage: Lineage, **changes: Any) -> Lineage:
-    return lineage._replace(terms=(lineage.terms[0]._replace(**changes), *lineage.terms[1:]))
+    return lineage._replace(addends=(lineage.addends[0]._replace(**changes), *lineage.addends[1:]))
 
 
-def with_atom(lineage: Lineage, old: Atom, **changes: Any) -> Lineage:
-    term = lineage.terms[0]
+def with_atom(lineage: Lineage, old: StridedInterval, **changes: Any) -> Lineage:
+    addend = lineage.addends[0]
     dims = tuple(
-        tuple(a._replace(**changes) if a == old else a for a in dim) for dim in term.layout.dims
+        tuple(a._replace(**changes) if a == old else a for a in dim) for dim in addend.view.dims
     )
-    return with_term(lineage, layout=term.layout._replace(dims=dims))
+    return with_term(lineage, view=addend.view._replace(dims=dims))
 
 
 def change_output(
-    wanted: Callable[[Row, Lineage], bool], change: Callable[[Any, Lineage], Lineage | None]
+    wanted: Callable[[Instance, Lineage], bool], change: Callable[[Any, Lineage], Lineage | None]
 ) -> Change:
     def apply(parts: Any) -> None:
         value = output(parts, wanted)
@@ -71,30 +74,33 @@ def change_output(
 
 
 def change_atom(
-    wanted: Callable[[Row, Lineage], bool],
-    which: Callable[[Atom], bool],
-    change: Callable[[Atom], dict[str, Any]],
+    wanted: Callable[[Instance, Lineage], bool],
+    which: Callable[[StridedInterval], bool],
+    change: Callable[[StridedInterval], dict[str, Any]],
 ) -> Change:
     def apply(_: Any, lineage: Lineage) -> Lineage:
-        atom = atom_of(lineage, which)
-        assert atom is not None
-        return with_atom(lineage, atom, **change(atom))
+        interval = atom_of(lineage, which)
+        assert interval is not None
+        return with_atom(lineage, interval, **change(interval))
 
-    return change_output(lambda row, x: wanted(row, x) and atom_of(x, which) is not None, apply)
+    return change_output(
+        lambda instance, x: wanted(instance, x) and atom_of(x, which) is not None, apply
+    )
 
 
-def change_part(change: Callable[[Part], dict[str, Any]]) -> Change:
+def change_part(change: Callable[[PartialRange], dict[str, Any]]) -> Change:
     def apply(_: Any, lineage: Lineage) -> Lineage:
-        part = lineage.terms[0].parts[0]
+        partial = lineage.addends[0].partials[0]
         return with_term(
-            lineage, parts=(part._replace(**change(part)), *lineage.terms[0].parts[1:])
+            lineage,
+            partials=(partial._replace(**change(partial)), *lineage.addends[0].partials[1:]),
         )
 
     return change_output(is_partial, apply)
 
 
-def is_partial(row: Row, lineage: Lineage) -> bool:
-    return row.kind == "op" and len(lineage.terms) == 1 and bool(lineage.terms[0].parts)
+def is_partial(instance: Instance, lineage: Lineage) -> bool:
+    return instance.kind == "op" and len(lineage.addends) == 1 and bool(lineage.addends[0].partials)
 
 
 def change_node(kind: str, change: Callable[[int, Any], Any], which: int = 0) -> Change:
@@ -148,7 +154,7 @@ def drop_stage(parts: Any) -> None:
 
 
 def drop_all_reduce_stage(parts: Any) -> None:
-    number = next(n for n, row in rows(parts) if row.kind == "all_reduce")
+    number = next(n for n, instance in rows(parts) if instance.kind == "all_reduce")
     parts.stages.remove(next(s for s in parts.stages if s.side == "parallel" and s.row == number))
 
 
@@ -177,7 +183,7 @@ def extra_template(parts: Any) -> None:
 
 
 def claim_on_shard(parts: Any) -> None:
-    numbers = {n for n, row in rows(parts) if row.kind == "shard"}
+    numbers = {n for n, instance in rows(parts) if instance.kind == "shard"}
     change_stage(lambda _, s: s.side == "parallel" and s.row in numbers, template=0)(parts)
 
 
@@ -211,15 +217,15 @@ def swap_inputs(parts: Any) -> None:
     raise AssertionError("no two parameters of one shape")
 
 
-def swap_shards(atom: Atom) -> dict[str, Any]:
+def swap_shards(interval: StridedInterval) -> dict[str, Any]:
     """The tensor-parallel ranks change places."""
-    ((axis, step),) = atom.start.terms
+    ((axis, step),) = interval.start.terms
     assert axis == "tp"
     return {"start": affine(step, {"tp": -step})}
 
 
-def is_shard(row: Row, lineage: Lineage) -> bool:
-    return row.kind == "shard"
+def is_shard(instance: Instance, lineage: Lineage) -> bool:
+    return instance.kind == "shard"
 
 
 def self_reference(number: int, node: Any) -> Any:
@@ -244,8 +250,8 @@ def scale_addend(_: int, node: Any) -> Any:
 
 def token(**changes: Any) -> Change:
     def apply(parts: Any) -> None:
-        used = parts.parallel[output(parts, is_partial)].terms[0].parts[0].token
-        parts.nodes.tokens[used] = parts.nodes.tokens[used]._replace(**changes)
+        used = parts.parallel[output(parts, is_partial)].addends[0].partials[0].reduction
+        parts.nodes.reductions[used] = parts.nodes.reductions[used]._replace(**changes)
 
     return apply
 
@@ -254,16 +260,16 @@ def part_of_a_sum(parts: Any) -> None:
     """A complete value called a part, so that its parts would add up to one of it."""
     value = output(parts, operator("add"))
     lineage = parts.parallel[value]
-    node = lineage.terms[0].node
+    node = lineage.addends[0].node
     assert parts.nodes.nodes[node].kind == "combine"
-    parts.nodes.tokens.append(Token("sum", node, 0))
-    part = Part(len(parts.nodes.tokens) - 1, affine(0), 1, 2)
-    parts.parallel[value] = with_term(lineage, parts=(part,))
+    parts.nodes.reductions.append(Reduction("sum", node, 0))
+    partial = PartialRange(len(parts.nodes.reductions) - 1, affine(0), 1, 2)
+    parts.parallel[value] = with_term(lineage, partials=(partial,))
 
 
 def other_node(parts: Any, lineage: Lineage) -> Lineage:
     """The lineage of another parameter's view of the same extents."""
-    node = lineage.terms[0].node
+    node = lineage.addends[0].node
     extents = parts.nodes.nodes[node].extents
     other = next(
         i
@@ -282,7 +288,8 @@ def frozen(axis: str) -> Change:
     )
 
 
-# -- changing the plan ------------------------------------------------------------------------------
+# -- changing the plan
+# ------------------------------------------------------------------------------
 
 
 def change_plan(change: Callable[[Plan], Plan]) -> Change:

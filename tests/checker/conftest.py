@@ -19,8 +19,8 @@ from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.liveness import statement
 from shardproof.engine.specification.conclusions import Conclusion
 from shardproof.frontends.zoo import build
+from shardproof.partition.stages.lowering import obligations
 from shardproof.partition.stages.partition import partition
-from shardproof.partition.stages.state import obligations
 from shardproof.solvers import Query
 
 #: No two sizes are equal, so that what is meant by each is plain.
@@ -56,7 +56,7 @@ class Parts:
     def copy(self, **changes: Any) -> Parts:
         """A copy whose lists and node table may be changed in place."""
         nodes = NodeTable()
-        nodes.nodes[:], nodes.tokens[:] = self.nodes.nodes, self.nodes.tokens
+        nodes.nodes[:], nodes.reductions[:] = self.nodes.nodes, self.nodes.reductions
         nodes._masked |= self.nodes._masked
         return replace(
             self,

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from shardproof.checker.values.sides import UNCLAIMED, Side, live_rows
+from shardproof.checker.values.sides import UNCLAIMED, Side, live_instances
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.obligations.obligation import build
 from shardproof.engine.plan.ir import Plan
@@ -39,7 +39,16 @@ def sides(parts: Any) -> list[Side]:
     roots = [derived.loss, *derived.gradients.values(), *(v for _, _, v in single.gradients)]
     ends = [v for _, _, v in (*parallel.losses, *parallel.gradients)]
     return [
-        Side("single", plan, (plan.single,), single, parts.single, 1, live_rows(single, roots), {}),
+        Side(
+            "single",
+            plan,
+            (plan.single,),
+            single,
+            parts.single,
+            1,
+            live_instances(single, roots),
+            {},
+        ),
         Side(
             "parallel",
             plan,
@@ -47,7 +56,7 @@ def sides(parts: Any) -> list[Side]:
             parallel,
             parts.parallel,
             plan.microbatches,
-            live_rows(parallel, ends),
+            live_instances(parallel, ends),
             {},
         ),
     ]
@@ -59,9 +68,9 @@ def forged(parts: Any) -> Any:
     templates: dict[tuple[str, str], int] = {}
     records: list[TemplateRecord] = []
     for side in sides(parts):
-        for number, row in enumerate(side.unrolled.rows):
+        for number, instance in enumerate(side.unrolled.instances):
             live, template = number in side.live, -1
-            claim = None if row.kind in UNCLAIMED else side.claim(row)
+            claim = None if instance.kind in UNCLAIMED else side.claim(instance)
             if claim is not None:
                 try:
                     query = Query.of("", build(parts.nodes, claim).goals)
@@ -91,9 +100,9 @@ def concluded(parts: Any) -> Any:
 def forgeries(right: Plan, wrong: Plan) -> Iterator[tuple[str, Parts]]:
     """Runs that say "proved" of ``wrong``, each with how it was forged; ``right``: the plan that it
     is a changed one of.  At least one is given."""
-    held = parts_of(right)
-    yield "the right plan's record", replace(held.copy(), plan=wrong)
-    over = replace(held.copy(), plan=wrong)
+    parts = parts_of(right)
+    yield "the right plan's record", replace(parts.copy(), plan=wrong)
+    over = replace(parts.copy(), plan=wrong)
     found = unroll(wrong.programs, wrong.microbatches)
     alike = unroll([wrong.single], 1)
     if found.faults or alike.faults:

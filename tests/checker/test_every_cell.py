@@ -1,8 +1,8 @@
 """Every column of every table of a run, and every field of its certificate: another value of its
 type is rejected, or it is said here why it decides nothing.
 
-A few rows of every column are changed, each by itself, with the digests that follow from them; in CI
-of two small runs, as slow tests of larger ones.
+A few rows of every column are changed, each by itself, with the digests that follow from them; in
+CI of two small runs, as slow tests of larger ones.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def test_the_run_as_it_is_is_accepted(name: str, stored: Callable[[str], Path]) 
     assert check(stored(name)).problems == ()
 
 
-# -- tables -----------------------------------------------------------------------------------------
+# -- tables
+# -----------------------------------------------------------------------------------------
 
 
 def decides_nothing(before: Run, after: Run, cell: Cell) -> str:
@@ -135,14 +136,16 @@ def decides_nothing(before: Run, after: Run, cell: Cell) -> str:
 
 def _is_named(run: Run, number: int) -> bool:
     lineages = (x for x in (*run.single, *run.parallel) if x is not None)
-    parts = (part.token for x in lineages for term in x.terms for part in term.parts)
-    return number in parts or any(t.inner == number for t in run.nodes.tokens)
+    parts = (
+        partial.reduction for x in lineages for addend in x.addends for partial in addend.partials
+    )
+    return number in parts or any(t.inner == number for t in run.nodes.reductions)
 
 
 def _reached(run: Run) -> set[int]:
     """Nodes that lineages are made of, with all that these are defined by."""
     lineages = (x for x in (*run.single, *run.parallel) if x is not None)
-    todo = [term.node for x in lineages for term in x.terms]
+    todo = [addend.node for x in lineages for addend in x.addends]
     found: set[int] = set()
     while todo:
         number = todo.pop()
@@ -195,7 +198,8 @@ def test_another_value_in_a_cell_is_rejected_by_name(
     assert tried > 100
 
 
-# -- the plan of a run ------------------------------------------------------------------------------
+# -- the plan of a run
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -229,7 +233,8 @@ def test_another_plan_is_rejected_or_computes_the_same(
     assert rejected > 30
 
 
-# -- the certificate --------------------------------------------------------------------------------
+# -- the certificate
+# --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardproof.checker.result import Problems
-from shardproof.checker.runtime import eye
+from shardproof.checker.runtime import rank_by_rank
 from shardproof.checker.values.sides import Side, check_members
 from shardproof.engine.plan.ir import MICROBATCH, Call, Group, Plan
 from shardproof.engine.reference_runtime.reduced import reduced
@@ -35,7 +35,7 @@ def plan(model: str = "llama3-8b", **changes: Any) -> Plan:
 
 def seen(of: Plan) -> tuple[list[str], tuple[str, ...]]:
     problems = Problems()
-    notes = eye.look(of, problems)
+    notes = rank_by_rank.look(of, problems)
     return [str(problem) for problem in problems.all()], notes
 
 
@@ -43,9 +43,9 @@ def seen(of: Plan) -> tuple[list[str], tuple[str, ...]]:
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The eye that a plan of some size is looked at with."""
     if request.param != "as it is":
-        monkeypatch.setattr(eye, "fits", lambda plan: False)
+        monkeypatch.setattr(rank_by_rank, "fits", lambda plan: False)
     if request.param == "reduced":
-        monkeypatch.setattr(eye, "WHOLE", 0)
+        monkeypatch.setattr(rank_by_rank, "WHOLE", 0)
     return str(request.param)
 
 
@@ -121,8 +121,8 @@ def repeated(calls: Any) -> list[Call]:
 
 
 def test_a_plan_that_is_too_large_is_not_covered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eye, "fits", lambda plan: False)
-    monkeypatch.setattr(eye, "MOST", 10)
+    monkeypatch.setattr(rank_by_rank, "fits", lambda plan: False)
+    monkeypatch.setattr(rank_by_rank, "MOST", 10)
     assert seen(plan()) == ([], ("not run rank by rank: 16 of 16 ranks have too much to do",))
 
 
@@ -131,21 +131,22 @@ def test_members_are_those_of_the_group() -> None:
     unrolled = unroll(held.programs, 1)
 
     def said(**changed: Any) -> list[str]:
-        rows = [
-            row._replace(**changed) if row.kind == "all_gather" else row for row in unrolled.rows
+        instances = [
+            instance._replace(**changed) if instance.kind == "all_gather" else instance
+            for instance in unrolled.instances
         ]
         side = Side(
             "parallel",
             held,
             held.programs,
-            replace(unrolled, rows=rows),
+            replace(unrolled, instances=instances),
             [None] * len(unrolled.tensors),
             1,
             frozenset(),
             {},
         )
         problems = Problems()
-        for number in range(len(rows)):
+        for number in range(len(instances)):
             check_members(side, number, problems)
         return [str(problem) for problem in problems.all()]
 

@@ -16,7 +16,7 @@ import pytest
 
 from shardproof.checker import check
 from shardproof.checker.result import Problems
-from shardproof.engine.lineage.expressions import Piece
+from shardproof.engine.lineage.expressions import Opaque
 from tests.checker.changes import operator, output, with_term, without_last_reduction
 from tests.checker.forge import concluded, forged
 from tests.checker.test_changed_plans import PLAN_CHANGES
@@ -99,7 +99,7 @@ def test_a_missing_reduction_with_lineages_that_are_complete(
     for conclusion in parts.conclusions:
         if not conclusion.holds and conclusion.value >= 0:
             lineage = parts.parallel[conclusion.value]
-            parts.parallel[conclusion.value] = with_term(lineage, parts=())
+            parts.parallel[conclusion.value] = with_term(lineage, partials=())
     parts = forged(concluded(parts))
     assert all(c.holds for c in parts.conclusions)
     said = rejected(parts, tmp_path)
@@ -113,10 +113,10 @@ def test_a_value_that_only_the_parallel_program_has_concludes_nothing(
     parts = proved.copy()
     value = output(parts, operator("linear"))
     lineage = parts.parallel[value]
-    term = lineage.terms[0]
+    term = lineage.addends[0]
     extents = parts.nodes[term.node].extents
-    own = parts.nodes.define(Piece((term,)), extents, frozenset())
-    parts.parallel[value] = with_term(lineage, node=own, parts=())
+    own = parts.nodes.define(Opaque((term,)), extents, frozenset())
+    parts.parallel[value] = with_term(lineage, node=own, partials=())
     said = rejected(forged(concluded(parts)), tmp_path)
     assert any("solver:" in line or "node:" in line or "stated" in line for line in said), said
 

@@ -45,7 +45,8 @@ def accepted(plan: Plan, folder: Path) -> CheckResult:
     return found
 
 
-# -- what follows is one defect each ----------------------------------------------------------------
+# -- what follows is one defect each
+# ----------------------------------------------------------------
 
 
 def gives_along(name: str) -> Plan:
@@ -185,7 +186,8 @@ def test_every_replica_reads_a_slice_of_its_own(tmp_path: Path) -> None:
     accepted(replicas(), tmp_path / "right")
 
 
-# -- the runtime beside the argument ----------------------------------------------------------------
+# -- the runtime beside the argument
+# ----------------------------------------------------------------
 
 
 def test_what_the_argument_does_not_see_the_runtime_does(
@@ -204,7 +206,8 @@ def test_what_the_argument_does_not_see_the_runtime_does(
     assert "run rank by rank: loss" in found.problems[0].message
 
 
-# -- random edits of structure ----------------------------------------------------------------------
+# -- random edits of structure
+# ----------------------------------------------------------------------
 
 PLANS: dict[str, Callable[[], Plan]] = {
     "replicas": replicas,

@@ -143,11 +143,11 @@ TAMPERINGS: dict[str, tuple[Change, str]] = {
     "a microbatch's box for all": (frozen("mb"), r"rank 0: .*(template|is sat|stated)"),
     # terms
     "a term left out": (
-        change_output(operator("linear"), lambda _, x: x._replace(terms=())),
+        change_output(operator("linear"), lambda _, x: x._replace(addends=())),
         r"rank 0: linear .*(is not the text of template|cannot be stated)",
     ),
     "a term twice": (
-        change_output(operator("linear"), lambda _, x: x._replace(terms=x.terms * 2)),
+        change_output(operator("linear"), lambda _, x: x._replace(addends=x.addends * 2)),
         r"rank 0: linear .*(is not the text of template|cannot be stated)",
     ),
     "another factor": (
@@ -180,7 +180,7 @@ TAMPERINGS: dict[str, tuple[Change, str]] = {
         r"a part of \d+ positions, \d+ are",
     ),
     "a partial sum called complete": (
-        change_output(is_partial, lambda _, x: with_term(x, parts=())),
+        change_output(is_partial, lambda _, x: with_term(x, partials=())),
         r"rank 0: .*(template|stated)",
     ),
     "a part of another sum": (token(where=77), r"label 77 is not reduced"),
@@ -232,7 +232,7 @@ TAMPERINGS: dict[str, tuple[Change, str]] = {
     ),
     "another slice of the batch": (
         change_atom(
-            lambda row, _: row.kind == "load",
+            lambda instance, _: instance.kind == "load",
             lambda a: bool(a.start.terms),
             lambda a: {"start": affine(0, {"dp": a.size, "mb": 2 * a.size})},
         ),
@@ -240,7 +240,8 @@ TAMPERINGS: dict[str, tuple[Change, str]] = {
     ),
     "another share of the loss": (
         change_output(
-            lambda row, _: row.kind == "seed", lambda _, x: with_term(x, factor=Fraction(1, 3))
+            lambda instance, _: instance.kind == "seed",
+            lambda _, x: with_term(x, factor=Fraction(1, 3)),
         ),
         r"rank 0: seed .*: the lineage of loss gradient is not what the plan says",
     ),
@@ -323,7 +324,8 @@ def test_a_weaker_verdict_stands(proved: Any, tmp_path: Path) -> None:
     assert check(tmp_path).ok
 
 
-# -- pipelines --------------------------------------------------------------------------------------
+# -- pipelines
+# --------------------------------------------------------------------------------------
 
 
 def test_a_pipelined_run_is_accepted(pipelined: Any, tmp_path: Path) -> None:
@@ -333,15 +335,16 @@ def test_a_pipelined_run_is_accepted(pipelined: Any, tmp_path: Path) -> None:
 
 def test_a_received_value_is_its_source(pipelined: Any, tmp_path: Path) -> None:
     parts = pipelined.copy()
-    change_output(lambda row, _: row.kind == "recv", lambda _, x: with_term(x, factor=Fraction(2)))(
-        parts
-    )
+    change_output(
+        lambda instance, _: instance.kind == "recv", lambda _, x: with_term(x, factor=Fraction(2))
+    )(parts)
     parts.store(tmp_path)
     messages = [p.message for p in check(tmp_path).problems]
     assert any("recv" in m and "is not its source's" in m for m in messages), messages
 
 
-# -- refuted runs -----------------------------------------------------------------------------------
+# -- refuted runs
+# -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -378,7 +381,7 @@ def test_a_failed_gradient_cannot_be_given_the_right_lineage(refuted: Any, tmp_p
     for conclusion in parts.conclusions:
         if not conclusion.holds and conclusion.value >= 0:
             lineage = parts.parallel[conclusion.value]
-            parts.parallel[conclusion.value] = with_term(lineage, parts=())
+            parts.parallel[conclusion.value] = with_term(lineage, partials=())
     assert len(unrolled.tensors) == len(parts.parallel)
     parts.conclusions[:] = [c._replace(holds=True, message="") for c in parts.conclusions]
     parts.store(tmp_path)

@@ -1,7 +1,7 @@
 """The files under configs/cluster are what Ray and KubeRay read, and use what we have.
 
-The launcher file is held against the schema that Ray ships and against Ray's own checks; the KubeRay
-files against the subset of the CRDs that is written down in kuberay.json, with its source.
+The launcher file is held against the schema that Ray ships and against Ray's own checks; the
+KubeRay files against the subset of the CRDs that is written down in kuberay.json, with its source.
 """
 
 from __future__ import annotations

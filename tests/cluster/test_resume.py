@@ -21,8 +21,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan_files import store
 from shardproof.frontends import zoo
 from shardproof.resume import resume
-from shardproof.run import certificate, pipeline, status
-from shardproof.run import request as asked
+from shardproof.run import certificate, pipeline, request, status
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
 from shardproof.solvers import Query
@@ -180,7 +179,7 @@ def test_two_drivers_on_one_run_are_refused(whole: Path, tmp_path: Path) -> None
         with pytest.raises(InvalidInput, match=f"is being written by process {os.getpid()} on "):
             resume(out)
         # One that comes later than this look is refused too, and leaves the other's run alone.
-        question, plan = asked.read(out)
+        question, plan = request.read(out)
         progress = Progress()
         late = api.measured(
             question.settings,
@@ -198,7 +197,7 @@ def test_what_cannot_go_on_is_said(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="expected the directory of a run that can go on"):
         resume(tmp_path)
     out = stopped(whole, tmp_path)
-    text = (out / asked.NAME).read_text()
+    text = (out / request.NAME).read_text()
     for damage, message in [
         (text[:-20], "expected what a run was asked"),
         (text.replace('"mode": "portfolio"', '"mode": "best"'), "Invalid enum value 'best'"),
@@ -210,10 +209,10 @@ def test_what_cannot_go_on_is_said(whole: Path, tmp_path: Path) -> None:
         (text.replace('"cache": false', '"crash": false'), "unknown option 'crash'"),
         (text.replace('"plan": "', '"plan": "0'), "expected the plan that run.json names"),
     ]:
-        (out / asked.NAME).write_text(damage)
+        (out / request.NAME).write_text(damage)
         with pytest.raises(InvalidInput, match=message):
             resume(out)
-    (out / asked.NAME).write_text(text)
+    (out / request.NAME).write_text(text)
     with pytest.raises(InvalidInput, match="the local executor has no use for the address"):
         resume(out, address="10.0.0.1:6379")
     with pytest.raises(InvalidInput, match="expected the directory of a run"):

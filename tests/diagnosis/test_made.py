@@ -6,11 +6,11 @@ import pytest
 
 from shardproof.diagnosis.locate.made import made_at
 from shardproof.engine.plan.ir import Source
-from shardproof.engine.schedule.instances import Row
+from shardproof.engine.schedule.instances import Instance
 
 
-def row(inputs: tuple[int, ...], output: int, place: str = "") -> Row:
-    return Row("op", "add", (0,), inputs, (output,), {}, Source(location=place))
+def row(inputs: tuple[int, ...], output: int, place: str = "") -> Instance:
+    return Instance("op", "add", (0,), inputs, (output,), {}, Source(location=place))
 
 
 ROWS = [

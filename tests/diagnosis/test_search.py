@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shardproof.diagnosis.repair.attempt import holds
 from shardproof.diagnosis.repair.edits import with_program
+from shardproof.diagnosis.repair.trial import holds
 from shardproof.diagnosis.search import MOST_TRIES, Diagnosis, diagnosed
 from shardproof.engine.plan.ir import Op, Plan
 from shardproof.inputs.assume import Assumptions

@@ -1,8 +1,8 @@
 """A page as a user reads it: files are written, commands run, outputs compared.
 
 A block ``python title="NAME"`` is the file NAME; a block ``console`` is a session: after each line
-``$ COMMAND`` come the lines that it prints. ``...`` stands for any text, also over several lines; ``$ echo $?``
-prints the exit code of the command before it. Any other block is not run.
+``$ COMMAND`` come the lines that it prints. ``...`` stands for any text, also over several lines;
+``$ echo $?`` prints the exit code of the command before it. Any other block is not run.
 """
 
 from __future__ import annotations

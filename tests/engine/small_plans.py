@@ -121,7 +121,7 @@ def _backward(shapes: list[tuple[int, ...]], loss: str, factor: Fraction) -> Bod
         ),
         inputs=(g,),
         shards=((w1, 0), (w2, 1)),
-        mirror=0,
+        forward_body=0,
         saved=((x, 0), (h, 3), (a, 4), (total, 6), (scaled, 7)),
         gradients=((gw1, 0), (gw2, 1)),
     )

@@ -22,7 +22,8 @@ def assert_checked(plan: Plan, folder: Path) -> None:
 
 
 def assert_forged(right: Plan, wrong: Plan, folder: Path) -> None:
-    """Assert that the checker rejects the run of the ``right`` plan with the ``wrong`` one in it."""
+    """Assert that the checker rejects the run of the ``right`` plan with the ``wrong`` one in
+    it."""
     parts_of(right).copy(plan=wrong).store(folder)
     assert not check(folder).ok
 
@@ -44,10 +45,10 @@ def rooted(name: str, *, axes: bool, root: int = 0) -> Plan:
         made = ProgramBuilder("single" if rank is None else f"rank {rank}", rank or 0, mesh)
         width = WIDTH if rank is None else WIDTH // 2
         start = affine(0, {"tp": width}) if mesh else affine((rank or 0) * width)
-        held = made.shard(Shard("w", (WIDTH,), (width,), (start,), trainable=False))
+        shard = made.shard(Shard("w", (WIDTH,), (width,), (start,), trainable=False))
         body = made.body("forward")
         (x,) = body.load_batch(("x", (1,), "float32"))
-        y = body.sum(body.mul(body.parameter(held), x))
+        y = body.sum(body.mul(body.parameter(shard), x))
         if rank is None:
             body.loss(y)
         else:

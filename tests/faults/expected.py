@@ -65,9 +65,9 @@ def apart(*, wrong: int = -1, left_out: int = -1, starts: Sequence[int] = (0, 8)
         if rank < 0:
             y = body.linear(read, body.parameter(made.parameter("w", (OUT, IN))))
         else:
-            held = ProgramBuilder("", axes=(("tp", 2, 1),))
-            number = held.parameter("w", (OUT, IN), {0: "tp"})
-            shard = held.shards[number]
+            program_builder = ProgramBuilder("", axes=(("tp", 2, 1),))
+            number = program_builder.parameter("w", (OUT, IN), {0: "tp"})
+            shard = program_builder.shards[number]
             offset = (affine(starts[rank]), shard.offset[1])
             y = body.linear(read, body.parameter(made.shard(replace(shard, offset=offset))))
         z = body.silu(read)
@@ -221,14 +221,14 @@ def regularised(*, own_body: bool = True, factor: Fraction = Fraction(1)) -> Pla
         loss = body.sum(body.linear(x, body.parameter(weight)))
         count = 1 if single else 2
         if single and not own_body:
-            held = body.parameter(weight)
-            loss = body.add(loss, body.sum(body.mul(held, held)))
+            tensor = body.parameter(weight)
+            loss = body.add(loss, body.sum(body.mul(tensor, tensor)))
         body.loss(loss)
         made.schedule(body, body.backward(), count)
         if not single or own_body:
             penalty = made.body("penalty")
-            held = penalty.parameter(weight)
-            own = penalty.sum(penalty.mul(held, held))
+            tensor = penalty.parameter(weight)
+            own = penalty.sum(penalty.mul(tensor, tensor))
             scale = Fraction(1) if single else factor
             penalty.loss(own if scale == 1 else penalty.mul_constant(own, scale))
             slot = made.slot()

@@ -1,8 +1,8 @@
 """Small plans, right ones, and functions that put one fault into a plan.
 
 Plans come from the zoo at a tiny size.  A plan whose ranks along an axis share one program can be
-taken `apart`, so that a fault sits on one of them only.  Everything here edits `engine.plan.ir` plans;
-`tests.faults.records` edits the records of real nnScaler plans.
+taken `apart`, so that a fault sits on one of them only.  Everything here edits `engine.plan.ir`
+plans; `tests.faults.records` edits the records of real nnScaler plans.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardproof.engine.plan import same_model as pairing
-from shardproof.engine.plan.apart import apart
 from shardproof.engine.plan.ir import Attr, Body, Call, Op, Plan, Program, Shard, Value
+from shardproof.engine.plan.unrolled import unrolled
 from shardproof.engine.plan_files import wellformed
 from shardproof.frontends.zoo import build
 from shardproof.inputs.assume import Assumptions
@@ -66,7 +66,7 @@ def llama(
 @functools.cache
 def apart_llama() -> Plan:
     """Two tensor-parallel ranks of a tiny Llama, each with a program of its own."""
-    return apart(llama(tp=2), "tp")
+    return unrolled(llama(tp=2), "tp")
 
 
 def verify(plan: Plan, *, exhaustive: bool = False, out: Path | None = None) -> Result:
@@ -205,7 +205,8 @@ def identity(op: Op) -> Op:
 
 
 def twice(name: str, body: Body) -> Body:
-    """The first operator called ``name``, of one input and one output, applied to its result too."""
+    """The first operator called ``name``, of one input and one output, applied to its result
+    too."""
     number = find(body, name)
     op = body.ops[number]
     between = len(body.values)
@@ -266,7 +267,7 @@ def on_microbatch(plan: Plan, microbatch: int, change: BodyEdit, program: int = 
         bodies = (
             *held.bodies,
             change(held.bodies[forward]),
-            replace(held.bodies[backward], mirror=count),
+            replace(held.bodies[backward], forward_body=count),
         )
         own = {forward: count, backward: count + 1}
         seen: dict[int, int] = {}

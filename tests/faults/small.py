@@ -25,7 +25,8 @@ def batch(rows: int) -> tuple[tuple[str, tuple[int, ...], str], ...]:
     return (("x", (rows, WIDTH), "float32"), ("t", (rows, WIDTH), "float32"))
 
 
-# -- one rank, two segments, forward and backward ---------------------------------------------------
+# -- one rank, two segments, forward and backward
+# ---------------------------------------------------
 
 
 def segments(order: Sequence[tuple[str, int]], microbatches: int = 2) -> Plan:
@@ -81,7 +82,8 @@ def segments(order: Sequence[tuple[str, int]], microbatches: int = 2) -> Plan:
 PASS = ("load", "first", "second", "second backward", "first backward")
 
 
-# -- two ranks, messages ----------------------------------------------------------------------------
+# -- two ranks, messages
+# ----------------------------------------------------------------------------
 
 
 def stages(first: Sequence[Step], second: Sequence[Step], idle: bool = False) -> Plan:
@@ -139,7 +141,8 @@ def _stage_bodies(made: ProgramBuilder, rank: int) -> dict[str, BodyBuilder]:
     return {**bodies, "receive": receive, "compute": compute, "acknowledge": acknowledge}
 
 
-# -- two ranks, parts in group order ----------------------------------------------------------------
+# -- two ranks, parts in group order
+# ----------------------------------------------------------------
 
 
 def parts(
@@ -201,7 +204,8 @@ def mesh(order: tuple[str, ...], held: dict[str, int]) -> Plan:
     return Plan("mesh", program(True), (program(False),), 1)
 
 
-# -- replicas of one layer --------------------------------------------------------------------------
+# -- replicas of one layer
+# --------------------------------------------------------------------------
 
 
 def layer(body: BodyBuilder, weight: int, x: int) -> int:

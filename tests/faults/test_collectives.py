@@ -32,7 +32,8 @@ from tests.faults.communication import (
 from tests.faults.plans import assert_proved, assert_refuted, attrs, edit_body, edit_op, verify
 from tests.faults.small import parts, replicas
 
-# -- rooted collectives -----------------------------------------------------------------------------
+# -- rooted collectives
+# -----------------------------------------------------------------------------
 
 
 def test_a_reduce_along_an_axis_is_no_all_reduce(tmp_path: Path) -> None:
@@ -80,7 +81,8 @@ def test_a_broadcast_is_of_explicit_ranks(tmp_path: Path) -> None:
     assert_forged(local, copied(axes=True), tmp_path / "forged")
 
 
-# -- attributes and operands ------------------------------------------------------------------------
+# -- attributes and operands
+# ------------------------------------------------------------------------
 
 
 def with_attr(plan: Plan, name: str, body: str | None = None, **extra: Attr) -> Plan:
@@ -240,8 +242,8 @@ def test_an_attribute_that_is_needed_is_missed(name: str, key: str) -> None:
 
     plan = PLANS[name]()
     program = 1 if name == "recv" else 0
-    held = plan.programs[program].bodies
-    body = next(b.name for b in held if any(op.name == name for op in b.ops))
+    bodies = plan.programs[program].bodies
+    body = next(b.name for b in bodies if any(op.name == name for op in b.ops))
     with pytest.raises(InvalidInput, match=f"{name} does not say its {key}"):
         verify(edit_op(plan, name, without, body=body, program=program))
 
@@ -266,7 +268,8 @@ def test_every_reduction_that_has_no_rule_is_named() -> None:
     assert_proved(with_attr(sequence, "reduce_scatter", op="sum"))
 
 
-# -- groups -----------------------------------------------------------------------------------------
+# -- groups
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["all_gather", "chunk"])
@@ -289,10 +292,10 @@ def mixed(name: str = "") -> Plan:
         made = ProgramBuilder("single" if rank is None else f"rank {rank}", rank or 0, axes)
         width = 8 if rank is None else 2
         start = affine(4 * (rank or 0), {"dp": 2} if axes else {})
-        held = made.shard(Shard("w", (8,), (width,), (start,), trainable=False))
+        shard = made.shard(Shard("w", (8,), (width,), (start,), trainable=False))
         body = made.body("forward")
         (x,) = body.load_batch(("x", (1,), "float32"))
-        y = body.sum(body.mul(body.parameter(held), x))
+        y = body.sum(body.mul(body.parameter(shard), x))
         if rank is not None:
             group = Group(ranks=(0, 1), axes=("dp",))
             if name:
@@ -316,7 +319,8 @@ def test_a_group_of_ranks_and_axes_is_refused_where_it_has_no_rule(tmp_path: Pat
     assert_checked(mixed(), tmp_path)
 
 
-# -- chunks -----------------------------------------------------------------------------------------
+# -- chunks
+# -----------------------------------------------------------------------------------------
 
 
 def chunked(size: int, ranks: int) -> Plan:

@@ -1,5 +1,5 @@
-"""What a backward operator has saved, but does not read: another tensor of its shape changes nothing,
-one of another shape is no plan."""
+"""What a backward operator has saved, but does not read: another tensor of its shape changes
+nothing, one of another shape is no plan."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from shardproof.engine.plan.ir import Body, Plan
 from shardproof.engine.schedule.unroll import unroll
-from shardproof.engine.simulation.shrink import shrink
 from shardproof.engine.simulation.simulate import simulate
+from shardproof.engine.simulation.small_shapes import small_shapes
 from shardproof.engine.specification.gradients import recorded
 from shardproof.frontends.builder.builder import BodyBuilder
 from tests.faults.plans import assert_proved, assert_refuted, edit_body
@@ -26,7 +26,7 @@ def cast(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
 
 
 def parted(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
-    """`cast`, whose columns, unlike its rows, are cut in thirds and joined."""
+    """`cast`, whose columns, unlike its instances, are cut in thirds and joined."""
     y = cast(b, x, t, w1, w2)
     return b.op("concat", *(b.op("slice", y, dim=1, start=i, size=2) for i in (0, 2, 4)), dim=1)
 
@@ -64,12 +64,16 @@ def test_a_context_of_another_shape_is_refuted_though_it_is_not_read() -> None:
 
 
 def test_sizes_that_coincide_are_made_small_together() -> None:
-    """With as many rows as columns the turned tensor fits, and the plan can be run."""
+    """With as many instances as columns the turned tensor fits, and the plan can be run."""
     made = saving(plan(parted, parted, replicas=1, rows=6), TURNED)
     single, parallel = unroll([made.single], 1), unroll(made.programs, 1)
-    sizes = shrink(made, single, parallel)
-    row = next(row for row in parallel.rows if row.name == "float" and row.backward)
-    context, gradient = (sizes.parallel.tensors[v] for v in row.inputs)
+    sizes = small_shapes(made, single, parallel)
+    instance = next(
+        instance
+        for instance in parallel.instances
+        if instance.name == "float" and instance.backward
+    )
+    context, gradient = (sizes.parallel.tensors[v] for v in instance.inputs)
     assert context is not None
     assert gradient is not None
     assert sizes.dims(context.dims) == sizes.dims(gradient.dims)

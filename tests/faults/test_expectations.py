@@ -16,8 +16,8 @@ import pytest
 from shardproof import checker
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan.apart import apart as taken_apart
 from shardproof.engine.plan.ir import Expectation, Plan, Program
+from shardproof.engine.plan.unrolled import unrolled as taken_apart
 from shardproof.engine.plan_files import store, wellformed
 from shardproof.engine.reference_runtime import compare as runtime
 from shardproof.engine.schedule.unroll import unroll
@@ -161,7 +161,8 @@ def test_wrong_plans_are_refuted(name: str) -> None:
 
 
 def test_a_simulation_compares_the_box_that_the_table_says() -> None:
-    """Where a loss is wrong, a gradient whose box is not its parameter's is no second difference."""
+    """Where a loss is wrong, a gradient whose box is not its parameter's is no second
+    difference."""
     plan = graded()
     wrong = edit_op(plan, "all_reduce", identity, body="step")
     found = verify(wrong)
@@ -268,8 +269,8 @@ def without_required(plan: Plan) -> Plan:
 
 
 def first_held(plan: Plan, **fields: object) -> Plan:
-    (held,) = plan.expectations[0].held
-    return changed(plan, 0, held=(replace(held, **fields),))  # type: ignore[arg-type]
+    (addend,) = plan.expectations[0].held
+    return changed(plan, 0, held=(replace(addend, **fields),))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,15 @@ def context_first() -> Plan:
     each over tensor-parallel ranks: the blocks are added up first."""
     plan = llama(cp=2, tp=2, sequence_parallel=True)
 
-    def exchanged(held: Body) -> Body:
-        ops = list(held.ops)
+    def exchanged(body: Body) -> Body:
+        ops = list(body.ops)
         first = [i for i, op in enumerate(ops) if op.attrs.get("group") == TP]
         assert first
         for i in first:
             k = next(k for k, op in enumerate(ops) if op.inputs == ops[i].outputs)
             assert ops[k].attrs["group"] == CP
             ops[i], ops[k] = over(ops[i], CP), over(ops[k], TP)
-        return replace(held, ops=tuple(ops))
+        return replace(body, ops=tuple(ops))
 
     return edit_body(plan, 0, "reducer", exchanged)
 
@@ -41,14 +41,14 @@ def over(op: Op, group: Group) -> Op:
 def twice(plan: Plan, group: Group, other: Group) -> Plan:
     """What is added up over ``other`` and then over ``group`` is added up over ``other`` twice."""
 
-    def within(held: Body) -> Body:
-        ops = list(held.ops)
+    def within(body: Body) -> Body:
+        ops = list(body.ops)
         for i, op in enumerate(ops):
             before = [p for p in ops[:i] if p.outputs == op.inputs]
             if op.attrs.get("group") == group and before:
                 ops[i] = over(op, other)
-        assert ops != list(held.ops)
-        return replace(held, ops=tuple(ops))
+        assert ops != list(body.ops)
+        return replace(body, ops=tuple(ops))
 
     return edit_body(plan, 0, "reducer", within)
 

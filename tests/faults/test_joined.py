@@ -9,7 +9,7 @@ import pytest
 
 from shardproof.checker import check
 from shardproof.engine.plan.ir import Attr, Body, Plan
-from shardproof.engine.schedule.instances import NOWHERE, Row, Tensor
+from shardproof.engine.schedule.instances import NOWHERE, Instance, Tensor
 from shardproof.engine.schedule.rejoin import rejoined
 from shardproof.mutation.edit import Draft
 from tests.faults.plans import assert_proved, assert_refuted, edit_body, find, llama, verify
@@ -76,8 +76,8 @@ def test_joined_slices_are_checked_and_hold_for_every_instance(tmp_path: Path) -
 
 
 def test_slices_of_two_tensors_are_not_one_of_them() -> None:
-    def row(name: str, inputs: tuple[int, ...], output: int, **attrs: Attr) -> Row:
-        return Row("op", name, (0,), inputs, (output,), attrs, NOWHERE)
+    def row(name: str, inputs: tuple[int, ...], output: int, **attrs: Attr) -> Instance:
+        return Instance("op", name, (0,), inputs, (output,), attrs, NOWHERE)
 
     first, join = row("slice", (0,), 2, dim=0, start=0, size=2), row("concat", (2, 3), 4, dim=0)
     own, other = (row("slice", (x,), 3, dim=0, start=2, size=2) for x in (0, 1))

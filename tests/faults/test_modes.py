@@ -1,8 +1,8 @@
 """Every structural defect by command line, in every way of verifying that there is.
 
-Of each defect the right plan is proved and its run accepted by `check`; the wrong one ends with the exit
-code that is its own, and a run directory that calls it proved is rejected. One way of verifying each is
-looked at in CI, all of them by `make test-all`; runs on Ray share one cluster.
+Of each defect the right plan is proved and its run accepted by `check`; the wrong one ends with the
+exit code that is its own, and a run directory that calls it proved is rejected. One way of
+verifying each is looked at in CI, all of them by `make test-all`; runs on Ray share one cluster.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from shardproof.engine.plan_files.calling import check_call
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.simulate import confirmed, simulate
 from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
-from shardproof.frontends.builder.shapes import ShapeReading
+from shardproof.frontends.builder.shapes import ShapeInterpreter
 from shardproof.frontends.nnscaler.bodies import BodyWriter
 from shardproof.partition.stages.partition import partition
 from tests.faults.plans import (
@@ -161,7 +161,7 @@ def test_a_call_of_pytorch_that_no_declaration_knows_is_none_of_that_operator() 
     weighted = read("cross_entropy", [0, 1, 2], {})
     assert weighted == "cross_entropy (takes 2 operands (logits, ids), found 3)"
     with pytest.raises(Unsupported, match="is not declared"):
-        apply_forward(ShapeReading(), weighted, [(2, 3, 4), (2, 3), (4,)], {})
+        apply_forward(ShapeInterpreter(), weighted, [(2, 3, 4), (2, 3), (4,)], {})
     # An attribute that is not declared is said where the operator is read.
     assert read("softmax", [0], {"dim": 1, "beta": 2}) == "softmax"
 
@@ -194,7 +194,7 @@ def test_where_local_experts_end_is_read(start: int | Affine) -> None:
 
     def result(end: int | Affine) -> object:
         given: dict[str, Attr] = {"local_expert_start": start, "local_expert_end": end}
-        return apply_forward(ShapeReading(), "nnscaler_moe_gmm", shapes, given)
+        return apply_forward(ShapeInterpreter(), "nnscaler_moe_gmm", shapes, given)
 
     assert result(start + 2) == [(3, 4)]
     for wrong in (start + 1, start + 3):
@@ -309,13 +309,13 @@ def test_a_derivative_that_no_gradient_reaches_is_inconclusive(name: str) -> Non
 
 
 def test_a_fault_of_ours_is_no_word_about_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shardproof.partition.inference.interpreter import LineageReading
+    from shardproof.partition.inference.interpreter import LineageInterpreter
 
     def fails(*_: object) -> None:
         raise IndexError("tuple index out of range")
 
     assert_proved(plan(linear))
-    monkeypatch.setattr(LineageReading, "einsum", fails)
+    monkeypatch.setattr(LineageInterpreter, "einsum", fails)
     with pytest.raises(IndexError) as found:
         verify(plan(linear))
     assert any("linear in layer" in note for note in found.value.__notes__)

@@ -1,4 +1,5 @@
-"""A rank executes in order: messages by issue order, slots by last write, contexts first in, first out."""
+"""A rank executes in order: messages by issue order, slots by last write, contexts first in, first
+out."""
 
 from __future__ import annotations
 

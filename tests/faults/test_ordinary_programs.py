@@ -1,5 +1,6 @@
-"""What is correct and ordinary is proved and checked, each beside a wrong twin that is not: the items
-of section E of the issue on wrong proofs, as people write them (benchmarks/random_programs/written).
+"""What is correct and ordinary is proved and checked, each beside a wrong twin that is not: the
+items of section E of the issue on wrong proofs, as people write them
+(benchmarks/random_programs/written).
 """
 
 from __future__ import annotations
@@ -150,7 +151,8 @@ def test_what_is_taken_of_values_that_the_single_device_has_not_is_said() -> Non
 
 
 def test_what_nothing_reads_may_be_undefined(tmp_path: Path) -> None:
-    """A quotient that no loss and no gradient depends on is undefined at zero, and nobody sees it."""
+    """A quotient that no loss and no gradient depends on is undefined at zero, and nobody sees
+    it."""
 
     def unread(b: BodyBuilder, y: int) -> int:
         b.op("div", y, y)
@@ -161,7 +163,8 @@ def test_what_nothing_reads_may_be_undefined(tmp_path: Path) -> None:
     assert check(tmp_path).ok
 
 
-# -- E8: how parameters are held, and shapes of losses -------------------------------------------------
+# -- E8: how parameters are held, and shapes of losses
+# -------------------------------------------------
 
 
 def _halves(wrong: bool) -> Plan:

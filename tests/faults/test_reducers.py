@@ -1,5 +1,5 @@
-"""What a reducer reads and replaces: a gradient that is not there yet is zero, and one body does not
-add to what it replaces.
+"""What a reducer reads and replaces: a gradient that is not there yet is zero, and one body does
+not add to what it replaces.
 """
 
 from __future__ import annotations
@@ -49,9 +49,13 @@ def test_the_gradient_of_what_has_none_is_zero(reduces: bool, tmp_path: Path) ->
 def test_a_sum_of_nothing_is_nothing_else(tmp_path: Path) -> None:
     """A run that says that the parameter itself is its gradient."""
     run = parts_of(spared(reduces=True)).copy()
-    rows = run.sides["parallel"].rows
-    (nothing,) = (row for row in rows if row.kind == "accumulate" and not row.inputs)
-    (own,) = (row for row in rows if row.kind == "shard" and row.name == "w")
+    instances = run.sides["parallel"].instances
+    (nothing,) = (
+        instance for instance in instances if instance.kind == "accumulate" and not instance.inputs
+    )
+    (own,) = (
+        instance for instance in instances if instance.kind == "shard" and instance.name == "w"
+    )
     run.parallel[nothing.outputs[0]] = run.parallel[own.outputs[0]]
     run.store(tmp_path)
     found = check(tmp_path)

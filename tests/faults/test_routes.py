@@ -1,8 +1,8 @@
 """Right plans that compute a value by another route are proved; wrong ones beside them refuted.
 
-Both sides of a plan here are formulas over two weights, a batch and a target; the parallel side runs
-its own formula on two replicas.  The value is then used by functions and by the loss, so that a
-route that is not recognised is missed by every conclusion.
+Both sides of a plan here are formulas over two weights, a batch and a target; the parallel side
+runs its own formula on two replicas.  The value is then used by functions and by the loss, so that
+a route that is not recognised is missed by every conclusion.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ def test_what_another_route_rests_on_is_checked_and_holds_for_every_instance(
 def test_a_claim_that_is_too_large_is_stated_behind_its_inputs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of the inputs of the last product, its result is many products; of what they are made of, few."""
+    """Of the inputs of the last product, its result is many products; of what they are made of,
+    few."""
     made = plan(difference_of_squares, sum_of_squares)
     monkeypatch.setattr("shardproof.engine.obligations.obligation.MOST_PRODUCTS", 40)
     with monkeypatch.context() as patch:

@@ -1,6 +1,7 @@
 """Who waits for ever, where sends are buffered and where they wait for their receive.
 
-The order of issue is run by `engine.schedule.liveness` and, for random ranks, by an independent judge.
+The order of issue is run by `engine.schedule.liveness` and, for random ranks, by an independent
+judge.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def test_pipelines_say_what_they_need() -> None:
     assert unroll(llama(tp=2).programs, 1).waits == ()
 
 
-# -- an independent judge of who waits --------------------------------------------------------------
+# -- an independent judge of who waits
+# --------------------------------------------------------------
 
 
 def random_ranks(rng: Random) -> list[list[tuple[str, int]]]:

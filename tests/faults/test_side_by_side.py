@@ -1,4 +1,5 @@
-"""Right plans whose values lie side by side, or repeat: proved, checked, and refuted with a mistake.
+"""Right plans whose values lie side by side, or repeat: proved, checked, and refuted with a
+mistake.
 
 Each function writes one of two sides with the operators of the body; with ``wrong`` the parallel
 side has the mistake that it names.

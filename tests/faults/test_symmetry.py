@@ -142,14 +142,14 @@ def test_every_operator_is_in_a_stage_and_what_nobody_reads_is_listed_dead() -> 
     plan = edit_body(llama(tp=2), 0, "forward", lambda b: appended(b, "exp", (3,), (1, 8, 16)))
     result = partition(plan)
     for name in ("single", "parallel"):
-        rows = result.side(name).unrolled.rows
-        assert [s.row for s in result.stages if s.side == name] == list(range(len(rows)))
-    rows = result.parallel.unrolled.rows
-    dead = [rows[s.row].name for s in result.stages if s.side == "parallel" and not s.live]
+        instances = result.side(name).unrolled.instances
+        assert [s.row for s in result.stages if s.side == name] == list(range(len(instances)))
+    instances = result.parallel.unrolled.instances
+    dead = [instances[s.row].name for s in result.stages if s.side == "parallel" and not s.live]
     assert dead == ["exp"]
     # Messages, loads and parameters have no claim of their own; everything else alive has one.
     assert all(
-        s.template >= 0 or rows[s.row].kind in ("shard", "load", "seed")
+        s.template >= 0 or instances[s.row].kind in ("shard", "load", "seed")
         for s in result.stages
         if s.side == "parallel" and s.live
     )

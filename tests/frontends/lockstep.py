@@ -1,4 +1,5 @@
-"""Plans run as nnScaler's runtime runs them: a thread for each rank, PyTorch's autograd per segment.
+"""Plans run as nnScaler's runtime runs them: a thread for each rank, PyTorch's autograd per
+segment.
 
 This is the judge of the reader: written from the runtime's sources (``runtime/executor.py``,
 ``runtime/adapter``, ``codegen/schedule``), on PyTorch in float64, and it shares nothing with the
@@ -6,8 +7,8 @@ engine.  What a plan records of its backward pass is not read, but for the primi
 adapters: gradients are those of autograd.
 
 - A forward segment detaches its inputs; its backward starts autograd at the outputs whose gradients
-  it is given (the loss: at 1) and gives what has accumulated at the detached inputs.  The inputs are
-  those of the forward call that is first in line.
+  it is given (the loss: at 1) and gives what has accumulated at the detached inputs.  The inputs
+  are those of the forward call that is first in line.
 - An adapter inside a segment is an autograd function; outside it is a call.
 - Sends are buffered.  A rank that waits for what cannot come is `Stuck`.
 """
@@ -331,8 +332,9 @@ class _Apply(torch.autograd.Function):
 @dataclass
 class Inputs:
     """Parameters and buffers in full by name, and the batch of the single device by position;
-    ``slices``: into how many slices the plan cuts it, ``seed``: the incoming gradient of a loss, ``masks``:
-    what is drawn on the single device, by the name of the result, for batches along dimension 0."""
+    ``slices``: into how many slices the plan cuts it, ``seed``: the incoming gradient of a loss,
+    ``masks``: what is drawn on the single device, by the name of the result, for batches along
+    dimension 0."""
 
     full: Mapping[str, Tensor]
     batch: Sequence[Tensor]
@@ -535,16 +537,16 @@ class Rank:
         if forward is None:
             raise Stuck(f"segment {cell.id} has no forward")
         body = forward.cell if isinstance(forward, cells.Use) else forward
-        known: dict[int, Part] = {}
+        tensors: dict[int, Part] = {}
         for x in (*forward.inputs, *forward.outputs):
             gradient = x.grad() if isinstance(x, Part) else None
             if gradient is not None:
-                known[gradient.id] = x
+                tensors[gradient.id] = x
         starts: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         for g in ins:
-            if g.id not in known:
+            if g.id not in tensors:
                 raise Stuck(f"{g.name}_{g.id} is the gradient of nothing")
-            y = self.read(known[g.id])
+            y = self.read(tensors[g.id])
             if g.full.is_loss:
                 gradient_value = torch.full_like(y, self.inputs.seed)
                 starts[id(y), 0] = (y, gradient_value)

@@ -1,7 +1,7 @@
 """Random models of the families that people train, with nnScaler's annotations for their layouts.
 
-Decoders (embedding, grouped-query attention, gated MLP, mixture of experts, normalisation, a loss of
-the registry) and odd blocks (choices, lookups, masks, padding) on a residual stream [batch,
+Decoders (embedding, grouped-query attention, gated MLP, mixture of experts, normalisation, a loss
+of the registry) and odd blocks (choices, lookups, masks, padding) on a residual stream [batch,
 sequence, hidden].  How an operator may be cut is read from its annotation, as nnScaler's planner
 reads it (``graph/function/dimops.py``): along an identifier that leads its dimension everywhere and
 is not frozen; over one marked ``+`` that the result lacks, what comes out are addends.

@@ -97,7 +97,8 @@ def model(draw: random.Random, shape: tuple[int, int, int], stages: int) -> Mode
     return Model([batch], draft.operations, draft.weights, stages)
 
 
-# -- how an operation may be laid out ----------------------------------------------------------------
+# -- how an operation may be laid out
+# ----------------------------------------------------------------
 
 
 def choices(op: Operation, count: int) -> list[Choice]:
@@ -134,7 +135,8 @@ def choices(op: Operation, count: int) -> list[Choice]:
     return found
 
 
-# -- records -----------------------------------------------------------------------------------------
+# -- records
+# -----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -453,7 +455,8 @@ def placed(
 
 
 def _wire(made: Model, teams: list[_Stage], loss: Value) -> None:
-    """What each stage is given and gives: a value goes from stage to stage up to its last reader."""
+    """What each stage is given and gives: a value goes from stage to stage up to its last
+    reader."""
     for value in made.batches:
         readers = {op.output.stage for op in made.operations if value in op.inputs}
         for number in sorted(readers or {0}):
@@ -545,8 +548,8 @@ def _cross(
     writer: _Writer, teams: list[_Stage], number: int, value: Value, backward: bool
 ) -> list[tuple[int, Obj]]:
     """The adapters between two stages, by device."""
-    here, there = teams[number].team, teams[number + 1].team
-    senders, receivers = (there, here) if backward else (here, there)
+    team, there = teams[number].team, teams[number + 1].team
+    senders, receivers = (there, team) if backward else (team, there)
     out, into = crossing(senders, receivers, writer.full(value), backward)
     part = teams[number].part(value, REPLICATED, 0)
     tensor = part.state["_grad"] if backward else part
@@ -605,7 +608,8 @@ def _reducers(writer: _Writer, sequences: dict[int, list[Obj]], replicas: int) -
                 writer.reducers.append(reducer)
 
 
-# -- changes -----------------------------------------------------------------------------------------
+# -- changes
+# -----------------------------------------------------------------------------------------
 
 
 def changed(made: Plans, draw: random.Random) -> str:

@@ -1,8 +1,8 @@
-"""How a tensor gets from one layout over devices to another: primitives as nnScaler's planner writes
-them, forward and backward, fused or not.
+"""How a tensor gets from one layout over devices to another: primitives as nnScaler's planner
+writes them, forward and backward, fused or not.
 
-A layout is ``R`` (every device has all of it), ``D<dim>`` (device i has chunk i of dimension dim) or
-``V`` (device i has addend i).
+A layout is ``R`` (every device has all of it), ``D<dim>`` (device i has chunk i of dimension dim)
+or ``V`` (device i has addend i).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class Value:
 
 @dataclass(eq=False)
 class Operation:
-    """``more``: results after the first; ``anno``: nnScaler's annotation, where the layouts are read
-    from it; ``local``: what of its attributes depends on the part of a device: ``size`` and
+    """``more``: results after the first; ``anno``: nnScaler's annotation, where the layouts are
+    read from it; ``local``: what of its attributes depends on the part of a device: ``size`` and
     ``shape`` are that of the result, ``rows`` and ``experts`` the range of a table's rows."""
 
     signature: str

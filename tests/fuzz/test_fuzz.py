@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fuzz.targets import TARGETS, WORDS, Finding, Target, attempt, mutated
-from shardproof.run import request as asked
-from shardproof.run import status
+from shardproof.run import request, status
 
 TEXT = b"(declare-fun x () Real)\n(assert (not (= x x)))"
 
@@ -61,7 +60,8 @@ def test_any_bytes_are_read_or_refused(name: str) -> None:
     tried()
 
 
-# -- the twin: what the harness is there to find -----------------------------------------------------
+# -- the twin: what the harness is there to find
+# -----------------------------------------------------
 
 
 def crash(folder: Path, data: bytes) -> None:
@@ -89,7 +89,8 @@ def test_memory_is_bounded() -> None:
     assert not attempt(Target("twin", lambda: [b""], eat), b"")
 
 
-# -- found by fuzzing --------------------------------------------------------------------------------
+# -- found by fuzzing
+# --------------------------------------------------------------------------------
 
 FOUND = {
     "command line": (bytes([WORDS.index("verify"), WORDS.index("/proc/self/mem")]),),
@@ -127,7 +128,7 @@ def test_what_was_found_once_is_refused(name: str, data: bytes) -> None:
 )
 def test_the_state_of_a_run_is_told_whatever_it_says(tmp_path: Path, said: bytes) -> None:
     """`status` shows what the file of a run says: nothing of it fails, or steers the terminal."""
-    (tmp_path / asked.NAME).write_text("{}")
+    (tmp_path / request.NAME).write_text("{}")
     (tmp_path / status.NAME).write_bytes(said)
     shown = list(status.lines(status.look(tmp_path)))
     assert shown[0].startswith("stopped")

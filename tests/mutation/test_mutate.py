@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from shardproof.commands.mutate import mutate
-from shardproof.engine.plan.apart import apart, separable
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.unrolled import separable, unrolled
 from shardproof.engine.plan_files import store
 from shardproof.frontends.zoo import build
 from shardproof.mutation import campaign
@@ -125,7 +125,7 @@ def test_parts_of_a_parameter_on_no_rank_are_found(plan: Plan) -> None:
 
 def test_ranks_and_microbatches_taken_apart_are_the_same_plan(plan: Plan) -> None:
     assert separable(plan) == ["tp"]
-    assert label(apart(plan, "tp")).label == "equivalent"
+    assert label(unrolled(plan, "tp")).label == "equivalent"
     copied = one_call(plan, 0, 0, Random(1))
     assert copied is not None
     assert len(copied[0].programs[0].bodies) == len(plan.programs[0].bodies) + 2

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from shardproof.checker import check
-from shardproof.engine.plan.apart import apart
 from shardproof.engine.plan.ir import Group, Plan, Program
+from shardproof.engine.plan.unrolled import unrolled
 from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
 from shardproof.run.result import Result
 from tests.faults.plans import verify
@@ -129,7 +129,7 @@ def flat_reduce(made: ProgramBuilder, shards: Sequence[int], group: Group) -> No
 def taken_apart(plan: Plan, *axes: str) -> Plan:
     """Every rank along the axes with a program of its own."""
     for axis in axes:
-        plan = apart(plan, axis)
+        plan = unrolled(plan, axis)
     return plan
 
 

@@ -1,9 +1,9 @@
 """The table of collectives and the rank-by-rank runtime say the same, each in its own words.
 
 Random groups of explicit ranks and mesh axes, with random roots, dimensions, shapes and reductions:
-where the engine runs a collective, every rank has what the runtime gives it, its lineage is true and
-its obligation holds; where the engine finds a contradiction, ranks are stuck; what is stuck, the
-engine does not run.
+where the engine runs a collective, every rank has what the runtime gives it, its lineage is true
+and its obligation holds; where the engine finds a contradiction, ranks are stuck; what is stuck,
+the engine does not run.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from shardproof.engine.plan_files import wellformed
 from shardproof.engine.reference_runtime import exchange, runtime, values
 from shardproof.engine.reference_runtime.lots import exact
 from shardproof.engine.schedule.unroll import unroll
-from shardproof.engine.simulation import recorder, replay
+from shardproof.engine.simulation import replay, trace_axes
 from shardproof.engine.simulation.inputs import Inputs
 from shardproof.mutation.evaluate import TrueSizes
 from shardproof.partition.inference import trace
+from shardproof.partition.stages.lowering import obligations
 from shardproof.partition.stages.partition import partition
-from shardproof.partition.stages.state import obligations
 from tests.partition.truth import truth
 
 #: Value numbers of every body: the batch, the loss, the operand, the result.
@@ -53,7 +53,8 @@ COLUMNS = 2
 JOINED = collectives.COLLECTIVES | {"slice"}
 
 
-# -- each declaration has each rule -----------------------------------------------------------------
+# -- each declaration has each rule
+# -----------------------------------------------------------------
 
 
 def test_every_collective_has_every_rule() -> None:
@@ -66,7 +67,7 @@ def test_every_collective_has_every_rule() -> None:
         Effect.EXCHANGE,
         Effect.COPY,
     }
-    assert set(trace.RULES) == set(recorder.RULES) == joined
+    assert set(trace.RULES) == set(trace_axes.RULES) == joined
     # What only hands a value on claims nothing, and the simulation moves it.
     assert set(obligation.RULES) == set(replay.RULES) == joined - {Effect.COPY}
     for name, declared in TABLE.items():
@@ -90,7 +91,8 @@ def test_the_runtime_declares_the_same_by_itself() -> None:
     }
 
 
-# -- random cases -----------------------------------------------------------------------------------
+# -- random cases
+# -----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -211,7 +213,7 @@ def _engine(plan: Plan) -> tuple[str, Results, Inputs | None]:
     if found.faults:
         return "contradiction", {}, None
     single, parallel = unroll([plan.single], 1), unroll(plan.programs, 1)
-    reads = recorder.Recorder(plan, single, parallel)
+    reads = trace_axes.Recorder(plan, single, parallel)
     first, second = reads.run([plan.single], single), reads.run(plan.programs, parallel)
     every = frozenset(a for p in plan.programs for a, _, _ in p.axes)
     sizes = TrueSizes(plan, reads, first, second, every, 0)
@@ -219,16 +221,20 @@ def _engine(plan: Plan) -> tuple[str, Results, Inputs | None]:
     many = replay.Replay(plan.programs, parallel, sizes, second, inputs)
     many.run()
     results: Results = {}
-    for row in parallel.rows:
-        for value in row.outputs if row.kind in JOINED else ():
+    for instance in parallel.instances:
+        for value in instance.outputs if instance.kind in JOINED else ():
             program = parallel.tensors[value].program
-            for at, held in many.values[value].items():
-                results[program, tuple(sorted(at))] = held.data
+            for at, weighted in many.values[value].items():
+                results[program, tuple(sorted(at))] = weighted.data
     assert not truth(plan).wrong
     goals = obligations(found)
-    for (side, row), stated in zip(found.examples, goals, strict=True):
-        held = found.side(side)
-        terms = [t for v in held.unrolled.rows[row].outputs for t in held.lineages[v].terms]
+    for (side, instance), stated in zip(found.examples, goals, strict=True):
+        weighted = found.side(side)
+        terms = [
+            t
+            for v in weighted.unrolled.instances[instance].outputs
+            for t in weighted.lineages[v].addends
+        ]
         # A value that only the parallel side has is a name: its obligation says nothing.
         assert holds(stated) or any(t.node >= found.reference_size for t in terms)
     return "runs", results, inputs

@@ -18,9 +18,9 @@ def text(result: Partition) -> str:
     """The lineages of the parallel side, then what its operators claim."""
     side = result.parallel
     found = [f"tensor {n}: {x}\n" for n, x in enumerate(side.lineages)]
-    for number, row in enumerate(side.unrolled.rows):
-        claim = side.claim(row)
-        if row.kind in ("shard", "load") or claim is None:
+    for number, instance in enumerate(side.unrolled.instances):
+        claim = side.claim(instance)
+        if instance.kind in ("shard", "load") or claim is None:
             continue
         obligation = obligation_text(build(result.nodes, claim))
         found.append(f"\nrow {number}: {claim_text(result.nodes, claim)}{obligation}")

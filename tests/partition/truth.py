@@ -1,6 +1,6 @@
 """Whether lineages are true: what they say, in numbers, against what programs compute.
 
-A lineage says what a tensor is in terms of single-device values.  Here these are evaluated from
+A lineage says what a tensor is in addends of single-device values.  Here these are evaluated from
 their definitions, element by element, by nothing but indexing and arithmetic, and compared with the
 tensor as every rank and microbatch has it.
 """
@@ -29,20 +29,20 @@ from shardproof.engine.lineage.expressions import (
     Restrict,
     Unary,
 )
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Part, Term
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, PartialRange
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.primitives import CONSTANTS
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.inputs import Inputs, read_by
-from shardproof.engine.simulation.recorder import Recorder, Recording
 from shardproof.engine.simulation.replay import Replay, needed_axes
+from shardproof.engine.simulation.trace_axes import Recorder, Recording
 from shardproof.mutation.evaluate import TrueSizes
 from shardproof.partition.stages.partition import Side, partition
 
 Floats = NDArray[np.float64]
 Place = Mapping[str, int]
-Parts = tuple[Part, ...]
+Parts = tuple[PartialRange, ...]
 
 #: How far axes that count absolute positions are written out.
 REACH = 64
@@ -57,8 +57,8 @@ class Contradiction(Exception):
 
 
 class Truth(NamedTuple):
-    """``compared``: lineages, at every coordinate; ``unknown``: those left out; ``wrong``: rows
-    whose outputs are not what their lineages say, in words."""
+    """``compared``: lineages, at every coordinate; ``unknown``: those left out; ``wrong``:
+    instances whose outputs are not what their lineages say, in words."""
 
     compared: int
     unknown: int
@@ -73,21 +73,21 @@ class Values:
         self.inputs = inputs
         self.memo: dict[tuple[object, ...], Floats] = {}
 
-    def node(self, number: int, parts: Parts, at: Place) -> Floats:
+    def node(self, number: int, partials: Parts, at: Place) -> Floats:
         """A node (its partial sum), where its definition or parts depend on the coordinates."""
-        moving = self.nodes[number].coordinates or any(p.start.terms for p in parts)
-        key = (number, parts, tuple(sorted(at.items())) if moving else ())
+        moving = self.nodes[number].coordinates or any(p.start.terms for p in partials)
+        key = (number, partials, tuple(sorted(at.items())) if moving else ())
         if key not in self.memo:
-            self.memo[key] = self._node(number, parts, at)
+            self.memo[key] = self._node(number, partials, at)
         return self.memo[key]
 
-    def _node(self, number: int, parts: Parts, at: Place) -> Floats:
+    def _node(self, number: int, partials: Parts, at: Place) -> Floats:
         node = self.nodes[number]
         if number == self.nodes.one:
             return np.array(1.0)
         if isinstance(node.definition, Einsum | Combine | Amax):
-            return self._reduced(number, node.definition, parts, at)
-        if parts:
+            return self._reduced(number, node.definition, partials, at)
+        if partials:
             raise Unknown
         places = np.arange(REACH)
         match node.definition:
@@ -129,27 +129,27 @@ class Values:
         return self.inputs.parameter(name).data
 
     def _reduced(
-        self, number: int, definition: Einsum | Combine | Amax, parts: Parts, at: Place
+        self, number: int, definition: Einsum | Combine | Amax, partials: Parts, at: Place
     ) -> Floats:
         """A sum of products, a sum, or a maximum: by all labels, then over those not kept."""
         node, reads, kept = self.nodes[number], definition.reads(), definition.outputs
-        sizes = {label: extent or REACH for o in reads for _, _, extent, label in o.atoms}
+        sizes = {label: extent or REACH for o in reads for _, _, extent, label in o.intervals}
         sizes |= {label: n or REACH for label, n in zip(kept, node.extents, strict=True)}
         labels = [*kept, *sorted(sizes.keys() - set(kept))]
         grid = [sizes[label] for label in labels]
         inner: dict[int, Parts] = {}
         inside = np.ones([1] * len(grid), dtype=bool)
-        for part in parts:
-            token = self.nodes.tokens[part.token]
-            if token.kind == "via":
-                held = inner.get(token.where, ())
-                inner[token.where] = (*held, part._replace(token=token.inner))
+        for partial in partials:
+            reduction = self.nodes.reductions[partial.reduction]
+            if reduction.kind == "via":
+                held = inner.get(reduction.where, ())
+                inner[reduction.where] = (*held, partial._replace(reduction=reduction.inner))
                 continue
-            if token.node != number:
+            if reduction.node != number:
                 raise Unknown
-            place = np.arange(sizes[token.where]) % part.extent - part.start.at(at)
-            within = (place >= 0) & (place < part.size)
-            inside = inside & _along(within, labels.index(token.where), len(grid))
+            place = np.arange(sizes[reduction.where]) % partial.extent - partial.start.at(at)
+            within = (place >= 0) & (place < partial.size)
+            inside = inside & _along(within, labels.index(reduction.where), len(grid))
         read = [self._operand(o, labels, grid, inner.get(i, ()), at) for i, o in enumerate(reads)]
         over = tuple(range(len(kept), len(grid)))
         if isinstance(definition, Combine):
@@ -164,52 +164,52 @@ class Values:
         return np.asarray(np.where(inside, np.broadcast_to(product, grid), 0.0).sum(axis=over))
 
     def _operand(
-        self, read: Operand, labels: Sequence[int], grid: Sequence[int], parts: Parts, at: Place
+        self, read: Operand, labels: Sequence[int], grid: Sequence[int], partials: Parts, at: Place
     ) -> Floats:
-        array = self.node(read.node, parts, at)
+        array = self.node(read.node, partials, at)
         index = [np.zeros([1] * len(grid), dtype=int) for _ in self.nodes[read.node].extents]
-        for axis, stride, _, label in read.atoms:
+        for axis, stride, _, label in read.intervals:
             k = labels.index(label)
             index[axis] = index[axis] + _along(stride * np.arange(grid[k]), k, len(grid))
         for axis, stride, _, start in read.fixed:
             index[axis] = index[axis] + stride * start.at(at)
         return np.asarray(array[tuple(index)] if index else array)
 
-    def view(self, term: Term, shape: Sequence[int], at: Place) -> Floats:
-        """One term of a lineage, as a tensor: zero outside of its places."""
+    def view(self, addend: Addend, shape: Sequence[int], at: Place) -> Floats:
+        """One addend of a lineage, as a tensor: zero outside of its places."""
         inside = [np.ones(n, dtype=bool) for n in shape]
-        for dim, start, size, extent in term.places:
+        for dim, start, size, extent in addend.places:
             place = np.arange(shape[dim]) % extent - start
             inside[dim] &= (place >= 0) & (place < size)
         if all(kept.all() for kept in inside):
-            return self._view(term, shape, at)
+            return self._view(addend, shape, at)
         whole = np.zeros(shape)
-        whole[np.ix_(*inside)] = self._view(term, [int(kept.sum()) for kept in inside], at)
+        whole[np.ix_(*inside)] = self._view(addend, [int(kept.sum()) for kept in inside], at)
         return whole
 
-    def _view(self, term: Term, shape: Sequence[int], at: Place) -> Floats:
-        array = self.node(term.node, term.parts, at)
-        index = [np.zeros([1] * len(shape), dtype=int) for _ in self.nodes[term.node].extents]
-        for atom in term.layout.fixed:
-            index[atom.axis] = index[atom.axis] + atom.stride * atom.start.at(at)
-        for d, atoms in enumerate(term.layout.dims):
+    def _view(self, addend: Addend, shape: Sequence[int], at: Place) -> Floats:
+        array = self.node(addend.node, addend.partials, at)
+        index = [np.zeros([1] * len(shape), dtype=int) for _ in self.nodes[addend.node].extents]
+        for interval in addend.view.fixed:
+            index[interval.axis] = index[interval.axis] + interval.stride * interval.start.at(at)
+        for d, intervals in enumerate(addend.view.dims):
             inner = 1
-            for atom in reversed(atoms):
-                digit = np.arange(shape[d]) // inner % atom.size
-                inner *= atom.size
-                if atom.axis != BROADCAST:
-                    moved = atom.stride * (digit + atom.start.at(at))
-                    index[atom.axis] = index[atom.axis] + _along(moved, d, len(shape))
+            for interval in reversed(intervals):
+                digit = np.arange(shape[d]) // inner % interval.size
+                inner *= interval.size
+                if interval.axis != BROADCAST:
+                    moved = interval.stride * (digit + interval.start.at(at))
+                    index[interval.axis] = index[interval.axis] + _along(moved, d, len(shape))
             assert inner == shape[d]
         if any((place < 0).any() for place in index):
             return np.full(shape, np.nan)  # before the beginning: nothing is there
         found = array[tuple(index)] if index else array
-        return float(term.factor) * np.broadcast_to(found, shape)
+        return float(addend.factor) * np.broadcast_to(found, shape)
 
     def tensor(self, lineage: Lineage, at: Place) -> Floats:
         total = np.zeros(lineage.shape)
-        for term in lineage.terms:
-            total = total + self.view(term, lineage.shape, at)
+        for addend in lineage.addends:
+            total = total + self.view(addend, lineage.shape, at)
         return total
 
 
@@ -252,20 +252,20 @@ def truth(plan: Plan) -> Truth:
         for side, unrolled, programs, recording in sides:
             replay = Replay(programs, unrolled, sizes, recording, inputs)
             replay.run()
-            for row in unrolled.rows:
-                for value in row.outputs:
+            for instance in unrolled.instances:
+                for value in instance.outputs:
                     lineage = side.lineages[value]
-                    for coordinates, held in replay.values[value].items():
+                    for coordinates, weighted in replay.values[value].items():
                         at = {**dict.fromkeys([*axes, MICROBATCH], 0), **dict(coordinates)}
                         try:
-                            off = _off(values, lineage, held.data, at)
+                            off = _off(values, lineage, weighted.data, at)
                         except Unknown:
                             unknown += 1
                             continue
                         compared += 1
                         if not off < 1e-7:
-                            name = f"{'backward of ' if row.backward else ''}{row.name}"
-                            wrong.append(f"{row.kind} {name} at {at}: {off:.1e}: {lineage}")
+                            name = f"{'backward of ' if instance.backward else ''}{instance.name}"
+                            wrong.append(f"{instance.kind} {name} at {at}: {off:.1e}: {lineage}")
     return Truth(compared, unknown, tuple(wrong))
 
 

@@ -1,4 +1,5 @@
-"""Fixtures of the tests of the face: the command line in an empty folder, and a small plan there."""
+"""Fixtures of the tests of the face: the command line in an empty folder, and a small plan
+there."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A disk that is full is a fault of the machine: exit 4 and one message wherever it happens, and the
-run goes on once there is room."""
+"""A disk that is full is a fault of the machine: exit 4 and one message wherever it happens, and
+the run goes on once there is room."""
 
 from __future__ import annotations
 

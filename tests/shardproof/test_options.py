@@ -18,8 +18,7 @@ from shardproof.cluster.settings import Settings
 from shardproof.commands import capture, ci
 from shardproof.commands.options import jobs_here
 from shardproof.inputs.assume import Assumptions
-from shardproof.run import options
-from shardproof.run import request as asked
+from shardproof.run import options, request
 from shardproof.run.options import Options
 
 #: Of each option another value than its default, as the command line has it and as Python has it.
@@ -55,8 +54,8 @@ def from_command_line(*args: str) -> Options:
     return Options(**given)
 
 
-def on_record(chosen: Options) -> asked.Asked:
-    return asked.Asked("0" * 64, Settings(), Assumptions(), {}, chosen.given())
+def on_record(chosen: Options) -> request.Request:
+    return request.Request("0" * 64, Settings(), Assumptions(), {}, chosen.given())
 
 
 def test_every_option_has_another_value_here() -> None:
@@ -74,7 +73,7 @@ def test_an_option_is_the_same_everywhere(name: str) -> None:
     assert {n for n in options.names() if getattr(here, n) != options.defaults()[n]} == {name}
     assert inspect.signature(shardproof.verify).parameters[name].default == default
     record = on_record(here)
-    again = asked.decode(msgspec.json.encode(record))
+    again = request.decode(msgspec.json.encode(record))
     assert again == record
     assert again.chosen == Options(**{name: value})
 
@@ -102,7 +101,7 @@ def test_a_record_of_the_format_before_is_read() -> None:
     del before["options"]
     before |= {"format": 1, "exhaustive": True, "use_cache": False, "cache_dir": None, "more": 2,
                "proofs": False}  # fmt: skip
-    found = asked.decode(json.dumps(before).encode())
+    found = request.decode(json.dumps(before).encode())
     assert found.chosen == now.chosen
     assert (found.settings, found.assumptions) == (now.settings, now.assumptions)
 

@@ -16,8 +16,8 @@ from shardproof.checker import check
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.frontends.zoo import build
+from shardproof.partition.stages.lowering import obligations
 from shardproof.partition.stages.partition import partition
-from shardproof.partition.stages.state import obligations
 from shardproof.solvers import Portfolio, Query
 from tests.checker.changes import without_last_reduction
 from tests.engine.real_plans import LLAMA, real
@@ -83,7 +83,8 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], t
 def test_a_verdict_is_the_same_at_larger_sizes(
     verified: Callable[[str, int], tuple[Path, Any]], name: str, more: int
 ) -> None:
-    """The verdict and what it is about (how many texts are equal by chance does depend on sizes)."""
+    """The verdict and what it is about (how many texts are equal by chance does depend on
+    sizes)."""
     result, least = verified(name, more)[1], verified(name, 0)[1]
     assert result.verdict == name.partition(",")[0]
     assert replace(result.counts, templates=0) == replace(least.counts, templates=0)

@@ -140,9 +140,9 @@ def answer(solver: Any, verdict: Any) -> Answer:
 
 
 def test_a_disagreement_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = [answer("z3", "unsat"), answer("cvc5", "sat")]
+    answers = [answer("z3", "unsat"), answer("cvc5", "sat")]
     portfolio = Portfolio("both")
-    monkeypatch.setattr(portfolio, "_solve_text", lambda text, rung, want_model: said)
+    monkeypatch.setattr(portfolio, "_solve_text", lambda text, rung, want_model: answers)
     with pytest.raises(SolverDisagreement) as caught:
         portfolio.solve_batch([Query("layers.0.attention.wq", "text", "")])
     assert str(caught.value) == (
@@ -166,8 +166,8 @@ def test_both_decides_only_what_both_decide(
     monkeypatch: pytest.MonkeyPatch, mode: Mode, first: str, second: str, expected: str
 ) -> None:
     portfolio = Portfolio(mode)
-    said = [answer("z3", first), answer("cvc5", second)]
-    monkeypatch.setattr(portfolio, "_solve_text", lambda text, rung, want_model: said)
+    answers = [answer("z3", first), answer("cvc5", second)]
+    monkeypatch.setattr(portfolio, "_solve_text", lambda text, rung, want_model: answers)
     assert portfolio.solve(Query("q", "text", "")).verdict == expected
 
 
@@ -200,7 +200,8 @@ def test_settings_are_checked() -> None:
         Portfolio(timeout=0)
 
 
-# -- configurations ---------------------------------------------------------------------------------
+# -- configurations
+# ---------------------------------------------------------------------------------
 
 
 def test_the_cheapest_configuration_answers_alone(solver: Portfolio) -> None:
@@ -263,7 +264,8 @@ def test_a_stubborn_text_is_given_to_further_configurations(
         assert set(portfolio._children) <= {"z3", "cvc5"}
 
 
-# -- proofs -----------------------------------------------------------------------------------------
+# -- proofs
+# -----------------------------------------------------------------------------------------
 
 
 def test_a_proof_comes_with_the_verdict(solver: Portfolio) -> None:

@@ -1,4 +1,5 @@
-"""Models of transformers under its own plans (``make test-stacks``; skipped without transformers)."""
+"""Models of transformers under its own plans (``make test-stacks``; skipped without
+transformers)."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def tied_stages(mistake: str = "") -> Step:
             else {"inner": nn.Linear(WIDTH, WIDTH), "head": nn.Linear(WIDTH, CLASSES, bias=False)}
         )
         model = nn.ModuleDict(parts)
-        said = None if first else {"head.weight": sp.same("embed.weight")}
-        job.start(model, parameters=said)
+        sames = None if first else {"head.weight": sp.same("embed.weight")}
+        job.start(model, parameters=sames)
         tokens, labels = (job.batch[n].chunk(2) for n in ("ids", "labels"))
         losses = []
         sent = []

@@ -91,13 +91,13 @@ def _unstable(night: Night, limits: Limits) -> Iterator[Change]:
             yield Change("unstable", plan, f"the verdict depends on the seed: {said}")
         keys = sorted({key for point in points for key in point.templates})
         for key in keys:
-            here = [(p.seed, p.templates[key]) for p in points if key in p.templates]
-            told = {t.verdict for _, t in here}
+            templates = [(p.seed, p.templates[key]) for p in points if key in p.templates]
+            told = {t.verdict for _, t in templates}
             if len(told) > 1:
-                said = ", ".join(f"seed {seed}: {t.verdict}" for seed, t in here)
+                said = ", ".join(f"seed {seed}: {t.verdict}" for seed, t in templates)
                 yield Change("unstable", plan, f"template {key}: {said}")
                 continue
-            least, most = (f(t.seconds for _, t in here) for f in (min, max))
+            least, most = (f(t.seconds for _, t in templates) for f in (min, max))
             if most - least > limits.seconds and most > limits.unstable * max(least, 1e-3):
                 yield Change(
                     "unstable", plan, f"template {key} takes {least:.3g} to {most:.3g} s by seed"

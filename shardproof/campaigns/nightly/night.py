@@ -120,10 +120,10 @@ def _pool(suite: Suite, here: Path) -> AbstractContextManager[SharedPool | None]
         raise InvalidInput(str(error), f"suite {suite.name}, verify") from error
     if not settings.on_cluster:
         return nullcontext()
-    from shardproof.cluster.on_ray.shared_pool import hub
+    from shardproof.cluster.on_ray.shared_pool import shared_pool
 
     (here / POOL).mkdir()
-    return hub(settings, here / POOL, shared=bool(suite.options.get("cache", True)))
+    return shared_pool(settings, here / POOL, shared=bool(suite.options.get("cache", True)))
 
 
 def _points(

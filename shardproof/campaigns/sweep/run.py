@@ -131,12 +131,12 @@ def _made(
     if cluster is None or jobs == 1 or not tasks:
         yield from many.here(tasks, jobs, folder / "work", folder / REPORTS)
         return
-    from shardproof.cluster.on_ray.shared_pool import hub
+    from shardproof.cluster.on_ray.shared_pool import shared_pool
 
     # With the cache off a run's time is to be its own: nobody solves anything for it.
     shared = all(sweep.options.get("cache", False) for sweep, _, _ in wanted)
     (folder / POOL).mkdir(exist_ok=True)
-    with hub(cluster, folder / POOL, shared=shared) as pool:
+    with shared_pool(cluster, folder / POOL, shared=shared) as pool:
         yield from many.on_cluster(tasks, jobs, pool.variables)
 
 

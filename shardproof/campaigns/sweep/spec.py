@@ -221,8 +221,8 @@ class _Reader:
                 raise InvalidInput(
                     f"expected a file or a plan folder, found nothing at {file}", f"{key}.{name}"
                 )
-        held = Files(**found)  # type: ignore[arg-type]  # a single side is required
-        self.add(key, {PLAN: plan.name or (held.parallel or held.single).name}, held)
+        files = Files(**found)  # type: ignore[arg-type]  # a single side is required
+        self.add(key, {PLAN: plan.name or (files.parallel or files.single).name}, files)
 
 
 def _digest(path: Path) -> str:

@@ -293,13 +293,17 @@ def _failing_rows(run: Run, parallel: Unrolled, found: Sequence[Mapping[str, Any
     """The parallel rows that findings name."""
     return {
         number
-        for number, row in enumerate(parallel.rows)
+        for number, instance in enumerate(parallel.instances)
         for one in found
-        if row.kind != "shard"
+        if instance.kind != "shard"
         and _matches(
-            one, row.name, row.backward, row.source.module, run.plan.programs[row.programs[0]].base
+            one,
+            instance.name,
+            instance.backward,
+            instance.source.module,
+            run.plan.programs[instance.programs[0]].base,
         )
-        and one["source"] in ("", row.source.location, row.source.cell)
+        and one["source"] in ("", instance.source.location, instance.source.cell)
     }
 
 

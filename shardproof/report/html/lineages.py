@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
-from shardproof.engine.lineage.lineage import BROADCAST, Lineage, Term
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage
 from shardproof.engine.plan.collectives import COMMUNICATION
 from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.records.run import PARALLEL, Run, StageRecord
-from shardproof.engine.schedule.instances import Row, Unrolled
+from shardproof.engine.schedule.instances import Instance, Unrolled
 
 #: In the order of the legend.
 KINDS: Final = ("replicated", "sharded", "partial", "other", "unknown")
@@ -35,40 +35,40 @@ def describe(lineage: Lineage | None, batch: frozenset[str], known: int) -> tupl
     """
     if lineage is None:
         return "unknown", "unknown"
-    if not lineage.terms:
+    if not lineage.addends:
         return "replicated", "zero"
-    term = lineage.terms[0]
-    if any(t.node >= known for t in lineage.terms):
+    addend = lineage.addends[0]
+    if any(t.node >= known for t in lineage.addends):
         return "other", "no single-device value"
-    if any(t.places for t in lineage.terms):
-        return "sharded", f"values side by side ({len(lineage.terms)})"
-    partial = _partial(term, batch)
+    if any(t.places for t in lineage.addends):
+        return "sharded", f"values side by side ({len(lineage.addends)})"
+    partial = _partial(addend, batch)
     if partial:
         return "partial", partial
-    words = _sharded(lineage.shape, term, batch)
+    words = _sharded(lineage.shape, addend, batch)
     return ("sharded", ", ".join(words)) if words else ("replicated", "replicated")
 
 
-def _partial(term: Term, batch: frozenset[str]) -> str:
+def _partial(addend: Addend, batch: frozenset[str]) -> str:
     share, slices = Fraction(1), False
-    for part in term.parts:
-        if part.start.terms and set(part.start.axes) <= batch:
+    for partial in addend.partials:
+        if partial.start.terms and set(partial.start.axes) <= batch:
             slices = True
-        elif part.size != part.extent:
-            share *= Fraction(part.size, part.extent)
+        elif partial.size != partial.extent:
+            share *= Fraction(partial.size, partial.extent)
     if share != 1:
         return f"partial sum, {share} of it"
     return "partial sum over slices of the batch" if slices else ""
 
 
-def _sharded(shape: Sequence[int], term: Term, batch: frozenset[str]) -> list[str]:
+def _sharded(shape: Sequence[int], addend: Addend, batch: frozenset[str]) -> list[str]:
     words = []
-    for number, atoms in enumerate(term.layout.dims):
+    for number, intervals in enumerate(addend.view.dims):
         held = total = 1
-        for atom in atoms:
-            sliced = atom.start.terms and set(atom.start.axes) <= batch
-            if atom.axis != BROADCAST and not atom.full and not sliced and atom.extent:
-                held, total = held * atom.size, total * atom.extent
+        for interval in intervals:
+            sliced = interval.start.terms and set(interval.start.axes) <= batch
+            if interval.axis != BROADCAST and not interval.full and not sliced and interval.extent:
+                held, total = held * interval.size, total * interval.extent
         share = Fraction(held, total)
         if share != 1:
             words.append(f"{share} of dimension {number}")
@@ -102,36 +102,37 @@ def layer_of(module: str) -> str:
 
 
 def by_layer(run: Run, parallel: Unrolled, proved: set[int], failing: set[int]) -> list[Layer]:
-    """Layers in the order of the program.  ``proved``: templates; ``failing``: parallel rows."""
+    """Layers in the order of the program.  ``proved``: templates; ``failing``: parallel
+    instances."""
     known, refutes = _known(run), run.certificate.verdict == "refuted"
     plan = run.plan
     batch = frozenset([*plan.replica_axes, MICROBATCH])
     stages = {stage.row: stage for stage in run.stages if stage.side == PARALLEL}
     layers: dict[str, Layer] = {}
     readers = _readers(plan, parallel)
-    for number, row in enumerate(parallel.rows):
-        if not row.outputs or row.kind in ("load", "seed") or _is_table(row, plan):
+    for number, instance in enumerate(parallel.instances):
+        if not instance.outputs or instance.kind in ("load", "seed") or _is_table(instance, plan):
             continue
-        module = row.source.module or _module_of(row, plan)
+        module = instance.source.module or _module_of(instance, plan)
         name = layer_of(module) or UNNAMED
         if name in readers:
             # Its number is no place in a layer.
             name, module = readers[name], _NUMBER.sub("#", module)
         layer = layers.setdefault(name, Layer(name))
-        kind, words = describe(run.parallel[row.outputs[0]], batch, known)
-        direction = direction_of(row, parallel)
+        kind, words = describe(run.parallel[instance.outputs[0]], batch, known)
+        direction = direction_of(instance, parallel)
         layer.counts.setdefault(direction, Counter())[kind] += 1
-        given = row.kind == "shard"
+        given = instance.kind == "shard"
         status = (
             "given" if given else _status(stages.get(number), proved, number in failing, refutes)
         )
         layer.status[status] += 1
         if number in stages and stages[number].template >= 0:
             layer.templates.add(stages[number].template)
-        what = f"backward of {row.name}" if row.backward else row.name
-        if row.kind == "shard":
+        what = f"backward of {instance.name}" if instance.backward else instance.name
+        if instance.kind == "shard":
             what = "parameter"
-        ranks = {plan.programs[p].base for p in row.programs}
+        ranks = {plan.programs[p].base for p in instance.programs}
         place = module.removeprefix(layer.name).lstrip(".")
         layer.operators.setdefault((place, what, words, status), set()).update(ranks)
     # What belongs to no layer has no place in their order.
@@ -143,50 +144,54 @@ def _known(run: Run) -> int:
     (a product of parts, say), so that only a refuted one is held to it."""
     if run.certificate.verdict == "proved":
         return len(run.nodes)
-    return 1 + max((t.node for x in run.single if x is not None for t in x.terms), default=-1)
+    return 1 + max((t.node for x in run.single if x is not None for t in x.addends), default=-1)
 
 
 def _readers(plan: Plan, parallel: Unrolled) -> dict[str, str]:
     """For names of parameters that no module has (a planner lifted them out of theirs): the layer
     of an operator that reads them."""
-    modules = {layer_of(row.source.module) for row in parallel.rows if row.kind == "op"}
+    modules = {
+        layer_of(instance.source.module) for instance in parallel.instances if instance.kind == "op"
+    }
     names = {
-        row.outputs[0]: layer_of(_module_of(row, plan))
-        for row in parallel.rows
-        if row.kind == "shard"
+        instance.outputs[0]: layer_of(_module_of(instance, plan))
+        for instance in parallel.instances
+        if instance.kind == "shard"
     }
     lifted = {value: name for value, name in names.items() if name not in modules}
     found: dict[str, str] = {}
-    for row in parallel.rows if lifted else ():
-        if row.source.module and row.kind == "op":
-            for name in {lifted[v] for v in row.inputs if v in lifted}:
-                found.setdefault(name, layer_of(row.source.module))
+    for instance in parallel.instances if lifted else ():
+        if instance.source.module and instance.kind == "op":
+            for name in {lifted[v] for v in instance.inputs if v in lifted}:
+                found.setdefault(name, layer_of(instance.source.module))
     return found
 
 
-def _is_table(row: Row, plan: Plan) -> bool:
-    """Whether a row is a buffer or table: no layer of its own."""
-    number = row.attrs.get("shard")
-    shards = plan.programs[row.programs[0]].shards
-    return row.kind == "shard" and isinstance(number, int) and not shards[number].trainable
+def _is_table(instance: Instance, plan: Plan) -> bool:
+    """Whether an instance is a buffer or table: no layer of its own."""
+    number = instance.attrs.get("shard")
+    shards = plan.programs[instance.programs[0]].shards
+    return instance.kind == "shard" and isinstance(number, int) and not shards[number].trainable
 
 
-def _module_of(row: Row, plan: Plan) -> str:
+def _module_of(instance: Instance, plan: Plan) -> str:
     """Parameters and their gradients belong to the layer that they are named by."""
-    if row.kind == "shard":
-        number = row.attrs["shard"]
+    if instance.kind == "shard":
+        number = instance.attrs["shard"]
         assert isinstance(number, int)
-        return plan.programs[row.programs[0]].shards[number].name
+        return plan.programs[instance.programs[0]].shards[number].name
     return ""
 
 
-def direction_of(row: Row, unrolled: Unrolled) -> str:
+def direction_of(instance: Instance, unrolled: Unrolled) -> str:
     """ "parameters", "forward", "backward" or "communication"."""
-    if row.kind == "shard":
+    if instance.kind == "shard":
         return "parameters"
-    if row.backward or row.kind == "accumulate":
+    if instance.backward or instance.kind == "accumulate":
         return "backward"
-    return "communication" if row.kind in COMMUNICATION or row.kind == "chunk" else "forward"
+    return (
+        "communication" if instance.kind in COMMUNICATION or instance.kind == "chunk" else "forward"
+    )
 
 
 def _status(stage: StageRecord | None, proved: set[int], failing: bool, refutes: bool) -> str:
@@ -205,7 +210,8 @@ def _status(stage: StageRecord | None, proved: set[int], failing: bool, refutes:
 
 
 def groups(layers: Sequence[Layer]) -> list[dict[str, Any]]:
-    """Layers with the same operators, results and status are one entry: names, counts, rows."""
+    """Layers with the same operators, results and status are one entry: names, counts,
+    instances."""
     found: dict[object, list[Layer]] = {}
     for layer in layers:
         operators = frozenset((*key, len(ranks)) for key, ranks in layer.operators.items())

@@ -53,7 +53,7 @@ def _held(program: Program) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for body in program.bodies:
         for op in body.ops:
-            if op.source.module and not op.backward and body.mirror < 0 and not body.reduced:
+            if op.source.module and not op.backward and body.forward_body < 0 and not body.reduced:
                 found[layer_of(op.source.module)] = None
     for shard in program.shards if not found else ():
         if shard.trainable:

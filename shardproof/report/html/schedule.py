@@ -32,7 +32,7 @@ def kind_of(body: Body) -> str:
     """F: computes forward, B: backward, R: reduces gradients, "": only communicates or loads."""
     if body.reduced:
         return "R"
-    if any(op.backward for op in body.ops) or body.mirror >= 0:
+    if any(op.backward for op in body.ops) or body.forward_body >= 0:
         return "B"
     # A chunk in the order that a plan records is a slice.
     moves = TABLE.keys() | {"identity", "slice"}

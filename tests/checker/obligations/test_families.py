@@ -12,8 +12,8 @@ from shardproof.checker.obligations.restate import MOST_WIDENED, Rebuilder
 from shardproof.checker.result import Problems
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.expressions import Causal, Combine, Input, Operand, Piece
-from shardproof.engine.lineage.lineage import ABSOLUTE, Atom, Dim, Layout, Lineage, Term
+from shardproof.engine.lineage.expressions import Causal, Combine, Input, Opaque, Operand
+from shardproof.engine.lineage.lineage import ABSOLUTE, Addend, Dim, Lineage, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, build
 from shardproof.engine.records.run import TemplateRecord
@@ -33,18 +33,18 @@ def view(node: int, *dims: Dim) -> Lineage:
     shape = []
     for dim in dims:
         size = 1
-        for atom in dim:
-            size *= atom.size
+        for interval in dim:
+            size *= interval.size
         shape.append(size)
-    return Lineage(tuple(shape), (Term(Fraction(1), node, Layout(dims)),))
+    return Lineage(tuple(shape), (Addend(Fraction(1), node, View(dims)),))
 
 
 def merged(start: Affine) -> Dim:
-    return (Atom(0, 1, 512, start, 128),)
+    return (StridedInterval(0, 1, 512, start, 128),)
 
 
 def split(start: Affine) -> Dim:
-    return (Atom(0, 128, 4, start, 1), Atom(0, 1, 128, ZERO, 128))
+    return (StridedInterval(0, 128, 4, start, 1), StridedInterval(0, 1, 128, ZERO, 128))
 
 
 def identity(given: Lineage, claimed: Lineage) -> Claim:
@@ -80,22 +80,22 @@ def test_one_member_is_no_family(claimed: Dim, holds: Holds) -> None:
 def test_a_reduced_value_is_the_same_everywhere(holds: Holds) -> None:
     nodes, x = table()
     given = view(x, merged(ZERO))
-    right = given._replace(terms=(given.terms[0]._replace(factor=Fraction(4)),))
+    right = given._replace(addends=(given.addends[0]._replace(factor=Fraction(4)),))
     assert holds(nodes, all_reduce(given, right))
     moved = view(x, merged(DP * 128))
-    wrong = moved._replace(terms=(moved.terms[0]._replace(factor=Fraction(4)),))
+    wrong = moved._replace(addends=(moved.addends[0]._replace(factor=Fraction(4)),))
     claim = all_reduce(given, wrong)
     assert not all(holds(nodes, member) for _, member in members(nodes, claim))
 
 
 def test_what_is_scattered_is_written_out(holds: Holds) -> None:
     nodes, x = table()
-    given = view(x, (Atom(0, 1, 512, ZERO, 512),))
+    given = view(x, (StridedInterval(0, 1, 512, ZERO, 512),))
     full = Fraction(4)
 
     def kept(start: Affine) -> Lineage:
         found = view(x, merged(start))
-        return found._replace(terms=(found.terms[0]._replace(factor=full),))
+        return found._replace(addends=(found.addends[0]._replace(factor=full),))
 
     claim = all_reduce(given, kept(DP * 128), "reduce_scatter")
     ((_, written),) = members(nodes, claim)
@@ -108,16 +108,17 @@ def test_what_is_scattered_is_written_out(holds: Holds) -> None:
 def test_a_value_that_differs_along_the_joined_axis_is_refused() -> None:
     """A node of every replica's own is no symbol that four replicas have in common."""
     nodes, x = table()
-    own = nodes.define(Piece((view(x, merged(DP * 128)).terms[0],)), (128,), frozenset({"dp"}))
-    given = view(own, (Atom(0, 1, 128, ZERO, 128),))
-    total = given._replace(terms=(given.terms[0]._replace(factor=Fraction(4)),))
+    own = nodes.define(Opaque((view(x, merged(DP * 128)).addends[0],)), (128,), frozenset({"dp"}))
+    given = view(own, (StridedInterval(0, 1, 128, ZERO, 128),))
+    total = given._replace(addends=(given.addends[0]._replace(factor=Fraction(4)),))
     problems = Problems()
     rebuilder = Rebuilder(nodes, [TemplateRecord("", "", "parallel", 0)], problems, thorough=False)
     with pytest.raises(Exception, match=r"another value at every \['dp'\]|differs along the axis"):
         rebuilder.claim(all_reduce(given, total), 0, "rank 0", None)
 
 
-# -- forms ------------------------------------------------------------------------------------------
+# -- forms
+# ------------------------------------------------------------------------------------------
 
 
 def test_forms_are_equal_up_to_names_only() -> None:
@@ -135,7 +136,7 @@ def test_forms_are_equal_up_to_names_only() -> None:
     assert of(view(x, merged(ZERO)), view(x, merged(ZERO)), attrs={"p": True}) != of(
         view(x, merged(ZERO)), view(x, merged(ZERO)), attrs={"p": 1}
     )
-    small: Dim = (Atom(0, 1, 256, ZERO, 128),)
+    small: Dim = (StridedInterval(0, 1, 256, ZERO, 128),)
     assert of(view(z, small), view(z, small)) != one
 
 
@@ -144,7 +145,7 @@ def test_forms_hold_the_definitions_that_are_read() -> None:
     operand = Operand(x, ((0, 1, 512, 0),))
     double = nodes.define(Combine((Fraction(2),), (operand,), (0,)), (512,))
     triple = nodes.define(Combine((Fraction(3),), (operand,), (0,)), (512,))
-    whole: Dim = (Atom(0, 1, 512, ZERO, 512),)
+    whole: Dim = (StridedInterval(0, 1, 512, ZERO, 512),)
     forms = {form(nodes, identity(view(x, whole), view(n, whole))) for n in (double, triple)}
     assert len(forms) == 2
     # Where both are symbols, their definitions are not read.
@@ -162,16 +163,17 @@ def test_equal_forms_have_equal_texts() -> None:
     assert len(texts) == 1
 
 
-# -- masks ------------------------------------------------------------------------------------------
+# -- masks
+# ------------------------------------------------------------------------------------------
 
 
 def masked(rows: Affine) -> Lineage:
     """16 rows of a causal mask from ``rows`` on, and its keys 200 to 204."""
     dims: tuple[Dim, Dim] = (
-        (Atom(0, 1, ABSOLUTE, rows, 16),),
-        (Atom(1, 1, ABSOLUTE, affine(200), 4),),
+        (StridedInterval(0, 1, ABSOLUTE, rows, 16),),
+        (StridedInterval(1, 1, ABSOLUTE, affine(200), 4),),
     )
-    return Lineage((16, 4), (Term(Fraction(1), 0, Layout(dims)),))
+    return Lineage((16, 4), (Addend(Fraction(1), 0, View(dims)),))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_a_mask_is_looked_at_for_every_member(
     nodes = NodeTable()
     number = nodes.define(Causal(), (ABSOLUTE, ABSOLUTE))
     given, other = (
-        x._replace(terms=(x.terms[0]._replace(node=number),))
+        x._replace(addends=(x.addends[0]._replace(node=number),))
         for x in (masked(affine(0, {"dp": 128})), masked(claimed))
     )
     claim = identity(given, other)
@@ -205,7 +207,7 @@ def test_too_many_members_of_a_mask_are_refused() -> None:
     nodes = NodeTable()
     number = nodes.define(Causal(), (ABSOLUTE, ABSOLUTE))
     x = masked(affine(0, {"dp": 128}))
-    x = x._replace(terms=(x.terms[0]._replace(node=number),))
+    x = x._replace(addends=(x.addends[0]._replace(node=number),))
     claim = identity(x, x)._replace(extents={"dp": 2048})
     with pytest.raises(Unsupported, match="a family of more than 1024 members that differ"):
         build(nodes, claim)

@@ -13,8 +13,8 @@ from shardproof.checker.values.views import ViewChecker
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.expressions import Einsum, Input, Operand
-from shardproof.engine.lineage.lineage import Layout, Lineage, Part, Term
-from shardproof.engine.lineage.nodes import NodeTable, Token
+from shardproof.engine.lineage.lineage import Addend, Lineage, PartialRange, View
+from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.obligations.obligation import Claim, build
 from shardproof.solvers import Portfolio, Query
 
@@ -31,18 +31,18 @@ def at(constant: int = 0, **steps: int) -> Affine:
 
 @pytest.fixture(scope="module")
 def table() -> NodeTable:
-    """A sum over 96 positions of x times y: node 3, token 0."""
+    """A sum over 96 positions of x times y: node 3, reduction 0."""
     nodes = NodeTable()
     x = nodes.define(Input("x"), (RANGE,))
     y = nodes.define(Input("y"), (RANGE,))
     reads = (Operand(x, ((0, 1, RANGE, 0),)), Operand(y, ((0, 1, RANGE, 0),)))
-    nodes.token(Token("sum", nodes.define(Einsum(reads, ()), ()), 0))
+    nodes.reduction(Reduction("sum", nodes.define(Einsum(reads, ()), ()), 0))
     return nodes
 
 
 def partial(*ranges: Range, factor: int = 1) -> Lineage:
-    parts = tuple(Part(0, start, size, extent) for start, size, extent in ranges)
-    return Lineage((), (Term(Fraction(factor), 3, Layout(()), parts),))
+    partials = tuple(PartialRange(0, start, size, extent) for start, size, extent in ranges)
+    return Lineage((), (Addend(Fraction(factor), 3, View(()), partials),))
 
 
 def over(axis: str, given: Lineage, claimed: Lineage) -> Claim:

@@ -207,7 +207,8 @@ def test_a_run_without_proofs_has_none_to_check(run: Path) -> None:
     assert_rejected(run, "proof: the run has no stored proofs: it was made without --proofs")
 
 
-# -- ethos ------------------------------------------------------------------------------------------
+# -- ethos
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -263,7 +264,8 @@ def test_ethos_must_be_where_it_is_said_to_be(run: Path, tmp_path: Path) -> None
         check(run, proofs=True, ethos=tmp_path / "none", cpc=tmp_path / "none")
 
 
-# -- the command ------------------------------------------------------------------------------------
+# -- the command
+# ------------------------------------------------------------------------------------
 
 
 def command(*arguments: str) -> tuple[int, str]:
@@ -311,9 +313,9 @@ def test_another_input_is_rejected(
 def test_what_the_run_was_asked_is_no_evidence(run: Path, data: bytes) -> None:
     """A run that does not say where its input was is checked without it, and that is said."""
     (run / "run.json").write_bytes(data)
-    said = read_again(run, ())
-    assert said.plan is None
-    assert said.note == "the input was not read again: the run does not say where it is"
+    source = read_again(run, ())
+    assert source.plan is None
+    assert source.note == "the input was not read again: the run does not say where it is"
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])

@@ -79,14 +79,15 @@ def assert_rejected(run: Path, message: str, kind: str = "file") -> None:
     assert any(re.search(f"^{kind}: .*{message}", line) for line in told), told
 
 
-# -- round trips ------------------------------------------------------------------------------------
+# -- round trips
+# ------------------------------------------------------------------------------------
 
 
 def test_what_is_stored_is_read_back(proved: Any, run: Path) -> None:
     found = read_run(run)
     assert found.plan == proved.plan
     assert found.nodes.nodes == proved.nodes.nodes
-    assert found.nodes.tokens == proved.nodes.tokens
+    assert found.nodes.reductions == proved.nodes.reductions
     assert list(found.single) == proved.single
     assert list(found.parallel) == proved.parallel
     assert list(found.stages) == proved.stages
@@ -117,7 +118,8 @@ def test_a_verdict_that_is_none_is_not_stored(proved: Any, tmp_path: Path) -> No
         proved.copy(verdict="true").store(tmp_path)
 
 
-# -- files ------------------------------------------------------------------------------------------
+# -- files
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -196,7 +198,8 @@ def test_a_certificate_that_is_none(run: Path, data: bytes) -> None:
     assert_rejected(run, "is no certificate")
 
 
-# -- the plan ---------------------------------------------------------------------------------------
+# -- the plan
+# ---------------------------------------------------------------------------------------
 
 
 def test_another_plan_in_its_place_is_noticed(run: Path, make_plan: Callable[..., Plan]) -> None:
@@ -241,7 +244,8 @@ def test_the_callers_inputs_are_held_against_the_certificate(
     assert not found.ok
 
 
-# -- tables -----------------------------------------------------------------------------------------
+# -- tables
+# -----------------------------------------------------------------------------------------
 
 
 def drop_column(table: pa.Table) -> pa.Table:
@@ -330,7 +334,8 @@ def test_a_table_is_held_to_its_form(run: Path, name: str) -> None:
     assert_rejected(run, message)
 
 
-# -- leftovers --------------------------------------------------------------------------------------
+# -- leftovers
+# --------------------------------------------------------------------------------------
 
 
 def test_a_result_says_what_the_certificate_says(run: Path) -> None:

@@ -16,7 +16,7 @@ import shardproof
 from shardproof.checker import check
 from shardproof.cluster.verdicts.ledger import read
 from shardproof.engine.plan.ir import Plan, Shard
-from shardproof.engine.plan.recorded import Claimed
+from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.engine.plan_files import store
 from tests.checker.record.test_files import record, recorded
 from tests.checker.test_forging import concluded, forged
@@ -27,7 +27,8 @@ from tests.engine import small_plans
 SMALL: dict[str, Any] = {"hidden": 24, "heads": 6, "kv_heads": 2, "ffn": 20, "vocabulary": 28}
 
 
-# -- which piece of a gradient a rank updates --------------------------------------------------------
+# -- which piece of a gradient a rank updates
+# --------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,8 @@ def test_another_piece_that_is_updated_is_rejected(name: str, divided: Any, tmp_
     assert any("tok_embeddings.weight" in str(p) for p in found.problems), found.problems
 
 
-# -- what a planner recorded -------------------------------------------------------------------------
+# -- what a planner recorded
+# -------------------------------------------------------------------------
 
 
 def test_a_record_is_no_part_of_a_proof_but_of_the_plan(
@@ -90,13 +92,14 @@ def _with_another_record(plan: Plan) -> Plan:
     place = next(i for i, claim in enumerate(body.claims) if claim is not None)
     held = body.claims[place]
     assert held is not None
-    changed = Claimed(held.full, held.low, held.high, 1, 2)
+    changed = RecordedSlice(held.full, held.low, held.high, 1, 2)
     claims = (*body.claims[:place], changed, *body.claims[place + 1 :])
     bodies = (replace(body, claims=claims), *program.bodies[1:])
     return replace(plan, programs=(replace(program, bodies=bodies), *plan.programs[1:]))
 
 
-# -- verdicts from a cache ---------------------------------------------------------------------------
+# -- verdicts from a cache
+# ---------------------------------------------------------------------------
 
 
 @pytest.fixture

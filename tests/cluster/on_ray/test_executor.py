@@ -23,13 +23,13 @@ import pytest
 import ray
 
 from shardproof import api
-from shardproof.cluster import state_claims as stating
+from shardproof.cluster import lower_claims as stating
 from shardproof.cluster.execute import Execution, execute
 from shardproof.cluster.local import LocalExecutor
 from shardproof.cluster.memory.model import TRUSTED, Needs, learned, shape_of
 from shardproof.cluster.on_ray.executor import RayExecutor
 from shardproof.cluster.on_ray.pool import ClusterError
-from shardproof.cluster.on_ray.shared_pool import hub
+from shardproof.cluster.on_ray.shared_pool import shared_pool
 from shardproof.cluster.on_ray.tasks import spread
 from shardproof.cluster.settings import Settings
 from shardproof.cluster.verdicts.events import Events
@@ -77,15 +77,15 @@ def pool(**changes: Any) -> RayExecutor:
 @pytest.mark.ray
 def test_ray_and_local_give_the_same_verdicts(cluster: None) -> None:
     with LocalExecutor(Settings(workers=1)) as local:
-        here = solved_by(local, mixed(30))
+        solveds = solved_by(local, mixed(30))
     with pool() as executor:
         there = solved_by(executor, mixed(30))
         assert solved_by(executor, []) == {}
         assert 10 < max(executor.peaks.values()) < 500
-    assert verdicts(there) == verdicts(here) == expected(30)
+    assert verdicts(there) == verdicts(solveds) == expected(30)
     for key, solved in there.items():
-        assert (solved.rung, solved.model.keys()) == (here[key].rung, here[key].model.keys())
-    answers = [a for found in (here, there) for solved in found.values() for a in solved.answers]
+        assert (solved.rung, solved.model.keys()) == (solveds[key].rung, solveds[key].model.keys())
+    answers = [a for found in (solveds, there) for solved in found.values() for a in solved.answers]
     versions = {(a.solver, a.version) for a in answers}
     assert len(versions) == len({solver for solver, _ in versions})
 
@@ -287,7 +287,7 @@ def test_runs_at_once_use_one_pool_and_solve_nothing_twice(cluster: None, tmp_pa
 
     before = dict(os.environ)
     (tmp_path / "pool").mkdir()
-    with hub(settings, tmp_path / "pool", shared=True) as pool:
+    with shared_pool(settings, tmp_path / "pool", shared=True) as pool:
         assert dict(os.environ) == before, "nobody is told by the environment of this process"
         threads = [threading.Thread(target=one, args=(n,)) for n in range(len(asked))]
         for thread in threads:
@@ -307,7 +307,7 @@ def test_runs_at_once_use_one_pool_and_solve_nothing_twice(cluster: None, tmp_pa
 def test_a_pool_without_shared_verdicts_solves_for_each(cluster: None, tmp_path: Path) -> None:
     settings = Settings("ray", workers=1, mode="z3", memory_limit_bytes=512 << 20)
     (tmp_path / "pool").mkdir()
-    with hub(settings, tmp_path / "pool", shared=False) as pool:
+    with shared_pool(settings, tmp_path / "pool", shared=False) as pool:
         for name in ("one", "two"):
             with Ledger(tmp_path / name) as ledger:
                 done = execute(mixed(4), pool.used_by(settings), ledger)
@@ -320,7 +320,7 @@ def test_a_pool_that_cannot_work_says_so_to_its_runs(cluster: None, tmp_path: Pa
     settings = Settings("ray", workers=1, mode="z3", memory_limit_bytes=40 << 20)
     (tmp_path / "pool").mkdir()
     with (
-        hub(settings, tmp_path / "pool", shared=True) as pool,
+        shared_pool(settings, tmp_path / "pool", shared=True) as pool,
         Ledger(tmp_path / "run") as ledger,
         pytest.raises(SolverUnavailable, match="z3 did not start under a memory limit of 40"),
     ):
@@ -370,10 +370,10 @@ def test_a_proof_is_checked_in_parts_on_the_cluster(cluster: None, tmp_path: Pat
     store.save(small_plans.replicas(), tmp_path / "plan")
     options = api.Options(out=tmp_path / "run", executor="local", workers=1, cache=False)
     assert api.run(tmp_path / "plan", None, options).verdict == "proved"
-    here = api.check(tmp_path / "run")
+    check_result = api.check(tmp_path / "run")
     there = api.check(tmp_path / "run", cluster=Settings("ray", workers=2))
-    assert (there.ok, there.counts) == (here.ok, here.counts)
-    assert here.ok
+    assert (there.ok, there.counts) == (check_result.ok, check_result.counts)
+    assert check_result.ok
     (tmp_path / "run" / "stages.arrow").write_bytes(b"")
     assert not api.check(tmp_path / "run", cluster=Settings("ray", workers=2)).ok
 

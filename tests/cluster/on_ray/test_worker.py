@@ -19,8 +19,8 @@ def test_a_worker_says_what_it_does_by_run_and_template(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     worker = SolverActor(OPTIONS, 512 << 20, last=True, run="night", number=7)
-    said = worker.solve(texts_of(mixed(4)), (1, 3), 60.0)
-    found = {key: solved.verdict for key, solved in from_batch(said.rows)}
+    returned = worker.solve(texts_of(mixed(4)), (1, 3), 60.0)
+    found = {key: solved.verdict for key, solved in from_batch(returned.rows)}
     assert found == {key: expected(4)[key] for key in ("q1", "q3")}
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert {(one["run"], one["worker"]) for one in lines} == {("night", 7)}
@@ -32,5 +32,5 @@ def test_a_worker_says_what_it_does_by_run_and_template(
 
 def test_a_batch_ends_when_its_time_is_over() -> None:
     worker = SolverActor(OPTIONS, 512 << 20, last=True)
-    said = worker.solve(texts_of(mixed(4)), (0, 1, 2, 3), 0.0)
-    assert [key for key, _ in from_batch(said.rows)] == ["q0"], "at least one, and no other"
+    returned = worker.solve(texts_of(mixed(4)), (0, 1, 2, 3), 0.0)
+    assert [key for key, _ in from_batch(returned.rows)] == ["q0"], "at least one, and no other"

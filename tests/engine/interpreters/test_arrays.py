@@ -20,21 +20,21 @@ from shardproof.engine.interpreters import (
     MASKED,
     Dim,
     Extent,
-    FieldReading,
-    FloatReading,
-    TermReading,
+    FieldInterpreter,
+    FloatInterpreter,
+    TermInterpreter,
     Weighted,
     exact,
 )
 from shardproof.engine.interpreters.dims import count, normal, regroup, unit
 from shardproof.engine.interpreters.field import MASK
 from shardproof.engine.ops import apply_backward, apply_forward
-from shardproof.engine.ops.primitives import Reading, Selection
+from shardproof.engine.ops.primitives import Interpreter, Selection
 
 ONE, ZERO = Fraction(1), Fraction(0)
-FLOAT = FloatReading()
-FIELD = FieldReading(seed=1)
-TERMS = TermReading(TermTable())
+FLOAT = FloatInterpreter()
+FIELD = FieldInterpreter(seed=1)
+TERMS = TermInterpreter(TermTable())
 
 factors = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)
 dimensions = st.lists(factors, max_size=2).map(lambda parts: normal(tuple(parts)))
@@ -59,7 +59,7 @@ def expand(x: Weighted) -> Weighted:
 def tensor(reading: Any, dims: Sequence[Dim], seed: int) -> Weighted:
     rng = np.random.default_rng(seed)
     shape = [count(normal(dim)) for dim in dims]
-    if isinstance(reading, FieldReading):
+    if isinstance(reading, FieldInterpreter):
         return Weighted(rng.integers(0, reading.prime, shape), tuple(dims))
     return Weighted(rng.normal(size=shape), tuple(dims))
 
@@ -69,9 +69,9 @@ def assert_same(found: Weighted, expected: Weighted) -> None:
     np.testing.assert_allclose(expand(found).data, expected.data, rtol=1e-9, atol=1e-9)
 
 
-def commutes(reading: Reading[Weighted], run: Callable[..., Any], *xs: Weighted) -> None:
+def commutes(interpreter: Interpreter[Weighted], run: Callable[..., Any], *xs: Weighted) -> None:
     """Fail unless ``run(reading, ...)`` on ``xs`` stands for its result on what they stand for."""
-    for x, y in zip(run(reading, *xs), run(reading, *map(expand, xs)), strict=True):
+    for x, y in zip(run(interpreter, *xs), run(interpreter, *map(expand, xs)), strict=True):
         assert_same(x, y)
 
 
@@ -225,33 +225,35 @@ def test_operands_have_to_agree() -> None:
 
 
 def test_plain_sizes_are_represented_as_told() -> None:
-    reading = FloatReading(extents={6: ((2, 1), (2,))})
-    found = reading.einsum("->ab", exact(np.array(1.0)), sizes={"a": 6, "b": 5})
+    interpreter = FloatInterpreter(extents={6: ((2, 1), (2,))})
+    found = interpreter.einsum("->ab", exact(np.array(1.0)), sizes={"a": 6, "b": 5})
     assert found.dims == (normal(((2, 1), (2,))), unit(5))
     with pytest.raises(ValueError, match="do not represent 7"):
-        FloatReading(extents={7: ((2, 1), (2,))})
+        FloatInterpreter(extents={7: ((2, 1), (2,))})
 
 
 def test_positions_are_absolute() -> None:
     dim: Dim = ((2, 1, 3),)
-    reading = FloatReading(extents={6: dim}, positions={(0, 6): (1, 2, 4), (10, 6): (10, 12, 15)})
+    interpreter = FloatInterpreter(
+        extents={6: dim}, positions={(0, 6): (1, 2, 4), (10, 6): (10, 12, 15)}
+    )
     full = np.triu(np.full((6, 6), -np.inf), 1)
-    found = reading.causal(6, 6)
+    found = interpreter.causal(6, 6)
     np.testing.assert_array_equal(found.data, full[np.ix_([1, 2, 4], [1, 2, 4])])
     assert found.shape == (6, 6)
     np.testing.assert_array_equal(FLOAT.causal(2, 4).data, full[:2, :4])
-    hot = reading.onehot(exact(np.array([12.0, 11.0])), affine(8, {"tp": 2}).fix("tp", 1), 6)
+    hot = interpreter.onehot(exact(np.array([12.0, 11.0])), affine(8, {"tp": 2}).fix("tp", 1), 6)
     np.testing.assert_array_equal(hot.data, [[0, 1, 0], [0, 0, 0]])
     with pytest.raises(Unsupported, match="are not given"):
-        reading.onehot(exact(np.zeros(1)), Affine(3), 6)
+        interpreter.onehot(exact(np.zeros(1)), Affine(3), 6)
     with pytest.raises(Unsupported, match="do not fit"):
-        FloatReading(positions={(0, 6): (1, 2)}).causal(6, 6)
+        FloatInterpreter(positions={(0, 6): (1, 2)}).causal(6, 6)
 
 
 def test_affine_attributes_need_their_coordinates() -> None:
     start = affine(0, {"tp": 2})
     x = exact(np.arange(4.0))
-    found = FloatReading(coordinates={"tp": 1}).slice(x, 0, start, 2)
+    found = FloatInterpreter(coordinates={"tp": 1}).slice(x, 0, start, 2)
     np.testing.assert_array_equal(found.data, [2, 3])
     with pytest.raises(Unsupported, match="unknown coordinate 'tp'"):
         FLOAT.slice(x, 0, start, 2)
@@ -259,7 +261,8 @@ def test_affine_attributes_need_their_coordinates() -> None:
         FLOAT.slice(x, 0, Affine(3), 2)
 
 
-# -- each reading's own rules -----------------------------------------------------------------------
+# -- each reading's own rules
+# -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reading", [FLOAT, FIELD, TERMS], ids=["float", "field", "terms"])
@@ -372,7 +375,7 @@ def test_the_field_is_exact_and_its_functions_are_functions() -> None:
     np.testing.assert_array_equal(y.data, FIELD.unary("exp", big).data)
     others = [
         FIELD.unary("tanh", big),
-        FieldReading(seed=2).unary("exp", big),
+        FieldInterpreter(seed=2).unary("exp", big),
         FIELD.onehot(big, affine(3), 1),
         FIELD.select(FIELD.reshape(big, (3, 1)), Selection(topk=1)),
     ]
@@ -382,7 +385,7 @@ def test_the_field_is_exact_and_its_functions_are_functions() -> None:
     with pytest.raises(Unsupported, match="modulo"):
         FIELD.combine([big], [Fraction(1, p)], ZERO)
     with pytest.raises(ValueError, match="prime"):
-        FieldReading(prime=2**61 - 1)
+        FieldInterpreter(prime=2**61 - 1)
 
 
 def test_choices_are_in_descending_order_and_ties_go_to_the_first() -> None:

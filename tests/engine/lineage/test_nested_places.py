@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from shardproof.checker.values.views import ViewChecker
-from shardproof.engine.lineage.lineage import Layout, Place, Term
+from shardproof.engine.lineage.lineage import Addend, Place, View
 from shardproof.engine.lineage.places import left
 
 
@@ -23,5 +23,5 @@ from shardproof.engine.lineage.places import left
 def test_what_nested_places_leave(places: tuple[Place, ...]) -> None:
     kept = [i for i in range(48) if all(p.start <= i % p.extent < p.start + p.size for p in places)]
     assert left((48,), places) == (len(kept),)
-    term = Term(Fraction(1), 0, Layout(((),)), (), places)
-    assert ViewChecker.left(term, (48,)) == [len(kept)]
+    addend = Addend(Fraction(1), 0, View(((),)), (), places)
+    assert ViewChecker.left(addend, (48,)) == [len(kept)]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from shardproof.checker.values.views import ViewChecker
 from shardproof.engine.algebra.affine import ZERO, affine
-from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import Atom, Layout, Place, Term
+from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, View
 from shardproof.engine.lineage.places import cut, left
+from shardproof.engine.lineage.views import Misaligned
 
 #: Places of a dimension of 2,048, innermost first, and what they leave: the first halves of heads
 #: of 128 in the first 1,536 columns are 12 times 64.
@@ -29,30 +29,30 @@ CASES = [
 @pytest.mark.parametrize(("places", "expected"), CASES)
 def test_places_inside_one_another_leave_their_shares(places: list[Place], expected: int) -> None:
     assert left((2048,), places) == (expected,)
-    assert ViewChecker.left(Term(1, 0, Layout(((),)), (), tuple(places)), (2048,)) == [expected]  # type: ignore[arg-type]
+    assert ViewChecker.left(Addend(1, 0, View(((),)), (), tuple(places)), (2048,)) == [expected]  # type: ignore[arg-type]
 
 
 #: A dimension of 32 in which every second 4 positions are those of a node of 16.
 SIZE, SHARE, PERIOD = 32, 4, 8
 
 
-def half(first: int) -> Term:
-    own = (Atom(0, 4, 4, ZERO, 4), Atom(0, 1, 4, ZERO, 4))
+def half(first: int) -> Addend:
+    own = (StridedInterval(0, 4, 4, ZERO, 4), StridedInterval(0, 1, 4, ZERO, 4))
     places = (Place(0, first, SHARE, PERIOD),)
-    return Term(Fraction(1), 0, Layout((own,)), places=places)
+    return Addend(Fraction(1), 0, View((own,)), places=places)
 
 
-def entries(term: Term | None, size: int, at: int) -> NDArray[np.float64]:
-    """What a term is in a dimension of ``size``, entry by entry, where the axis is ``at``; the
+def entries(addend: Addend | None, size: int, at: int) -> NDArray[np.float64]:
+    """What an addend is in a dimension of ``size``, entry by entry, where the axis is ``at``; the
     node's entries are 1, 2, ..."""
     found = np.zeros(size)
-    if term is not None:
-        (dim,) = term.layout.dims
+    if addend is not None:
+        (dim,) = addend.view.dims
         steps = [[a.stride * (a.start.at({"tp": at}) + i) for i in range(a.size)] for a in dim]
         held = [
             i
             for i in range(size)
-            if all(p.start <= i % p.extent < p.start + p.size for p in term.places)
+            if all(p.start <= i % p.extent < p.start + p.size for p in addend.places)
         ]
         found[held] = [1 + sum(way) for way in product(*steps)]
     return found

@@ -11,10 +11,12 @@ from shardproof.engine.algebra.selection import Selection
 from shardproof.engine.lineage.blocks import Block
 from shardproof.engine.lineage.expressions import (
     KINDS,
+    AcrossRanks,
     Amax,
     AtCoordinate,
     Causal,
     Combine,
+    Concatenated,
     Constant,
     Einsum,
     Expression,
@@ -23,31 +25,29 @@ from shardproof.engine.lineage.expressions import (
     Most,
     One,
     Onehot,
+    Opaque,
     Operand,
     Order,
-    OverRanks,
-    Piece,
     Restrict,
     Select,
-    Stack,
     Unary,
 )
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
-    Atom,
-    Layout,
+    Addend,
     Lineage,
-    Part,
+    PartialRange,
     Place,
-    Term,
+    StridedInterval,
+    View,
 )
-from shardproof.engine.lineage.nodes import Node, Token
+from shardproof.engine.lineage.nodes import Node, Reduction
 
 MATRIX = Operand(3, ((0, 1, 4, 0), (1, 1, 8, 1)))
 VECTOR = Operand(4, ((0, 1, 8, 1),))
 DIGIT = Operand(5, ((0, 4, 2, 0),), ((1, 1, 8, affine(1, {"tp": 2})),))
-VIEW = Term(Fraction(1), 6, Layout(((Atom(0, 1, 4, ZERO, 4),),)))
+VIEW = Addend(Fraction(1), 6, View(((StridedInterval(0, 1, 4, ZERO, 4),),)))
 
 TEXTS: dict[str, Expression] = {
     "input 'w'": Input("w"),
@@ -68,13 +68,13 @@ TEXTS: dict[str, Expression] = {
     "select(n3[a:4, b:8] -> a along b, " + f"{Selection(2)})": Select(
         Fraction(1), MATRIX, 1, Selection(2), (0,)
     ),
-    "stack(n6[a0[4]], n6[a0[4]] along 0)": Stack(0, (VIEW, VIEW)),
-    "piece(n6[a0[4]] + n6[a0[4]])": Piece((VIEW, VIEW)),
+    "stack(n6[a0[4]], n6[a0[4]] along 0)": Concatenated(0, (VIEW, VIEW)),
+    "piece(n6[a0[4]] + n6[a0[4]])": Opaque((VIEW, VIEW)),
     "most(-2*n3[a:4, b:8], n4[b:8] -> a b)": Most(
         (Fraction(-2), Fraction(1)), (MATRIX, VECTOR), (0, 1)
     ),
     "maximum(n6[a0[4]], n6[a0[4]])": Maximum((VIEW, VIEW)),
-    "sum of n7 over tp=4": OverRanks("tp", 4, "sum", 7),
+    "sum of n7 over tp=4": AcrossRanks("tp", 4, "sum", 7),
     "n7 at tp=1": AtCoordinate("tp", 1, 7),
 }
 
@@ -90,10 +90,10 @@ def test_every_kind_of_definition_has_a_text_of_its_own() -> None:
 
 
 def test_a_lineage_reads_as_a_sum_of_views() -> None:
-    rows = (Atom(0, 1, 4, affine(0, {"tp": 2}), 2),)
-    columns = (Atom(1, 4, 2, ZERO, 2), Atom(BROADCAST, 1, 3, ZERO, 3))
-    layout = Layout((rows, columns, ()), (Atom(2, 1, ABSOLUTE, affine(5), 1),))
-    first = Term(Fraction(1, 2), 3, layout, (Part(0, ZERO, 4, 8),), (Place(1, 0, 6, 12),))
+    rows = (StridedInterval(0, 1, 4, affine(0, {"tp": 2}), 2),)
+    columns = (StridedInterval(1, 4, 2, ZERO, 2), StridedInterval(BROADCAST, 1, 3, ZERO, 3))
+    view = View((rows, columns, ()), (StridedInterval(2, 1, ABSOLUTE, affine(5), 1),))
+    first = Addend(Fraction(1, 2), 3, view, (PartialRange(0, ZERO, 4, 8),), (Place(1, 0, 6, 12),))
     assert str(Lineage((2, 12, 1), (first, VIEW))) == (
         "[2, 12, 1] = 1/2*n3[a0[<2*tp> +2 of 4], a1/4[2] x _[3], 1] at a2[5 +1 of *]"
         " part #0[0 +4 of 8] in 1[0 +6 of 12] + n6[a0[4]]"
@@ -104,8 +104,8 @@ def test_a_lineage_reads_as_a_sum_of_views() -> None:
 def test_a_node_and_what_is_partial_of_it() -> None:
     node = Node(Unary("exp", Fraction(1), 3), (4, ABSOLUTE), frozenset({"tp", "dp"}))
     assert str(node) == "[4, *] by dp tp = exp(n3)"
-    assert str(Token("sum", 3, 1)) == "sum over b in n3"
-    assert str(Token("via", 4, 0, 2)) == "#2 in operand 0 of n4"
+    assert str(Reduction("sum", 3, 1)) == "sum over b in n3"
+    assert str(Reduction("via", 4, 0, 2)) == "#2 in operand 0 of n4"
 
 
 def test_another_definition_reads_otherwise() -> None:

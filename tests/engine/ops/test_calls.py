@@ -17,7 +17,7 @@ import pytest
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.algebra.terms import TermTable
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.interpreters import FloatReading, TermReading, exact
+from shardproof.engine.interpreters import FloatInterpreter, TermInterpreter, exact
 from shardproof.engine.lineage.expressions import Input
 from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.nodes import NodeTable
@@ -31,8 +31,8 @@ from shardproof.engine.ops import (
 )
 from shardproof.engine.ops.calls import KINDS, Attribute, attributes_of, operands_of
 from shardproof.engine.plan_files.calling import wrong_call
-from shardproof.frontends.builder.shapes import ShapeReading
-from shardproof.partition.inference.interpreter import LineageReading
+from shardproof.frontends.builder.shapes import ShapeInterpreter
+from shardproof.partition.inference.interpreter import LineageInterpreter
 from shardproof.partition.inference.views import local_view
 from tests.engine.mixture_examples import EXAMPLES
 from tests.engine.operator_examples import Attrs, Draw, Example
@@ -88,7 +88,7 @@ def test_too_many_and_too_few_operands_are_refused(name: str) -> None:
         )
     if least:
         with pytest.raises(Unsupported, match="its declaration does not fit"):
-            apply_forward(ShapeReading(), name, [(2, 2)] * (least - 1), attrs)
+            apply_forward(ShapeInterpreter(), name, [(2, 2)] * (least - 1), attrs)
 
 
 @pytest.mark.parametrize("name", sorted(OPERATORS))
@@ -111,9 +111,9 @@ def test_an_attribute_of_another_type_is_refused_and_one_that_is_needed_has_to_b
 def test_an_attribute_that_is_not_declared_has_no_meaning(name: str, key: str) -> None:
     inputs, attrs = call(next(e for e in EXAMPLES if e.operator == name))
     shapes = [x.shape for x in inputs]
-    assert apply_forward(ShapeReading(), name, shapes, attrs)
+    assert apply_forward(ShapeInterpreter(), name, shapes, attrs)
     with pytest.raises(Unsupported, match=f"attribute {key} of operator {name} is not declared"):
-        apply_forward(ShapeReading(), name, shapes, {**attrs, key: 1})
+        apply_forward(ShapeInterpreter(), name, shapes, {**attrs, key: 1})
 
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
@@ -217,9 +217,9 @@ def tensors(kind: str, shapes: Sequence[tuple[int, ...]]) -> tuple[Any, list[Any
         for i, shape in enumerate(shapes):
             node = table.define(Input(f"x{i}"), tuple(n for n in shape if n != 1))
             found.append(local_view(node, shape))
-        return LineageReading(table), found
+        return LineageInterpreter(table), found
     if kind == "shape":
-        return ShapeReading(), list(shapes)
+        return ShapeInterpreter(), list(shapes)
     if kind == "terms":
         terms = TermTable()
         entries = []
@@ -228,9 +228,9 @@ def tensors(kind: str, shapes: Sequence[tuple[int, ...]]) -> tuple[Any, list[Any
             for index in np.ndindex(shape):
                 data[index] = terms.symbol(f"x{i}{list(index)}")
             entries.append(exact(data))
-        return TermReading(terms), entries
+        return TermInterpreter(terms), entries
     rng = np.random.default_rng(0)
-    return FloatReading(), [exact(rng.normal(size=shape)) for shape in shapes]
+    return FloatInterpreter(), [exact(rng.normal(size=shape)) for shape in shapes]
 
 
 @pytest.mark.parametrize("kind", ["lineage", "shape", "terms", "float"])
@@ -256,7 +256,7 @@ def test_what_does_not_fit_is_said_in_every_reading(example: Example, kind: str)
             continue
         gave += 1
         if kind != "shape":
-            alone = apply_forward(ShapeReading(), example.operator, shapes, attrs)
+            alone = apply_forward(ShapeInterpreter(), example.operator, shapes, attrs)
             assert [tuple(reading.shape(x)) for x in found] == [tuple(x) for x in alone]
         wrt = [i for i in range(len(given)) if i not in declared.index_data(len(given))]
         if not example.differentiable or not wrt:
@@ -278,7 +278,7 @@ def test_what_does_not_fit_is_said_in_every_reading(example: Example, kind: str)
 def test_a_derivative_without_a_gradient_has_no_meaning(name: str) -> None:
     inputs, attrs = call(next(e for e in EXAMPLES if e.operator == name))
     shapes = [x.shape for x in inputs]
-    outputs = apply_forward(ShapeReading(), name, shapes, attrs)
-    assert apply_backward(ShapeReading(), name, shapes, outputs, attrs, [0]) == [shapes[0]]
+    outputs = apply_forward(ShapeInterpreter(), name, shapes, attrs)
+    assert apply_backward(ShapeInterpreter(), name, shapes, outputs, attrs, [0]) == [shapes[0]]
     with pytest.raises(Unsupported, match="no gradient arrives"):
-        apply_backward(ShapeReading(), name, shapes, [None] * len(outputs), attrs, [0])
+        apply_backward(ShapeInterpreter(), name, shapes, [None] * len(outputs), attrs, [0])

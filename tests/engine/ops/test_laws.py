@@ -80,8 +80,8 @@ def test_what_does_not_cancel_stays_as_it_is(other: str) -> None:
     }[other]
     product = table.mul(grow, factor)
     assert without_opposites(product) is product
-    held = applied(table, "inv", table.mul(2, a))
-    assert held is table.app("inv", table.mul(2, a))
+    term = applied(table, "inv", table.mul(2, a))
+    assert term is table.app("inv", table.mul(2, a))
 
 
 def test_constants() -> None:

@@ -19,20 +19,20 @@ from shardproof.engine.algebra.terms import Term, TermTable
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import (
     MASKED,
-    FieldReading,
-    FloatReading,
-    TermReading,
+    FieldInterpreter,
+    FloatInterpreter,
+    TermInterpreter,
     Weighted,
     exact,
 )
 from shardproof.engine.interpreters.field import MASK
 from shardproof.engine.ops import OPERATORS, Operator, apply_backward, apply_forward, lookup
 from shardproof.engine.ops.basic import R
-from shardproof.engine.ops.primitives import Reading, Selection
+from shardproof.engine.ops.primitives import Interpreter, Selection
 from tests.engine.mixture_examples import EXAMPLES
 from tests.engine.operator_examples import Attrs, Draw, Example
 
-FLOAT = FloatReading()
+FLOAT = FloatInterpreter()
 ROUNDS = 6
 NAMES = [f"{e.operator}-{i}" for i, e in enumerate(EXAMPLES)]
 every_example = pytest.mark.parametrize("example", EXAMPLES, ids=NAMES)
@@ -157,7 +157,7 @@ def test_a_gradient_of_another_shape_than_its_operand_does_not_fit(operator: str
 
 
 @dataclass(frozen=True)
-class Recorder(TermReading):
+class Recorder(TermInterpreter):
     """Remembers what the functions ``select:...`` choose."""
 
     choices: dict[str, tuple[Selection, int]] = field(default_factory=dict)
@@ -173,17 +173,17 @@ class Evaluator:
 
     def __init__(
         self,
-        reading: FloatReading | FieldReading,
+        reading: FloatInterpreter | FieldInterpreter,
         values: dict[str, Any],
         choices: dict[str, tuple[Selection, int]],
     ) -> None:
-        self.reading: Reading[Weighted] = reading
+        self.interpreter: Interpreter[Weighted] = reading
         self.values = values
         self.choices = choices
         self.known: dict[Term, Weighted] = {}
 
     def entries(self, x: Weighted) -> NDArray[Any]:
-        hidden = MASK if isinstance(self.reading, FieldReading) else -np.inf
+        hidden = MASK if isinstance(self.interpreter, FieldInterpreter) else -np.inf
         flat = [hidden if e is MASKED else self(e).data[()] for e in x.data.flat]
         return np.array(flat).reshape(x.data.shape)
 
@@ -196,34 +196,37 @@ class Evaluator:
         one, zero = Fraction(1), Fraction(0)
         name = str(term.name)
         if term.value is not None:
-            return self.reading.combine([self.scalar(0)], [zero], term.value)
+            return self.interpreter.combine([self.scalar(0)], [zero], term.value)
         match term.kind:
             case "symbol":
                 return self.scalar(self.values[name])
             case "add":
-                return self.reading.combine(args, [one] * len(args), zero)
+                return self.interpreter.combine(args, [one] * len(args), zero)
             case "mul":
-                return self.reading.einsum("," * (len(args) - 1) + "->", *args)
+                return self.interpreter.einsum("," * (len(args) - 1) + "->", *args)
         if name.startswith("max"):
-            return self.reading.amax(self.row(args), 0)
+            return self.interpreter.amax(self.row(args), 0)
         if name == "is":
             position = term.args[1].value
             assert position is not None
-            return self.reading.reshape(self.reading.onehot(args[0], Affine(int(position)), 1), ())
+            return self.interpreter.reshape(
+                self.interpreter.onehot(args[0], Affine(int(position)), 1), ()
+            )
         if name in self.choices:
             selection, j = self.choices[name]
-            scores = self.reading.reshape(self.row(args), (1, len(args)))
-            return self.reading.reshape(
-                self.reading.slice(self.reading.select(scores, selection), 1, Affine(j), 1), ()
+            scores = self.interpreter.reshape(self.row(args), (1, len(args)))
+            return self.interpreter.reshape(
+                self.interpreter.slice(self.interpreter.select(scores, selection), 1, Affine(j), 1),
+                (),
             )
-        return self.reading.unary(name, args[0])
+        return self.interpreter.unary(name, args[0])
 
     def scalar(self, value: Any) -> Weighted:
-        dtype = np.int64 if isinstance(self.reading, FieldReading) else np.float64
+        dtype = np.int64 if isinstance(self.interpreter, FieldInterpreter) else np.float64
         return exact(np.array(value, dtype=dtype))
 
     def row(self, args: list[Weighted]) -> Weighted:
-        return self.reading.concat([self.reading.reshape(x, (1,)) for x in args], 0)
+        return self.interpreter.concat([self.interpreter.reshape(x, (1,)) for x in args], 0)
 
 
 def symbols(table: TermTable, name: str, x: NDArray[Any], masked: NDArray[np.bool_]) -> Weighted:
@@ -239,7 +242,7 @@ def test_terms_mean_the_values(example: Example, field: bool) -> None:
     """Forward and backward, terms and numbers agree: with the true functions in float64, with
     random functions in the field."""
     inputs, attrs = example.build(draw(example, 1, limit=3))
-    reading: Any = FieldReading(seed=7) if field else FLOAT
+    reading: Any = FieldInterpreter(seed=7) if field else FLOAT
     masks = [np.isneginf(x) for x in inputs]
     rng = np.random.default_rng(3)
 

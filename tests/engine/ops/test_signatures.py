@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from shardproof.engine.algebra.terms import TermTable
-from shardproof.engine.interpreters import MASKED, FloatReading, TermReading, exact
+from shardproof.engine.interpreters import MASKED, FloatInterpreter, TermInterpreter, exact
 from shardproof.engine.ops import OPERATORS, apply_backward, apply_forward, lookup
 from shardproof.engine.ops.basic import R
 from shardproof.solvers import Portfolio, Query
@@ -26,7 +26,7 @@ from tests.engine.operator_examples import Attrs, Draw, Example
 from tests.engine.ops.test_operators import assert_close, draw
 
 CLAIMED = [e for e in EXAMPLES if e.conforms]
-FLOAT = FloatReading()
+FLOAT = FloatInterpreter()
 ROUNDS = 8
 
 #: The axes of each dimension of a tensor; a dimension of size 1 has none.
@@ -183,7 +183,8 @@ def test_a_false_claim_is_found(
         every_round(example)
 
 
-# -- proved by the solvers, forward and backward -----------------------------------------------------
+# -- proved by the solvers, forward and backward
+# -----------------------------------------------------
 
 #: Sizes of axes at which claims are proved for all values: of all axes alike, and drawn up to it.
 PROVED_AT = (2, 3, 4)
@@ -206,7 +207,7 @@ class Claims:
     def __init__(self, example: Example, drawn: Draw) -> None:
         self.example = example
         self.table = TermTable()
-        self.reading = TermReading(self.table)
+        self.interpreter = TermInterpreter(self.table)
         self.goals: list[tuple[Any, Any]] = []
         inputs, self.attrs = example.build(drawn)
         self.signature = parse(lookup(example.operator).signature, [x.ndim for x in inputs])
@@ -229,7 +230,9 @@ class Claims:
 
     def forward(self, tensors: Sequence[NDArray[Any]], attrs: Attrs) -> list[NDArray[Any]]:
         given = [exact(x) for x in tensors]
-        return [x.data for x in apply_forward(self.reading, self.example.operator, given, attrs)]
+        return [
+            x.data for x in apply_forward(self.interpreter, self.example.operator, given, attrs)
+        ]
 
     def take(
         self, tensors: Sequence[Any], layouts: Sequence[Layout], axis: str, kept: Sequence[int]
@@ -273,7 +276,7 @@ class Claims:
     def joined(self, a: NDArray[Any], b: NDArray[Any], role: str) -> NDArray[Any]:
         if role == "+":
             return np.frompyfunc(lambda x, y: x + y, 2, 1)(a, b)  # type: ignore[no-any-return]
-        return self.reading.amax(exact(np.stack([a, b], axis=-1)), a.ndim).data
+        return self.interpreter.amax(exact(np.stack([a, b], axis=-1)), a.ndim).data
 
     def state_backward(self) -> None:
         """Gradients of inputs with a parallel or summed axis are those of its parts; of inputs
@@ -284,7 +287,7 @@ class Claims:
 
         def pull(inputs: Sequence[Any], given: Sequence[Any], attrs: Attrs) -> list[Any]:
             found = apply_backward(
-                self.reading,
+                self.interpreter,
                 self.example.operator,
                 [exact(x) for x in inputs],
                 [exact(g) for g in given],
@@ -341,8 +344,8 @@ def proved(solver: Portfolio, example: Example, drawn: Draw) -> bool:
     return not goals or solver.solve(Query.of(example.operator, goals)).verdict == "unsat"
 
 
-#: Axes of which nothing is claimed, by the role that says so: "#" is read by position, "!" as a unit
-#: (docs/soundness.md, section 10, has these lists too).
+#: Axes of which nothing is claimed, by the role that says so: "#" is read by position, "!" as a
+#: unit (docs/soundness.md, section 10, has these lists too).
 UNCLAIMED: dict[str, dict[str, str]] = {
     "slice": {"k": "#"},
     "concat": {"k": "#"},

@@ -32,7 +32,7 @@ from shardproof.engine.plan.ir import (
     Value,
     whole,
 )
-from shardproof.engine.plan.recorded import Claimed
+from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.attributes import Encoder, decode
 from shardproof.engine.plan_files.columns import to_columns
@@ -53,7 +53,7 @@ def example(attrs: dict[str, Any] | None = None) -> Plan:
         outputs=(2,),
         shards=((1, 0),),
         losses=(2,),
-        claims=(Claimed(5, (0, 4), (4, 12)), None, Claimed(6, (0,), (1,), 1, 2)),
+        claims=(RecordedSlice(5, (0, 4), (4, 12)), None, RecordedSlice(6, (0,), (1,), 1, 2)),
     )
     backward = Body(
         "backward",
@@ -62,7 +62,7 @@ def example(attrs: dict[str, Any] | None = None) -> Plan:
         inputs=(0,),
         shards=((2, 0),),
         saved=((1, 0),),
-        mirror=0,
+        forward_body=0,
         gradients=((3, 0),),
     )
     reducer = Body(
@@ -372,12 +372,12 @@ def test_attributes_speak_of_axes_that_exist() -> None:
 @pytest.mark.parametrize(
     ("claim", "says"),
     [
-        (Claimed(1, (0, 4), (4,)), "is no part of a tensor"),
-        (Claimed(1, (4,), (0,)), "is no part of a tensor"),
-        (Claimed(1, (0,), (4,), 2, 2), "is no part of a tensor"),
+        (RecordedSlice(1, (0, 4), (4,)), "is no part of a tensor"),
+        (RecordedSlice(1, (4,), (0,)), "is no part of a tensor"),
+        (RecordedSlice(1, (0,), (4,), 2, 2), "is no part of a tensor"),
     ],
 )
-def test_a_claim_that_is_none_is_named(claim: Claimed, says: str) -> None:
+def test_a_claim_that_is_none_is_named(claim: RecordedSlice, says: str) -> None:
     body = dataclasses.replace(example().single.bodies[0], claims=(claim, None, None))
     single = dataclasses.replace(example().single, bodies=(body, *example().single.bodies[1:]))
     with pytest.raises(InvalidInput, match=says) as error:

@@ -85,7 +85,9 @@ def every_field() -> Plan:
     body = Body(
         "b", values, (op, Op("send", (3,), (), {"peer": 1})), (0,), (3,), ((1, 0),), (), -1, ((4, 0),), ((2, 3, 0),), (3,)
     )  # fmt: skip
-    back = Body("back", (Value((1,)), Value((2,))), (), saved=((0, 3),), mirror=0, results=(0,))
+    back = Body(
+        "back", (Value((1,)), Value((2,))), (), saved=((0, 3),), forward_body=0, results=(0,)
+    )
     shards = (
         Shard("w", (8, 2), (4, 2), (affine(0, {"dp": 4}), ZERO), updated_as=0),
         whole("m", (3,), trainable=False),

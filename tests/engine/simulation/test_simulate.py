@@ -95,7 +95,7 @@ def test_microbatches_that_flow_differently_are_taken_one_by_one() -> None:
         plan = replicas()
         program = plan.programs[0]
         other = step(rows=3, factor=factor).bodies
-        bodies = (*program.bodies, other[0], replace(other[1], mirror=3))
+        bodies = (*program.bodies, other[0], replace(other[1], forward_body=3))
         calls = (
             *program.calls[:2],
             replace(program.calls[2], body=3),

@@ -12,11 +12,11 @@ from shardproof.engine.claims.claim import Claim
 from shardproof.engine.claims.cone import cone
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.expressions import Causal, Combine, Einsum, Input, Operand, Unary
-from shardproof.engine.lineage.layout import constant_atom
-from shardproof.engine.lineage.lineage import ABSOLUTE, Atom, Layout, Lineage, Term
+from shardproof.engine.lineage.lineage import ABSOLUTE, Addend, Lineage, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.views import constant_interval
 from shardproof.engine.obligations.obligation import build
-from shardproof.engine.small_model import grid
+from shardproof.engine.small_model import representatives
 from shardproof.engine.small_model.bounds import enough
 from shardproof.engine.small_model.related import related
 from shardproof.solvers import Portfolio, Query
@@ -34,23 +34,23 @@ def verdict(solver: Portfolio, nodes: NodeTable, claim: Claim, more: int = 0) ->
     return solver.solve(Query.of("", build(nodes, claim, more=more).goals)).verdict
 
 
-def whole(axis: int, size: int = SIZE) -> tuple[Atom, ...]:
-    return (Atom(axis, 1, size, ZERO, size),)
+def whole(axis: int, size: int = SIZE) -> tuple[StridedInterval, ...]:
+    return (StridedInterval(axis, 1, size, ZERO, size),)
 
 
 def square(nodes: NodeTable) -> int:
     return nodes.define(Input("y"), (SIZE, SIZE))
 
 
-def view(node: int, rank: int, *dims: int, factor: int = 1) -> Term:
+def view(node: int, rank: int, *dims: int, factor: int = 1) -> Addend:
     """The term node[i_dims], as a tensor with ``rank`` dimensions i."""
-    layout = [(constant_atom(SIZE),)] * rank
+    layout = [(constant_interval(SIZE),)] * rank
     for axis, dim in enumerate(dims):
         layout[dim] = whole(axis)
-    return Term(Fraction(factor), node, Layout(tuple(layout)))
+    return Addend(Fraction(factor), node, View(tuple(layout)))
 
 
-def same(given: Sequence[Term], claimed: Sequence[Term], rank: int) -> Claim:
+def same(given: Sequence[Addend], claimed: Sequence[Addend], rank: int) -> Claim:
     shape = (SIZE,) * rank
     lineages = Lineage(shape, tuple(given)), Lineage(shape, tuple(claimed))
     return Claim("op", "identity", {}, False, (), 1, lineages[:1], lineages[1:], {})
@@ -60,8 +60,8 @@ def kept(nodes: NodeTable, claim: Claim, *axes: tuple[int, int]) -> list[int]:
     """How many positions the pieces of axes keep."""
     given = [x for x in claim.inputs if x is not None]
     here = cone(nodes, given, claim.outputs, adds=False)
-    needs = enough(nodes, claim, here, related(claim))
-    return [needs.of(axis, 1, nodes[axis[0]].extents[axis[1]]) for axis in axes]
+    required = enough(nodes, claim, here, related(claim))
+    return [required.of(axis, 1, nodes[axis[0]].extents[axis[1]]) for axis in axes]
 
 
 # -- free labels -----------------------------------------------------------------------------------
@@ -119,7 +119,8 @@ def test_free_and_summed_labels_of_one_axis(solver: Portfolio) -> None:
 
 
 def test_arguments_are_compared_with_one_another() -> None:
-    """exp(y[i, j]) and exp(y[j, k]) are one letter for all i, j, k if they are for four positions."""
+    """exp(y[i, j]) and exp(y[j, k]) are one letter for all i, j, k if they are for four
+    positions."""
     nodes = NodeTable()
     y = square(nodes)
     turned = Lineage((SIZE, SIZE), (view(y, 2, 0, 1), view(y, 2, 1, 0)))
@@ -142,15 +143,15 @@ def test_the_operator_counts_as_well_as_what_is_claimed(digits: tuple[int, ...])
     nodes = NodeTable()
     x, w, b = (nodes.define(Input(n), (SIZE, SIZE) if n == "x" else (SIZE,)) for n in "xwb")
     strides = [1] if len(digits) == 1 else [digits[1], 1]
-    split = tuple(Atom(1, s, n, ZERO, n) for s, n in zip(strides, digits, strict=True))
-    tensor = Lineage((SIZE, SIZE), (Term(Fraction(1), x, Layout((whole(0), split))),))
+    split = tuple(StridedInterval(1, s, n, ZERO, n) for s, n in zip(strides, digits, strict=True))
+    tensor = Lineage((SIZE, SIZE), (Addend(Fraction(1), x, View((whole(0), split))),))
     vectors = [Lineage((SIZE,), (view(n, 1, 0),)) for n in (w, b)]
     attrs = {"eps": Fraction(1, 10**5)}
     claim = Claim("op", "layernorm", attrs, False, (), 1, (tensor, *vectors), (tensor,), {})
     here = cone(nodes, [tensor, *vectors], [tensor], adds=False)
-    needs = enough(nodes, claim, here, related(claim))
-    assert needs.of((x, 0), 1, SIZE) == 2
-    assert [needs.of((x, 1), s, n) for s, n in zip(strides, digits, strict=True)] == [3] * len(
+    required = enough(nodes, claim, here, related(claim))
+    assert required.of((x, 0), 1, SIZE) == 2
+    assert [required.of((x, 1), s, n) for s, n in zip(strides, digits, strict=True)] == [3] * len(
         digits
     )
 
@@ -186,7 +187,7 @@ def test_a_count_under_a_mask_is_refused(
     # What is small is stated as it is, and needs nothing that stands for others.
     nodes = NodeTable()
     assert build(nodes, softmax_sum(nodes, of_scores=False), widened=1).goals
-    monkeypatch.setattr(grid, "MOST_WHOLE", SIZE - 1)
+    monkeypatch.setattr(representatives, "MOST_WHOLE", SIZE - 1)
     nodes = NodeTable()
     with pytest.raises(Unsupported, match="a sum under a mask over positions that are alike"):
         build(nodes, softmax_sum(nodes, of_scores=False), widened=1)

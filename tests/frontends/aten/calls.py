@@ -645,9 +645,9 @@ def _(d: Draw) -> Call:
     b, h, s, e = d.sizes(4)
     later = torch.ones(s, s, dtype=torch.bool).triu(1)
     mask = torch.zeros(1, 1, s, s, dtype=torch.float64).masked_fill(later, float("-inf"))
-    held = Additive(Compared(Positions(-1, (0, 0, -1, 1), (1, 1, s, s), "int64")), "float64")
+    additive = Additive(Compared(Positions(-1, (0, 0, -1, 1), (1, 1, s, s), "int64")), "float64")
     given = [d.real(b, h, s, e) for _ in range(3)]
-    return (*given, 0.0, False), {"attn_mask": Both(held, mask)}
+    return (*given, 0.0, False), {"attn_mask": Both(additive, mask)}
 
 
 @call("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")

@@ -68,8 +68,8 @@ def _(d: Draw) -> Call:
     n, m = d.sizes(2)
     start = d.below(n)
     count = 1 + d.below(n - start)
-    held = Positions(start, (1,), (count,), "int64")
-    return (d.real(m, n), 1, Both(held, torch.arange(start, start + count))), {}
+    positions = Positions(start, (1,), (count,), "int64")
+    return (d.real(m, n), 1, Both(positions, torch.arange(start, start + count))), {}
 
 
 @call("aten.index_add.default")
@@ -198,16 +198,16 @@ def _(d: Draw) -> Call:
     first, queries = d.below(3), 1 + d.below(3)
     keys = first + queries - (d.below(2) if first + queries > 1 else 0)
     mask = torch.arange(keys)[None, :] > torch.arange(first, first + queries)[:, None]
-    held = Compared(Positions(-1 - first, (-1, 1), (queries, keys), "int64"))
-    return (d.real(2, queries, keys), Both(held, mask), float("-inf")), {}
+    compared = Compared(Positions(-1 - first, (-1, 1), (queries, keys), "int64"))
+    return (d.real(2, queries, keys), Both(compared, mask), float("-inf")), {}
 
 
 @call("aten.add.Tensor")
 def _(d: Draw) -> Call:
     n = 1 + d.below(4)
     mask = torch.full((n, n), float("-inf"), dtype=torch.float64).triu(1)
-    held = Additive(Compared(Positions(-1, (-1, 1), (n, n), "int64")), "float64")
-    return (d.real(2, n, n), Both(held, mask)), {}
+    additive = Additive(Compared(Positions(-1, (-1, 1), (n, n), "int64")), "float64")
+    return (d.real(2, n, n), Both(additive, mask)), {}
 
 
 # -- statistics ----------------------------------------------------------------------------------
@@ -431,5 +431,5 @@ def _(d: Draw) -> Call:
     """Ids against all positions, as `one_hot` has them."""
     n, size = d.sizes(2)
     size += 1
-    held = Positions(0, (1,), (size,), "int64")
-    return (d.ids(size, n, 1), Both(held, torch.arange(size))), {}
+    positions = Positions(0, (1,), (size,), "int64")
+    return (d.ids(size, n, 1), Both(positions, torch.arange(size))), {}

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.interpreters import FloatReading
+from shardproof.engine.interpreters import FloatInterpreter
 from shardproof.engine.interpreters.dims import exact
 from shardproof.engine.ops import apply_forward
 from shardproof.engine.plan.ir import Shard
@@ -39,9 +39,9 @@ def test_loss_and_gradient_of_shifted_labels(seed: int, kind: str) -> None:
     logits = random.normal(size=(b * s, v))
     lo = Lowering()
     zero = (ZERO, ZERO)
-    held = lo.hold(Shard("ids", (b, s), (b, s), zero, "int64", False, kind=kind))
+    real = lo.hold(Shard("ids", (b, s), (b, s), zero, "int64", False, kind=kind))
     x = lo.hold(Shard("logits", (b * s, v), (b * s, v), zero, "float64"))
-    padded = rule(lo, "aten.constant_pad_nd.default", held, [0, 1], -100)
+    padded = rule(lo, "aten.constant_pad_nd.default", real, [0, 1], -100)
     assert isinstance(padded, Joined)
     labels = lo.reshape(lo.slice(padded, 1, 1, s), (b * s,))
     logs = rule(lo, "aten._log_softmax.default", x, 1)
@@ -52,7 +52,7 @@ def test_loss_and_gradient_of_shifted_labels(seed: int, kind: str) -> None:
     )
     gradient = rule(lo, "aten._log_softmax_backward_data.default", picked, logs, 1)
     loss, gradient = lo.real(loss), lo.real(gradient)
-    values: dict[int, Any] = {held.number: ids.astype(float), x.number: logits}
+    values: dict[int, Any] = {real.number: ids.astype(float), x.number: logits}
     for number, shard in lo.bound:
         name = lo.shards[shard].name
         if name in lo.derived:
@@ -61,10 +61,10 @@ def test_loss_and_gradient_of_shifted_labels(seed: int, kind: str) -> None:
         elif name in lo.contents:
             values[number] = lo.contents[name].astype(float)
     assert bool(lo.derived) == (kind == "batch")
-    reading = FloatReading(coordinates={})
+    interpreter = FloatInterpreter(coordinates={})
     for op in lo.ops:
         read = [exact(np.asarray(values[n], dtype=float)) for n in op.inputs]
-        out = apply_forward(reading, op.name, read, op.attrs)
+        out = apply_forward(interpreter, op.name, read, op.attrs)
         values.update(zip(op.outputs, (y.data for y in out), strict=True))
     given = torch.tensor(logits, requires_grad=True)
     target = F.pad(torch.tensor(ids), (0, 1), value=-100)[:, 1:].reshape(-1)

@@ -11,7 +11,7 @@ import torch
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.interpreters import FloatReading
+from shardproof.engine.interpreters import FloatInterpreter
 from shardproof.engine.interpreters.dims import exact
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.ir import Shard
@@ -215,17 +215,17 @@ def lowered(name: str, args: Any, kwargs: Any, expected: Any) -> list[Any]:
     tables = lo.contents
     names = [shard.name for shard in lo.shards]
     values = {v: tables[names[n]] if names[n] in tables else given[n] for v, n in lo.bound}
-    reading = FloatReading(coordinates={})
+    interpreter = FloatInterpreter(coordinates={})
     for op in lo.ops:
         read = [exact(np.asarray(values[v], dtype=float)) for v in op.inputs]
         if op.backward:
             arity = op.attrs["arity"]
             assert isinstance(arity, int)
             out = apply_backward(
-                reading, op.name, read[:arity], read[arity:], op.attrs, op.attrs["wrt"]
+                interpreter, op.name, read[:arity], read[arity:], op.attrs, op.attrs["wrt"]
             )
         else:
-            out = apply_forward(reading, op.name, read, op.attrs)
+            out = apply_forward(interpreter, op.name, read, op.attrs)
         values.update(zip(op.outputs, (x.data for x in out), strict=True))
     for result, wanted in zip(results, flat(expected), strict=False):
         assert result is None or wanted is None or result.shape == tuple(wanted.shape)

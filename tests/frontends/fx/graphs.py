@@ -57,7 +57,8 @@ class Writer:
 
 
 def model(rank: int = 0, ranks: int = 1) -> dict[str, Any]:
-    """Embedding, MLP with a bias and dropout, and the logits' sum of squares, on one of ``ranks``."""
+    """Embedding, MLP with a bias and dropout, and the logits' sum of squares, on one of
+    ``ranks``."""
     w = Writer(rank)
     rows, inner = VOCABULARY // ranks, INNER // ranks
     ids = w.given("ids", (TOKENS,), "int64")

@@ -1,4 +1,5 @@
-"""What a file may hold: everything else is refused with one line that names the file and the node."""
+"""What a file may hold: everything else is refused with one line that names the file and the
+node."""
 
 from __future__ import annotations
 
@@ -238,14 +239,14 @@ def read(given: dict[str, Any]) -> records.Graph:
 
 def test_pieces_of_a_fused_input_are_inputs_of_both_sides() -> None:
     single, ranks = read(fused()), [read(fused(rank, 2)) for rank in range(2)]
-    said = InputRelation(pieces=[[0, 4], [4, 4]], dim=1)
-    plan = joined(single, ranks, Relations(inputs={"weight": said}))
+    input_relation = InputRelation(pieces=[[0, 4], [4, 4]], dim=1)
+    plan = joined(single, ranks, Relations(inputs={"weight": input_relation}))
     names = ["weight[:, 0:4]", "weight[:, 4:8]"]
     assert [s.name for s in plan.single.shards if "weight" in s.name] == names
     for name in names:
-        (held,) = [s for s in plan.programs[0].shards if s.name == name]
-        assert (held.full_shape, held.shape) == ((4, 4), (4, 2))
-        assert [held.offset[1].at({"axis0": rank}) for rank in range(2)] == [0, 2]
+        (shard,) = [s for s in plan.programs[0].shards if s.name == name]
+        assert (shard.full_shape, shard.shape) == ((4, 4), (4, 2))
+        assert [shard.offset[1].at({"axis0": rank}) for rank in range(2)] == [0, 2]
     off, where = worst(plan, 3)
     assert off < 1e-9, where
     wrong = joined(single, ranks, Relations(inputs={"weight": InputRelation(shard=1)}))
@@ -256,9 +257,9 @@ def test_of_two_placements_that_fit_the_one_is_taken_with_which_numbers_agree() 
     single, ranks = read(fused()), [read(fused(rank, 2)) for rank in range(2)]
     plan = joined(single, ranks, Relations())
     assert len([s for s in plan.programs[0].shards if "weight" in s.name]) == 2
-    (said,) = [a for a in plan.assumed if a.about == "weight"]
-    assert said.kind == "inferred"
-    assert "pieces = [[0, 4], [4, 4]]; shard = 1 fits, too" in said.text
+    (assumption,) = [a for a in plan.assumed if a.about == "weight"]
+    assert assumption.kind == "inferred"
+    assert "pieces = [[0, 4], [4, 4]]; shard = 1 fits, too" in assumption.text
 
 
 def sliced(rank: int = 0, ranks: int = 1) -> dict[str, Any]:
@@ -276,9 +277,9 @@ def sliced(rank: int = 0, ranks: int = 1) -> dict[str, Any]:
 def test_a_contiguous_shard_is_taken_where_numbers_agree_with_it_alone() -> None:
     plan = joined(read(sliced()), [read(sliced(rank, 2)) for rank in range(2)], Relations())
     assert [s.name for s in plan.programs[0].shards if "weight" in s.name] == ["weight"]
-    *_, said = [a for a in plan.assumed if a.about == "weight"]
-    assert said.kind == "inferred"
-    assert "is taken as shard = 1" in said.text
+    *_, assumption = [a for a in plan.assumed if a.about == "weight"]
+    assert assumption.kind == "inferred"
+    assert "is taken as shard = 1" in assumption.text
 
 
 def test_nothing_is_refuted_where_numbers_agree_with_no_placement() -> None:

@@ -1,4 +1,5 @@
-"""Graphs evaluated by PyTorch beside their translation: what agrees, what does not, what is not run."""
+"""Graphs evaluated by PyTorch beside their translation: what agrees, what does not, what is not
+run."""
 
 from __future__ import annotations
 

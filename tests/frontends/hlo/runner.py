@@ -37,7 +37,7 @@ BINARY: Mapping[str, Callable[[Array, Array], Array]] = {
 def run(recorder: Recorder, inputs: Sequence[Sequence[Array]], outputs: Sequence[int]) -> Any:
     """Outputs of every rank for the inputs of every rank (those that are held, in order)."""
     held = [
-        {h.value: np.asarray(x, dtype=float) for h, x in zip(recorder.held, own, strict=True)}
+        {h.value: np.asarray(x, dtype=float) for h, x in zip(recorder.placed, own, strict=True)}
         for own in inputs
     ]
     for constant in recorder.constants:

@@ -1,4 +1,5 @@
-"""Every translation validated: the graph as it was read, and what it was lowered to, in lock-step."""
+"""Every translation validated: the graph as it was read, and what it was lowered to, in
+lock-step."""
 
 from __future__ import annotations
 
@@ -270,7 +271,7 @@ def test_a_stack_is_held_row_by_row_where_one_row_is_taken_at_a_time() -> None:
     )
     graph = inline.graph(text.parse("HloModule m\n" + body))
     assert stacks(graph, graph) == {0}
-    names = [h.name for h in lower(graph, None, frozenset({0}))[0].recorder.held]
+    names = [h.name for h in lower(graph, None, frozenset({0}))[0].recorder.placed]
     assert names == ["x[0]", "x[1]", "x[2]", "w"]
     agree(graph, stacked=frozenset({0}))
 

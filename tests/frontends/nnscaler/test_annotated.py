@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardproof.engine.interpreters import FloatReading, exact
+from shardproof.engine.interpreters import FloatInterpreter, exact
 from shardproof.engine.ops import apply_forward
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.annotated import lowered, parsed
@@ -143,7 +143,7 @@ def value(op: cells.ForwardOp, arrays: Sequence[Array], held: dict[str, Array]) 
             values.append(exact(held.setdefault(x.name, draw.normal(size=x.shape))))
     for step in made.steps:
         operands = [values[i] for i in step.operands]
-        values += apply_forward(FloatReading(), step.name, operands, step.attrs)
+        values += apply_forward(FloatInterpreter(), step.name, operands, step.attrs)
     return [values[i].data for i in made.results]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.interpreters import FloatReading, exact
+from shardproof.engine.interpreters import FloatInterpreter, exact
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.ir import Op
 from shardproof.frontends.errors import UnreadablePlan
@@ -29,7 +29,8 @@ REAL = torch.float64
 SEEDS = (29, 40, 49)
 
 
-# -- functions that drop, beside PyTorch -------------------------------------------------------------
+# -- functions that drop, beside PyTorch
+# -------------------------------------------------------------
 
 
 def part(number: int, *shape: int) -> Tensor:
@@ -47,7 +48,7 @@ def called(signature: str, shapes: list[tuple[int, ...]], **kwargs: object) -> D
 
 def run(found: Declared, values: list[torch.Tensor]) -> torch.Tensor:
     """What the declared operators make of operands and masks."""
-    r = FloatReading()
+    r = FloatInterpreter()
     numbered = [exact(x.numpy()) for x in values]
     for step in found.steps:
         operands = [numbered[i] for i in step.operands]
@@ -122,7 +123,9 @@ def test_the_scale_is_computed() -> None:
     torch.testing.assert_close(run(found, [x, mask]).reshape(4, 3), x / 0.8)
     operands = [exact(y.numpy()) for y in (x, mask, x)]
     attrs = {**found.attrs, "wrt": (0,), "arity": 2}
-    (gradient,) = apply_backward(FloatReading(), "dropout", operands[:2], operands[2:], attrs, (0,))
+    (gradient,) = apply_backward(
+        FloatInterpreter(), "dropout", operands[:2], operands[2:], attrs, (0,)
+    )
     np.testing.assert_allclose(gradient.data.reshape(4, 3), x.numpy() / 0.8)
 
 

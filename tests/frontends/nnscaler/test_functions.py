@@ -1,4 +1,5 @@
-"""Which declared operator a function of a plan is: by its whole signature, by position or by name."""
+"""Which declared operator a function of a plan is: by its whole signature, by position or by
+name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Whose gradient arrives where an adapter gives its result the name of what it read.
 
-nnScaler generates ``x_7 = identity_allreduce(x_7, ranks)``: the name stands for the result then, and
-that is what the segment returns and what autograd starts from.
+nnScaler generates ``x_7 = identity_allreduce(x_7, ranks)``: the name stands for the result then,
+and that is what the segment returns and what autograd starts from.
 """
 
 from __future__ import annotations

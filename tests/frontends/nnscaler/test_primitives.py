@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from shardproof.engine.interpreters import FloatReading, exact
+from shardproof.engine.interpreters import FloatInterpreter, exact
 from shardproof.engine.ops import apply_forward
 from shardproof.engine.plan.ir import Group
 from shardproof.frontends.errors import UnreadablePlan
@@ -78,7 +78,7 @@ class Meeting:
                 result = np.moveaxis(np.moveaxis(x, dim, 0)[low : low + size], 0, dim)  # type: ignore[arg-type]
             else:
                 tensors = [exact(x) for x in operands]
-                result = apply_forward(FloatReading(), step.name, tensors, step.attrs)[0].data
+                result = apply_forward(FloatInterpreter(), step.name, tensors, step.attrs)[0].data
             if step.result:
                 assert result is not None
                 assert step.shape is None or result.shape == step.shape

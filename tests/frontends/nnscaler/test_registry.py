@@ -1,4 +1,5 @@
-"""Every function of the table beside PyTorch: what it gives, and its derivative, on real numbers."""
+"""Every function of the table beside PyTorch: what it gives, and its derivative, on real
+numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from shardproof.engine.interpreters import FloatReading, exact
+from shardproof.engine.interpreters import FloatInterpreter, exact
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.functions import FUNCTIONS
@@ -309,18 +310,18 @@ def test_a_function_is_pytorchs(signature: str) -> None:
 def ran(found: Any, tensors: list[Any]) -> list[list[Any]]:
     """The results of every step of a function; of one that is one operator: its own."""
     if not found.steps:
-        return [apply_forward(FloatReading(), found.name, tensors, found.attrs)]
+        return [apply_forward(FloatInterpreter(), found.name, tensors, found.attrs)]
     numbered = [[x] for x in tensors]
     for step in found.steps:
         operands = [numbered[i][0] for i in step.operands]
-        numbered.append(apply_forward(FloatReading(), step.name, operands, step.attrs))
+        numbered.append(apply_forward(FloatInterpreter(), step.name, operands, step.attrs))
         assert numbered[-1][0].data.shape[-len(step.shape) :] == step.shape or not step.shape
     return numbered
 
 
 def pulled(found: Any, tensors: list[Any], given: list[Any], wrt: list[int]) -> list[Any]:
     """The gradients of a function's operands, step by step."""
-    r, numbered = FloatReading(), [x[0] for x in ran(found, tensors)]
+    r, numbered = FloatInterpreter(), [x[0] for x in ran(found, tensors)]
     parts: dict[int, list[Any]] = {len(numbered) - 1: given}
     wanted = set(wrt)
     for number, step in enumerate(found.steps, len(tensors)):
@@ -354,6 +355,6 @@ def backward(signature: str, found: Any, held: Any, results: Any, expected: Any)
     if found.steps:
         mine = pulled(found, tensors, shaped, kept)
     else:
-        mine = apply_backward(FloatReading(), found.name, tensors, shaped, attrs, kept)
+        mine = apply_backward(FloatInterpreter(), found.name, tensors, shaped, attrs, kept)
     for own, theirs in zip(mine, (g for g in wanted if g is not None), strict=True):
         np.testing.assert_allclose(own.data, numbers(theirs), rtol=1e-8, atol=1e-10)

@@ -21,7 +21,7 @@ from shardproof.frontends.torch.memory import (
     Functional,
     Memory,
 )
-from shardproof.frontends.torch.trace import Held, Items, Tensor, Trace
+from shardproof.frontends.torch.trace import Items, StridedTensor, Tensor, Trace
 
 Array = NDArray[Any]
 
@@ -82,8 +82,8 @@ def random_view(base: torch.Tensor, random: np.random.Generator) -> torch.Tensor
     return base
 
 
-def held_of(x: torch.Tensor) -> Held:
-    return Held(0, x.storage_offset(), tuple(x.shape), x.stride(), "float64")
+def held_of(x: torch.Tensor) -> StridedTensor:
+    return StridedTensor(0, x.storage_offset(), tuple(x.shape), x.stride(), "float64")
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -114,11 +114,14 @@ def test_a_flat_buffer_is_its_parts() -> None:
     """What is written and read part by part never becomes a concatenation."""
     out = empty()
     work = Memory(out)
-    parts = [Held(0, 0, (2, 3), (3, 1), "float32"), Held(0, 6, (4,), (1,), "float32")]
+    parts = [
+        StridedTensor(0, 0, (2, 3), (3, 1), "float32"),
+        StridedTensor(0, 6, (4,), (1,), "float32"),
+    ]
     values = [work.value(p.shape, "float32") for p in parts]
     for part, value in zip(parts, values, strict=True):
         work.write(part, value)
-    whole = Held(0, 0, (10,), (1,), "float32")
+    whole = StridedTensor(0, 0, (10,), (1,), "float32")
     assert work.parts(whole) == parts
     assert [work.read(p) for p in parts] == values
     assert not out.ops
@@ -140,25 +143,25 @@ def test_rows_that_were_cut_are_joined_again() -> None:
 def test_a_view_that_overlaps_itself_is_refused() -> None:
     out = empty()
     work = Memory(out)
-    work.write(Held(0, 0, (6,), (1,), "float32"), work.value((6,), "float32"))
+    work.write(StridedTensor(0, 0, (6,), (1,), "float32"), work.value((6,), "float32"))
     with pytest.raises(InvalidInput, match="overlaps itself"):
-        work.read(Held(0, 0, (3, 3), (1, 1), "float32"))
+        work.read(StridedTensor(0, 0, (3, 3), (1, 1), "float32"))
     with pytest.raises(InvalidInput, match="overlaps itself"):
-        work.write(Held(0, 0, (3, 3), (1, 1), "float32"), work.value((3, 3), "float32"))
+        work.write(StridedTensor(0, 0, (3, 3), (1, 1), "float32"), work.value((3, 3), "float32"))
 
 
 def test_another_element_type_of_the_same_memory_is_refused() -> None:
     out = empty()
     work = Memory(out)
-    work.write(Held(0, 0, (4,), (1,), "float32"), work.value((4,), "float32"))
+    work.write(StridedTensor(0, 0, (4,), (1,), "float32"), work.value((4,), "float32"))
     with pytest.raises(InvalidInput, match="another type"):
-        work.read(Held(0, 0, (4,), (1,), "int32"))
+        work.read(StridedTensor(0, 0, (4,), (1,), "int32"))
 
 
 def test_what_nothing_has_written_is_undefined() -> None:
     out = empty()
     work = Memory(out)
-    work.read(Held(0, 0, (4,), (1,), "float32"))
+    work.read(StridedTensor(0, 0, (4,), (1,), "float32"))
     assert [op.name for op in out.ops] == [UNDEFINED]
 
 

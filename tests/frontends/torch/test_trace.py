@@ -10,17 +10,25 @@ import pytest
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import trace
 from shardproof.frontends.torch.functional import functional
-from shardproof.frontends.torch.trace import Event, Held, Items, Named, Ranks, Tensor, Trace
+from shardproof.frontends.torch.trace import (
+    Event,
+    Items,
+    Named,
+    Ranks,
+    StridedTensor,
+    Tensor,
+    Trace,
+)
 
 
 def sample() -> Trace:
-    held = Held(0, 0, (2, 3), (3, 1), "float32")
+    tensor = StridedTensor(0, 0, (2, 3), (3, 1), "float32")
     events = (
         Event("job.batch", (), {"name": "x", "low": None}, (Tensor(0),)),
         Event("aten.add.Tensor", (Tensor(0), Items((1, 2.5, None, True))), {}, (Tensor(0),)),
         Event("c10d.allreduce_.default", (Ranks((0, 1)), Named("reduce", "sum"))),
     )
-    return Trace(0, 2, (held,), events, ("", "train.py:3 (step)"), ("",), {0: b"12"})
+    return Trace(0, 2, (tensor,), events, ("", "train.py:3 (step)"), ("",), {0: b"12"})
 
 
 def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -58,10 +66,10 @@ def changed(**fields: object) -> Trace:
     ("wrong", "message"),
     [
         (changed(rank=2), "rank 2 of 2"),
-        (changed(tensors=(Held(0, 0, (2,), (3, 1), "float32"),)), "tensor 0"),
-        (changed(tensors=(Held(0, -1, (2,), (1,), "float32"),)), "tensor 0"),
-        (changed(tensors=(Held(0, 0, (1 << 62,), (1,), "float32"),)), "tensor 0"),
-        (changed(tensors=(Held(0, 0, (2,) * 30, (1,) * 30, "float32"),)), "tensor 0"),
+        (changed(tensors=(StridedTensor(0, 0, (2,), (3, 1), "float32"),)), "tensor 0"),
+        (changed(tensors=(StridedTensor(0, -1, (2,), (1,), "float32"),)), "tensor 0"),
+        (changed(tensors=(StridedTensor(0, 0, (1 << 62,), (1,), "float32"),)), "tensor 0"),
+        (changed(tensors=(StridedTensor(0, 0, (2,) * 30, (1,) * 30, "float32"),)), "tensor 0"),
         (changed(events=(Event("a", (Items((Tensor(7),)),)),)), "names a tensor that is none"),
         (changed(events=(Event("a", writes=(-1,)),)), "names a tensor that is none"),
         (changed(events=(Event("a", source=9),)), "names a source that is none"),

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from shardproof.engine.interpreters import FloatReading, Weighted, exact
+from shardproof.engine.interpreters import FloatInterpreter, Weighted, exact
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.ir import Plan, Program
-from shardproof.engine.schedule.instances import Row, Unrolled
+from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.frontends.zoo import build
 
@@ -49,70 +49,70 @@ class Machine:
         unrolled = unroll(self.programs, self.microbatches)
         assert unrolled.symbolic
         assert unrolled.faults == []
-        for row in unrolled.rows:
-            for at in self.points(row.programs[-1]):
-                outputs = self.row(row, at, unrolled)
-                for v, x in zip(row.outputs, outputs, strict=True):
+        for instance in unrolled.instances:
+            for at in self.points(instance.programs[-1]):
+                outputs = self.row(instance, at, unrolled)
+                for v, x in zip(instance.outputs, outputs, strict=True):
                     self.values[v, tuple(at.items())] = x
         return unrolled
 
     def get(self, value: int, at: dict[str, int]) -> Any:
         return self.values[value, tuple(at.items())]
 
-    def row(self, row: Row, at: dict[str, int], unrolled: Unrolled) -> list[Any]:
-        if row.kind == "shard":
-            shard = self.programs[row.programs[0]].shards[row.attrs["shard"]]  # type: ignore[index]
+    def row(self, instance: Instance, at: dict[str, int], unrolled: Unrolled) -> list[Any]:
+        if instance.kind == "shard":
+            shard = self.programs[instance.programs[0]].shards[instance.attrs["shard"]]  # type: ignore[index]
             box = tuple(
                 slice(o.at(at), o.at(at) + n)
                 for o, n in zip(shard.offset, shard.shape, strict=True)
             )
             return [self.tensors[shard.name][box]]
-        if row.kind == "load":
+        if instance.kind == "load":
             replica = at.get("dp", 0) * self.microbatches + at["mb"]
-            size = unrolled.tensors[row.outputs[0]].shape[0]
+            size = unrolled.tensors[instance.outputs[0]].shape[0]
             return [
                 self.tensors[n][replica * size : (replica + 1) * size]
                 for n in ("tokens", "targets")
             ]
-        if row.kind == "seed":
+        if instance.kind == "seed":
             return [np.ones(1)]
-        if row.kind == "recv":
-            return [self.get(row.inputs[0], at)]
-        if row.kind in ("op", "slice"):
-            return self.operator(row, at)
-        (source, *rest) = row.inputs
-        axes = [a for a, _ in row.over]
-        places = list(itertools.product(*(range(n) for _, n in row.over)))
+        if instance.kind == "recv":
+            return [self.get(instance.inputs[0], at)]
+        if instance.kind in ("op", "slice"):
+            return self.operator(instance, at)
+        (source, *rest) = instance.inputs
+        axes = [a for a, _ in instance.over]
+        places = list(itertools.product(*(range(n) for _, n in instance.over)))
         along = [{**at, **dict(zip(axes, place, strict=True))} for place in places]
         parts = [self.get(source, p) for p in along]
-        if row.kind == "accumulate":
+        if instance.kind == "accumulate":
             return [sum(parts) + sum(self.get(v, at) for v in rest)]
-        if row.kind == "all_reduce" and rest:
-            total = sum(self.get(v, p) for v in row.inputs for p in along)
-            return [total] * len(row.outputs)
+        if instance.kind == "all_reduce" and rest:
+            total = sum(self.get(v, p) for v in instance.inputs for p in along)
+            return [total] * len(instance.outputs)
         assert not rest
-        if row.kind == "all_gather":
-            return [np.concatenate(parts, axis=int(row.attrs["dim"]))]  # type: ignore[call-overload]
-        total = np.max(parts, axis=0) if row.attrs.get("op") == "max" else sum(parts)
-        if row.kind == "reduce_scatter":
+        if instance.kind == "all_gather":
+            return [np.concatenate(parts, axis=int(instance.attrs["dim"]))]  # type: ignore[call-overload]
+        total = np.max(parts, axis=0) if instance.attrs.get("op") == "max" else sum(parts)
+        if instance.kind == "reduce_scatter":
             place = places.index(tuple(at[a] for a in axes))
-            return [np.split(total, len(parts), axis=row.attrs["dim"])[place]]
-        assert row.kind == "all_reduce"
+            return [np.split(total, len(parts), axis=instance.attrs["dim"])[place]]
+        assert instance.kind == "all_reduce"
         return [total]
 
-    def operator(self, row: Row, at: dict[str, int]) -> list[Any]:
-        reading = FloatReading(coordinates=at)
+    def operator(self, instance: Instance, at: dict[str, int]) -> list[Any]:
+        interpreter = FloatInterpreter(coordinates=at)
         inputs: list[Weighted | None] = [
-            exact(self.get(v, at)) if v >= 0 else None for v in row.inputs
+            exact(self.get(v, at)) if v >= 0 else None for v in instance.inputs
         ]
-        if row.backward:
-            wrt: Any = row.attrs["wrt"]
-            arity: Any = row.attrs["arity"]
+        if instance.backward:
+            wrt: Any = instance.attrs["wrt"]
+            arity: Any = instance.attrs["arity"]
             found = apply_backward(
-                reading, row.name, inputs[:arity], inputs[arity:], row.attrs, wrt
+                interpreter, instance.name, inputs[:arity], inputs[arity:], instance.attrs, wrt
             )
         else:
-            found = apply_forward(reading, row.name, inputs, row.attrs)
+            found = apply_forward(interpreter, instance.name, inputs, instance.attrs)
         return [x.data for x in found]
 
 

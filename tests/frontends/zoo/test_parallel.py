@@ -220,9 +220,9 @@ def names(plan: Plan, body: str, program: int = 0) -> list[str]:
 
 
 def test_zero_divides_what_it_says() -> None:
-    held = [llama(**z, microbatches=2).programs[0] for z in (ZERO_1, ZERO_2, ZERO_3)]
+    programs = [llama(**z, microbatches=2).programs[0] for z in (ZERO_1, ZERO_2, ZERO_3)]
     parameters = 12
-    for program in held[:2]:
+    for program in programs[:2]:
         whole = [s for s in program.shards if s.updated_as >= 0]
         assert len(whole) == parameters
         assert all(s.shape == s.full_shape for s in whole)
@@ -235,8 +235,8 @@ def test_zero_divides_what_it_says() -> None:
     again = names(plans[2], "backward")
     assert again.count("all_gather") == parameters
     assert again.count("reduce_scatter") == parameters
-    assert all(s.shape != s.full_shape for s in held[2].shards if s.trainable)
-    assert all(b.name != "reducer" for p in held[1:] for b in p.bodies)
+    assert all(s.shape != s.full_shape for s in programs[2].shards if s.trainable)
+    assert all(b.name != "reducer" for p in programs[1:] for b in p.bodies)
 
 
 def test_tied_embeddings_are_one_parameter_on_two_stages() -> None:

@@ -77,9 +77,9 @@ def same_value(parallel: Lineage | None, single: Lineage | None) -> bool:
     """Whether both are views of one node with one factor (whatever part each rank has)."""
     if parallel is None or single is None:
         return False
-    if len(parallel.terms) != 1 or len(single.terms) != 1:
+    if len(parallel.addends) != 1 or len(single.addends) != 1:
         return False
-    a, b = parallel.terms[0], single.terms[0]
+    a, b = parallel.addends[0], single.addends[0]
     return (a.node, a.factor) == (b.node, b.factor)
 
 
@@ -94,7 +94,7 @@ def unequal_gradients(plan: Plan) -> list[str]:
     for program, shard, value in parallel.gradients:
         name = plan.programs[program].shards[shard].name
         found = trace.lineages[value]
-        complete = found is not None and not any(term.parts for term in found.terms)
+        complete = found is not None and not any(addend.partials for addend in found.addends)
         if not complete or not same_value(found, expected[name]):
             wrong.append(name)
     return wrong
@@ -290,7 +290,7 @@ def test_the_full_405b_plan_is_sound() -> None:
     assert layers == [8] * 14 + [7] * 2
     assert [p.base for p in plan.programs] == [512 * s for s in range(16)]
     assert {p.axes for p in plan.programs} == {(("dp", 64, 8), ("tp", 8, 1))}
-    assert sound(plan.programs, plan.microbatches).instances == sum(
+    assert sound(plan.programs, plan.microbatches).total == sum(
         512 * 16 * (len(p.bodies[0].ops) + len(p.bodies[1].ops)) + 512 * len(p.bodies[2].ops)
         for p in plan.programs
     )

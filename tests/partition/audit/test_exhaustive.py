@@ -62,17 +62,17 @@ def test_rows_of_numbers_say_what_claims_say(result: Partition) -> None:
     """All members of every family against its first and its last, both ways."""
     compared = different = 0
     for _, claim, axes in exhaustive._families(result):
-        held = Family(result.nodes, claim, axes)
-        if not held.regular:
+        family = Family(result.nodes, claim, axes)
+        if not family.regular:
             continue
-        coordinates = held.coordinates(0, len(held))
+        coordinates = family.coordinates(0, len(family))
         claims = [
             exhaustive._member(claim, dict(zip(axes, place, strict=True)))
             for place in coordinates.tolist()
         ]
-        starts, attrs = held.numbers(coordinates)
-        for example in {0, len(held) - 1}:
-            same = held.moved((starts, attrs), (starts[example], attrs[example]))
+        starts, attrs = family.numbers(coordinates)
+        for example in {0, len(family) - 1}:
+            same = family.moved((starts, attrs), (starts[example], attrs[example]))
             expected = [
                 one.attrs == claims[example].attrs and is_same(result.nodes, one, claims[example])
                 for one in claims
@@ -88,7 +88,8 @@ def test_rows_of_numbers_say_what_claims_say(result: Partition) -> None:
 def test_an_instance_that_no_template_states_is_stated_beside_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were the symmetric run to overlook a member that is another claim, the audit would find it."""
+    """Were the symmetric run to overlook a member that is another claim, the audit would find
+    it."""
     result = partition(llama(dp=2, tp=2, microbatches=2))
     every = exhaustive.points
     overlooked = sum(

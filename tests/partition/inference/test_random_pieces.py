@@ -1,5 +1,6 @@
-"""Random formulas of slices, concatenations and norms of slices, against NumPy: none that differs is
-proved, none that is equal is refuted, and equal ones that are written otherwise are mostly proved.
+"""Random formulas of slices, concatenations and norms of slices, against NumPy: none that differs
+is proved, none that is equal is refuted, and equal ones that are written otherwise are mostly
+proved.
 
 A formula is a tree.  NumPy evaluates it on the whole batch; the plan's parallel side builds another
 tree on two replicas: the same one rewritten (a tensor cut and joined again, a function taken of the

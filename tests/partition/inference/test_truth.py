@@ -16,7 +16,7 @@ from shardproof.frontends.zoo import build
 from shardproof.mutation import campaign
 from shardproof.mutation.inserted import split_and_joined
 from shardproof.mutation.order import ORDER
-from shardproof.partition.inference.interpreter import LineageReading
+from shardproof.partition.inference.interpreter import LineageInterpreter
 from tests.faults.plans import edit_body, llama
 from tests.partition.truth import Contradiction, truth
 
@@ -71,12 +71,12 @@ def test_a_lineage_that_is_not_true_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     """Slices that all begin one position too early."""
     plan = _sliced(llama(tp=2))
     assert truth(plan).wrong == ()
-    right = LineageReading.slice
+    right = LineageInterpreter.slice
 
-    def early(self: LineageReading, x: Lineage, dim: int, start: Any, size: int) -> Lineage:
+    def early(self: LineageInterpreter, x: Lineage, dim: int, start: Any, size: int) -> Lineage:
         return right(self, x, dim, affine(0) if start == affine(1) else start, size)
 
-    monkeypatch.setattr(LineageReading, "slice", early)
+    monkeypatch.setattr(LineageInterpreter, "slice", early)
     assert any("slice" in row for row in truth(plan).wrong)
 
 

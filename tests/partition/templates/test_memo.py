@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from shardproof.mutation import campaign
+from shardproof.partition.stages.lowering import obligations
 from shardproof.partition.stages.partition import Partition, partition
-from shardproof.partition.stages.state import obligations
 from shardproof.partition.templates.memo import Memo
 from tests.faults.plans import llama
 

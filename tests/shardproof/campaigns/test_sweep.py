@@ -41,7 +41,8 @@ def sweep_of(folder: Path, text: str, name: str = "s") -> spec.Sweep:
 
 
 class Measured:
-    """Measures nothing: gives each point ``seconds`` of its degrees, and keeps what it was asked."""
+    """Measures nothing: gives each point ``seconds`` of its degrees, and keeps what it was
+    asked."""
 
     def __init__(self, verdicts: Mapping[str, str] | None = None, stop: int = -1) -> None:
         self.asked: list[str] = []

@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 from shardproof.cluster.local import SMALL, LocalExecutor
+from shardproof.cluster.lower_claims import Texts
 from shardproof.cluster.memory.budget import OverBudget
-from shardproof.cluster.state_claims import Texts
 from shardproof.run.solve import Ahead
 
 MANY: list[Texts] = [(f"text {number}", "") for number in range(SMALL + 37)]

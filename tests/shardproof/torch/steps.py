@@ -107,16 +107,16 @@ def tensor_parallel(model: type[MLP]) -> Callable[[sp.Job], None]:
     def step(job: sp.Job) -> None:
         size = HIDDEN // job.world_size
         part = {"start": job.rank * size, "size": size}
-        held = model(size)
+        mlp = model(size)
         job.start(
-            held,
+            mlp,
             parameters={
                 "up.weight": sp.piece("up.weight", dim=0, **part),
                 "up.bias": sp.piece("up.bias", dim=0, **part),
                 "down.weight": sp.piece("down.weight", dim=1, **part),
             },
         )
-        loss = loss_of(held, job.batch["x"], job.batch["y"])
+        loss = loss_of(mlp, job.batch["x"], job.batch["y"])
         loss.backward()
         job.end(loss=loss)
 

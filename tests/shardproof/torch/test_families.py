@@ -168,9 +168,11 @@ def test_ranks_are_captured_by_the_map_that_the_face_hands_on(
         asked = across.Asked(step, world, meshes.spec(1), full_parameters(alone(1)), Limits())
         return across.record(asked, range(world), settings)
 
-    here = captured(meshes.on_mesh(1, 2), 1, 2, range(2))
+    traces = captured(meshes.on_mesh(1, 2), 1, 2, range(2))
     there = captured_there(meshes.on_mesh(1, 2), 2)
-    assert [[e.name for e in t.events] for t in there] == [[e.name for e in t.events] for t in here]
+    assert [[e.name for e in t.events] for t in there] == [
+        [e.name for e in t.events] for t in traces
+    ]
     result, found = decided(tmp_path, 1, there, together=True)
     assert (result.verdict, len(found.families)) == ("proved", 1)
 

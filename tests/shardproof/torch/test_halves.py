@@ -1,4 +1,5 @@
-"""Shards of less than half a head: of a turned projection's gradient, halves are different values."""
+"""Shards of less than half a head: of a turned projection's gradient, halves are different
+values."""
 
 from __future__ import annotations
 
@@ -18,14 +19,15 @@ from torch.distributed.tensor.parallel import (
 
 import shardproof.torch as sp
 from shardproof.api import check
-from shardproof.engine.plan import apart
+from shardproof.engine.plan import unrolled
 
 WIDTH, HEADS, SIZE, TP, DP = 4, 2, 8, 2, 4
 BATCH = {"ids": sp.tensor((DP, 3), torch.int64, low=0, high=4)}
 
 
 class Turned(nn.Module):
-    """Rows of a table, a projection, its features turned by halves of heads, and a projection back."""
+    """Rows of a table, a projection, its features turned by halves of heads, and a projection
+    back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +78,7 @@ def told(folder: Path, factor: float) -> sp.Result:
 
 def test_ranks_that_hold_other_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The axis of the shards is written out, and no other; `check` reads the same plan."""
-    monkeypatch.setattr(apart, "MOST_PROGRAMS", DP)
+    monkeypatch.setattr(unrolled, "MOST_PROGRAMS", DP)
     result = told(tmp_path, 1)
     assert result.verdict == "proved", sp.told(result)
     assert check(tmp_path / "run").ok
@@ -84,7 +86,7 @@ def test_ranks_that_hold_other_halves(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_too_many_to_be_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "MOST_PROGRAMS", DP - 1)
+    monkeypatch.setattr(unrolled, "MOST_PROGRAMS", DP - 1)
     result = told(tmp_path, 1)
     assert result.verdict == "inconclusive"
     assert "a box that is no view" in sp.told(result)

@@ -85,8 +85,8 @@ def test_gate_and_up(tmp_path: Path, pieces: Callable[[int], list[Piece]], verdi
     out = tmp_path / "run"
     result = sp.verify(single, parallel(pieces), world_size=TP, batch=BATCH, out=out, **SP)
     assert result.verdict == verdict, sp.told(result)
-    held = [c for c in result.conclusions if (c.kind, c.name) == ("gradient", "both.weight")]
-    assert len(held) >= 2 if verdict == "proved" else not all(c.holds for c in held)
+    conclusions = [c for c in result.conclusions if (c.kind, c.name) == ("gradient", "both.weight")]
+    assert len(conclusions) >= 2 if verdict == "proved" else not all(c.holds for c in conclusions)
 
 
 def test_pieces_that_are_too_few_are_invalid_input(tmp_path: Path) -> None:

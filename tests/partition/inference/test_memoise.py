@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from shardproof.engine.lineage.lineage import Lineage
-from shardproof.engine.plan.apart import apart
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.unrolled import unrolled
 from shardproof.frontends.zoo import build
-from shardproof.partition.inference.repeat import GIVEN, Repeats
+from shardproof.partition.inference.memoise import GIVEN, Repeats
+from shardproof.partition.stages.lowering import obligations
 from shardproof.partition.stages.partition import PARALLEL, SINGLE, Partition, partition
-from shardproof.partition.stages.state import obligations
 from tests.faults.plans import attrs, edit_op
 
 SMALL: dict[str, Any] = {"vocabulary": 32, "sequence": 8, "hidden": 16, "heads": 4, "ffn": 24}
@@ -30,7 +30,7 @@ def wrong() -> Plan:
 
 PLANS: dict[str, Callable[[], Plan]] = {
     "dense": lambda: dense(3, dp=2, tp=2, sequence_parallel=True, microbatches=2),
-    "ranks apart": lambda: apart(dense(2, tp=2, pp=2, microbatches=2), "tp"),
+    "ranks apart": lambda: unrolled(dense(2, tp=2, pp=2, microbatches=2), "tp"),
     "divided gradients": lambda: dense(2, dp=2, zero=3, microbatches=2),
     "positions": lambda: dense(2, cp=2),
     "experts": lambda: build(
@@ -55,7 +55,7 @@ def test_repeated_rows_are_what_they_would_be(name: str, monkeypatch: pytest.Mon
     expected = partition(plan)
     assert repeated > len(found.stages) // 2
     assert found.nodes.nodes == expected.nodes.nodes
-    assert found.nodes.tokens == expected.nodes.tokens
+    assert found.nodes.reductions == expected.nodes.reductions
     for side in (SINGLE, PARALLEL):
         assert found.side(side).lineages == expected.side(side).lineages
     assert found.stages == expected.stages
@@ -69,9 +69,9 @@ def long_way(found: Partition) -> int:
     for name in (SINGLE, PARALLEL):
         side = found.side(name)
         first = {repeat.row for repeat in side.repeats.values()}
-        rows = range(len(side.unrolled.rows))
+        rows = range(len(side.unrolled.instances))
         read = [n for n in rows if n in first or n not in side.repeats]
-        count += sum(side.unrolled.rows[n].kind not in GIVEN for n in read)
+        count += sum(side.unrolled.instances[n].kind not in GIVEN for n in read)
     return count
 
 

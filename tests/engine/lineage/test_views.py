@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.interpreters import dims as weighted
-from shardproof.engine.lineage.layout import Misaligned, adjoin, constant_atom, narrow
-from shardproof.engine.lineage.lineage import BROADCAST, Atom, Dim
+from shardproof.engine.lineage.lineage import BROADCAST, Dim, StridedInterval
+from shardproof.engine.lineage.views import Misaligned, adjoin, constant_interval, narrow
 
 
 def positions(dim: Dim) -> list[tuple[tuple[int, int], ...]]:
-    """What every position of a dimension reads: (axis, index) of each atom that varies."""
+    """What every position of a dimension reads: (axis, index) of each interval that varies."""
     each = [
         [
             (a.axis, a.stride * (a.start.const + i)) if a.axis != BROADCAST else ()
@@ -28,18 +28,22 @@ def positions(dim: Dim) -> list[tuple[tuple[int, int], ...]]:
 
 @st.composite
 def views(draw: st.DrawFn) -> Dim:
-    """One to three atoms, each of an axis of its own."""
-    atoms = []
+    """One to three intervals, each of an axis of its own."""
+    intervals = []
     for axis in range(draw(st.integers(1, 3))):
         extent = draw(st.integers(1, 5))
         if draw(st.booleans()):
-            atoms.append(Atom(axis, 1, extent, affine(0), extent))
+            intervals.append(StridedInterval(axis, 1, extent, affine(0), extent))
         elif draw(st.booleans()):
             start = draw(st.integers(0, extent - 1))
-            atoms.append(Atom(axis, 1, extent, affine(start), draw(st.integers(1, extent - start))))
+            intervals.append(
+                StridedInterval(
+                    axis, 1, extent, affine(start), draw(st.integers(1, extent - start))
+                )
+            )
         else:
-            atoms.append(constant_atom(extent))
-    return tuple(atoms)
+            intervals.append(constant_interval(extent))
+    return tuple(intervals)
 
 
 @given(views(), st.data())
@@ -66,7 +70,7 @@ def test_parts_one_after_the_other_read_all_of_them(dim: Dim, data: st.DataObjec
     assert positions(found) == whole
 
 
-FACTORS: Dim = (Atom(1, 1, 4, affine(0), 4), Atom(2, 1, 2, affine(0), 2))
+FACTORS: Dim = (StridedInterval(1, 1, 4, affine(0), 4), StridedInterval(2, 1, 2, affine(0), 2))
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])

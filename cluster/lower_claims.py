@@ -14,8 +14,8 @@ from shardproof.cluster.settings import Settings
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation
 from shardproof.engine.storage.garbage import swept
+from shardproof.partition.stages.lowering import lowered, settle
 from shardproof.partition.stages.partition import Partition, Template
-from shardproof.partition.stages.state import settle, stated
 from shardproof.solvers import Query
 
 Texts = tuple[str, str]
@@ -64,9 +64,9 @@ def texts(
             if goes_out and _is_worth(time.perf_counter() - start, len(found), left):
                 found += _spread(result, templates[len(found) :], settings, tell)
                 break
-            said = _said(
+            said = _lowered(
                 template.obligation
-                or stated(result.nodes, template.claim, result.more, result.memo)
+                or lowered(result.nodes, template.claim, result.more, result.memo)
             )
             found.append(said)
             if not isinstance(said, str):
@@ -76,7 +76,7 @@ def texts(
     return [one for one in found if not isinstance(one, str)]
 
 
-def _said(one: Obligation | str) -> Said:
+def _lowered(one: Obligation | str) -> Said:
     if isinstance(one, str):
         return one
     query = Query.of("", one.goals)
@@ -104,11 +104,11 @@ def _spread(
         return [claims[number::count] for number in range(count)]
 
     shared = (result.nodes, result.more)
-    slices = spread(state_slice, shared, work, settings, MEMORY_BYTES, tell)
+    slices = spread(lower_slice, shared, work, settings, MEMORY_BYTES, tell)
     return [slices[number % len(slices)][number // len(slices)] for number in range(len(claims))]
 
 
-def state_slice(shared: tuple[NodeTable, int], claims: Sequence[Claim]) -> list[Said]:
+def lower_slice(shared: tuple[NodeTable, int], claims: Sequence[Claim]) -> list[Said]:
     """State some claims over a table of nodes, at so many positions beyond the fewest."""
     nodes, more = shared
-    return [_said(stated(nodes, claim, more)) for claim in claims]
+    return [_lowered(lowered(nodes, claim, more)) for claim in claims]

@@ -1,6 +1,6 @@
 """A small size for every dimension of both sides of a plan, the same for the same axis.
 
-All rows of both sides are read once over a recording reading; what the operators, the
+All instances of both sides are read once over a recording reading; what the operators, the
 communication and the common parameters and batch relate becomes one class of axes, and each class
 is divided by one number.  Extents stay proportional, so that sharding stays exact.  A kept position
 of an ordinary axis stands for as many true ones as the class was divided by: the plan is evaluated
@@ -20,10 +20,10 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters import Dim
 from shardproof.engine.interpreters.dims import Extent, count, normal
 from shardproof.engine.plan.ir import Attr, Plan
-from shardproof.engine.schedule.instances import Row, Unrolled
-from shardproof.engine.simulation.factors import AxisClass, Factors, extent
-from shardproof.engine.simulation.recorder import Recorder, Recording, attribute_dim
+from shardproof.engine.schedule.instances import Instance, Unrolled
+from shardproof.engine.simulation.axis_classes import AxisClass, Factors, extent
 from shardproof.engine.simulation.recording import Recorded
+from shardproof.engine.simulation.trace_axes import Recorder, Recording, attribute_dim
 from shardproof.engine.specification.demands import Demand
 
 #: Attributes that hold an index of what the operator compares index data with.
@@ -56,13 +56,17 @@ class Sizes:
             self._divisors[axis] = self._choose(self.recorder.axes[axis])
         return self._divisors[axis]
 
-    def _choose(self, held: AxisClass) -> int:
-        if held.frozen or held.parts is not None or (self.whole and held.positional):
+    def _choose(self, axis_class: AxisClass) -> int:
+        if (
+            axis_class.frozen
+            or axis_class.parts is not None
+            or (self.whole and axis_class.positional)
+        ):
             return 1
-        if held.slices:
-            return 1 if held.slices in self.expanded else held.common
-        wanted = max(self.per_shard, self.indexed if held.positional else 0)
-        return largest_divisor(held, wanted)
+        if axis_class.slices:
+            return 1 if axis_class.slices in self.expanded else axis_class.common
+        wanted = max(self.per_shard, self.indexed if axis_class.positional else 0)
+        return largest_divisor(axis_class, wanted)
 
     def dim(self, dim: Factors) -> Dim:
         """How a dimension is represented."""
@@ -91,8 +95,10 @@ class Sizes:
         """Indexed axes of which the plan that is evaluated has fewer positions: for each a number
         that divides all its true extents."""
         axes = self.recorder.axes
-        held = [axes[a] for a in axes.unsplit() if axes[a].positional and self.divisor(a) > 1]
-        return tuple(sorted({a.common for a in held}))
+        axis_classes = [
+            axes[a] for a in axes.unsplit() if axes[a].positional and self.divisor(a) > 1
+        ]
+        return tuple(sorted({a.common for a in axis_classes}))
 
     def classes(self, axis: int) -> int:
         """The number of positions that index data of this domain may have."""
@@ -107,45 +113,45 @@ class Sizes:
             )
         return position // extent(dim)
 
-    def attrs(self, side: Recording, number: int, row: Row) -> Mapping[str, Attr]:
-        """The attributes of a row at the small sizes; constants stay as they are."""
-        inputs = [side.tensors[v] for v in row.inputs if v >= 0]
+    def attrs(self, side: Recording, number: int, instance: Instance) -> Mapping[str, Attr]:
+        """The attributes of an instance at the small sizes; constants stay as they are."""
+        inputs = [side.tensors[v] for v in instance.inputs if v >= 0]
         changed: dict[str, Attr] = {}
-        if row.name in ("view", "expand"):
+        if instance.name in ("view", "expand"):
             # The result, or where the derivative is taken the gradient that has its shape.
-            target = inputs[-1] if row.backward else side.tensors[row.outputs[0]]
+            target = inputs[-1] if instance.backward else side.tensors[instance.outputs[0]]
             assert target is not None
             changed["size"] = tuple(Extent(self.dim(dim)) for dim in target.dims)
-        elif row.name == "slice" and inputs[0] is not None:
-            dim = inputs[0].dims[attribute_dim(row, "dim", len(inputs[0].dims))]
-            kept = row.attrs.get("size")
-            changed["start"] = self._index(row, "start", dim)
+        elif instance.name == "slice" and inputs[0] is not None:
+            dim = inputs[0].dims[attribute_dim(instance, "dim", len(inputs[0].dims))]
+            kept = instance.attrs.get("size")
+            changed["start"] = self._index(instance, "start", dim)
             if isinstance(kept, int):
-                first = kept == 1 and row.attrs.get("start") == 0
+                first = kept == 1 and instance.attrs.get("start") == 0
                 changed["size"] = 1 if first else self.scaled(kept, dim).const
-        elif row.name == "mean" and "count" not in row.attrs and inputs[0] is not None:
-            changed["count"] = self._count(row, inputs[0])
+        elif instance.name == "mean" and "count" not in instance.attrs and inputs[0] is not None:
+            changed["count"] = self._count(instance, inputs[0])
         elif number in side.indexed:
             dim = side.indexed[number]
             changed = {
-                key: self._index(row, key, dim)
+                key: self._index(instance, key, dim)
                 for key in INDEX_ATTRIBUTES
-                if row.attrs.get(key) is not None
+                if instance.attrs.get(key) is not None
             }
-        return {**row.attrs, **changed}
+        return {**instance.attrs, **changed}
 
-    def _index(self, row: Row, key: str, dim: Factors) -> Attr:
-        value = row.attrs.get(key)
+    def _index(self, instance: Instance, key: str, dim: Factors) -> Attr:
+        value = instance.attrs.get(key)
         if isinstance(value, bool) or not isinstance(value, (int, Affine)):
             return value
         scaled = self.scaled(value, dim)
         return scaled if isinstance(value, Affine) else scaled.const
 
     @staticmethod
-    def _count(row: Row, x: Recorded) -> int:
+    def _count(instance: Instance, x: Recorded) -> int:
         """What a mean divides by: the true number of positions, as constants of a plan do that
         were computed from it."""
-        dims = row.attrs.get("dim")
+        dims = instance.attrs.get("dim")
         if dims is None:
             return prod(x.shape)
         chosen = dims if isinstance(dims, tuple) else (dims,)
@@ -162,18 +168,18 @@ class Sizes:
         )
 
 
-def largest_divisor(held: AxisClass, per_shard: int) -> int:
+def largest_divisor(axis_class: AxisClass, per_shard: int) -> int:
     """The largest divisor of all extents and offsets that leaves ``per_shard`` positions in the
     smallest, or one position where that leaves too many."""
-    low = [d for d in range(1, isqrt(held.common) + 1) if held.common % d == 0]
-    divisors = {*low, *(held.common // d for d in low)}
-    found = [d for d in divisors if all(rule(d) for rule in held.rules)]
-    found = [d for d in found if held.most // d > 1] or [1]
-    chosen = max((d for d in found if held.least // d >= per_shard), default=1)
-    return max(found) if held.least // chosen > MOST_PER_SHARD else chosen
+    low = [d for d in range(1, isqrt(axis_class.common) + 1) if axis_class.common % d == 0]
+    divisors = {*low, *(axis_class.common // d for d in low)}
+    found = [d for d in divisors if all(rule(d) for rule in axis_class.rules)]
+    found = [d for d in found if axis_class.most // d > 1] or [1]
+    chosen = max((d for d in found if axis_class.least // d >= per_shard), default=1)
+    return max(found) if axis_class.least // chosen > MOST_PER_SHARD else chosen
 
 
-def shrink(
+def small_shapes(
     plan: Plan,
     single: Unrolled,
     parallel: Unrolled,

@@ -99,10 +99,10 @@ class Axes:
             return ()
         if size < 1:
             raise Unsupported("a dimension without positions")
-        held = self[axis]
-        held.common = gcd(held.common, size)
-        held.least = min(held.least or size, size)
-        held.most = max(held.most, size)
+        axis_class = self[axis]
+        axis_class.common = gcd(axis_class.common, size)
+        axis_class.least = min(axis_class.least or size, size)
+        axis_class.most = max(axis_class.most, size)
         return (Factor(axis, size),)
 
     def fresh(self, size: int) -> Factors:
@@ -148,8 +148,8 @@ class Axes:
 
     def bound(self, axis: int, offset: int) -> None:
         """Positions of the axis are counted from multiples of ``offset``."""
-        held = self[axis]
-        held.common = gcd(held.common, offset)
+        axis_class = self[axis]
+        axis_class.common = gcd(axis_class.common, offset)
 
     def union(self, left: int, right: int) -> None:
         """Make two unsplit classes one."""
@@ -170,21 +170,26 @@ class Axes:
     def split(self, axis: int, inner: int) -> bool:
         """Split an unsplit class into (outer, ``inner``); False if some factor does not allow it,
         and then it is frozen."""
-        held = self[axis]
-        if held.common % inner:
-            held.frozen = True
+        axis_class = self[axis]
+        if axis_class.common % inner:
+            axis_class.frozen = True
             return False
-        if held.positional or held.slices:
-            held.frozen = True
+        if axis_class.positional or axis_class.slices:
+            axis_class.frozen = True
         parts = (self.new(), self.new())
         for part, common, least, most in (
-            (parts[0], held.common // inner, held.least // inner, held.most // inner),
+            (
+                parts[0],
+                axis_class.common // inner,
+                axis_class.least // inner,
+                axis_class.most // inner,
+            ),
             (parts[1], inner, inner, inner),
         ):
             new = self[part]
             new.common, new.least, new.most = common, least, most
-            new.frozen, new.positional = held.frozen, held.positional
-        held.parts = (*parts, inner)
+            new.frozen, new.positional = axis_class.frozen, axis_class.positional
+        axis_class.parts = (*parts, inner)
         return True
 
     def unify(self, left: Factors, right: Factors) -> None:

@@ -11,8 +11,8 @@ import pytest
 from benchmarks.random_programs.programs import make
 from shardproof import api
 from shardproof import save as store
-from shardproof.engine.plan.apart import MOST_PROGRAMS, separable, written_out
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.unrolled import MOST_PROGRAMS, separable, written_out
 from shardproof.engine.plan_files import wellformed
 from shardproof.engine.reference_runtime.compare import worst
 from shardproof.run.options import Options

@@ -11,20 +11,20 @@ from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.ops.primitives import Selection
-from shardproof.engine.simulation.factors import Axes, extent
-from shardproof.engine.simulation.recording import Recorded, RecordingReading
-from shardproof.engine.simulation.shrink import Sizes, shrink
+from shardproof.engine.simulation.axis_classes import Axes, extent
+from shardproof.engine.simulation.recording import Recorded, RecordingInterpreter
+from shardproof.engine.simulation.small_shapes import Sizes, small_shapes
 from shardproof.frontends.zoo import build
 from tests.engine.real_plans import LLAMA, real
 from tests.engine.small_plans import INNER, replicas, row_parallel, sides
 
 
-def recorded(reading: RecordingReading, *shape: int) -> Recorded:
-    return Recorded(tuple(reading.axes.fresh(n) for n in shape))
+def recorded(interpreter: RecordingInterpreter, *shape: int) -> Recorded:
+    return Recorded(tuple(interpreter.axes.fresh(n) for n in shape))
 
 
-def reading() -> RecordingReading:
-    return RecordingReading(Axes())
+def reading() -> RecordingInterpreter:
+    return RecordingInterpreter(Axes())
 
 
 def same(axes: Axes, left: tuple[object, ...], right: tuple[object, ...]) -> bool:
@@ -131,7 +131,7 @@ def dims_of(sizes: Sizes, name: str) -> list[object]:
 def test_shards_stay_exact() -> None:
     """Two ranks hold 8 of 16 inner positions: two representatives each, for four positions."""
     plan = row_parallel()
-    sizes = shrink(plan, *sides(plan))
+    sizes = small_shapes(plan, *sides(plan))
     width, inner = ((4, 4),), ((4, 4, 4, 4),)
     assert dims_of(sizes, "w1") == [inner, width]
     assert dims_of(sizes, "w2") == [width, inner]
@@ -145,12 +145,12 @@ def test_shards_stay_exact() -> None:
 def test_one_slice_stands_for_all_unless_expanded() -> None:
     plan = replicas()
     both = sides(plan)
-    batch = shrink(plan, *both).recorder.batch[0]
+    batch = small_shapes(plan, *both).recorder.batch[0]
     assert extent(batch.full[0]) == 12
     assert extent(batch.local[0]) == 3
-    together = shrink(plan, *both)
+    together = small_shapes(plan, *both)
     assert together.dim(together.recorder.batch[0].full[0]) == ((4,), (1, 1, 1))
-    apart = shrink(plan, *both, frozenset({"dp", "mb"}))
+    apart = small_shapes(plan, *both, frozenset({"dp", "mb"}))
     assert apart.dim(apart.recorder.batch[0].full[0]) == ((1,) * 12,)
 
 
@@ -158,16 +158,22 @@ def test_indexed_axes_are_taken_smaller_on_both_sides() -> None:
     """Vocabulary and sequence shrink truly; attributes that count them follow."""
     plan = build("llama3-8b", layers=1, dp=1, tp=2, pp=1, microbatches=1)
     single, parallel = sides(plan)
-    sizes = shrink(plan, single, parallel)
+    sizes = small_shapes(plan, single, parallel)
     vocabulary = sizes.recorder.parameters["tok_embeddings.weight"][0]
     assert sizes.small(vocabulary) == 4
     assert sizes.classes(sizes.recorder.batch[0].domain) == 4
-    lookups = [(i, row) for i, row in enumerate(parallel.rows) if row.name == "embedding"]
-    starts = {str(sizes.attrs(sizes.parallel, i, row)["start"]) for i, row in lookups}
+    lookups = [
+        (i, instance)
+        for i, instance in enumerate(parallel.instances)
+        if instance.name == "embedding"
+    ]
+    starts = {str(sizes.attrs(sizes.parallel, i, instance)["start"]) for i, instance in lookups}
     assert starts == {"2*tp"}
-    views = [(i, row) for i, row in enumerate(single.rows) if row.name == "view"]
-    for number, row in views:
-        size = sizes.attrs(sizes.single, number, row)["size"]
+    views = [
+        (i, instance) for i, instance in enumerate(single.instances) if instance.name == "view"
+    ]
+    for number, instance in views:
+        size = sizes.attrs(sizes.single, number, instance)["size"]
         assert isinstance(size, tuple)
         assert size[1] == 2
 
@@ -175,18 +181,21 @@ def test_indexed_axes_are_taken_smaller_on_both_sides() -> None:
 def test_a_mean_divides_by_the_true_number() -> None:
     plan = replicas(loss="mean", factor=Fraction(1))
     single, parallel = sides(plan)
-    sizes = shrink(plan, single, parallel)
+    sizes = small_shapes(plan, single, parallel)
     counts = [
-        sizes.attrs(side, i, row)["count"]
-        for side, rows in ((sizes.single, single.rows), (sizes.parallel, parallel.rows))
-        for i, row in enumerate(rows)
-        if row.name == "mean"
+        sizes.attrs(side, i, instance)["count"]
+        for side, instances in (
+            (sizes.single, single.instances),
+            (sizes.parallel, parallel.instances),
+        )
+        for i, instance in enumerate(instances)
+        if instance.name == "mean"
     ]
     assert counts == [96, 96, 24, 24]
 
 
 def test_real_plans_become_small(shared_plans: Path) -> None:
-    found = shrink(
+    found = small_shapes(
         *real(shared_plans, LLAMA, "llama3_default_dp2_pp4_tp8_nm8_gbs512_ly2_h32_hi4096_sq128")
     )
     assert found.entries < 20_000_000

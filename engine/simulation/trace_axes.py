@@ -16,9 +16,9 @@ from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.collectives import TABLE, Effect, group_size
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program, Shard
-from shardproof.engine.schedule.instances import Row, Unrolled
-from shardproof.engine.simulation.factors import Axes, Factors, extent
-from shardproof.engine.simulation.recording import Recorded, RecordingReading, step_of
+from shardproof.engine.schedule.instances import Instance, Unrolled
+from shardproof.engine.simulation.axis_classes import Axes, Factors, extent
+from shardproof.engine.simulation.recording import Recorded, RecordingInterpreter, step_of
 from shardproof.engine.specification.demands import Demand
 
 
@@ -33,7 +33,7 @@ class BatchTensor:
 
 @dataclass(slots=True)
 class Recording:
-    """The dimensions of one side's tensors, and what scales the indices of each row."""
+    """The dimensions of one side's tensors, and what scales the indices of each instance."""
 
     tensors: list[Recorded | None]
     indexed: dict[int, Factors] = field(default_factory=dict)
@@ -53,23 +53,23 @@ def slice_axes(plan: Plan) -> list[tuple[str, int]]:
     return [*axes, (MICROBATCH, plan.microbatches)]
 
 
-def attribute_dim(row: Row, key: str, rank: int) -> int:
+def attribute_dim(instance: Instance, key: str, rank: int) -> int:
     """The dimension that an attribute names."""
-    value = row.attrs.get(key)
+    value = instance.attrs.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not -rank <= value < rank:
         raise ShapeMismatch(f"{key} {value} of a tensor of {rank} dimensions")
     return value % rank
 
 
 class Recorder:
-    """Reads the rows of both sides; see `engine.simulation.shrink`.  ``integers``: named inputs
-    that hold integers, each with what it indexes; ``others``: those that are no parameters or
-    buffers; ``constants``: those of these that are constants."""
+    """Reads the instances of both sides; see `engine.simulation.small_shapes`.  ``integers``: named
+    inputs that hold integers, each with what it indexes; ``others``: those that are no parameters
+    or buffers; ``constants``: those of these that are constants."""
 
     def __init__(self, plan: Plan, single: Unrolled, parallel: Unrolled) -> None:
         self.plan = plan
         self.axes = Axes()
-        self.reading = RecordingReading(self.axes)
+        self.interpreter = RecordingInterpreter(self.axes)
         self.parameters: dict[str, tuple[Factors, ...]] = {}
         self.integers: dict[str, tuple[Shard, int]] = {}
         self.others: set[str] = set()
@@ -110,165 +110,169 @@ class Recorder:
             )
         return result
 
-    def shard(self, held: Shard) -> Recorded:
+    def shard(self, shard: Shard) -> Recorded:
         """A shard as a box of its parameter, which both sides share by name."""
-        if held in self.boxes:
-            return self.boxes[held]
-        if held.name not in self.parameters:
-            self.parameters[held.name] = tuple(self.axes.fresh(n) for n in held.full_shape)
-            if held.kind:
-                self.others.add(held.name)
-            if held.kind == "constant":
-                self.constants.add(held.name)
-            if held.integer:
-                self.integers[held.name] = held, self.axes.new()
-        full = self.parameters[held.name]
+        if shard in self.boxes:
+            return self.boxes[shard]
+        if shard.name not in self.parameters:
+            self.parameters[shard.name] = tuple(self.axes.fresh(n) for n in shard.full_shape)
+            if shard.kind:
+                self.others.add(shard.name)
+            if shard.kind == "constant":
+                self.constants.add(shard.name)
+            if shard.integer:
+                self.integers[shard.name] = shard, self.axes.new()
+        full = self.parameters[shard.name]
         shape = tuple(map(extent, full))
-        if shape != held.full_shape:
+        if shape != shard.full_shape:
             raise InvalidInput(
-                f"parameter {held.name} has full shape {list(held.full_shape)} on one side, "
+                f"parameter {shard.name} has full shape {list(shard.full_shape)} on one side, "
                 f"{list(shape)} on the other"
             )
-        for n, size, offset in zip(shape, held.shape, held.offset, strict=True):
+        for n, size, offset in zip(shape, shard.shape, shard.offset, strict=True):
             fits = offset.const == 0 if size == n else offset.const <= n - size
             if offset.const < 0 or not (fits or offset.terms):
                 raise ShapeMismatch(
-                    f"positions {offset} to {offset + size} of the {n} of parameter {held.name}"
+                    f"positions {offset} to {offset + size} of the {n} of parameter {shard.name}"
                 )
-        self.boxes[held] = Recorded(
+        self.boxes[shard] = Recorded(
             tuple(
-                dim if n == extent(dim) else self.reading.interval(dim, n, step_of(offset))
-                for dim, n, offset in zip(full, held.shape, held.offset, strict=True)
+                dim if n == extent(dim) else self.interpreter.interval(dim, n, step_of(offset))
+                for dim, n, offset in zip(full, shard.shape, shard.offset, strict=True)
             ),
-            self.integers[held.name][1] if held.name in self.integers else None,
+            self.integers[shard.name][1] if shard.name in self.integers else None,
         )
-        return self.boxes[held]
+        return self.boxes[shard]
 
     def run(self, programs: Sequence[Program], unrolled: Unrolled) -> Recording:
-        """Read every row of one side; an operator on the dimensions that it was on before has the
-        outputs that it had."""
+        """Read every instance of one side; an operator on the dimensions that it was on before has
+        the outputs that it had."""
         whole = programs[0] is self.plan.single
         side = Recording([None] * len(unrolled.tensors))
         known: dict[Hashable, tuple[list[Recorded], list[Factors]]] = {}
-        for number, row in enumerate(unrolled.rows):
-            inputs = [side.tensors[v] if v >= 0 else None for v in row.inputs]
-            self.reading.indexed.clear()
-            if row.kind == "seed":
-                side.tensors[row.outputs[0]] = scalar(unrolled.tensors[row.outputs[0]].shape)
+        for number, instance in enumerate(unrolled.instances):
+            inputs = [side.tensors[v] if v >= 0 else None for v in instance.inputs]
+            self.interpreter.indexed.clear()
+            if instance.kind == "seed":
+                side.tensors[instance.outputs[0]] = scalar(
+                    unrolled.tensors[instance.outputs[0]].shape
+                )
                 continue
-            key = same(row, tuple(inputs))
+            key = same(instance, tuple(inputs))
             if key in known:
                 outputs, indexed = known[key]
             else:
-                with located(row, programs):
-                    outputs = self.read(row, inputs, programs, whole)
-                    if len(outputs) != len(row.outputs):
-                        raise ShapeMismatch(f"{len(row.outputs)} outputs, expected {len(outputs)}")
-                indexed = self.reading.indexed[-1:]
+                with located(instance, programs):
+                    outputs = self.read(instance, inputs, programs, whole)
+                    if len(outputs) != len(instance.outputs):
+                        raise ShapeMismatch(
+                            f"{len(instance.outputs)} outputs, expected {len(outputs)}"
+                        )
+                indexed = self.interpreter.indexed[-1:]
                 if key is not None:
                     known[key] = outputs, indexed
             if indexed:
                 side.indexed[number] = indexed[0]
-            for value, output in zip(row.outputs, outputs, strict=True):
+            for value, output in zip(instance.outputs, outputs, strict=True):
                 side.tensors[value] = output
         for program, shard, value in unrolled.gradients:
             gradient = side.tensors[value]
             assert gradient is not None
-            self.reading.unify(self.shard(programs[program].shards[shard]), gradient)
+            self.interpreter.unify(self.shard(programs[program].shards[shard]), gradient)
         return side
 
     def expect(self, demand: Demand, single: Recording, parallel: Recording) -> None:
         """What a demand is about is a box of the single-device value; raises `ShapeMismatch`."""
-        held = [parallel.tensors[v] for part in demand.held for v in part.tensors]
+        recordeds = [parallel.tensors[v] for part in demand.held for v in part.tensors]
         if demand.problem or demand.expected < 0:
             return
-        if demand.shard >= 0 and not held:
-            held = [self.shard(self.plan.programs[demand.program].shards[demand.shard])]
+        if demand.shard >= 0 and not recordeds:
+            recordeds = [self.shard(self.plan.programs[demand.program].shards[demand.shard])]
         want = single.tensors[demand.expected]
-        for have in held:
+        for have in recordeds:
             if want is None or have is None or not (want.dims and have.dims):
                 continue
             if prod(want.shape) == prod(have.shape) == 1:
                 continue
             if not demand.offset:
-                self.reading.unify(want, have)
+                self.interpreter.unify(want, have)
                 continue
             for i, (dim, part) in enumerate(zip(want.dims, have.dims, strict=True)):
                 self.axes.relate(dim, part, step_of(demand.relative[i]))
 
     def read(
         self,
-        row: Row,
+        instance: Instance,
         inputs: Sequence[Recorded | None],
         programs: Sequence[Program],
         whole: bool,
     ) -> list[Recorded]:
-        """The outputs of a row."""
-        if row.kind in ("op", "slice"):
-            if not row.backward:
+        """The outputs of an instance."""
+        if instance.kind in ("op", "slice"):
+            if not instance.backward:
                 if None in inputs:
                     raise Unsupported("an operand without a value")
-                self.reading.stretches = row.name == "expand"
+                self.interpreter.stretches = instance.name == "expand"
                 try:
-                    return apply_forward(self.reading, row.name, inputs, row.attrs)
+                    return apply_forward(self.interpreter, instance.name, inputs, instance.attrs)
                 finally:
-                    self.reading.stretches = False
-            return self.backward(row, inputs)
-        if row.kind == "shard" or (row.kind == "accumulate" and not inputs):
-            number = row.attrs["shard"]
+                    self.interpreter.stretches = False
+            return self.backward(instance, inputs)
+        if instance.kind == "shard" or (instance.kind == "accumulate" and not inputs):
+            number = instance.attrs["shard"]
             assert isinstance(number, int)
-            return [self.shard(programs[row.programs[0]].shards[number])]
-        if row.kind == "load":
+            return [self.shard(programs[instance.programs[0]].shards[number])]
+        if instance.kind == "load":
             return [Recorded(x.full if whole else x.local, x.domain) for x in self.batch]
-        return self.communicate(row, [x for x in inputs if x is not None])
+        return self.communicate(instance, [x for x in inputs if x is not None])
 
-    def backward(self, row: Row, inputs: Sequence[Recorded | None]) -> list[Recorded]:
+    def backward(self, instance: Instance, inputs: Sequence[Recorded | None]) -> list[Recorded]:
         """The gradients, which have the dimensions of what they are gradients of, also where the
         derivative does not read that (a cast's)."""
-        arity, wrt = backward_attrs(row)
+        arity, wrt = backward_attrs(instance)
         found: list[Recorded] = apply_backward(
-            self.reading, row.name, inputs[:arity], inputs[arity:], row.attrs, wrt
+            self.interpreter, instance.name, inputs[:arity], inputs[arity:], instance.attrs, wrt
         )
         for position, gradient in zip(wrt, found, strict=True):
             operand = inputs[position]
             assert operand is not None
-            self.reading.unify(operand, gradient)
+            self.interpreter.unify(operand, gradient)
         return found
 
-    def communicate(self, row: Row, inputs: Sequence[Recorded]) -> list[Recorded]:
+    def communicate(self, instance: Instance, inputs: Sequence[Recorded]) -> list[Recorded]:
         """Accumulation and communication: what ranks share, join and keep parts of."""
-        declared = TABLE.get(row.kind)
+        declared = TABLE.get(instance.kind)
         effect = Effect.TOTAL if declared is None else declared.effect
-        return [RULES[effect](self, row, inputs)] * len(row.outputs)
+        return [RULES[effect](self, instance, inputs)] * len(instance.outputs)
 
-    def shared(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+    def shared(self, instance: Instance, inputs: Sequence[Recorded]) -> Recorded:
         """One of several tensors that are alike."""
         for x in inputs[1:]:
-            self.reading.unify(inputs[0], x)
+            self.interpreter.unify(inputs[0], x)
         return inputs[0]
 
-    def gathers(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+    def gathers(self, instance: Instance, inputs: Sequence[Recorded]) -> Recorded:
         """The classes of what an all-gather joins."""
-        dim = attribute_dim(row, "dim", len(inputs[0].dims))
-        return self.gathered(inputs, dim, prod(n for _, n in row.over))
+        dim = attribute_dim(instance, "dim", len(inputs[0].dims))
+        return self.gathered(inputs, dim, prod(n for _, n in instance.over))
 
-    def scatters(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+    def scatters(self, instance: Instance, inputs: Sequence[Recorded]) -> Recorded:
         """The classes of what a reduce-scatter leaves."""
-        first = self.shared(row, inputs)
-        dim = attribute_dim(row, "dim", len(first.dims))
-        return self.kept(first, dim, group_size(row.over, len(inputs)))
+        first = self.shared(instance, inputs)
+        dim = attribute_dim(instance, "dim", len(first.dims))
+        return self.kept(first, dim, group_size(instance.over, len(inputs)))
 
-    def exchanges(self, row: Row, inputs: Sequence[Recorded]) -> Recorded:
+    def exchanges(self, instance: Instance, inputs: Sequence[Recorded]) -> Recorded:
         """The classes of what an all-to-all leaves."""
-        first = self.shared(row, inputs)
-        split = attribute_dim(row, "split_dim", len(first.dims))
-        joined = attribute_dim(row, "concat_dim", len(first.dims))
-        ranks = group_size(row.over, len(inputs))
+        first = self.shared(instance, inputs)
+        split = attribute_dim(instance, "split_dim", len(first.dims))
+        joined = attribute_dim(instance, "concat_dim", len(first.dims))
+        ranks = group_size(instance.over, len(inputs))
         return self.gathered([self.kept(first, split, ranks)], joined, ranks)
 
     def gathered(self, inputs: Sequence[Recorded], dim: int, ranks: int) -> Recorded:
         """The concatenation of tensors, each from so many ranks."""
-        return self.reading.concat([x for x in inputs for _ in range(ranks)], dim)
+        return self.interpreter.concat([x for x in inputs for _ in range(ranks)], dim)
 
     def kept(self, x: Recorded, dim: int, ranks: int) -> Recorded:
         """The part of a dimension that one of so many ranks keeps."""
@@ -277,12 +281,12 @@ class Recorder:
             raise ShapeMismatch(f"{size} positions divided among {ranks} ranks")
         if ranks == 1:
             return x
-        part = self.reading.interval(x.dims[dim], size // ranks, size // ranks)
-        return self.reading.resized(x, dim, part)
+        part = self.interpreter.interval(x.dims[dim], size // ranks, size // ranks)
+        return self.interpreter.resized(x, dim, part)
 
 
 #: The dimensions of what communication gives, by its effect.
-RULES: Mapping[Effect, Callable[[Recorder, Row, Sequence[Recorded]], Recorded]] = {
+RULES: Mapping[Effect, Callable[[Recorder, Instance, Sequence[Recorded]], Recorded]] = {
     Effect.TOTAL: Recorder.shared,
     Effect.COPY: Recorder.shared,
     Effect.GATHER: Recorder.gathers,
@@ -291,24 +295,24 @@ RULES: Mapping[Effect, Callable[[Recorder, Row, Sequence[Recorded]], Recorded]] 
 }
 
 
-def same(row: Row, told: Hashable) -> Hashable:
-    """Equal for rows of one operator with one set of attributes that are ``told`` the same; None
-    for a row that is more than its operator."""
-    if row.kind not in ("op", "slice"):
+def same(instance: Instance, told: Hashable) -> Hashable:
+    """Equal for instances of one operator with one set of attributes that are ``told`` the same;
+    None for an instance that is more than its operator."""
+    if instance.kind not in ("op", "slice"):
         return None
     attrs = tuple(
-        sorted(((k, v) for k, v in row.attrs.items() if k != "claimed"), key=itemgetter(0))
+        sorted(((k, v) for k, v in instance.attrs.items() if k != "claimed"), key=itemgetter(0))
     )
-    return row.name, row.backward, attrs, told
+    return instance.name, instance.backward, attrs, told
 
 
 @contextmanager
-def located(row: Row, programs: Sequence[Program]) -> Iterator[None]:
+def located(instance: Instance, programs: Sequence[Program]) -> Iterator[None]:
     """Errors inside name the operator, its layer and its rank."""
-    name = f"backward of {row.name}" if row.backward else row.name
-    where = f"rank {programs[row.programs[0]].base}: {name}"
-    if row.source.module:
-        where += f" in {row.source.module}"
+    name = f"backward of {instance.name}" if instance.backward else instance.name
+    where = f"rank {programs[instance.programs[0]].base}: {name}"
+    if instance.source.module:
+        where += f" in {instance.source.module}"
     try:
         yield
     except (Unsupported, ShapeMismatch) as error:
@@ -325,9 +329,9 @@ def scalar(shape: tuple[int, ...]) -> Recorded:
     return Recorded(tuple(() for _ in shape))
 
 
-def backward_attrs(row: Row) -> tuple[int, list[int]]:
-    """How many forward inputs a backward row has, and which of their gradients it gives."""
-    wrt, arity = row.attrs.get("wrt"), row.attrs.get("arity")
+def backward_attrs(instance: Instance) -> tuple[int, list[int]]:
+    """How many forward inputs a backward instance has, and which of their gradients it gives."""
+    wrt, arity = instance.attrs.get("wrt"), instance.attrs.get("arity")
     if not isinstance(wrt, tuple) or not isinstance(arity, int) or arity < 0:
         raise Unsupported("a backward operator without wrt and arity")
     return arity, [w for w in wrt if isinstance(w, int)]
@@ -336,9 +340,9 @@ def backward_attrs(row: Row) -> tuple[int, list[int]]:
 def _loaded(unrolled: Unrolled, who: str) -> list[tuple[int, ...]]:
     """The shapes of what the side's loads give, which must agree."""
     found = {
-        tuple(unrolled.tensors[v].shape for v in row.outputs)
-        for row in unrolled.rows
-        if row.kind == "load"
+        tuple(unrolled.tensors[v].shape for v in instance.outputs)
+        for instance in unrolled.instances
+        if instance.kind == "load"
     }
     if not found:
         return []

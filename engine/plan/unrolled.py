@@ -84,7 +84,7 @@ def written_out(
     if len({tuple(a for a in p.axes if a[0] in axes) for p in plan.programs}) > 1:
         return None
     for axis in axes:
-        plan = apart(plan, axis)
+        plan = unrolled(plan, axis)
     return plan
 
 
@@ -103,7 +103,7 @@ def _joins(program: Program) -> bool:
     return True
 
 
-def apart(plan: Plan, axis: str) -> Plan:
+def unrolled(plan: Plan, axis: str) -> Plan:
     """The same plan with a program of its own for every rank along an axis."""
     programs: list[Program] = []
     first: list[int] = []
@@ -111,28 +111,30 @@ def apart(plan: Plan, axis: str) -> Plan:
         extent, stride = next((n, s) for a, n, s in program.axes if a == axis)
         first.append(len(programs))
         programs += [_member(program, axis, i, extent, stride) for i in range(extent)]
-    rows = tuple(own for row in plan.expectations for own in _rows(plan, row, axis, first))
+    rows = tuple(own for row in plan.expectations for own in _expectations(plan, row, axis, first))
     return replace(plan, programs=tuple(programs), expectations=rows)
 
 
-def _rows(plan: Plan, row: Expectation, axis: str, first: Sequence[int]) -> Iterator[Expectation]:
+def _expectations(
+    plan: Plan, row: Expectation, axis: str, first: Sequence[int]
+) -> Iterator[Expectation]:
     """A row of the table, for every rank along an axis: what is added up along it is an addend of
     each of them.  ``first``: by program the first one that it becomes."""
     combined = [dict(addend.over).get(axis) for addend in row.held]
     extents = [plan.programs[addend.program].extents[axis] for addend in row.held]
     apart = [n for n, how in zip(extents, combined, strict=True) if how is None]
     for position in range(min(apart, default=1)):
-        held = []
+        addends = []
         for addend, how, extent in zip(row.held, combined, extents, strict=True):
             places = [position] if how is None else range(extent)
             weight = addend.weight / (extent if how == "mean" else 1)
             over = tuple(pair for pair in addend.over if pair[0] != axis)
-            held += [
+            addends += [
                 replace(addend, program=first[addend.program] + i, weight=weight, over=over)
                 for i in places
             ]
         offset = tuple(start.fix(axis, position) for start in row.offset)
-        yield replace(row, held=tuple(held), offset=offset)
+        yield replace(row, held=tuple(addends), offset=offset)
 
 
 def _member(program: Program, axis: str, position: int, extent: int, stride: int) -> Program:

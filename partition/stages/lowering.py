@@ -1,7 +1,7 @@
 """Templates to obligations: what each says at small size, or why it cannot be stated.
 
 A template is stated by itself, from its claim and the table of nodes, so that any process can do it
-that has these (`cluster.state_claims`).
+that has these (`cluster.lower_claims`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from shardproof.partition.stages.partition import Partition, Stage
 from shardproof.partition.templates.memo import Memo, built
 
 
-def stated(nodes: NodeTable, claim: Claim, more: int, memo: Memo | None = None) -> Obligation | str:
+def lowered(
+    nodes: NodeTable, claim: Claim, more: int, memo: Memo | None = None
+) -> Obligation | str:
     """The obligation of a claim, or why there is none."""
     try:
         return built(nodes, claim, more, memo)
@@ -27,7 +29,7 @@ def obligations(result: Partition) -> list[Obligation]:
     """The obligations of all templates, stated here; those that cannot be stated are dropped from
     the partition (`settle`)."""
     found = [
-        stated(result.nodes, template.claim, result.more, result.memo)
+        lowered(result.nodes, template.claim, result.more, result.memo)
         if template.obligation is None
         else template.obligation
         for template in result.templates

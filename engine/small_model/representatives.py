@@ -1,6 +1,6 @@
 """Which positions of a claim's axes represent the others.
 
-The positions of an axis are written in digits (`engine.small_model.digits`); the grid cuts the
+The positions of an axis are written in digits (`engine.small_model.mixed_radix`); the grid cuts the
 range of each digit at every interval boundary that the claim mentions.  Every piece between cuts
 keeps at least `FEWEST` positions (as many as the claim has labels that run along it, if those are
 more: `engine.small_model.bounds`): single ones, and a last one that stands for the rest of the
@@ -17,11 +17,18 @@ from math import prod
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters.dims import Dim, Factor
-from shardproof.engine.lineage.layout import Misaligned
-from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, Part, Term
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Addend,
+    Lineage,
+    PartialRange,
+    StridedInterval,
+)
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import alone, clipped, radix, split
-from shardproof.engine.small_model.digits import Axis, Digits, Relation, Shift
+from shardproof.engine.lineage.views import Misaligned
+from shardproof.engine.small_model.mixed_radix import Axis, MixedRadix, Relation, Shift
 
 Interval = tuple[int, int]
 Over = tuple[tuple[str, int], ...]
@@ -34,7 +41,7 @@ MOST_SHIFTED = 8
 MOST_WHOLE, MOST_ENTRIES = 64, 4096
 
 
-class Grid(Digits):
+class Representatives(MixedRadix):
     """The represented positions of one claim.  Raises `Unsupported` where boundaries cut through
     the digits of an axis.
 
@@ -74,13 +81,13 @@ class Grid(Digits):
         self.local: dict[int, Dim] = {}
         #: By size of a local dimension: what lies side by side along one, and all that lies there.
         self.exact = exact
-        self.placed: dict[int, list[Term]] = {}
-        self.beside: dict[int, list[Term]] = {}
+        self.placed: dict[int, list[Addend]] = {}
+        self.beside: dict[int, list[Addend]] = {}
         if exact:
             self._check_small(lineages)
             return
         if needs is not None:
-            self._note_needs(needs)
+            self._note_required(needs)
         for _, extent in over:
             self.cuts.setdefault(extent, set()).update((0, extent))
         for extent, place in boundaries:
@@ -136,7 +143,7 @@ class Grid(Digits):
                 raise Unsupported(f"positions {start} to {start + size} cut through a block")
         return result
 
-    def _note_needs(self, needs: Callable[[Axis, int, int], int]) -> None:
+    def _note_required(self, needs: Callable[[Axis, int, int], int]) -> None:
         """How many positions the pieces of a range keep: as many as any digit of it needs."""
         for axis in self.strides:
             with suppress(Unsupported):  # what reads this axis will say so
@@ -148,46 +155,52 @@ class Grid(Digits):
 
     def _note_cuts(self, lineages: Sequence[Lineage]) -> None:
         for lineage in lineages:
-            for term in lineage.terms:
-                for atom in (*(a for d in term.layout.dims for a in d), *term.layout.fixed):
-                    if atom.axis == BROADCAST:
+            for addend in lineage.addends:
+                for interval in (*(a for d in addend.view.dims for a in d), *addend.view.fixed):
+                    if interval.axis == BROADCAST:
                         continue
                     self._cut(
-                        (term.node, atom.axis),
-                        atom.stride,
-                        atom.extent,
-                        self.at(atom.start),
-                        atom.size,
+                        (addend.node, interval.axis),
+                        interval.stride,
+                        interval.extent,
+                        self.at(interval.start),
+                        interval.size,
                     )
-                for part in term.parts:
-                    self._cut(self._range(part), 1, part.extent, self.at(part.start), part.size)
+                for partial in addend.partials:
+                    self._cut(
+                        self._range(partial),
+                        1,
+                        partial.extent,
+                        self.at(partial.start),
+                        partial.size,
+                    )
 
     def _note_sides(self, lineages: Sequence[Lineage]) -> None:
         """Where values lie side by side along a dimension, all dimensions of that size are cut."""
         placed = self.placed
         for lineage in lineages:
-            for term in lineage.terms:
-                for place in term.places:
+            for addend in lineage.addends:
+                for place in addend.places:
                     self.cuts.setdefault(place.extent, {0, place.extent}).update(
                         (place.start, place.start + place.size)
                     )
                     size = lineage.shape[place.dim]
-                    placed.setdefault(size, []).append(alone(term, place.dim))
-        for size, terms in placed.items():
+                    placed.setdefault(size, []).append(alone(addend, place.dim))
+        for size, addends in placed.items():
             for lineage in lineages:
                 for dim in (d for d, n in enumerate(lineage.shape) if n == size):
-                    for term in lineage.terms:
-                        own = alone(term, dim)
+                    for addend in lineage.addends:
+                        own = alone(addend, dim)
                         self.beside.setdefault(size, []).append(own)
                         with suppress(Misaligned):
-                            self._cut_along(own, size, terms)
+                            self._cut_along(own, size, addends)
 
-    def _cut_along(self, own: Term, size: int, terms: Sequence[Term]) -> None:
-        """Cut what a term of one dimension views where ``terms`` lie along it."""
-        sizes = radix([own, *terms], 0, size)
+    def _cut_along(self, own: Addend, size: int, addends: Sequence[Addend]) -> None:
+        """Cut what an addend of one dimension views where ``addends`` lie along it."""
+        sizes = radix([own, *addends], 0, size)
         one = split(own, 0, sizes)
         bounds: list[set[int]] = [{0, n} for n in sizes]
-        for other in terms:
+        for other in addends:
             for place in other.places:
                 inner = 1
                 for part in reversed(range(len(sizes))):
@@ -198,7 +211,7 @@ class Grid(Digits):
             for low, high in pairwise(sorted(found)):
                 inside = clipped(one, part, low, high - low, sizes[part])
                 if inside is not None:
-                    self._note_cuts([Lineage((), (inside._replace(parts=()),))])
+                    self._note_cuts([Lineage((), (inside._replace(partials=()),))])
 
     def _note_shifts(self, defined: Sequence[int]) -> None:
         """Cut blocks and the axes that they are of alike, until nothing changes."""
@@ -234,10 +247,10 @@ class Grid(Digits):
     def _check_joined(self, lineages: Sequence[Lineage], over: Over) -> None:
         """A coordinate that is summed over represents the digit that a part moves along: refuse one
         that is represented by few positions of what are several digits."""
-        for part in (p for x in lineages for term in x.terms for p in term.parts):
+        for partial in (p for x in lineages for addend in x.addends for p in addend.partials):
             for axis, extent in over:
-                step = abs(part.start.coefficient(axis))
-                within = (s for s in self.strides[self._range(part)] if step < s < step * extent)
+                step = abs(partial.start.coefficient(axis))
+                within = (s for s in self.strides[self._range(partial)] if step < s < step * extent)
                 if any(within) and len(self._blocks(extent)) < extent:
                     raise Unsupported(f"a sum along {axis} over several digits of a range")
 
@@ -249,25 +262,25 @@ class Grid(Digits):
     def _note_absolute(self, lineages: Sequence[Lineage]) -> None:
         """Absolute positions are cut where the dimensions that count them are."""
         for lineage in lineages:
-            for term in lineage.terms:
-                for atom in (a for dim in term.layout.dims for a in dim):
-                    if atom.axis != BROADCAST and atom.extent == ABSOLUTE:
-                        start = self.at(atom.start)
-                        places = self.cuts.get(atom.size, set())
+            for addend in lineage.addends:
+                for interval in (a for dim in addend.view.dims for a in dim):
+                    if interval.axis != BROADCAST and interval.extent == ABSOLUTE:
+                        start = self.at(interval.start)
+                        places = self.cuts.get(interval.size, set())
                         self.cuts[ABSOLUTE] |= {start + place for place in places}
 
     def _blocks(self, extent: int) -> list[tuple[int, int]]:
         """(first position, length) of the blocks of a digit's range."""
         bounds = sorted(self.cuts.get(extent, set()) | ({0, extent} if extent else set()))
         blocks: list[tuple[int, int]] = []
-        units = max(FEWEST, self._need(extent)) + self.more
+        units = max(FEWEST, self._required(extent)) + self.more
         for low, high in pairwise(bounds):
             singles = min(units - 1, high - low - 1)
             blocks += [(low + i, 1) for i in range(singles)]
             blocks.append((low + singles, high - low - singles))
         return blocks
 
-    def _need(self, extent: int) -> int:
+    def _required(self, extent: int) -> int:
         """The most of all where dimensions of different ranges (positions and what they count) have
         to be represented alike."""
         return max(self.units.values(), default=0) if self.places else self.units.get(extent, 0)
@@ -284,12 +297,12 @@ class Grid(Digits):
     # -- what claims ask for ----------------------------------------------------------------
 
     def positions(
-        self, key: Axis, stride: int, extent: int, size: int, parts: Sequence[Part] = ()
+        self, key: Axis, stride: int, extent: int, size: int, partials: Sequence[PartialRange] = ()
     ) -> list[tuple[int, int]]:
-        """(position, multiplicity) that represent [0, size) of a label's range, where ``parts``
+        """(position, multiplicity) that represent [0, size) of a label's range, where ``partials``
         hold (of stride 1)."""
         if self.exact:
-            held = [(p.extent, self.at(p.start), p.size) for p in parts]
+            held = [(p.extent, self.at(p.start), p.size) for p in partials]
             return [
                 (position, 1)
                 for position, _ in self._every(size)
@@ -299,12 +312,12 @@ class Grid(Digits):
             self._stride(key, stride, extent)
         digits = self.within(key, stride, extent)
         intervals = self._intervals(digits, 0, size)
-        for part in parts:
-            inner = self.within(key, stride, part.extent)
-            if prod(e for _, e in inner) != part.extent:
-                raise Unsupported(f"a range that repeats every {part.extent} positions")
+        for partial in partials:
+            inner = self.within(key, stride, partial.extent)
+            if prod(e for _, e in inner) != partial.extent:
+                raise Unsupported(f"a range that repeats every {partial.extent} positions")
             # The intervals of the digits inside a period; those outside are not restricted.
-            found = self._intervals(inner, self.at(part.start), part.size)
+            found = self._intervals(inner, self.at(partial.start), partial.size)
             for k, (low, high) in enumerate(found):
                 intervals[k] = max(low, intervals[k][0]), min(high, intervals[k][1])
         places = [
@@ -320,7 +333,7 @@ class Grid(Digits):
             result.append((sum(p for p, _ in chosen), weight))
         return result
 
-    def digits(self, key: Axis, atom: Atom) -> list[tuple[Factor, list[int]]]:
+    def digits(self, key: Axis, atom: StridedInterval) -> list[tuple[Factor, list[int]]]:
         """For each digit of an atom, outermost first: multiplicities, and the places along the
         node's axis of its represented positions (the places of all digits add up)."""
         if self.exact:
@@ -341,12 +354,12 @@ class Grid(Digits):
     def _note_local(self, lineages: Sequence[Lineage]) -> None:
         """How local dimensions are represented, for tensors that are constant along them."""
         for lineage in lineages:
-            for term in lineage.terms:
-                for dim in term.layout.dims:
+            for addend in lineage.addends:
+                for dim in addend.view.dims:
                     size = prod(a.size for a in dim)
                     if any(a.axis == BROADCAST for a in dim) or size in self.local:
                         continue
-                    factors = [f for a in dim for f, _ in self.digits((term.node, a.axis), a)]
+                    factors = [f for a in dim for f, _ in self.digits((addend.node, a.axis), a)]
                     self.local[size] = tuple(factors)
 
     def broadcast_dim(self, lineage: Lineage, dim: int, inner: int, size: int) -> Dim:
@@ -367,15 +380,17 @@ class Grid(Digits):
     def represented(self, size: int, sizes: Sequence[int], part: int, low: int, high: int) -> Dim:
         """How positions [low, high) of part ``part`` of a local dimension of ``size``, split into
         ``sizes``, are represented where nothing lies there: as what does elsewhere."""
-        for term in self.beside.get(size, ()):
+        for addend in self.beside.get(size, ()):
             with suppress(Misaligned):
-                own = split(term, 0, tuple(sizes))
+                own = split(addend, 0, tuple(sizes))
                 found = clipped(own, part, low, high - low, sizes[part])
                 if found is None or any(p.dim == part for p in found.places):
                     continue
-                atoms = found.layout.dims[part]
-                if all(a.axis != BROADCAST for a in atoms):
-                    return tuple(f for a in atoms for f, _ in self.digits((term.node, a.axis), a))
+                intervals = found.view.dims[part]
+                if all(a.axis != BROADCAST for a in intervals):
+                    return tuple(
+                        f for a in intervals for f, _ in self.digits((addend.node, a.axis), a)
+                    )
         return self.constant_dim(high - low)
 
     def constant_dim(self, size: int) -> Dim:

@@ -25,7 +25,13 @@ from shardproof.engine.lineage.expressions import (
     Select,
     Unary,
 )
-from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Atom, Lineage, Part
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Lineage,
+    PartialRange,
+    StridedInterval,
+)
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import of_dim
 
@@ -45,7 +51,7 @@ class Shift(NamedTuple):
     digit: Digit
 
 
-class Digits:
+class MixedRadix:
     """The digits of every axis that a claim reads.  Raises `Unsupported` for definitions that this
     representation does not cover.
 
@@ -83,20 +89,25 @@ class Digits:
                 self._family_strides(key, stride, start, extents)
 
     def intervals(self, lineage: Lineage) -> Iterator[tuple[Axis, int, int, Affine]]:
-        """(axis, stride, extent, start) of what a lineage's terms read of axes and of ranges."""
-        for term in lineage.terms:
-            for atom in (*(a for d in term.layout.dims for a in d), *term.layout.fixed):
-                if atom.axis != BROADCAST:
-                    yield (term.node, atom.axis), atom.stride, atom.extent, atom.start
-            for part in term.parts:
-                yield self._range(part), 1, part.extent, part.start
+        """(axis, stride, extent, start) of what a lineage's addends read of axes and of ranges."""
+        for addend in lineage.addends:
+            for interval in (*(a for d in addend.view.dims for a in d), *addend.view.fixed):
+                if interval.axis != BROADCAST:
+                    yield (
+                        (addend.node, interval.axis),
+                        interval.stride,
+                        interval.extent,
+                        interval.start,
+                    )
+            for partial in addend.partials:
+                yield self._range(partial), 1, partial.extent, partial.start
 
-    def _range(self, part: Part) -> Axis:
+    def _range(self, partial: PartialRange) -> Axis:
         """The reduced label that a part is of."""
-        token = self.nodes.tokens[part.token]
-        while token.kind == "via":
-            token = self.nodes.tokens[token.inner]
-        return token.node, -1 - token.where
+        reduction = self.nodes.reductions[partial.reduction]
+        while reduction.kind == "via":
+            reduction = self.nodes.reductions[reduction.inner]
+        return reduction.node, -1 - reduction.where
 
     def _stride(self, key: Axis, stride: int, extent: int) -> None:
         held = self.strides.setdefault(key, {1})
@@ -117,25 +128,25 @@ class Digits:
         """Local dimensions and the axes that they are views of; unless ``whole``, of an interval
         that is none of several equal ones only the digits that do not cut through it."""
         for i, lineage in enumerate(lineages):
-            for k, term in enumerate(lineage.terms):
-                for d, dim in enumerate(term.layout.dims):
-                    local = _left(i, k, d) if of_dim(term, d) else (-1 - i, d)
+            for k, addend in enumerate(lineage.addends):
+                for d, dim in enumerate(addend.view.dims):
+                    local = _left(i, k, d) if of_dim(addend, d) else (-1 - i, d)
                     inner = 1
-                    for atom in reversed(dim):
-                        if atom.axis != BROADCAST and atom.size > 1:
-                            axis = (term.node, atom.axis)
-                            size = atom.size if whole else _uncut(atom)
-                            yield local, inner, axis, atom.stride, size
-                        inner *= atom.size
+                    for interval in reversed(dim):
+                        if interval.axis != BROADCAST and interval.size > 1:
+                            axis = (addend.node, interval.axis)
+                            size = interval.size if whole else _uncut(interval)
+                            yield local, inner, axis, interval.stride, size
+                        inner *= interval.size
 
     @staticmethod
     def sides(lineages: Sequence[Lineage]) -> Iterator[Shift]:
-        """The digits of local dimensions in which terms have places."""
+        """The digits of local dimensions in which addends have places."""
         for i, lineage in enumerate(lineages):
-            for k, term in enumerate(lineage.terms):
-                for d in sorted({place.dim for place in term.places}):
-                    held = [Block(*place) for place in of_dim(term, d)]
-                    for digit in digits(held, d, lineage.shape[d], equal=True):
+            for k, addend in enumerate(lineage.addends):
+                for d in sorted({place.dim for place in addend.places}):
+                    blocks = [Block(*place) for place in of_dim(addend, d)]
+                    for digit in digits(blocks, d, lineage.shape[d], equal=True):
                         yield Shift(_left(i, k, d), (-1 - i, d), digit)
 
     def _relate(
@@ -220,7 +231,7 @@ class Digits:
                 return [
                     ((number, place.get(label, -1 - label)), 1, (o.node, axis), stride, extent)
                     for o in read.reads()
-                    for axis, stride, extent, label in o.atoms
+                    for axis, stride, extent, label in o.intervals
                 ]
         return []
 
@@ -264,20 +275,20 @@ class Digits:
         ]
 
 
-#: Lineages of a claim, and terms of a lineage, are fewer.
+#: Lineages of a claim, and addends of a lineage, are fewer.
 _MANY = 1 << 20
 
 
 def _left(lineage: int, term: int, dim: int) -> Axis:
-    """What the places of a term leave of a local dimension, as an axis."""
+    """What the places of an addend leave of a local dimension, as an axis."""
     return -1 - lineage - _MANY * (term + 1), dim
 
 
-def _uncut(atom: Atom) -> int:
-    """The largest digit of an atom's axis that its interval takes wholly."""
-    if atom.extent == ABSOLUTE or (
-        atom.extent % atom.size == 0 and atom.start.divisible(atom.size)
+def _uncut(interval: StridedInterval) -> int:
+    """The largest digit of an interval's axis that its interval takes wholly."""
+    if interval.extent == ABSOLUTE or (
+        interval.extent % interval.size == 0 and interval.start.divisible(interval.size)
     ):
-        return atom.size
-    steps = (atom.start.const, *(c for _, c in atom.start.terms))
-    return gcd(atom.size, atom.extent, *steps)
+        return interval.size
+    steps = (interval.start.const, *(c for _, c in interval.start.terms))
+    return gcd(interval.size, interval.extent, *steps)

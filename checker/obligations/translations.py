@@ -31,7 +31,7 @@ from shardproof.engine.lineage.expressions import (
     Select,
     Unary,
 )
-from shardproof.engine.lineage.lineage import BROADCAST, Term
+from shardproof.engine.lineage.lineage import BROADCAST, Addend
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.plan.ir import Attr
@@ -41,7 +41,7 @@ Vector = tuple[int, ...]
 Label = tuple[int, int]
 
 
-class Uneven(Exception):
+class Asymmetric(Exception):
     """The members of the family are not one claim, moved."""
 
 
@@ -57,47 +57,47 @@ def attribute_axes(value: Attr) -> set[str]:
 class _Moves:
     """The vector of every node along one coordinate."""
 
-    def __init__(self, nodes: NodeTable, here: Cone, axis: str) -> None:
+    def __init__(self, nodes: NodeTable, cone: Cone, axis: str) -> None:
         self.nodes = nodes
-        self.here = here
+        self.here = cone
         self.axis = axis
         self.vectors: dict[int, Vector] = {}
         self.ranges: dict[Label, int] = {}
         self.complete: set[int] = set()
 
-    def sums(self, terms: Sequence[Term]) -> None:
+    def sums(self, addends: Sequence[Addend]) -> None:
         """How far the range of every partial sum moves, and which nodes' sums occur in full."""
         inside: set[tuple[int, int]] = set()
-        for term in terms:
-            if not term.parts:
-                self.complete.add(term.node)
+        for addend in addends:
+            if not addend.partials:
+                self.complete.add(addend.node)
             moved: Counter[Label] = Counter()
-            for part in term.parts:
-                token = self.nodes.tokens[part.token]
-                while token.kind == "via":
-                    inside.add((token.node, token.where))
-                    token = self.nodes.tokens[token.inner]
-                moved[token.node, token.where] += part.start.coefficient(self.axis)
+            for partial in addend.partials:
+                reduction = self.nodes.reductions[partial.reduction]
+                while reduction.kind == "via":
+                    inside.add((reduction.node, reduction.where))
+                    reduction = self.nodes.reductions[reduction.inner]
+                moved[reduction.node, reduction.where] += partial.start.coefficient(self.axis)
             for label, step in moved.items():
                 if self.ranges.setdefault(label, step) != step:
-                    raise Uneven
+                    raise Asymmetric
         for number in self.here.defined:
             for place, operand in enumerate(operand_nodes(self.nodes, number)):
                 if (number, place) not in inside:
                     self.complete.add(operand)
 
-    def view(self, term: Term) -> None:
-        vector = [0] * len(self.nodes[term.node].extents)
-        for atom in (*(a for dim in term.layout.dims for a in dim), *term.layout.fixed):
-            if atom.axis != BROADCAST:
-                vector[atom.axis] += atom.stride * atom.start.coefficient(self.axis)
-        self.node(term.node, tuple(vector))
+    def view(self, addend: Addend) -> None:
+        vector = [0] * len(self.nodes[addend.node].extents)
+        for interval in (*(a for dim in addend.view.dims for a in dim), *addend.view.fixed):
+            if interval.axis != BROADCAST:
+                vector[interval.axis] += interval.stride * interval.start.coefficient(self.axis)
+        self.node(addend.node, tuple(vector))
 
     def node(self, number: int, vector: Vector) -> None:
         known = self.vectors.get(number)
         if known is not None:
             if known != vector:
-                raise Uneven
+                raise Asymmetric
             return
         self.vectors[number] = vector
         if number in self.here.defined or number in self.here.opened:
@@ -112,7 +112,7 @@ class _Moves:
                 self.node(operand, vector)
             case Onehot(node=operand):
                 if vector[-1]:  # a class is read by its number
-                    raise Uneven
+                    raise Asymmetric
                 self.node(operand, vector[:-1])
             case Restrict(node=operand, blocks=blocks):
                 self.block(operand, blocks, vector)
@@ -120,11 +120,11 @@ class _Moves:
                 self.operands(number, read.reads(), read.outputs, vector)
             case Select() as choice:
                 if vector[-1]:  # each of the chosen is a function of its own
-                    raise Uneven
+                    raise Asymmetric
                 self.operands(number, choice.reads(), choice.outputs, vector[:-1])
             case other:
                 if any(vector):
-                    raise Uneven
+                    raise Asymmetric
                 self.still(other)
 
     def block(self, operand: int, blocks: Sequence[Block], vector: Vector) -> None:
@@ -132,7 +132,7 @@ class _Moves:
         extents = self.nodes[operand].extents
         for axis, _, _, extent in blocks:
             if vector[axis] and extent != extents[axis]:
-                raise Uneven
+                raise Asymmetric
         self.node(operand, vector)
 
     def still(self, definition: Expression) -> None:
@@ -144,30 +144,32 @@ class _Moves:
         self, number: int, operands: Sequence[Operand], outputs: Sequence[int], vector: Vector
     ) -> None:
         steps = dict(zip(outputs, vector, strict=True))
-        for label in {label for operand in operands for *_, label in operand.atoms} - steps.keys():
+        for label in {
+            label for operand in operands for *_, label in operand.intervals
+        } - steps.keys():
             steps[label] = self.ranges.get((number, label), 0)
             if steps[label] and number in self.complete:
-                raise Uneven
+                raise Asymmetric
         for operand in operands:
             if any(start.coefficient(self.axis) for *_, start in operand.fixed):
-                raise Uneven
+                raise Asymmetric
             below = [0] * len(self.nodes[operand.node].extents)
-            for axis, stride, _, label in operand.atoms:
+            for axis, stride, _, label in operand.intervals:
                 below[axis] += stride * steps[label]
             self.node(operand.node, tuple(below))
 
 
-def is_even(nodes: NodeTable, here: Cone, claim: Claim, axis: str) -> bool:
+def is_even(nodes: NodeTable, cone: Cone, claim: Claim, axis: str) -> bool:
     """Whether the claims along a coordinate are one claim, moved; ``here`` is the claim's cone."""
     if any(axis in attribute_axes(value) for value in claim.attrs.values()):
         return False
     lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
-    terms = [term for lineage in lineages for term in lineage.terms]
-    moves = _Moves(nodes, here, axis)
+    addends = [addend for lineage in lineages for addend in lineage.addends]
+    moves = _Moves(nodes, cone, axis)
     try:
-        moves.sums(terms)
-        for term in terms:
-            moves.view(term)
-    except Uneven:
+        moves.sums(addends)
+        for addend in addends:
+            moves.view(addend)
+    except Asymmetric:
         return False
     return True

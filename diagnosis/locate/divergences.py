@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary
 
 from shardproof.engine.claims.claim import SUMS
 from shardproof.engine.findings import Finding
-from shardproof.engine.lineage.lineage import Lineage, Term
-from shardproof.engine.schedule.instances import Row
+from shardproof.engine.lineage.lineage import Addend, Lineage
+from shardproof.engine.schedule.instances import Instance
 from shardproof.partition.evidence.alignment import PLACES, counterparts
 from shardproof.partition.stages.partition import Partition
 
-#: What an operator's result is a view of: (factor, node) of each term.
+#: What an operator's result is a view of: (factor, node) of each addend.
 Essence = frozenset[tuple[Fraction, int]]
 
 
@@ -35,7 +35,7 @@ AVERAGED: Final = (
     "its result is the mean over a part of what the single-device operator takes it over"
 )
 
-#: Kinds of rows that put parts side by side.
+#: Kinds of instances that put parts side by side.
 JOINS: Final = frozenset({"all_gather", "all_to_all"})
 
 #: Ranks that are named one by one.
@@ -50,20 +50,20 @@ Kind: TypeAlias = Literal["missing reduction", "wrong scale", ""]
 
 
 class Fault(NamedTuple):
-    """What is wrong with a row's own doing: in words, and what that makes likely; ``factor``: it is
-    what it should be but for that."""
+    """What is wrong with an instance's own doing: in words, and what that makes likely; ``factor``:
+    it is what it should be but for that."""
 
     words: str
     kind: Kind = ""
     factor: Fraction | None = None
 
 
-class Culprit(NamedTuple):
+class Divergence(NamedTuple):
     """``rows``: of the parallel side, one per program that has the fault; ``counterpart``: the
-    aligned row of the single-device side (-1: none); ``cause``: what is wrong, in words; ``kind``:
-    what that makes likely."""
+    aligned instance of the single-device side (-1: none); ``cause``: what is wrong, in words;
+    ``kind``: what that makes likely."""
 
-    rows: tuple[int, ...]
+    instances: tuple[int, ...]
     counterpart: int
     cause: str
     kind: Kind = ""
@@ -72,30 +72,32 @@ class Culprit(NamedTuple):
 def essence(lineage: Lineage | None) -> Essence | None:
     if lineage is None:
         return None
-    return frozenset((t.factor, t.node) for t in lineage.terms)
+    return frozenset((t.factor, t.node) for t in lineage.addends)
 
 
 #: A partition is asked about again and again, and is not changed once it is made; what is known of
 #: it is forgotten with it.
-_KNOWN: WeakKeyDictionary[Partition, tuple[Culprit, ...]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Partition, tuple[Divergence, ...]] = WeakKeyDictionary()
 
 
-def culprits(result: Partition) -> tuple[Culprit, ...]:
+def divergences(result: Partition) -> tuple[Divergence, ...]:
     """Where faults begin, in the order of the program; the same operator on several ranks is one
-    culprit."""
-    known = _KNOWN.get(result)
-    if known is None:
-        known = _KNOWN[result] = _culprits(result)
-    return known
+    divergence."""
+    divergences = _KNOWN.get(result)
+    if divergences is None:
+        divergences = _KNOWN[result] = _divergences(result)
+    return divergences
 
 
-def _culprits(result: Partition) -> tuple[Culprit, ...]:
+def _divergences(result: Partition) -> tuple[Divergence, ...]:
     """Where faults begin.  The factor of a local mean, and of its gradients, is made up for later
     by averaging over replicas, where some conclusion holds: it is then looked at only where there
-    is no other culprit."""
+    is no other divergence."""
     aligned = counterparts(result, loosely=True)
-    rows = result.parallel.unrolled.rows
-    faults = [_fault(result, row, aligned[number]) for number, row in enumerate(rows)]
+    instances = result.parallel.unrolled.instances
+    faults = [
+        _fault(result, instance, aligned[number]) for number, instance in enumerate(instances)
+    ]
     some = any(c.holds and c.value >= 0 and c.kind != OWN for c in result.conclusions)
     means = {fault.factor for fault in faults if fault and some and fault.words == AVERAGED}
     found = _begin(result, aligned, faults, means)
@@ -107,7 +109,7 @@ def _begin(
     aligned: Sequence[int],
     faults: Sequence[Fault | None],
     means: Collection[Fraction | None],
-) -> tuple[Culprit, ...]:
+) -> tuple[Divergence, ...]:
     """Where faults begin, but for the factors ``means`` of values that no failing conclusion is
     about, in the order of the program."""
     wrong: set[int] = set()
@@ -115,80 +117,97 @@ def _begin(
     found: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str, Kind]] = {}
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
-    for number, row in enumerate(result.parallel.unrolled.rows):
-        tainted = any(v in wrong for v in row.inputs)
-        fault = None if tainted else faults[number] or _gap(result, row, gaps)
-        if fault and fault.factor in means and ends.isdisjoint(row.outputs):
+    for number, instance in enumerate(result.parallel.unrolled.instances):
+        tainted = any(v in wrong for v in instance.inputs)
+        fault = None if tainted else faults[number] or _gap(result, instance, gaps)
+        if fault and fault.factor in means and ends.isdisjoint(instance.outputs):
             continue
         if fault or tainted:
-            wrong.update(row.outputs)
+            wrong.update(instance.outputs)
         if fault:
             counterpart = aligned[number]
-            key = (counterpart if counterpart >= 0 else (row.kind, row.source), fault.words)
+            key = (
+                counterpart if counterpart >= 0 else (instance.kind, instance.source),
+                fault.words,
+            )
             found.setdefault(key, []).append(number)
             about[key] = (counterpart, fault.words, fault.kind)
-    return tuple(Culprit(tuple(rows), *about[key]) for key, rows in found.items())
+    return tuple(Divergence(tuple(rows), *about[key]) for key, rows in found.items())
 
 
 def _ends(result: Partition, aligned: Sequence[int]) -> set[int]:
-    """Values that failing conclusions are about, and those that become them through rows that the
-    single device does not have (a copy, an accumulation)."""
+    """Values that failing conclusions are about, and those that become them through instances that
+    the single device does not have (a copy, an accumulation)."""
     ends = {c.value for c in result.conclusions if not c.holds}
-    for number, row in reversed(list(enumerate(result.parallel.unrolled.rows))):
-        if aligned[number] < 0 and not ends.isdisjoint(row.outputs):
-            ends.update(row.inputs)
+    for number, instance in reversed(list(enumerate(result.parallel.unrolled.instances))):
+        if aligned[number] < 0 and not ends.isdisjoint(instance.outputs):
+            ends.update(instance.inputs)
     return ends
 
 
-def _fault(result: Partition, row: Row, counterpart: int) -> Fault | None:
-    """What is wrong with a row's own doing, if anything can be said."""
-    outputs = [result.parallel.lineages[v] for v in row.outputs]
+def _fault(result: Partition, instance: Instance, counterpart: int) -> Fault | None:
+    """What is wrong with an instance's own doing, if anything can be said."""
+    outputs = [result.parallel.lineages[v] for v in instance.outputs]
     if any(x is None for x in outputs):
         return None
     if counterpart >= 0:
-        expected = result.single.unrolled.rows[counterpart]
-        for mine, theirs in zip(row.outputs, expected.outputs, strict=False):
+        expected = result.single.unrolled.instances[counterpart]
+        for mine, theirs in zip(instance.outputs, expected.outputs, strict=False):
             a, b = essence(result.parallel.lineages[mine]), essence(result.single.lineages[theirs])
             if a != b:
-                return _difference(result, row, a, b)
-        return _diagonal(result, row)
+                return _difference(result, instance, a, b)
+        return _diagonal(result, instance)
     new = [
-        t.node for x in outputs if x is not None for t in x.terms if t.node >= result.reference_size
+        t.node
+        for x in outputs
+        if x is not None
+        for t in x.addends
+        if t.node >= result.reference_size
     ]
     old = [
         t.node
-        for v in row.inputs
+        for v in instance.inputs
         if v >= 0
-        for t in _terms(result, v)
+        for t in _addends(result, v)
         if t.node >= result.reference_size
     ]
     if new and not old:
         strange = Fault("its result is no part of any single-device value")
-        return _partial_input(result, row) or strange
-    return _scrambled(result, row)
+        return _partial_input(result, instance) or strange
+    return _scrambled(result, instance)
 
 
-def _diagonal(result: Partition, row: Row) -> Fault | None:
+def _diagonal(result: Partition, instance: Instance) -> Fault | None:
     """What is wrong with a product of partial sums: over ranks that each have the same part of two
     sums, no reduction makes it the product of the sums."""
 
     def twice(values: Iterable[int]) -> bool:
-        for term in (t for v in values if v >= 0 for t in _terms(result, v)):
-            axes = [(axis, part.token) for part in term.parts for axis, _ in part.start.terms]
+        for addend in (t for v in values if v >= 0 for t in _addends(result, v)):
+            axes = [
+                (axis, partial.reduction)
+                for partial in addend.partials
+                for axis, _ in partial.start.terms
+            ]
             if len({axis for axis, _ in set(axes)}) < len(set(axes)):
                 return True
         return False
 
-    return _partial_input(result, row) if twice(row.outputs) and not twice(row.inputs) else None
+    return (
+        _partial_input(result, instance)
+        if twice(instance.outputs) and not twice(instance.inputs)
+        else None
+    )
 
 
-def _scrambled(result: Partition, row: Row) -> Fault | None:
-    """What is wrong with a row that joins parts: parts of one value that lie side by side are no
-    part of it in this order."""
-    if row.kind not in JOINS or any(t.places for v in row.inputs for t in _terms(result, v)):
+def _scrambled(result: Partition, instance: Instance) -> Fault | None:
+    """What is wrong with an instance that joins parts: parts of one value that lie side by side are
+    no part of it in this order."""
+    if instance.kind not in JOINS or any(
+        t.places for v in instance.inputs for t in _addends(result, v)
+    ):
         return None
-    for value in row.outputs:
-        placed = [(t.factor, t.node) for t in _terms(result, value) if t.places]
+    for value in instance.outputs:
+        placed = [(t.factor, t.node) for t in _addends(result, value) if t.places]
         if len(set(placed)) < len(placed):
             other = "it joins parts of one value in another order than the single device has them"
             return Fault(other)
@@ -198,21 +217,28 @@ def _scrambled(result: Partition, row: Row) -> Fault | None:
 def _ranges(result: Partition, values: Iterable[int]) -> set[tuple[int, int]]:
     """The sums that values are parts of, and how often the parts repeat."""
     return {
-        (p.token, p.extent) for v in values if v >= 0 for t in _terms(result, v) for p in t.parts
+        (p.reduction, p.extent)
+        for v in values
+        if v >= 0
+        for t in _addends(result, v)
+        for p in t.partials
     }
 
 
-def _gap(result: Partition, row: Row, gaps: set[tuple[int, int]]) -> Fault | None:
+def _gap(result: Partition, instance: Instance, gaps: set[tuple[int, int]]) -> Fault | None:
     """What is wrong with a sum over positions with gaps that are still there where a conclusion
     fails."""
-    if row.kind in SUMS and (_ranges(result, row.outputs) - _ranges(result, row.inputs)) & gaps:
+    if (
+        instance.kind in SUMS
+        and (_ranges(result, instance.outputs) - _ranges(result, instance.inputs)) & gaps
+    ):
         return Fault(GAPS)
     return None
 
 
-def _terms(result: Partition, value: int) -> tuple[Term, ...]:
+def _addends(result: Partition, value: int) -> tuple[Addend, ...]:
     lineage = result.parallel.lineages[value]
-    return lineage.terms if lineage is not None else ()
+    return lineage.addends if lineage is not None else ()
 
 
 def times(factor: Fraction) -> str:
@@ -225,49 +251,54 @@ def shown(value: object) -> str:
     return times(value) if isinstance(value, Fraction) else str(value)
 
 
-def _partial_input(result: Partition, row: Row) -> Fault | None:
-    """What is wrong with a row that reads a partial sum."""
-    for v in row.inputs:
-        if v >= 0 and any(t.parts for t in _terms(result, v)):
+def _partial_input(result: Partition, instance: Instance) -> Fault | None:
+    """What is wrong with an instance that reads a partial sum."""
+    for v in instance.inputs:
+        if v >= 0 and any(t.partials for t in _addends(result, v)):
             name = result.parallel.unrolled.tensors[v].name
             words = f"its input {name} is still a partial sum: a reduction before it is missing"
             return Fault(words, "missing reduction")
     return None
 
 
-def _difference(result: Partition, row: Row, mine: Essence | None, theirs: Essence | None) -> Fault:
+def _difference(
+    result: Partition, instance: Instance, mine: Essence | None, theirs: Essence | None
+) -> Fault:
     """What is wrong with a result that is no view of what the single device has there."""
     if mine is not None and theirs is not None and len(mine) == len(theirs) == 1:
         (a, m), (b, n) = *mine, *theirs
-        if m == n and b and any(_averaged(result, v, a / b) for v in row.outputs):
+        if m == n and b and any(_averaged(result, v, a / b) for v in instance.outputs):
             return Fault(AVERAGED, "missing reduction", a / b)
         if m == n and b:
             words = f"its result is {times(a / b)} times the single-device operator's"
             return Fault(words, "wrong scale", a / b)
-    return _partial_input(result, row) or Fault("its result is not the single-device operator's")
+    return _partial_input(result, instance) or Fault(
+        "its result is not the single-device operator's"
+    )
 
 
 def _averaged(result: Partition, value: int, factor: Fraction) -> bool:
     """Whether a value is a sum over part of the positions, times ``factor``, which is what makes up
     for the part: the mean over half of them is twice the half of the mean."""
-    parts = {p for t in _terms(result, value) for p in t.parts}
-    return bool(parts) and factor * prod(Fraction(p.size, p.extent) for p in parts) == 1
+    partials = {p for t in _addends(result, value) for p in t.partials}
+    return bool(partials) and factor * prod(Fraction(p.size, p.extent) for p in partials) == 1
 
 
-def between(result: Partition, rows: Sequence[Row]) -> str:
-    """Where in the model rows are that belong to no layer: what comes before and after them."""
-    every = result.parallel.unrolled.rows
-    made = {v: row for row in every for v in row.outputs}
-    read: dict[int, Row] = {}
-    for row in every:
-        for v in row.inputs:
-            read.setdefault(v, row)
+def between(result: Partition, instances: Sequence[Instance]) -> str:
+    """Where in the model instances are that belong to no layer: what comes before and after
+    them."""
+    every = result.parallel.unrolled.instances
+    made = {v: instance for instance in every for v in instance.outputs}
+    read: dict[int, Instance] = {}
+    for instance in every:
+        for v in instance.inputs:
+            read.setdefault(v, instance)
 
-    def nearest(start: Sequence[Row], ahead: bool) -> str:
+    def nearest(start: Sequence[Instance], ahead: bool) -> str:
         seen, here = set(), list(start)
         while here:
-            row = here.pop(0)
-            values = row.outputs if ahead else row.inputs
+            instance = here.pop(0)
+            values = instance.outputs if ahead else instance.inputs
             for v in values:
                 other = (read if ahead else made).get(v)
                 if other is None or id(other) in seen:
@@ -278,31 +309,31 @@ def between(result: Partition, rows: Sequence[Row]) -> str:
                 here.append(other)
         return ""
 
-    first, last = nearest(rows[:1], False), nearest(rows[:1], True)
+    first, last = nearest(instances[:1], False), nearest(instances[:1], True)
     if first and last and first != last:
         return f"between {first} and {last}"
     return first or last
 
 
-def explain(result: Partition, culprit: Culprit) -> Finding:
-    """A culprit as a finding: operator, layer, source, ranks and microbatches, in words."""
-    rows = [result.parallel.unrolled.rows[n] for n in culprit.rows]
-    row = rows[0]
-    ranks, microbatches = _who(result, rows)
-    name = f"backward of {row.name}" if row.backward else row.name
-    layer = row.source.module or between(result, rows)
-    right, right_microbatches = _who(result, alike(result, culprit))
+def explain(result: Partition, divergence: Divergence) -> Finding:
+    """A divergence as a finding: operator, layer, source, ranks and microbatches, in words."""
+    instances = [result.parallel.unrolled.instances[n] for n in divergence.instances]
+    instance = instances[0]
+    ranks, microbatches = _who(result, instances)
+    name = f"backward of {instance.name}" if instance.backward else instance.name
+    layer = instance.source.module or between(result, instances)
+    right, right_microbatches = _who(result, alike(result, divergence))
     return Finding(
         "mismatch",
-        said(result, name, layer, ranks, culprit.cause),
+        said(result, name, layer, ranks, divergence.cause),
         name,
         layer,
-        row.source.location or row.source.cell,
+        instance.source.location or instance.source.cell,
         ranks,
         microbatches,
-        cause=culprit.kind,
-        reference=reference(result, culprit),
-        layers=(row.source.module,) if row.source.module else (),
+        cause=divergence.kind,
+        reference=reference(result, divergence),
+        layers=(instance.source.module,) if instance.source.module else (),
         agreeing_ranks=tuple(rank for rank in right if rank not in ranks),
         agreeing_microbatches=tuple(m for m in right_microbatches if m not in microbatches),
     )
@@ -328,10 +359,12 @@ def of_replicas(result: Partition) -> str:
     return " of the first replica" if replicas > 1 else ""
 
 
-def _who(result: Partition, rows: Sequence[Row]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ranks of the first replica, and the microbatches, of rows."""
-    ranks = tuple(sorted({x for r in rows for p in r.programs for x in ranks_of(result, p)}))
-    return ranks, tuple(sorted({r.microbatch for r in rows if r.microbatch >= 0}))
+def _who(
+    result: Partition, instances: Sequence[Instance]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ranks of the first replica, and the microbatches, of instances."""
+    ranks = tuple(sorted({x for r in instances for p in r.programs for x in ranks_of(result, p)}))
+    return ranks, tuple(sorted({r.microbatch for r in instances if r.microbatch >= 0}))
 
 
 def ranks_of(result: Partition, program: int) -> list[int]:
@@ -344,28 +377,30 @@ def ranks_of(result: Partition, program: int) -> list[int]:
     return ranks
 
 
-def alike(result: Partition, culprit: Culprit) -> list[Row]:
-    """The rows that do right what those of a culprit do wrong."""
-    every = result.parallel.unrolled.rows
-    if culprit.counterpart >= 0:
+def alike(result: Partition, divergence: Divergence) -> list[Instance]:
+    """The instances that do right what those of a divergence do wrong."""
+    every = result.parallel.unrolled.instances
+    if divergence.counterpart >= 0:
         held = [
-            n for n, m in enumerate(counterparts(result, loosely=True)) if m == culprit.counterpart
+            n
+            for n, m in enumerate(counterparts(result, loosely=True))
+            if m == divergence.counterpart
         ]
     else:
-        row = every[culprit.rows[0]]
-        what = (row.kind, row.name, row.source)
-        alike = row.kind == "op" or any((row.source.cell, row.source.location))
+        instance = every[divergence.instances[0]]
+        what = (instance.kind, instance.name, instance.source)
+        alike = instance.kind == "op" or any((instance.source.cell, instance.source.location))
         held = [n for n, r in enumerate(every) if alike and (r.kind, r.name, r.source) == what]
-    return [every[n] for n in held if n not in culprit.rows]
+    return [every[n] for n in held if n not in divergence.instances]
 
 
-def reference(result: Partition, culprit: Culprit) -> str:
-    """The operator of the single-device side that a culprit was held against, and which of its
+def reference(result: Partition, divergence: Divergence) -> str:
+    """The operator of the single-device side that a divergence was held against, and which of its
     constants are other ones; empty if none was."""
-    if culprit.counterpart < 0:
+    if divergence.counterpart < 0:
         return ""
-    theirs = result.single.unrolled.rows[culprit.counterpart]
-    mine = result.parallel.unrolled.rows[culprit.rows[0]]
+    theirs = result.single.unrolled.instances[divergence.counterpart]
+    mine = result.parallel.unrolled.instances[divergence.instances[0]]
     name = f"backward of {theirs.name}" if theirs.backward else theirs.name
     place = ", ".join(x for x in (theirs.source.cell, theirs.source.location) if x)
     constants = [

@@ -23,12 +23,12 @@ from shardproof.engine.lineage.expressions import (
     Restrict,
     Unary,
 )
-from shardproof.engine.lineage.lineage import Lineage, Term
-from shardproof.engine.lineage.nodes import Node, NodeTable, Token
+from shardproof.engine.lineage.lineage import Addend, Lineage
+from shardproof.engine.lineage.nodes import Node, NodeTable, Reduction
 from shardproof.engine.plan.collectives import COPIES
-from shardproof.engine.schedule.instances import Row
+from shardproof.engine.schedule.instances import Instance
 from shardproof.partition.inference.forms import Forms, View
-from shardproof.partition.inference.interpreter import LineageReading
+from shardproof.partition.inference.interpreter import LineageInterpreter
 
 #: Rows that are read by what they are and where, not by their inputs.
 GIVEN = COPIES | {"shard", "load", "seed"}
@@ -45,7 +45,7 @@ class _Made(NamedTuple):
     in which they were met: those of the inputs first."""
 
     node: Node | None
-    token: Token | None
+    reduction: Reduction | None
     below: int
 
 
@@ -64,7 +64,7 @@ class Repeat(NamedTuple):
     nodes: frozenset[int]
     made: tuple[_Made, ...]
     outputs: tuple[_Output, ...]
-    partial: tuple[tuple[str, Term], ...]
+    partial: tuple[tuple[str, Addend], ...]
 
 
 class _Same(NamedTuple):
@@ -78,10 +78,12 @@ class _Same(NamedTuple):
 class Repeats:
     """Reads the rows of one side; ``rows[n]`` is what row n repeats, where it does."""
 
-    def __init__(self, reading: LineageReading, forms: Forms, reference_size: int | None) -> None:
+    def __init__(
+        self, interpreter: LineageInterpreter, forms: Forms, reference_size: int | None
+    ) -> None:
         self.rows: dict[int, Repeat] = {}
-        self._reading = reading
-        self._table: NodeTable = reading.table
+        self._interpreter = interpreter
+        self._table: NodeTable = interpreter.table
         self._forms = forms
         self._reference_size = reference_size
         self._known: dict[Hashable, Repeat] = {}
@@ -93,7 +95,7 @@ class Repeats:
     def read(
         self,
         number: int,
-        row: Row,
+        instance: Instance,
         inputs: Sequence[Lineage | None],
         told: Hashable,
         read: Callable[[], list[Lineage]],
@@ -102,15 +104,15 @@ class Repeats:
 
         ``told``: what else ``read`` looks at, beside the row's attributes and its inputs.
         """
-        if row.kind in GIVEN:
+        if instance.kind in GIVEN:
             return read()
         said = (
-            row.kind,
-            row.name if row.kind == "op" else "",
-            row.backward,
-            row.over,
-            len(row.programs),
-            self._forms.attributes(row.attrs)[1],
+            instance.kind,
+            instance.name if instance.kind == "op" else "",
+            instance.backward,
+            instance.over,
+            len(instance.programs),
+            self._forms.attributes(instance.attrs)[1],
             told,
         )
         # Of one lineage, as of values that many ranks hold alike, nothing need be looked at again.
@@ -136,17 +138,17 @@ class Repeats:
             _order(list(nodes)),
             _order(list(tokens)),
         )
-        known = self._known.get(key)
-        if known is None:
+        repeat = self._known.get(key)
+        if repeat is None:
             return self._record(number, key, list(nodes), list(tokens), read)
-        given = (known.number, *nodes, *tokens)
-        found = self._found.get(given) or self._again(known, list(nodes), list(tokens))
+        given = (repeat.number, *nodes, *tokens)
+        found = self._found.get(given) or self._again(repeat, list(nodes), list(tokens))
         if found is None:
             # What was made anew for the first row may be there by now, and lie otherwise.
             return self._record(number, key, list(nodes), list(tokens), read)
-        self.rows[number] = known
+        self.rows[number] = repeat
         self._found[given] = found
-        self._same[same] = _Same(known, found, tuple(inputs))
+        self._same[same] = _Same(repeat, found, tuple(inputs))
         return found
 
     def _fact(self, number: int) -> int:
@@ -173,7 +175,7 @@ class Repeats:
 
     def _has_alias(self, number: int) -> bool:
         """Whether a value goes by another name, which depends on what else both sides compute."""
-        matcher = self._reading.matcher
+        matcher = self._interpreter.matcher
         if self._is_reference(number) or matcher is None:
             return False
         return matcher.alias(number) is not None
@@ -187,7 +189,7 @@ class Repeats:
         read: Callable[[], list[Lineage]],
     ) -> list[Lineage]:
         """Read a row, and remember how it was done; not if it met what it was not given."""
-        already = len(self._reading.partial)
+        already = len(self._interpreter.partial)
         with self._table.watched() as met:
             result = read()
         try:
@@ -200,7 +202,8 @@ class Repeats:
                 for x in result
             )
             partial = tuple(
-                (f, _term(t, nodes.index, tokens.index)) for f, t in self._reading.partial[already:]
+                (f, _addend(t, nodes.index, tokens.index))
+                for f, t in self._interpreter.partial[already:]
             )
         except ValueError:
             return result
@@ -224,29 +227,29 @@ class Repeats:
                 made.append(_Made(renamed, None, _below(n, nodes)))
                 nodes.append(n)
             elif kind == "token" and n not in tokens:
-                token = _token(self._table.tokens[n], nodes.index, tokens.index)
-                made.append(_Made(None, token, _below(n, tokens)))
+                reduction = _reduction(self._table.reductions[n], nodes.index, tokens.index)
+                made.append(_Made(None, reduction, _below(n, tokens)))
                 tokens.append(n)
         return tuple(made)
 
-    def _again(self, known: Repeat, nodes: list[int], tokens: list[int]) -> list[Lineage] | None:
+    def _again(self, repeat: Repeat, nodes: list[int], tokens: list[int]) -> list[Lineage] | None:
         """The outputs over other nodes; None if these do not lie as the first ones did."""
         node_at, token_at = nodes.__getitem__, tokens.__getitem__
-        for node, token, below in known.made:
+        for node, reduction, below in repeat.made:
             if node is not None:
                 renamed = node.definition.rename(node_at)
                 new, met = self._table.define(renamed, node.extents, node.coordinates), nodes
                 if self._has_alias(new):
                     return None
-            elif token is not None:
-                new, met = self._table.token(_token(token, node_at, token_at)), tokens
+            elif reduction is not None:
+                new, met = self._table.reduction(_reduction(reduction, node_at, token_at)), tokens
             if new in met or _below(new, met) != below:
                 return None
             met.append(new)
-        result = [_lineage(x.lineage, node_at, token_at) for x in known.outputs]
-        for lineage, output in zip(result, known.outputs, strict=True):
+        result = [_lineage(x.lineage, node_at, token_at) for x in repeat.outputs]
+        for lineage, output in zip(result, repeat.outputs, strict=True):
             self._forms.keep(lineage, _view(output.view, node_at, token_at))
-        self._reading.partial += [(f, _term(t, node_at, token_at)) for f, t in known.partial]
+        self._interpreter.partial += [(f, _addend(t, node_at, token_at)) for f, t in repeat.partial]
         return result
 
 
@@ -269,16 +272,18 @@ def _order(numbers: Sequence[int]) -> tuple[int, ...]:
 
 
 def _lineage(x: Lineage, node: Renaming, token: Renaming) -> Lineage:
-    return Lineage(x.shape, tuple(_term(t, node, token) for t in x.terms))
+    return Lineage(x.shape, tuple(_addend(t, node, token) for t in x.addends))
 
 
-def _term(x: Term, node: Renaming, token: Renaming) -> Term:
-    parts = tuple(p._replace(token=token(p.token)) for p in x.parts) if x.parts else ()
-    return Term(x.factor, node(x.node), x.layout, parts, x.places)
+def _addend(x: Addend, node: Renaming, token: Renaming) -> Addend:
+    partials = (
+        tuple(p._replace(reduction=token(p.reduction)) for p in x.partials) if x.partials else ()
+    )
+    return Addend(x.factor, node(x.node), x.view, partials, x.places)
 
 
-def _token(x: Token, node: Renaming, token: Renaming) -> Token:
-    return Token(x.kind, node(x.node), x.where, token(x.inner) if x.kind == "via" else x.inner)
+def _reduction(x: Reduction, node: Renaming, token: Renaming) -> Reduction:
+    return Reduction(x.kind, node(x.node), x.where, token(x.inner) if x.kind == "via" else x.inner)
 
 
 def _view(x: View, node: Renaming, token: Renaming) -> View:

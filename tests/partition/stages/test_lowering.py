@@ -7,8 +7,8 @@ import pytest
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
+from shardproof.partition.stages.lowering import obligations
 from shardproof.partition.stages.partition import partition
-from shardproof.partition.stages.state import obligations
 from tests.faults.plans import llama
 
 
@@ -29,7 +29,7 @@ def test_what_cannot_be_stated_has_its_reason_in_place_of_a_template(
     assert len(whole.stages) == len(found.stages)
     dropped = 0
     for before, after in zip(whole.stages, found.stages, strict=True):
-        kind = whole.side(before.side).unrolled.rows[before.row].kind
+        kind = whole.side(before.side).unrolled.instances[before.row].kind
         if before.template >= 0 and kind == "all_reduce":
             assert (after.template, after.problem) == (-1, "all-reduces are not stated here")
             dropped += 1

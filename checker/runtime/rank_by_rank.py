@@ -31,7 +31,7 @@ WHOLE: Final = 20_000
 MOST: Final = 60_000
 
 
-class Seen(NamedTuple):
+class Compared(NamedTuple):
     """``error``: the largest relative difference, at ``where``; ``notes``: what was not looked
     at."""
 
@@ -54,7 +54,7 @@ def look(plan: Plan, problems: Problems) -> tuple[str, ...]:
     return seen.notes
 
 
-def _compared(plan: Plan) -> Seen:
+def _compared(plan: Plan) -> Compared:
     if fits(plan):
         return _tried(lambda seed: worst(plan, seed))
     few = reduced(plan) if _cost(plan) > WHOLE else Reduced(plan, {}, ())
@@ -74,11 +74,11 @@ def _compared(plan: Plan) -> Seen:
     return found._replace(notes=(note,))
 
 
-def _tried(run: Callable[[int], tuple[float, str]]) -> Seen:
+def _tried(run: Callable[[int], tuple[float, str]]) -> Compared:
     """What the first inputs show at which the single-device program is defined."""
     for seed in range(SEEDS):
         try:
-            return Seen(*run(seed))
+            return Compared(*run(seed))
         except Undefined:
             continue
     raise Unsupported("the single-device program is undefined at every input that was tried")

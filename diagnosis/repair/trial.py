@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Final
 
-from shardproof.diagnosis.locate.culprits import Culprit, culprits
+from shardproof.diagnosis.locate.divergences import Divergence, divergences
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import UNSUPPORTED
-from shardproof.engine.lineage.lineage import Lineage, Term
+from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import wellformed
-from shardproof.engine.schedule.instances import Row, Unrolled
+from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import conclude
 from shardproof.partition.evidence.alignment import counterparts
@@ -33,20 +33,20 @@ NOTHING: Final[Assumed] = {}
 
 
 class _Assuming(Tracer):
-    """Reads rows as they are, but takes the outputs of some for what they should be."""
+    """Reads instances as they are, but takes the outputs of some for what they should be."""
 
     given: Mapping[tuple[int, ...], tuple[Lineage, ...]] = {}
 
     def outputs(
-        self, number: int, row: Row, inputs: Sequence[Lineage | None], unrolled: Unrolled
+        self, number: int, instance: Instance, inputs: Sequence[Lineage | None], unrolled: Unrolled
     ) -> list[Lineage]:
-        known = self.given.get(row.outputs)
-        if known is not None:
-            return list(known)
-        return super().outputs(number, row, inputs, unrolled)
+        lineages = self.given.get(instance.outputs)
+        if lineages is not None:
+            return list(lineages)
+        return super().outputs(number, instance, inputs, unrolled)
 
 
-def attempt(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partition | None:
+def trial(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partition | None:
     """The lineages and conclusions of ``plan``, whose single-device side is that of ``result``; no
     stages.  ``assumed``: of all outputs of an operator, or of none.  None if it is not well formed.
     """
@@ -99,14 +99,14 @@ def called(unrolled: Unrolled) -> list[Called]:
 
 
 def _given(unrolled: Unrolled, assumed: Assumed) -> dict[tuple[int, ...], tuple[Lineage, ...]]:
-    """By the outputs of a row what is assumed of them."""
+    """By the outputs of an instance what is assumed of them."""
     if not assumed:
         return {}
     names = called(unrolled)
     return {
-        row.outputs: tuple(assumed[names[v]] for v in row.outputs)
-        for row in unrolled.rows
-        if row.outputs and all(names[v] in assumed for v in row.outputs)
+        instance.outputs: tuple(assumed[names[v]] for v in instance.outputs)
+        for instance in unrolled.instances
+        if instance.outputs and all(names[v] in assumed for v in instance.outputs)
     }
 
 
@@ -133,34 +133,39 @@ def failing(result: Partition) -> frozenset[tuple[str, str, tuple[int, ...]]]:
     return frozenset((c.kind, c.name, c.ranks) for c in result.conclusions if not c.holds)
 
 
-def failed_rows(result: Partition) -> list[Culprit]:
+def failed_instances(result: Partition) -> list[Divergence]:
     """Rows that have no result though they have all inputs: their operands do not fit; the same
     operator on several ranks is one."""
     side = result.parallel
     aligned = counterparts(result, loosely=True)
     found: dict[object, list[int]] = {}
-    for number, row in enumerate(side.unrolled.rows):
-        whole = all(v < 0 or side.lineages[v] is not None for v in row.inputs)
-        if whole and any(side.lineages[v] is None for v in row.outputs):
-            place = (aligned[number], row.name, row.source.location or row.source.cell)
+    for number, instance in enumerate(side.unrolled.instances):
+        whole = all(v < 0 or side.lineages[v] is not None for v in instance.inputs)
+        if whole and any(side.lineages[v] is None for v in instance.outputs):
+            place = (
+                aligned[number],
+                instance.name,
+                instance.source.location or instance.source.cell,
+            )
             found.setdefault(place, []).append(number)
-    return [Culprit(tuple(rows), aligned[rows[0]], "") for rows in found.values()]
+    return [Divergence(tuple(rows), aligned[rows[0]], "") for rows in found.values()]
 
 
-def ought(result: Partition, culprit: Culprit) -> dict[Called, Lineage] | None:
-    """What the rows of a culprit should give: the counterpart's nodes, seen as the wrong result (or
-    an input of the same shape) sees its own.  None where that does not say which part of them."""
-    if culprit.counterpart < 0:
+def ought(result: Partition, divergence: Divergence) -> dict[Called, Lineage] | None:
+    """What the instances of a divergence should give: the counterpart's nodes, seen as the wrong
+    result (or an input of the same shape) sees its own.  None where that does not say which part of
+    them."""
+    if divergence.counterpart < 0:
         return None
-    theirs = result.single.unrolled.rows[culprit.counterpart]
+    theirs = result.single.unrolled.instances[divergence.counterpart]
     names = called(result.parallel.unrolled)
     found: dict[Called, Lineage] = {}
-    for number in culprit.rows:
-        row = result.parallel.unrolled.rows[number]
-        if len(row.outputs) != len(theirs.outputs):
+    for number in divergence.instances:
+        instance = result.parallel.unrolled.instances[number]
+        if len(instance.outputs) != len(theirs.outputs):
             return None
-        for mine, other in zip(row.outputs, theirs.outputs, strict=True):
-            like = [result.parallel.lineages[v] for v in (mine, *row.inputs) if v >= 0]
+        for mine, other in zip(instance.outputs, theirs.outputs, strict=True):
+            like = [result.parallel.lineages[v] for v in (mine, *instance.inputs) if v >= 0]
             wanted = _seen(result, result.single.lineages[other], like)
             if wanted is None:
                 return None
@@ -172,17 +177,17 @@ def _seen(
     result: Partition, whole: Lineage | None, like: Sequence[Lineage | None]
 ) -> Lineage | None:
     """The part of a single-device value that is to it what one of ``like`` is to its node."""
-    if whole is None or len(whole.terms) != 1 or not like or like[0] is None:
+    if whole is None or len(whole.addends) != 1 or not like or like[0] is None:
         return None
     shape = like[0].shape
-    term = whole.terms[0]
+    addend = whole.addends[0]
     if whole.shape == shape:
         return whole
     for other in like:
-        if other is None or other.shape != shape or len(other.terms) != 1:
+        if other is None or other.shape != shape or len(other.addends) != 1:
             continue
-        if result.nodes[other.terms[0].node].extents == result.nodes[term.node].extents:
-            return Lineage(shape, (Term(term.factor, term.node, other.terms[0].layout),))
+        if result.nodes[other.addends[0].node].extents == result.nodes[addend.node].extents:
+            return Lineage(shape, (Addend(addend.factor, addend.node, other.addends[0].view),))
     return None
 
 
@@ -190,10 +195,10 @@ class Resolved:
     """When a cause counts as put right: it is gone, no conclusion fails that held, and no operator
     before it does anything else than before."""
 
-    def __init__(self, before: Partition, culprit: Culprit | None) -> None:
+    def __init__(self, before: Partition, divergence: Divergence | None) -> None:
         self.before = before
-        self.culprit = culprit
-        self.keys = {key(c, before) for c in culprits(before)}
+        self.divergence = divergence
+        self.keys = {key(c, before) for c in divergences(before)}
         self.failed = failing(before)
 
     def by(self, after: Partition) -> bool:
@@ -213,28 +218,28 @@ class Resolved:
         now = failing(after)
         if not now <= self.failed:
             return False
-        if self.culprit is None or self.before.faults:
+        if self.divergence is None or self.before.faults:
             return now < self.failed or len(after.faults) < len(self.before.faults)
-        wrong = {key(c, after): c for c in culprits(after)}
-        if key(self.culprit, self.before)[0] in {key[0] for key in wrong}:
+        wrong = {key(c, after): c for c in divergences(after)}
+        if key(self.divergence, self.before)[0] in {key[0] for key in wrong}:
             return False
         new = [c.counterpart for key, c in wrong.items() if key not in self.keys]
-        return not any(0 <= n < self.culprit.counterpart for n in new)
+        return not any(0 <= n < self.divergence.counterpart for n in new)
 
 
-def key(culprit: Culprit, result: Partition) -> tuple[object, str]:
-    row = result.parallel.unrolled.rows[culprit.rows[0]]
-    place: object = culprit.counterpart
-    if culprit.counterpart < 0:
-        place = (row.kind, row.source)
-    return place, culprit.cause
+def key(divergence: Divergence, result: Partition) -> tuple[object, str]:
+    instance = result.parallel.unrolled.instances[divergence.instances[0]]
+    place: object = divergence.counterpart
+    if divergence.counterpart < 0:
+        place = (instance.kind, instance.source)
+    return place, divergence.cause
 
 
 def reached(result: Partition, rows: Sequence[int]) -> set[int]:
-    """The tensors that depend on what rows give, those themselves included."""
+    """The tensors that depend on what instances give, those themselves included."""
     found: set[int] = set()
     chosen = set(rows)
-    for number, row in enumerate(result.parallel.unrolled.rows):
-        if number in chosen or any(v in found for v in row.inputs):
-            found.update(row.outputs)
+    for number, instance in enumerate(result.parallel.unrolled.instances):
+        if number in chosen or any(v in found for v in instance.inputs):
+            found.update(instance.outputs)
     return found

@@ -1,0 +1,241 @@
+"""The algebra of views: splitting, merging, aligning and regrouping intervals.
+
+Pure functions over `engine.lineage.lineage` values.  Where a view cannot be expressed exactly (an
+interval that does not start at a block boundary), they raise `Misaligned`; the caller then takes
+the tensor as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from math import prod
+
+from shardproof.engine.algebra.affine import ZERO, Affine, affine
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Dim, StridedInterval, View
+
+
+class Misaligned(Exception):
+    """The result is no strided view."""
+
+
+def constant_interval(size: int) -> StridedInterval:
+    """An interval along which the tensor does not vary."""
+    return StridedInterval(BROADCAST, 0, size, ZERO, size)
+
+
+def split(interval: StridedInterval, inner: int) -> tuple[StridedInterval, StridedInterval]:
+    """The interval as (outer, inner) with ``inner`` positions in the inner one."""
+    if interval.size % inner:
+        raise Misaligned
+    if interval.axis == BROADCAST:
+        return constant_interval(interval.size // inner), constant_interval(inner)
+    if (
+        interval.extent == ABSOLUTE
+        or interval.extent % inner
+        or not interval.start.divisible(inner)
+    ):
+        raise Misaligned
+    outer = StridedInterval(
+        interval.axis,
+        interval.stride * inner,
+        interval.extent // inner,
+        interval.start // inner,
+        interval.size // inner,
+    )
+    return outer, StridedInterval(interval.axis, interval.stride, inner, ZERO, inner)
+
+
+def is_block(interval: StridedInterval) -> bool:
+    """Whether an interval is one of several equal blocks of its axis, not all of it."""
+    return (
+        interval.axis != BROADCAST
+        and interval.extent != ABSOLUTE
+        and not interval.full
+        and interval.extent % interval.size == 0
+        and interval.start.divisible(interval.size)
+    )
+
+
+def merge(intervals: Sequence[StridedInterval]) -> Dim:
+    """Adjacent intervals of one dimension joined where the outer one strides over the whole
+    inner."""
+    if len(intervals) < 2:
+        return tuple(intervals)
+    result: list[StridedInterval] = []
+    for interval in intervals:
+        if result:
+            joined = _join(result[-1], interval)
+            if joined is not None:
+                result[-1] = joined
+                continue
+        result.append(interval)
+    return tuple(result)
+
+
+def _join(outer: StridedInterval, inner: StridedInterval) -> StridedInterval | None:
+    if outer.axis != inner.axis:
+        return None
+    if outer.axis == BROADCAST:
+        return constant_interval(outer.size * inner.size)
+    if inner.extent == ABSOLUTE or outer.extent == ABSOLUTE:
+        return None
+    if outer.stride != inner.stride * inner.extent:
+        return None
+    if inner.full:
+        return StridedInterval(
+            inner.axis,
+            inner.stride,
+            outer.extent * inner.extent,
+            outer.start * inner.extent,
+            outer.size * inner.extent,
+        )
+    if outer.size == 1:
+        return StridedInterval(
+            inner.axis,
+            inner.stride,
+            outer.extent * inner.extent,
+            outer.start * inner.extent + inner.start,
+            inner.size,
+        )
+    return None
+
+
+def align(dims: Sequence[Dim]) -> list[list[StridedInterval | None]]:
+    """Refine views of one dimension to common factors.
+
+    Returns positions, outermost first; each lists one interval per view (None where the view has no
+    interval of that size: a broadcast dimension of size 1).
+    """
+    if all(len(d) == 1 for d in dims) and len({d[0].size for d in dims}) == 1:
+        return [[d[0] for d in dims]]
+    stacks = [list(d) for d in dims]
+    positions: list[list[StridedInterval | None]] = []
+    while any(stacks):
+        sizes = [s[-1].size for s in stacks if s]
+        smallest = min(sizes)
+        if smallest == 1:
+            position: list[StridedInterval | None] = [
+                s.pop() if s and s[-1].size == 1 else None for s in stacks
+            ]
+        else:
+            if not all(stacks):
+                raise Misaligned
+            position = []
+            for stack in stacks:
+                interval = stack.pop()
+                if interval.size != smallest:
+                    outer, interval = split(interval, smallest)
+                    stack.append(outer)
+                position.append(interval)
+            _split_blocks(stacks, position)
+        positions.append(position)
+    positions.reverse()
+    return positions
+
+
+def _split_blocks(
+    stacks: Sequence[list[StridedInterval]], position: list[StridedInterval | None]
+) -> None:
+    """Where one view says which block it is (an interval of size 1 outside), make the others say
+    so."""
+    says = any(s and s[-1].size == 1 and s[-1].axis != BROADCAST and not s[-1].full for s in stacks)
+    for k, (stack, interval) in enumerate(zip(stacks, position, strict=True)):
+        if says and not stack and interval is not None and is_block(interval):
+            outer, position[k] = split(interval, interval.size)
+            stack.append(outer)
+
+
+def regroup(view: View, shape: tuple[int, ...]) -> View:
+    """Row-major reshape of a view."""
+    intervals = [interval for dim in view.dims for interval in dim]
+    intervals.reverse()
+    dims: list[Dim] = []
+    for size in shape:
+        taken: list[StridedInterval] = []
+        have = 1
+        if size == 1 and intervals:
+            if intervals[-1].size == 1:
+                taken.append(intervals.pop())
+            elif is_block(intervals[-1]):
+                # One block of a larger axis: the new dimension is which block it is.
+                outer, inner = split(intervals[-1], intervals[-1].size)
+                taken.append(outer)
+                intervals[-1] = inner
+        while have < size:
+            if not intervals:
+                raise Misaligned
+            interval = intervals.pop()
+            need = size // have
+            if (
+                size % have
+                or (interval.size > need and interval.size % need)
+                or (interval.size < need and need % interval.size)
+            ):
+                raise Misaligned
+            if interval.size > need:
+                outer, inner = split(interval, interval.size // need)
+                intervals.append(inner)
+                interval = outer
+            taken.append(interval)
+            have *= interval.size
+        dims.append(merge(taken))
+    if any(interval.size != 1 for interval in intervals):
+        raise Misaligned
+    rest = tuple(a for a in reversed(intervals) if a.axis != BROADCAST)
+    return View(tuple(dims), view.fixed + rest)
+
+
+def narrow(dim: Dim, start: Affine, size: int) -> Dim:
+    """Positions [start, start + size) of a dimension: an interval of its outermost interval, or of
+    the inner ones at one position of it."""
+    lead = next((i for i, interval in enumerate(dim) if interval.size != 1), len(dim) - 1)
+    if lead < 0:
+        return dim
+    rest = dim[lead + 1 :]
+    inner = prod(interval.size for interval in rest)
+    if size % inner or not start.divisible(inner):
+        within = affine(start.const % inner)
+        if within.const + size > inner:
+            raise Misaligned
+        start -= within
+        rest = narrow(rest, within, size)
+        size = inner
+    if not start.divisible(inner):
+        raise Misaligned
+    if dim[lead].axis == BROADCAST:
+        cut = constant_interval(size // inner)
+    else:
+        cut = dim[lead]._replace(start=dim[lead].start + start // inner, size=size // inner)
+    return merge((*dim[:lead], cut, *rest))
+
+
+def adjoin(dims: Sequence[Dim]) -> Dim:
+    """Dimensions one after the other, where together they are one interval of a view."""
+    if all(len(d) == 1 and d[0].axis == BROADCAST for d in dims):
+        return (constant_interval(sum(d[0].size for d in dims)),)
+    if not all(dims):
+        raise Misaligned
+    if any(d[1:] != dims[0][1:] for d in dims):
+        if any(d[0].size != 1 for d in dims):
+            raise Misaligned
+        runs = [(h, [d[1:] for d in run]) for h, run in groupby(dims, key=lambda d: d[0])]
+        dims = [(head, *adjoin(rests)) for head, rests in runs]
+        if len(dims) == 1:
+            return merge(dims[0])
+    return _adjoin_heads(dims)
+
+
+def _adjoin_heads(dims: Sequence[Dim]) -> Dim:
+    """`adjoin` of dimensions that differ in their outermost interval only."""
+    head, *rest = dims[0]
+    if any(list(d[1:]) != rest for d in dims) or head.axis == BROADCAST:
+        raise Misaligned
+    if not all(a.axis == BROADCAST or a.full for a in rest):
+        raise Misaligned
+    end = head.start
+    for interval, *_ in dims:
+        if interval[:3] != head[:3] or interval.start != end:
+            raise Misaligned
+        end = interval.start + interval.size
+    return merge((head._replace(size=sum(d[0].size for d in dims)), *rest))
