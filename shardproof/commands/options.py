@@ -125,7 +125,7 @@ def _declared(name: str) -> Callable[[F], F]:
         value = not default if shown.turned else True
         return click.option(flag, name, flag_value=value, default=default, help=shown.help)
     return click.option(
-        flag,
+        *filter(None, (flag, shown.alias)),
         name,
         type=click.Choice(shown.choices) if shown.choices else _TYPES[shown.kinds],
         default=default,

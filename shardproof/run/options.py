@@ -41,7 +41,8 @@ MOST_LIMIT_BYTES: Final = 1 << 47
 @dataclass(frozen=True)
 class Shown:
     """How an option is given as text: ``flag`` where that is not its name with dashes, ``turned``
-    where the flag says the opposite (``--no-cache``); ``kinds``: the types that it has in a file.
+    where the flag says the opposite (``--no-cache``); ``alias``: another flag that means the same;
+    ``kinds``: the types that it has in a file.
     """
 
     help: str
@@ -49,6 +50,7 @@ class Shown:
     metavar: str | None = None
     choices: tuple[str, ...] = ()
     flag: str = ""
+    alias: str = ""
     turned: bool = False
     shows_default: bool = False
 
@@ -173,6 +175,7 @@ class Options:
             " (docs/soundness.md).",
             int,
             metavar="+N",
+            alias="--extra-sizes",
         ),
     )
     proofs: bool = field(
