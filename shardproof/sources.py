@@ -39,6 +39,8 @@ def run(
         return recorded.run(single, parallel, options, progress, combine, validated)
     if combine is not None:
         raise InvalidInput("--combine is about two folders of traces (shardproof capture)")
+    if validated:
+        _replayer(single, parallel)
     result = api.run(single, parallel, options, progress)
     if not validated or result.verdict == "invalid input":
         return result
@@ -48,11 +50,17 @@ def run(
 def replay(single: Path, parallel: Path | None, options: Options) -> Validation:
     """What the files say, evaluated by other means than the plan that they are read as; raises
     `InvalidInput` for files of which nobody can."""
+    reader, other = _replayer(single, parallel)
+    stated = {} if options.relations is None else {"relations": str(options.relations)}
+    return reader.replay(single, other, stated)
+
+
+def _replayer(single: Path, parallel: Path | None) -> tuple[Replays, Path]:
+    """What can evaluate the files by other means, and the parallel one of them."""
     reader = None if parallel is None else of_pair(single, parallel)
     if parallel is None or not isinstance(reader, Replays):
         raise InvalidInput("--validate is about graphs and folders of traces, these are plans")
-    stated = {} if options.relations is None else {"relations": str(options.relations)}
-    return reader.replay(single, parallel, stated)
+    return reader, parallel
 
 
 def replayed(result: Result, checked: Validation) -> Result:

@@ -36,6 +36,9 @@ _WORD: Final = re.compile(r"([A-Za-z_]\w*|\d+)([+^]?)", re.ASCII)
 _PHI: Final = "sin"
 _LETTERS: Final = "abcdefghijklmnopqrstuv"
 
+#: The names of the numbers that a function's operands are multiplied by.
+_NUMBERS: Final = re.compile(r"result \d+ of operand \d+ of (.+)", re.DOTALL)
+
 #: A dimension: the axes that it is made of.
 Dims = tuple[tuple[str, ...], ...]
 
@@ -47,6 +50,12 @@ class Annotation:
     inputs: tuple[Dims | None, ...]
     outputs: tuple[Dims, ...]
     marks: Mapping[str, str]
+
+
+def function_of(name: str) -> str:
+    """Of which function a buffer of this name has the numbers ("": of none)."""
+    found = _NUMBERS.fullmatch(name)
+    return found[1] if found else ""
 
 
 def parsed(text: str, ranks: Sequence[int | None]) -> Annotation:

@@ -248,12 +248,18 @@ class BodyWriter:
         found = found if mirrored is op.forward else declared(op.forward)
         name, tensors, attrs = found.name, found.tensors, found.attrs
         source = source_of(op.forward, op.id)
+        graded = differentiable(op.forward.outputs)
         if name in ("multiref", "identity") and len(op.outputs) == 1 and op.inputs:
-            # Needs no context: the sum of whatever gradients it is given.
+            # Needs no context: the sum of whatever gradients it is given, each of a copy that has
+            # one (a copy that only a comparison reads has none).
+            copies = made
+            if len(graded) == len(op.inputs):
+                copies = tuple(made[position] for position in graded)
+            owners = [*copies, *[-1] * len(op.inputs)]
             given = [
-                self.gradient(x, made[i] if i < len(made) else -1)
-                for i, x in enumerate(op.inputs)
-                if self.reached(x, made[i] if i < len(made) else -1)
+                self.gradient(x, owner)
+                for x, owner in zip(op.inputs, owners, strict=False)
+                if self.reached(x, owner)
             ]
             if not given:
                 return
@@ -261,7 +267,6 @@ class BodyWriter:
             return
         inputs = [self.context(value, x) for value, x in zip(held, tensors, strict=False)]
         inputs += [self.kept(value) for value in held[len(tensors) :]]
-        graded = differentiable(op.forward.outputs)
         if len(graded) != len(op.inputs):
             raise UnreadablePlan(f"expected {len(graded)} output gradients, found {len(op.inputs)}")
         gradients = [-1] * len(tensors_of(op.forward.outputs))

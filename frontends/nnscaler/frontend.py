@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from shardproof.engine.plan.assumptions import ASSUME
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler import annotated
 from shardproof.frontends.nnscaler.masks import aligned
 from shardproof.frontends.nnscaler.read import reading
 from shardproof.frontends.untrusted.head import unpacked
@@ -60,6 +61,7 @@ class NnScaler:
                 str(single),
             )
         one, many = aligned(alone.programs[0], other.programs)
+        same_functions(one, many)
         return Plan(
             name=other.name,
             single=one,
@@ -84,6 +86,21 @@ class NnScaler:
 
 
 FRONTEND = NnScaler()
+
+
+def same_functions(single: Program, programs: Iterable[Program]) -> None:
+    """Raise `InvalidInput` where the parallel side alone calls a function that is known by its
+    annotation: what it is cannot be compared with anything."""
+    known = {shard.name for shard in single.shards}
+    for program in programs:
+        for shard in program.shards:
+            function = annotated.function_of(shard.name)
+            if function and shard.name not in known:
+                raise InvalidInput(
+                    f"expected functions that the single-device plan calls too, found {function}, "
+                    "which is known by its annotation alone",
+                    f"rank {program.base}",
+                )
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.nnscaler import frontend
 from tests.faults.plans import assert_proved, assert_refuted, verify
 from tests.faults.records import (
     LLAMA,
@@ -290,10 +291,21 @@ def test_a_cast_to_integers_is_not_taken_for_an_identity(shared_plans: Path) -> 
 
 
 def test_an_unknown_operator_is_inconclusive_by_name(shared_plans: Path) -> None:
-    plan = edited(shared_plans, LLAMA, LLAMA_222, signature(0, SILU, "our.own.swish"))
-    found = verify(plan)
+    def edit(records: Records) -> None:
+        signature(0, SILU, "our.own.swish")(records)
+        records.cell(0, SILU)._annos_candidates = ()
+
+    found = verify(edited(shared_plans, LLAMA, LLAMA_222, edit))
     assert found.verdict == "inconclusive"
     assert "operator our.own.swish is not declared" in found.reason
+
+
+def test_a_registered_function_on_one_side_alone_is_invalid_input(shared_plans: Path) -> None:
+    plan = edited(shared_plans, LLAMA, LLAMA_222, signature(0, SILU, "our.own.swish"))
+    with pytest.raises(InvalidInput, match=r"our\.own\.swish.* is not in the single-device plan"):
+        verify(plan)
+    with pytest.raises(InvalidInput, match=r"rank 0: .* found our\.own\.swish.*annotation alone"):
+        frontend.same_functions(plan.single, plan.programs)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,9 @@ def test_constants() -> None:
     table = TermTable()
     assert of_constant("inv", Fraction(6)) == Fraction(1, 6)
     assert of_constant("inv", Fraction(0)) is None
-    assert of_constant("exp", Fraction(0)) is None
+    assert of_constant("exp", Fraction(0)) == 1
+    assert of_constant("exp", Fraction(1)) is None
+    assert of_constant("log", Fraction(0)) is None
     assert applied(table, "inv", table.const(Fraction(-2, 3))) is table.const(Fraction(-3, 2))
     assert applied(table, "inv", table.zero) is table.app("inv", table.zero)
 

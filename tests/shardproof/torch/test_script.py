@@ -55,6 +55,8 @@ for seed in range(2 if how != "no step" else 0):
     print("step", seed, type(job).__name__)
 """
 
+PLANS = Path(__file__).parents[3] / "examples" / "plans"
+
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
@@ -136,10 +138,16 @@ def test_only_scripts_have_arguments(tmp_path: Path) -> None:
     assert (code, "is no script" in output) == (3, True), output
 
 
-@pytest.mark.parametrize("option", ["--validate", "--combine=sum"])
-def test_what_is_asked_of_traces_is_no_question_about_plans(tmp_path: Path, option: str) -> None:
-    code, output = run("verify", tmp_path, tmp_path, option)
-    assert (code, "is about two folders of traces" in output) == (3, True), output
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--validate", "--validate is about graphs and folders of traces, these are plans"),
+        ("--combine=sum", "--combine is about two folders of traces"),
+    ],
+)
+def test_what_is_asked_of_traces_is_no_question_about_plans(option: str, says: str) -> None:
+    code, output = run("verify", PLANS / "gpt", option)
+    assert (code, says in output) == (3, True), output
 
 
 def test_the_fixture_of_pytest(pytester: pytest.Pytester) -> None:
