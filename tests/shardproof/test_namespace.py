@@ -97,6 +97,18 @@ def test_a_plan_is_proved_beside_packages_of_the_same_names(
     assert "<style>" in (training_repository / "run" / "report.html").read_text()
 
 
+@pytest.mark.ray
+def test_ray_workers_work_beside_packages_of_the_same_names(training_repository: Path) -> None:
+    plan = ROOT / "examples" / "plans" / "gpt"
+    words = ("--out", "run", "--no-cache", "--executor", "ray", "--workers", "1")
+    verified = run(training_repository, ROOT, "verify", str(plan), *words)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert run(training_repository, ROOT, "check", "run").returncode == 0
+    wrong = ROOT / "examples" / "plans" / "gpt-no-all-reduce"
+    refuted = run(training_repository, ROOT, "verify", str(wrong), *words[2:], "--out", "wrong")
+    assert refuted.returncode == 1, refuted.stdout + refuted.stderr
+
+
 def test_the_builder_is_still_found_where_it_was() -> None:
     code = (
         "from frontends.zoo.builder import ProgramBuilder, along; print(ProgramBuilder.__module__)"
