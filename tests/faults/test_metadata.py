@@ -281,6 +281,7 @@ def test_another_order_of_operators_is_a_finding(shared_plans: Path) -> None:
     assert "comes after linear in layers.0.attention.wk" in found.message
 
 
+@pytest.mark.slow
 def test_an_exchange_in_the_computation_is_refuted_whatever_is_recorded(shared_plans: Path) -> None:
     """The halves of a weight are exchanged, and everything that is computed of them is recorded as
     what it then is: consistent records prove nothing."""

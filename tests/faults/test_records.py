@@ -252,7 +252,18 @@ def test_a_plan_is_proved_against_itself(shared_plans: Path, single: str) -> Non
     assert_proved(edited(shared_plans, single, single))
 
 
-@pytest.mark.parametrize("name", LLAMA_FAULTS)
+#: Those that take longest, and have siblings among the others.
+SLOW = {
+    "a shard that is the other half",
+    "a use given the tensors of the microbatch before",
+    "gradients reduced before the last backward",
+    "no mask",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in LLAMA_FAULTS]
+)
 def test_a_fault_in_a_llama_plan_is_refuted_and_located(shared_plans: Path, name: str) -> None:
     edit, kind, operator, ranks = LLAMA_FAULTS[name]
     assert_refuted(

@@ -120,7 +120,10 @@ def heads(query: int, key: int, size: int, ranks: int, *, shared: bool = True) -
     return Plan("heads", program(None), tuple(program(rank) for rank in range(ranks)), 1)
 
 
-@pytest.mark.parametrize(("query", "key", "ranks"), [(4, 4, 4), (8, 2, 4), (4, 1, 4), (4, 2, 4)])
+@pytest.mark.parametrize(
+    ("query", "key", "ranks"),
+    [(4, 4, 4), (8, 2, 4), (4, 1, 4), pytest.param(4, 2, 4, marks=pytest.mark.slow)],
+)
 def test_heads_on_ranks(query: int, key: int, ranks: int) -> None:
     plan = heads(query, key, 2, ranks)
     assert truth(plan).wrong == ()
