@@ -1,5 +1,5 @@
 """The first operator that does something else than the single device's.
 
-In: a partition with failing conclusions. Out: culprits with ranks, layer and source. Open
-`culprits.py` first.
+In: a partition with failing conclusions. Out: divergences with ranks, layer and source. Open
+`divergences.py` first.
 """
