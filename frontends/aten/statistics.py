@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import prod
 from typing import Any
@@ -68,49 +68,32 @@ def _moments(
     return lo.reshape(lo.scale(square, 1 / count), after), lo.reshape(mean, after)
 
 
-@lowers("aten.var.correction")
-def _var(
-    lo: Lowering,
-    x: Lowered,
-    dim: object = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Any:
-    return _moments(lo, x, dim, correction, keepdim)[0]
+#: What is taken of the variance and the mean, by overload.
+_TAKEN: dict[str, Callable[[Lowering, Any, Any], Any]] = {
+    "aten.var.correction": lambda lo, variance, mean: variance,
+    "aten.std.correction": lambda lo, variance, mean: lo.unary("sqrt", variance),
+    "aten.var_mean.correction": lambda lo, variance, mean: (variance, mean),
+    "aten.std_mean.correction": lambda lo, variance, mean: (lo.unary("sqrt", variance), mean),
+}
 
 
-@lowers("aten.std.correction")
-def _std(
-    lo: Lowering,
-    x: Lowered,
-    dim: object = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Any:
-    return lo.unary("sqrt", _moments(lo, x, dim, correction, keepdim)[0])
+def _of_moments(taken: Callable[[Lowering, Any, Any], Any]) -> Callable[..., Any]:
+    """The lowering of an overload: the four have the same operands."""
+
+    def lowered(
+        lo: Lowering,
+        x: Lowered,
+        dim: object = None,
+        correction: float | None = None,
+        keepdim: bool = False,
+    ) -> Any:
+        return taken(lo, *_moments(lo, x, dim, correction, keepdim))
+
+    return lowered
 
 
-@lowers("aten.var_mean.correction")
-def _var_mean(
-    lo: Lowering,
-    x: Lowered,
-    dim: object = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Any:
-    return _moments(lo, x, dim, correction, keepdim)
-
-
-@lowers("aten.std_mean.correction")
-def _std_mean(
-    lo: Lowering,
-    x: Lowered,
-    dim: object = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Any:
-    variance, mean = _moments(lo, x, dim, correction, keepdim)
-    return lo.unary("sqrt", variance), mean
+for _overload, _taken in _TAKEN.items():
+    lowers(_overload)(_of_moments(_taken))
 
 
 # -- norms over the batch ------------------------------------------------------------------------
