@@ -132,6 +132,9 @@ class Lowering:
         self.expected: Sequence[tuple[Shape, str]] = ()
         #: Of every log-softmax: the shifted operand, its exponentials, and their sum.
         self.exponentials: dict[int, tuple[Real, Real, Real]] = {}
+        #: Whether something picks entries of log-probabilities that the program computes itself,
+        #: and whether the losses of this body are written in that way too.
+        self.picks_logarithms = self.literal = False
         #: Tables of constants by name, and their entries; those of the other side (None: this side
         #: may have any).
         self.tables: dict[str, Real] = {}
