@@ -247,12 +247,22 @@ STYLED = Case(
 # -- 5. Clipping by the global norm over FSDP2 and TP. ---------------------------------------------
 
 
+class UpDown(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(x)))
+
+
 def clipped(parallel: bool, mistake: str = "") -> Step:
     def step(job: sp.Job) -> None:
-        model: nn.Module = Residual()
+        model: nn.Module = UpDown()
         if parallel:
             mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-            parallelize_module(model, mesh["tp"], sequence_plan())
+            plan: dict[str, Any] = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+            parallelize_module(model, mesh["tp"], plan)
             fully_shard(model, mesh=mesh["dp"])
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
         job.start(model, optimizer)
