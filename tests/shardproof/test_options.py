@@ -16,7 +16,7 @@ from shardproof import cli
 from shardproof.cluster.machine import most_workers
 from shardproof.cluster.settings import Settings
 from shardproof.commands import capture, ci
-from shardproof.commands.options import CONFIGS, jobs_here
+from shardproof.commands.options import jobs_here
 from shardproof.inputs.assume import Assumptions
 from shardproof.run import options, request
 from shardproof.run.options import Options
@@ -123,19 +123,3 @@ def test_runs_at_once_are_bounded_by_the_machine(capsys: pytest.CaptureFixture[s
         "shardproof: 1000 runs at once are more than this machine has use for: "
         f"{most_workers()} go on at once\n"
     )
-
-
-@pytest.mark.parametrize(("command", "kind"), [("sweep", "sweeps"), ("nightly", "nightly")])
-def test_a_campaign_of_ours_is_found_by_its_name_and_one_near_it_is_named(
-    command: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    parameter = cli.main.commands[command].params[0].type
-    for ours in (CONFIGS / kind).glob("*.yaml"):
-        assert parameter.convert(ours.stem, None, None) == ours
-        with pytest.raises(click.BadParameter, match=rf"did you mean {ours.stem}\?.* are .*"):
-            parameter.convert(f"{ours.stem}x", None, None)
-    # A file of the user's goes before, and a path is a path.
-    (tmp_path / "growth").touch()
-    assert parameter.convert("growth", None, None) == Path("growth")
-    assert parameter.convert("none.yaml", None, None) == Path("none.yaml")
