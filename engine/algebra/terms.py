@@ -37,6 +37,8 @@ class Term:
     (the function's), ``args`` for "add", "mul" and "app". A "mul" that holds a constant has
     exactly two arguments, the constant first. ``uid`` numbers the nodes of one table in order of
     creation, so arguments have smaller uids than the term they are in.
+
+    Example: ``x * 2 + 0`` is ``(* 2 x)``, the same object as ``2 * x``.
     """
 
     __slots__ = ("args", "kind", "name", "table", "uid", "value")
@@ -295,6 +297,8 @@ def normal_form(term: Term) -> NormalForm:
     Equal normal forms belong to terms that are equal over the reals (up to collisions of 128-bit
     digests, so never a verdict); unequal ones say nothing: products of sums beyond
     :data:`EXPANSION_LIMIT` monomials stay one factor. Independent of table and order of creation.
+
+    Example: ``x * (y + 1)`` and ``x + y * x`` are two terms with one normal form.
     """
     known = term.table._normal
     stack = [term]

@@ -13,7 +13,10 @@ from shardproof.engine.lineage.views import is_block, merge, split
 
 
 def is_floating(interval: StridedInterval) -> bool:
-    """Whether an interval is one position of many."""
+    """Whether an interval is one position of many.
+
+    Example: ``a0[3 +1 of 16]`` is; ``a0[16]`` is not.
+    """
     return interval.size == 1 and interval.axis != BROADCAST and not interval.full
 
 

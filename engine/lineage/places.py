@@ -39,7 +39,10 @@ def normal(places: Iterable[Place]) -> tuple[Place, ...]:
 
 def left(shape: Sequence[int], places: Sequence[Place]) -> Shape:
     """The sizes of the dimensions that places leave: places of one dimension are inside one
-    another, and each leaves its share of what is there."""
+    another, and each leaves its share of what is there.
+
+    Example: of [16, 8], the place ``0[0 +8 of 16]`` leaves [8, 8].
+    """
     sizes = list(shape)
     for place in places:
         sizes[place.dim] *= place.size
@@ -50,7 +53,11 @@ def left(shape: Sequence[int], places: Sequence[Place]) -> Shape:
 
 def moved(addend: Addend, shape: Shape, target: Shape) -> Addend:
     """Row-major reshape of an addend of a tensor; raises `Misaligned` where its places are none of
-    the new dimensions."""
+    the new dimensions.
+
+    Example: ``n5[a0[8], a1[8]] in 0[0 +8 of 16]`` of a tensor [16, 8], reshaped to [4, 4, 8], is
+    ``n5[a0/4[2], a0[4], a1[8]] in 0[0 +2 of 4]``.
+    """
     if shape == target:
         return addend
     if not addend.places:
@@ -132,7 +139,10 @@ def radix(addends: Iterable[Addend], dim: int, size: int) -> Shape:
 
 def split_at(periods: Iterable[int], size: int) -> Shape:
     """A dimension split at periods of places, outermost first; raises `Misaligned` where these are
-    not inside one another."""
+    not inside one another.
+
+    Example: 16 positions at periods of 4 are 4 by 4.
+    """
     bounds = sorted({1, size, *periods})
     if any(high % low for low, high in pairwise(bounds)):
         raise Misaligned
@@ -140,7 +150,10 @@ def split_at(periods: Iterable[int], size: int) -> Shape:
 
 
 def cuts(addends: Iterable[Addend], dim: int, size: int) -> list[int]:
-    """Where intervals of a dimension begin and end, of addends whose places are all intervals."""
+    """Where intervals of a dimension begin and end, of addends whose places are all intervals.
+
+    Example: one place ``0[0 +8 of 16]`` gives 0, 8 and 16.
+    """
     found = {0, size}
     for addend in addends:
         for place in of_dim(addend, dim):
@@ -168,7 +181,11 @@ def clipped(addend: Addend, dim: int, start: int, size: int, whole: int) -> Adde
 
 def cut(addend: Addend, shape: Shape, dim: int, start: Affine, size: int) -> Addend | None:
     """Positions [start, start + size) of a dimension of a tensor's addend; None where it is zero.
-    Raises `Misaligned` where they are no view."""
+    Raises `Misaligned` where they are no view.
+
+    Example: of ``n5[a0[8]] in 0[0 +8 of 16]``, positions [4, 8) are ``n5[a0[4 +4 of 8]]``, and [8,
+    16) are zero.
+    """
     places = of_dim(addend, dim)
     if not places:
         dims = list(addend.view.dims)
@@ -217,7 +234,10 @@ def _intervals(sizes: Shape, start: int, size: int) -> list[tuple[int, int]]:
 
 def side_by_side(x: Lineage, dim: int) -> list[Lineage]:
     """What lies in a dimension one after the other, of a tensor whose places along it are
-    intervals.  Raises `Misaligned` where they are not, or where nothing lies."""
+    intervals.  Raises `Misaligned` where they are not, or where nothing lies.
+
+    Example: of a concatenation of two tensors these two, one after the other.
+    """
     size = x.shape[dim]
     bounds = cuts(x.addends, dim, size)
     result = []
@@ -232,7 +252,10 @@ def side_by_side(x: Lineage, dim: int) -> list[Lineage]:
 
 def placed(addend: Addend, dim: int, start: int, size: int, whole: int) -> Addend:
     """An addend of a tensor of ``size`` positions as one of ``whole`` positions, from ``start`` on;
-    raises `Misaligned` where its places do not repeat along it."""
+    raises `Misaligned` where its places do not repeat along it.
+
+    Example: ``n5[a0[8]]`` from 8 on among 16 positions is ``n5[a0[8]] in 0[8 +8 of 16]``.
+    """
     places = [p for p in addend.places if p.dim != dim]
     outer = Place(dim, start, size, whole)
     for place in of_dim(addend, dim):
@@ -246,7 +269,11 @@ def placed(addend: Addend, dim: int, start: int, size: int, whole: int) -> Adden
 
 
 def joined(addends: Sequence[Addend]) -> list[Addend]:
-    """Terms that lie side by side and are one view together, as that view; in order of place."""
+    """Terms that lie side by side and are one view together, as that view; in order of place.
+
+    Example: ``n5[a0[0 +8 of 16]] in 0[0 +8 of 16]`` and ``n5[a0[8 +8 of 16]] in 0[8 +8 of 16]`` are
+    ``n5[a0[16]]``.
+    """
     found = list(addends)
     if not any(t.places for t in found):
         return found
@@ -342,7 +369,10 @@ def has_places(*lineages: Lineage) -> bool:
 
 
 def permuted(x: Lineage, order: Sequence[int]) -> Lineage:
-    """A tensor with its dimensions in another order."""
+    """A tensor with its dimensions in another order.
+
+    Example: ``n5[a0[16], a1[8]]`` in the order (1, 0) is ``n5[a1[8], a0[16]]``.
+    """
     addends = [
         addend._replace(
             view=addend.view._replace(dims=tuple(addend.view.dims[i] for i in order)),
@@ -354,7 +384,10 @@ def permuted(x: Lineage, order: Sequence[int]) -> Lineage:
 
 
 def alone(addend: Addend, dim: int) -> Addend:
-    """An addend along one of its dimensions."""
+    """An addend along one of its dimensions.
+
+    Example: ``n5[a0[16], a1[8]]`` along dimension 0 is ``n5[a0[16]]``.
+    """
     return addend._replace(
         view=View((addend.view.dims[dim],)),
         places=tuple(p._replace(dim=0) for p in of_dim(addend, dim)),

@@ -52,6 +52,8 @@ def described(plan: Plan) -> str:
 
     Programs that hold ranks of their own come first (``2 programs x dp 2``), since a plan does not
     say what divides them.  Empty where programs lie on unlike axes, and for one rank.
+
+    Example: ``dp 2 x tp 4``, and ``2 programs x dp 2`` of a pipeline of two stages.
     """
     meshes = {tuple(axis for axis in program.axes if axis[1] > 1) for program in plan.programs}
     if len(meshes) != 1:
