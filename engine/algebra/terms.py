@@ -171,11 +171,11 @@ class TermTable:
             except (ValueError, OverflowError) as error:
                 raise ValueError(f"not a finite number: {x!r}") from error
         key = (value.numerator, value.denominator)
-        found = self._constants.get(key)
-        if found is None:
+        term = self._constants.get(key)
+        if term is None:
             exact = value if isinstance(value, Fraction) else Fraction(value)
-            found = self._constants[key] = self._new("const", (), exact, None)
-        return found
+            term = self._constants[key] = self._new("const", (), exact, None)
+        return term
 
     def symbol(self, name: str) -> Term:
         """The free variable ``name``. Raises ValueError if the name is empty."""
@@ -263,10 +263,10 @@ class TermTable:
         return term
 
     def _intern(self, kind: Kind, key: object, args: tuple[Term, ...], name: str | None) -> Term:
-        found = self._terms.get((kind, key))
-        if found is None:
-            found = self._terms[kind, key] = self._new(kind, args, None, name)
-        return found
+        term = self._terms.get((kind, key))
+        if term is None:
+            term = self._terms[kind, key] = self._new(kind, args, None, name)
+        return term
 
     def _new(
         self, kind: Kind, args: tuple[Term, ...], value: Fraction | None, name: str | None

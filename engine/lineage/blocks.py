@@ -53,7 +53,7 @@ def digits(blocks: Iterable[Block], axis: int, full: int, *, equal: bool = False
     Example: of 16 positions of which the first three of every four are left: three positions at
     stride 1, and four that are 3 apart in the block and 4 apart on the axis.
     """
-    found: list[Digit] = []
+    result: list[Digit] = []
     inner = outer = 1
     for block in of_axis(blocks, axis):
         start, rest = divmod(block.start, outer)
@@ -65,15 +65,15 @@ def digits(blocks: Iterable[Block], axis: int, full: int, *, equal: bool = False
             raise ValueError(f"{block}, which is a fixed position of a digit")
         if not extent and full != ABSOLUTE:
             raise ValueError(f"{block} of an axis of {full}")
-        found.append(Digit(inner, outer, size, start, extent))
+        result.append(Digit(inner, outer, size, start, extent))
         inner, outer = inner * size, outer * extent
     if full and (not outer or full % outer):
         raise ValueError(f"blocks of {outer} in an axis of {full}")
     if full and full > outer:
-        found.append(Digit(inner, outer, full // outer, 0, full // outer))
+        result.append(Digit(inner, outer, full // outer, 0, full // outer))
     if not full and outer:
         raise ValueError("blocks that repeat along an axis without an end")
-    return found
+    return result
 
 
 def extents(blocks: Sequence[Block], full: Sequence[int]) -> tuple[int, ...]:
@@ -98,11 +98,11 @@ def place(blocks: Iterable[Block], axis: int, full: int, index: int) -> int:
 
     Example: position 4 of them is position 5 of the axis.
     """
-    found = 0
+    position = 0
     for digit in digits(blocks, axis, full):
         index, here = divmod(index, digit.size)
-        found += (here + digit.start) * digit.outer
-    return found
+        position += (here + digit.start) * digit.outer
+    return position
 
 
 def is_shift(blocks: Iterable[Block], axis: int, full: int) -> bool:

@@ -39,13 +39,13 @@ def axes_of(lineage: Lineage) -> set[str]:
 
     Example: of ``n5[a0[<8*tp> +8 of 16]]`` that is ``{"tp"}``.
     """
-    found: set[str] = set()
+    axes: set[str] = set()
     for addend in lineage.addends:
         for interval in (*(a for dim in addend.view.dims for a in dim), *addend.view.fixed):
-            found.update(interval.start.axes)
+            axes.update(interval.start.axes)
         for partial in addend.partials:
-            found.update(partial.start.axes)
-    return found
+            axes.update(partial.start.axes)
+    return axes
 
 
 def every(axes: Iterable[str], extents: Mapping[str, int], most: int) -> Iterator[dict[str, int]]:

@@ -80,14 +80,14 @@ def split(addend: Addend, dim: int, sizes: Shape) -> Addend:
     flat = (prod(sizes),)
     own = [p._replace(dim=0) for p in of_dim(addend, dim)]
     view = addend.view
-    held = addend._replace(view=view._replace(dims=(view.dims[dim],)), places=normal(own))
-    found = moved(held, flat, sizes)
+    line = addend._replace(view=view._replace(dims=(view.dims[dim],)), places=normal(own))
+    reshaped = moved(line, flat, sizes)
     grown = len(sizes) - 1
     others = [p._replace(dim=p.dim + grown * (p.dim > dim)) for p in addend.places if p.dim != dim]
-    places = [*others, *(p._replace(dim=p.dim + dim) for p in found.places)]
-    dims = (*view.dims[:dim], *found.view.dims, *view.dims[dim + 1 :])
+    places = [*others, *(p._replace(dim=p.dim + dim) for p in reshaped.places)]
+    dims = (*view.dims[:dim], *reshaped.view.dims, *view.dims[dim + 1 :])
     return addend._replace(
-        view=view._replace(dims=dims, fixed=found.view.fixed), places=normal(places)
+        view=view._replace(dims=dims, fixed=reshaped.view.fixed), places=normal(places)
     )
 
 
@@ -154,19 +154,19 @@ def cuts(addends: Iterable[Addend], dim: int, size: int) -> list[int]:
 
     Example: one place ``0[0 +8 of 16]`` gives 0, 8 and 16.
     """
-    found = {0, size}
+    bounds = {0, size}
     for addend in addends:
         for place in of_dim(addend, dim):
-            found.update((place.start, place.start + place.size))
-    return sorted(found)
+            bounds.update((place.start, place.start + place.size))
+    return sorted(bounds)
 
 
 def clipped(addend: Addend, dim: int, start: int, size: int, whole: int) -> Addend | None:
     """Positions [start, start + size) of a dimension of ``whole`` in which an addend has one place
     at most; None where it is zero there.  Raises `Misaligned` where they are no view."""
-    held = of_dim(addend, dim)
-    first, stop = (held[0].start, held[0].start + held[0].size) if held else (0, whole)
-    if len(held) > 1 or any(p.extent != whole for p in held):
+    own = of_dim(addend, dim)
+    first, stop = (own[0].start, own[0].start + own[0].size) if own else (0, whole)
+    if len(own) > 1 or any(p.extent != whole for p in own):
         raise Misaligned
     low, high = max(first, start), min(stop, start + size)
     if low >= high:
@@ -208,13 +208,13 @@ def cut(addend: Addend, shape: Shape, dim: int, start: Affine, size: int) -> Add
         periods = (*shape[:dim], whole, *shape[dim + 1 :])
         return None if block is None else cut(block, periods, dim, affine(inside), size)
     sizes = radix([addend], dim, shape[dim])
-    found: Addend | None = split(addend, dim, sizes)
+    part: Addend | None = split(addend, dim, sizes)
     kept: list[int] = []
     for place, (low, count) in enumerate(_intervals(sizes, start.const, size)):
-        if found is not None:
-            found = clipped(found, dim + place, low, count, sizes[place])
+        if part is not None:
+            part = clipped(part, dim + place, low, count, sizes[place])
         kept.append(count)
-    return None if found is None else unsplit(found, dim, tuple(kept))
+    return None if part is None else unsplit(part, dim, tuple(kept))
 
 
 def _intervals(sizes: Shape, start: int, size: int) -> list[tuple[int, int]]:
@@ -242,8 +242,8 @@ def side_by_side(x: Lineage, dim: int) -> list[Lineage]:
     bounds = cuts(x.addends, dim, size)
     result = []
     for start, stop in pairwise(bounds):
-        found = (clipped(addend, dim, start, stop - start, size) for addend in x.addends)
-        addends = tuple(addend for addend in found if addend is not None)
+        parts = (clipped(addend, dim, start, stop - start, size) for addend in x.addends)
+        addends = tuple(addend for addend in parts if addend is not None)
         if not addends:
             raise Misaligned
         result.append(Lineage((*x.shape[:dim], stop - start, *x.shape[dim + 1 :]), addends))
@@ -274,17 +274,17 @@ def joined(addends: Sequence[Addend]) -> list[Addend]:
     Example: ``n5[a0[0 +8 of 16]] in 0[0 +8 of 16]`` and ``n5[a0[8 +8 of 16]] in 0[8 +8 of 16]`` are
     ``n5[a0[16]]``.
     """
-    found = list(addends)
-    if not any(t.places for t in found):
-        return found
-    found.sort(key=_order)
+    result = list(addends)
+    if not any(t.places for t in result):
+        return result
+    result.sort(key=_order)
     changed = True
     while changed:
         changed = False
-        for dim in sorted({p.dim for t in found for p in t.places}):
-            found, again = _joined_along(found, dim)
+        for dim in sorted({p.dim for t in result for p in t.places}):
+            result, again = _joined_along(result, dim)
             changed |= again
-    return sorted(found, key=_order)
+    return sorted(result, key=_order)
 
 
 def _order(addend: Addend) -> tuple[object, ...]:

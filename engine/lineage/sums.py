@@ -43,13 +43,13 @@ def collect(addends: Sequence[Addend]) -> list[Addend]:
 
 def root_kinds(nodes: NodeTable, partials: Sequence[PartialRange]) -> set[str]:
     """Whether parts are of sums or of maxima."""
-    found = set()
+    kinds = set()
     for partial in partials:
         reduction = nodes.reductions[partial.reduction]
         while reduction.kind == "via":
             reduction = nodes.reductions[reduction.inner]
-        found.add(reduction.kind)
-    return found
+        kinds.add(reduction.kind)
+    return kinds
 
 
 def merge_partials(

@@ -172,15 +172,15 @@ def regroup(view: View, shape: tuple[int, ...]) -> View:
     intervals.reverse()
     dims: list[Dim] = []
     for size in shape:
-        taken: list[StridedInterval] = []
+        pieces: list[StridedInterval] = []
         have = 1
         if size == 1 and intervals:
             if intervals[-1].size == 1:
-                taken.append(intervals.pop())
+                pieces.append(intervals.pop())
             elif is_block(intervals[-1]):
                 # One block of a larger axis: the new dimension is which block it is.
                 outer, inner = split(intervals[-1], intervals[-1].size)
-                taken.append(outer)
+                pieces.append(outer)
                 intervals[-1] = inner
         while have < size:
             if not intervals:
@@ -197,9 +197,9 @@ def regroup(view: View, shape: tuple[int, ...]) -> View:
                 outer, inner = split(interval, interval.size // need)
                 intervals.append(inner)
                 interval = outer
-            taken.append(interval)
+            pieces.append(interval)
             have *= interval.size
-        dims.append(merge(taken))
+        dims.append(merge(pieces))
     if any(interval.size != 1 for interval in intervals):
         raise Misaligned
     rest = tuple(a for a in reversed(intervals) if a.axis != BROADCAST)

@@ -204,12 +204,12 @@ def malformed(op: Op) -> str:
         return ""
     if op.backward:
         return f"{op.name} has no derivative: what runs backward is an operator of its own"
-    for what, found, due in (
+    for what, values, due in (
         ("operands", op.inputs, declared.operands),
         ("results", op.outputs, declared.results),
     ):
-        if not due.has(len(found)):
-            return f"{op.name} has {len(found)} {what}, expected {due}"
+        if not due.has(len(values)):
+            return f"{op.name} has {len(values)} {what}, expected {due}"
     for key, attribute in declared.attrs.items():
         if key in op.attrs:
             value = op.attrs[key]
@@ -263,7 +263,7 @@ def signature(op: Op, rank: int) -> str:
     what is not given as it is by default and dimensions counted from the front.  ``rank``: how many
     dimensions its operand has."""
     declared = TABLE[op.name]
-    said = []
+    words = []
     for key, attribute in sorted(declared.attrs.items()):
         if key == "group" or attribute.own:
             continue
@@ -271,8 +271,8 @@ def signature(op: Op, rank: int) -> str:
         if attribute.kind == "dimension" and isinstance(value, int) and -rank <= value < 0:
             value += rank
         if key in op.attrs and value != attribute.default:
-            said.append(f" {key}={value}")
-    return op.name + "".join(said)
+            words.append(f" {key}={value}")
+    return op.name + "".join(words)
 
 
 def cuts(name: str) -> tuple[str, ...]:

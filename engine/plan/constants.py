@@ -59,9 +59,9 @@ def statement(plan: Plan) -> tuple[Assumption, ...]:
     """The assumptions that a plan's replacements make, one for each pair of constants."""
     pairs: dict[tuple[Fraction, Fraction], int] = {}
     for rounded in plan.rounded:
-        held = exact(attribute(plan, rounded))
-        if held is not None:
-            pairs[rounded.value, held] = pairs.get((rounded.value, held), 0) + 1
+        constant = exact(attribute(plan, rounded))
+        if constant is not None:
+            pairs[rounded.value, constant] = pairs.get((rounded.value, constant), 0) + 1
     return tuple(
         Assumption(
             "inferred",
