@@ -61,10 +61,7 @@ class Derived:
 
 
 class Symbolic(Protocol):
-    """A tensor that is no value yet, and can be moved without becoming one.
-
-    Example: ids that were compared, shifted and moved, until a table is read with them.
-    """
+    """A tensor that is no value yet, as shifted ids, and can be moved without becoming one."""
 
     @property
     def shape(self) -> Shape:
@@ -87,8 +84,7 @@ class Symbolic(Protocol):
         """``size`` positions of a dimension, from ``start`` on."""
 
     def real(self, lo: Lowering) -> Real:
-        """The value that it is, once an operator computes with it; raises `Unsupported` if it is
-        none that an operator makes."""
+        """The value that it is, once an operator computes with it."""
 
 
 Lowered: TypeAlias = "Real | Const | Undefined | Symbolic"
@@ -128,10 +124,8 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 class Lowering:
-    """A body under construction.
-
-    ``expected``: shape and element type of each output of the operator that is being lowered.
-    """
+    """A body under construction; ``expected``: shape and element type of each output of the
+    operator that is being lowered."""
 
     def __init__(self, inference: Inference | None = None) -> None:
         self.inference = inference or Inference()

@@ -152,16 +152,16 @@ class _Expansion:
                 for p in self._open(o, factor * f, depth)
             ]
             return self._bounded(terms)
-        found = [_Product(factor, ())]
+        products = [_Product(factor, ())]
         for o in below:
             opened = self._open(o, Fraction(1), depth)
-            found = self._bounded(
+            products = self._bounded(
                 [
                     _Product(p.factor * q.factor, p.leaves + q.leaves)
-                    for p, q in product(found, opened)
+                    for p, q in product(products, opened)
                 ]
             )
-        return found
+        return products
 
     def _bounded(self, products: list[_Product]) -> list[_Product]:
         self.work += len(products)
@@ -219,8 +219,8 @@ class Matcher:
         partials = [self._part(partial, alias) for partial in addend.partials]
         if any(partial is None for partial in partials):
             return x
-        found = normal([partial for partial in partials if partial is not None])
-        return Lineage(x.shape, (_renamed(addend, alias)._replace(partials=found),))
+        parts = normal([partial for partial in partials if partial is not None])
+        return Lineage(x.shape, (_renamed(addend, alias)._replace(partials=parts),))
 
     def _part(self, partial: PartialRange, alias: Alias) -> PartialRange | None:
         """A part of a value as one of the node that it is; None where its range is none there."""
@@ -234,10 +234,10 @@ class Matcher:
             if read is not None:
                 inside = self._via(alias.node, read, number)
                 return None if inside is None else partial._replace(reduction=inside)
-        found = alias.sums.get((tuple(path), reduction.where))
-        if reduction.kind != "sum" or found is None:
+        place = alias.sums.get((tuple(path), reduction.where))
+        if reduction.kind != "sum" or place is None:
             return None
-        (there, label), stride = found
+        (there, label), stride = place
         number = self._reduction(alias.node, there, label)
         if number is None:
             return None
@@ -304,17 +304,19 @@ class Matcher:
             products, labels = expansion.whole(number, depth)
         finally:
             self._work += expansion.work
-        found: dict[_Form, Fraction] = {}
+        forms: dict[_Form, Fraction] = {}
         reduced: dict[Inside, Digit] = {}
         paths: tuple[Path, ...] = ()
         for factor, leaves in products:
             form, places, order = _form(leaves, labels, expansion.extents)
-            found[form] = found.get(form, Fraction(0)) + factor
+            forms[form] = forms.get(form, Fraction(0)) + factor
             if len(products) == 1:
-                held = expansion.reduced.items()
-                reduced = {inside: places[label] for inside, label in held if label in places}
+                reduced_labels = expansion.reduced.items()
+                reduced = {
+                    inside: places[label] for inside, label in reduced_labels if label in places
+                }
                 paths = tuple(leaves[i].path for i in order)
-        return _Sum({form: factor for form, factor in found.items() if factor}, reduced, paths)
+        return _Sum({form: factor for form, factor in forms.items() if factor}, reduced, paths)
 
     def _candidates(self, leaves: frozenset[int], extents: tuple[int, ...]) -> Iterator[int]:
         """Reference nodes of these extents above the leaf that is read least."""
