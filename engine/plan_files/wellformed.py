@@ -108,6 +108,21 @@ def _program(program: Program) -> None:
             )
         if call.microbatch < -1:
             raise InvalidInput(f"microbatch {call.microbatch}", f"call {number}")
+    _seeds(program)
+
+
+def _seeds(program: Program) -> None:
+    """The slot of a loss's incoming gradient is given by nothing else: a call that writes it would
+    leave open which of the two is read.  Example: seeds (3, 1) and a call with outputs (3,)."""
+    slots = [slot for slot, _ in program.seeds]
+    if len(set(slots)) < len(slots):
+        raise InvalidInput(f"seeds {list(program.seeds)}: a slot is the gradient of two losses")
+    for number, call in enumerate(program.calls):
+        written = sorted(set(call.outputs) & set(slots))
+        if written:
+            raise InvalidInput(
+                f"writes slot {written[0]}, which is the gradient of a loss", f"call {number}"
+            )
 
 
 def _shard(shard: Shard, extents: Mapping[str, int]) -> None:
