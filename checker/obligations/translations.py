@@ -167,8 +167,8 @@ class _Moves:
             if steps[label] and number in self.complete:
                 raise Asymmetric
         for operand in operands:
-            axis = self.axis
-            if axis is not None and any(start.coefficient(axis) for *_, start in operand.fixed):
+            along = self.axis
+            if along is not None and any(start.coefficient(along) for *_, start in operand.fixed):
                 raise Asymmetric
             below = [0] * len(self.nodes[operand.node].extents)
             for axis, stride, _, label in operand.intervals:
