@@ -20,6 +20,10 @@ ASSUME: Final = "--assume"
 #: How the sentence begins that says what the user expected to be concluded; it assumes nothing.
 EXPECTED: Final = "expected among the conclusions (--assume): "
 
+#: What assumptions are about that say how the batch is cut, and how losses combine.
+BATCH: Final = "batch"
+LOSSES: Final = "loss"
+
 
 def statements(plan: Plan, *, chosen: bool = False) -> tuple[Assumption, ...]:
     """Every assumption under which a verdict on ``plan`` holds, its notes included.
@@ -45,9 +49,9 @@ def statements(plan: Plan, *, chosen: bool = False) -> tuple[Assumption, ...]:
     if slices > 1 and (loads or not plan.expectations):
         place = _place(replicas, plan.microbatches)
         cut = f"the batch is cut into {slices} slices of equal size; {place}"
-        found.append(_default("batch", cut))
+        found.append(_default(BATCH, cut))
     elif loads or not plan.expectations:
-        found.append(_default("batch", "both sides read the same batch"))
+        found.append(_default(BATCH, "both sides read the same batch"))
     notes = [Assumption("stated", "specification", "the plan", note) for note in plan.notes]
     if plan.expectations:
         return (*found, *_expected(plan), *notes, *plan.assumed)
@@ -57,7 +61,7 @@ def statements(plan: Plan, *, chosen: bool = False) -> tuple[Assumption, ...]:
         f"{_share(plan, slices)}"
     )
     found.append(
-        Assumption("stated", "loss", ASSUME, combined) if chosen else _default("loss", combined)
+        Assumption("stated", LOSSES, ASSUME, combined) if chosen else _default(LOSSES, combined)
     )
     return (*found, *notes, *plan.assumed)
 
@@ -85,9 +89,10 @@ def _inputs(plan: Plan) -> list[Assumption]:
 def _expected(plan: Plan) -> list[Assumption]:
     """What a plan's own table of expectations takes for granted, and leaves out."""
     found = []
-    if any(program.seeds for program in (plan.single, *plan.programs)):
+    known = any(assumed.about == LOSSES for assumed in plan.assumed)
+    if any(program.seeds for program in (plan.single, *plan.programs)) and not known:
         share = _share(plan, _replicas(plan) * plan.microbatches)
-        found.append(_default("loss", f"the incoming gradient of every loss is {share}"))
+        found.append(_default(LOSSES, f"the incoming gradient of every loss is {share}"))
     partial = [
         (f"{row.kind} {row.name}", axis)
         for row in plan.expectations
