@@ -82,7 +82,10 @@ def slice_of(side: Side, instance: Instance) -> tuple[Affine, int]:
 
 
 def still(value: Affine, extents: Mapping[str, int]) -> Affine:
-    """A position without the coordinates that have one value, which is 0."""
+    """A position without the coordinates that have one value, which is 0.
+
+    Example: ``8*tp + 4`` is 4 where ``tp`` has one position.
+    """
     moving = {axis: step for axis, step in value.terms if extents.get(axis, 0) != 1}
     return affine(value.const, moving)
 

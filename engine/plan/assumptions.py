@@ -138,7 +138,10 @@ def expectation(names: Iterable[str]) -> Assumption:
 
 
 def some(names: Iterable[str], most: int = 4) -> str:
-    """The first few names, and how many more there are."""
+    """The first few names, and how many more there are.
+
+    Example: of 30 names ``0, 1, 2, 3 and 26 more``; of two both.
+    """
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more

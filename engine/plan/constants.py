@@ -22,6 +22,9 @@ def is_rounding(a: object, b: object) -> bool:
     """Whether two different constants differ by no more than rounding to single precision does.
 
     Two whole numbers never do: they are counts and exponents, which nothing rounds.
+
+    Example: 0.1 and 0.10000000149 (0.1 in single precision) differ by rounding, 0.125 and 0.125001
+    do not.
     """
     x, y = exact(a), exact(b)
     if x is None or y is None or x == y or x.denominator == y.denominator == 1:
@@ -85,7 +88,10 @@ def attribute(plan: Plan, rounded: Rounded) -> object:
 
 
 def printed(value: Fraction) -> str:
-    """A constant as people write it."""
+    """A constant as people write it.
+
+    Example: 1/8 is ``0.125``.
+    """
     return repr(float(value)) if value.denominator > 1 else str(value.numerator)
 
 

@@ -196,7 +196,10 @@ def _box(plan: Plan, row: Expectation, shape: Shape, full: Shape) -> None:
 
 
 def reach(start: Affine, extents: Mapping[str, int]) -> tuple[int, int]:
-    """The least and the largest value over all coordinates."""
+    """The least and the largest value over all coordinates.
+
+    Example: ``8*tp + 4`` with ``tp`` of two positions is from 4 to 12.
+    """
     steps = [c * (extents[a] - 1) for a, c in start.terms]
     return (
         start.const + sum(x for x in steps if x < 0),

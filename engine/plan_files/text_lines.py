@@ -105,7 +105,10 @@ class Line:
 
 
 def tokens(source: str, where: str) -> list[tuple[str, str]]:
-    """The tokens of a line, each with its kind; raises `InvalidInput` for what is none."""
+    """The tokens of a line, each with its kind; raises `InvalidInput` for what is none.
+
+    Example: ``%2: float32[8]`` is a mark, a number, a mark, a word, a mark, a number and a mark.
+    """
     result, at = [], 0
     stripped = source.rstrip()
     while at < len(stripped):

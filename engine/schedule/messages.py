@@ -33,6 +33,9 @@ def rank_order(program: Program, axes: Sequence[str]) -> tuple[str, ...] | None:
     """Mesh axes of a group, slowest first, so that members along them are ordered by rank.
 
     None if an axis is repeated or no axis of the program, or if ranks along the axes interleave.
+
+    Example: where ``dp`` has stride 4 and ``tp`` stride 1, a group over (``tp``, ``dp``) is ordered
+    (``dp``, ``tp``).
     """
     steps = {name: (stride, extent) for name, extent, stride in program.axes}
     if len(set(axes)) < len(axes) or any(axis not in steps for axis in axes):
