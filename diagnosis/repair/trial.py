@@ -82,7 +82,13 @@ def trial(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partitio
     )
     if not parallel.faults and not parallel.unsupported:
         found.conclusions = conclude(
-            plan, nodes, result.derived, result.single.lineages, parallel, trace.lineages
+            plan,
+            nodes,
+            result.derived,
+            result.single.lineages,
+            parallel,
+            trace.lineages,
+            all_ranks=False,
         )
     return found
 
@@ -128,9 +134,9 @@ def holds(result: Partition) -> bool:
     )
 
 
-def failing(result: Partition) -> frozenset[tuple[str, str, tuple[int, ...]]]:
-    """The conclusions that do not hold."""
-    return frozenset((c.kind, c.name, c.ranks) for c in result.conclusions if not c.holds)
+def failing(result: Partition) -> frozenset[tuple[str, str, int]]:
+    """The conclusions that do not hold, by kind, name and program."""
+    return frozenset((c.kind, c.name, c.program) for c in result.conclusions if not c.holds)
 
 
 def failed_instances(result: Partition) -> list[Divergence]:

@@ -21,6 +21,7 @@ from shardproof.engine.plan.ir import (
     Plan,
     Program,
 )
+from shardproof.engine.system.names import near
 
 LOSS, GRADIENT, COVERAGE = "loss", "gradient", "coverage"
 #: A row that is not required: that an output is the single device's once it is summed over ranks.
@@ -161,7 +162,8 @@ def _addend(program: Program, addend: Addend) -> None:
     axes = [axis for axis, _ in addend.over]
     unknown = [a for a in axes if a != MICROBATCH and a not in program.extents]
     if unknown or len(set(axes)) < len(axes):
-        raise InvalidInput(f"combines over axes {axes} of {program.name}")
+        hints = "".join(near(axis, program.extents) for axis in unknown)
+        raise InvalidInput(f"combines over axes {axes} of {program.name}{hints}")
     if any(how not in COMBINATIONS for _, how in addend.over) or not addend.weight:
         raise InvalidInput(f"combines by {[h for _, h in addend.over]}, weight {addend.weight}")
 

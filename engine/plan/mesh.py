@@ -6,9 +6,24 @@ written with ``tp = 1``, another without ``tp``.  They lie on the mesh alike all
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 
-from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.ir import Plan, Program
+
+
+def ranks_at(program: Program, here: Mapping[str, int]) -> Iterator[int]:
+    """The ranks that run a program, of those at the coordinates ``here`` along some of its axes.
+
+    Example: of axes ``dp`` 2 with stride 2 and ``tp`` 2 with stride 1 from rank 4 on,
+    ``{"tp": 1}`` gives 5 and 7, and ``{}`` gives 4 to 7.
+    """
+    places = (
+        (stride * here[name],) if name in here else range(0, stride * extent, stride)
+        for name, extent, stride in program.axes
+    )
+    return (program.base + sum(place) for place in product(*places))
 
 
 def on_one_mesh(plan: Plan) -> Plan:

@@ -10,6 +10,7 @@ from math import prod
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Plan, Program, Shard, Value
+from shardproof.engine.system.names import near
 
 
 def check(plan: Plan) -> None:
@@ -89,7 +90,16 @@ def _batch(plan: Plan) -> None:
             try:
                 _load(full, tensors, replicas, plan.microbatches)
             except InvalidInput as error:
-                raise error.within(f"rank {program.base}") from None
+                hint = _meant(plan, program)
+                raise InvalidInput(f"{error}{hint}", f"rank {program.base}") from None
+
+
+def _meant(plan: Plan, program: Program) -> str:
+    """What to say of a replica axis that is none of a program's, where one has a name like it."""
+    for axis in plan.replica_axes:
+        if axis not in program.extents and (hint := near(axis, program.extents)):
+            return f"; the replica axis {axis} is no axis of {program.name}{hint}"
+    return ""
 
 
 def _load(

@@ -17,6 +17,7 @@ from shardproof.engine.plan.collectives import malformed
 from shardproof.engine.plan.expectations import check as check_expectations
 from shardproof.engine.plan.ir import INPUT_KINDS, Attr, Body, Group, Plan, Program, Shard
 from shardproof.engine.plan_files.calling import check_call
+from shardproof.engine.system.names import near
 
 #: Plans for more ranks than this are refused.
 MOST_RANKS = 1 << 24
@@ -139,7 +140,10 @@ def _shard(shard: Shard, extents: Mapping[str, int]) -> None:
     for full, size, start in zip(shard.full_shape, shard.shape, shard.offset, strict=True):
         unknown = [axis for axis in start.axes if axis not in extents]
         if unknown:
-            raise InvalidInput(f"offset {start} is over axes {unknown}, which do not exist", where)
+            hint = near(unknown[0], extents)
+            raise InvalidInput(
+                f"offset {start} is over axes {unknown}, which do not exist{hint}", where
+            )
         reach = [(c * (extents[a] - 1)) for a, c in start.terms]
         low = start.const + sum(x for x in reach if x < 0)
         high = start.const + sum(x for x in reach if x > 0)
@@ -259,4 +263,5 @@ def _axes(attrs: Mapping[str, Attr], names: Sequence[str], where: str) -> None:
             used = part.axes if isinstance(part, (Affine, Group)) else ()
             unknown = [axis for axis in used if axis not in names]
             if unknown:
-                raise InvalidInput(f"{key} is over axes {unknown}, which do not exist", where)
+                hint = near(unknown[0], names)
+                raise InvalidInput(f"{key} is over axes {unknown}, which do not exist{hint}", where)

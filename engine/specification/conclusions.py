@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import permutations
+from itertools import islice, permutations
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
@@ -23,6 +23,7 @@ from shardproof.engine.lineage.sums import collect, family_sum, merge_partials
 from shardproof.engine.lineage.views import Misaligned, narrow
 from shardproof.engine.plan.expectations import COVERAGE, GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
+from shardproof.engine.plan.mesh import ranks_at
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.specification.alike import placed_alike, same_addends, same_number
 from shardproof.engine.specification.demands import Demand, Sum, demands
@@ -32,12 +33,15 @@ from shardproof.engine.specification.tiling import TooMany, boxes, covers
 Lineages = Sequence[Lineage | None]
 #: Members of a family that are compared one by one.
 MOST_MEMBERS = 256
+#: Ranks that a conclusion lists.
+MOST_RANKS = 256
 
 
 class Conclusion(NamedTuple):
     """``kind``: that of a row of the table, "coverage" (of gradients; of others it is "output
-    coverage" and so on) or "single-device gradient"; ``value``: the tensor of the side that it is
-    about, the first one of several (-1: none)."""
+    coverage" and so on) or "single-device gradient"; ``ranks``: where it holds, the first of those
+    that it is about, else those on which it does not (at most `MOST_RANKS`); ``value``: the tensor
+    of the side that it is about, the first one of several (-1: none)."""
 
     kind: str
     name: str
@@ -118,11 +122,16 @@ def conclude(
     single: Lineages,
     parallel: Unrolled,
     lineages: Lineages,
+    *,
+    all_ranks: bool = True,
 ) -> list[Conclusion]:
-    """All required conclusions, in a fixed order, each with whether it holds."""
-    found = demands(plan, derived, parallel)
-    required = [demand for demand in found if demand.required]
-    wants = Wants(plan, nodes, single, parallel, lineages)
+    """All required conclusions, in a fixed order, each with whether it holds.
+
+    ``all_ranks``: whether what fails names every rank on which it does, or the first only, which
+    is found at once.
+    """
+    required = [demand for demand in demands(plan, derived, parallel) if demand.required]
+    wants = Wants(plan, nodes, single, parallel, lineages, all_ranks=all_ranks)
     result = _single_gradients(plan, derived, single)
     result += [wants.conclusion(demand) for demand in required]
     return result + _coverages(plan, derived, required)
@@ -187,8 +196,11 @@ class Wants:
         single: Lineages,
         parallel: Unrolled,
         lineages: Lineages,
+        *,
+        all_ranks: bool = True,
     ) -> None:
         self.plan = plan
+        self.all_ranks = all_ranks
         self.nodes = nodes
         self.single = single
         self.parallel = parallel
@@ -196,8 +208,13 @@ class Wants:
 
     def conclusion(self, demand: Demand) -> Conclusion:
         """Whether what is demanded follows from the lineages, and why not."""
-        ranks = () if demand.program < 0 else (self.plan.programs[demand.program].base,)
+        if demand.program < 0:
+            return Conclusion(demand.kind, demand.name, (), not demand.problem, demand.problem)
         message = self.fault(demand)
+        ranks: tuple[int, ...] = (self.plan.programs[demand.program].base,)
+        if message:
+            ranks = self.failing(demand) if self.all_ranks else ranks
+            message = f"rank {ranks[0]}: {message}"
         return Conclusion(
             demand.kind,
             demand.name,
@@ -209,34 +226,49 @@ class Wants:
         )
 
     def fault(self, demand: Demand) -> str:
-        """Why a demand does not hold ("" if it does)."""
-        if demand.program < 0:
-            return demand.problem
-        rank = f"rank {self.plan.programs[demand.program].base}"
+        """Why what a demand says of a program does not hold ("" if it does)."""
         article = "the " if demand.kind == GRADIENT else ""
-        where = f"{rank}: {article}{told(demand.kind, demand.name)}"
+        what = f"{article}{told(demand.kind, demand.name)}"
         if demand.problem:
-            return f"{where} {demand.problem}"
+            return f"{what} {demand.problem}"
         if not demand.held and demand.expected >= 0:
-            return f"{where} is never computed"
+            return f"{what} is never computed"
         have = self.total(demand) if demand.held else Lineage(demand.shape, ())
         if demand.expected < 0:
             if have is not None and not have.addends:
                 return ""
             return (
-                f"{rank}: {demand.name} gets a gradient, though the single-device loss does not "
-                "depend on it"
+                f"{demand.name} gets a gradient, though the single-device loss does not depend on "
+                "it"
             )
         want = self.single[demand.expected]
         if demand.kind == LOSS:
-            same = same_number(self.nodes, have, want)
-            return "" if same else f"{rank}: {self.loss(demand)}"
+            return "" if same_number(self.nodes, have, want) else self.loss(demand)
         if have is None or want is None:
-            return f"{where} {self.unknown(demand)}"
+            return f"{what} {self.unknown(demand)}"
         if same_number(self.nodes, have, want):
             return ""
-        message = _difference(self.nodes, demand, where, have, want, self.extents(demand))
+        message = _difference(self.nodes, demand, what, have, want, self.extents(demand))
         return message and message + self.partial(demand, have, want)
+
+    def failing(self, demand: Demand) -> tuple[int, ...]:
+        """The ranks on which a demand that does not hold fails: of a family of which each member
+        can be compared by itself, those that differ, else all that run the program."""
+        program = self.plan.programs[demand.program]
+        have = self.total(demand) if demand.held and not demand.problem else None
+        want = self.single[demand.expected] if demand.expected >= 0 else None
+        wrong: list[dict[str, int]] = []
+        if demand.kind != LOSS and have is not None and want is not None:
+            extents = self.extents(demand)
+            wrong = [
+                here
+                for here in _members(have, demand, extents)
+                if _member_differs(self.nodes, demand, "", have, want, extents, here)
+            ]
+        ranks = {
+            rank for here in wrong or [{}] for rank in islice(ranks_at(program, here), MOST_RANKS)
+        }
+        return tuple(sorted(ranks)[:MOST_RANKS])
 
     def partial(self, demand: Demand, have: Lineage, want: Lineage) -> str:
         """Along which axis of the ranks a value would have to be added up, if that is all that is
@@ -335,16 +367,33 @@ def _difference(
     """Why a value is not the expected box ("" if it is).  Where the members of a family are no one
     view, as where some hold one value and some another, each is compared by itself."""
     message = _differs(nodes, demand, where, have, want, extents)
-    axes = axes_of(have).union(*(start.axes for start in demand.relative))
-    if not message or not axes or not axes <= extents.keys():
+    members = _members(have, demand, extents) if message else []
+    if not members:
         return message
-    members = list(every(axes, extents, MOST_MEMBERS))
-    for here in members:
-        offset = tuple(_fixed(start, here) for start in demand.offset)
-        one = replace(demand, offset=offset)
-        if _differs(nodes, one, where, concrete(have, here), want, extents):
-            return message
-    return "" if members else message
+    wrong = (_member_differs(nodes, demand, where, have, want, extents, here) for here in members)
+    return message if any(wrong) else ""
+
+
+def _members(have: Lineage, demand: Demand, extents: Mapping[str, int]) -> list[dict[str, int]]:
+    """The members of a family that may differ from each other; none where there are too many."""
+    axes = axes_of(have).union(*(start.axes for start in demand.relative))
+    return list(every(axes, extents, MOST_MEMBERS)) if axes and axes <= extents.keys() else []
+
+
+def _member_differs(
+    nodes: NodeTable,
+    demand: Demand,
+    where: str,
+    have: Lineage,
+    want: Lineage,
+    extents: Mapping[str, int],
+    here: Mapping[str, int],
+) -> str:
+    """`_differs`, of one member."""
+    offset = tuple(_fixed(start, here) for start in demand.offset)
+    return _differs(
+        nodes, replace(demand, offset=offset), where, concrete(have, here), want, extents
+    )
 
 
 def _fixed(start: Affine, here: Mapping[str, int]) -> Affine:
