@@ -16,7 +16,7 @@ from shardproof.engine.obligations.obligation import Claim, Obligation
 from shardproof.engine.storage.garbage import swept
 from shardproof.partition.stages.lowering import lowered, settle
 from shardproof.partition.stages.partition import Partition, Template
-from shardproof.solvers import Query
+from shardproof.solvers import Query, outline
 
 Texts = tuple[str, str]
 """The linear and the nonlinear rung."""
@@ -54,6 +54,7 @@ def texts(
     texts as they are made here. Raises `cluster.on_ray.pool.ClusterError`.
     """
     found: list[Said] = []
+    written: dict[bytes, Texts] = {}
     start = time.perf_counter()
     templates = result.templates
     # Where values were guessed, all templates have their obligations already.
@@ -66,7 +67,8 @@ def texts(
                 break
             said = _lowered(
                 template.obligation
-                or lowered(result.nodes, template.claim, result.more, result.memo)
+                or lowered(result.nodes, template.claim, result.more, result.memo),
+                written,
             )
             found.append(said)
             if not isinstance(said, str):
@@ -76,11 +78,16 @@ def texts(
     return [one for one in found if not isinstance(one, str)]
 
 
-def _lowered(one: Obligation | str) -> Said:
+def _lowered(one: Obligation | str, written: dict[bytes, Texts]) -> Said:
+    """The texts of an obligation; ``written`` has those of others by their outline, since a third
+    of the templates of a large plan have all of the texts."""
     if isinstance(one, str):
         return one
-    query = Query.of("", one.goals)
-    return query.linear_text, query.nonlinear_text
+    structure = outline(one.goals)
+    if structure not in written:
+        query = Query.of("", one.goals)
+        written[structure] = query.linear_text, query.nonlinear_text
+    return written[structure]
 
 
 def _is_worth(seconds: float, done: int, left: int) -> bool:
@@ -111,4 +118,5 @@ def _spread(
 def lower_slice(shared: tuple[NodeTable, int], claims: Sequence[Claim]) -> list[Said]:
     """State some claims over a table of nodes, at so many positions beyond the fewest."""
     nodes, more = shared
-    return [_lowered(lowered(nodes, claim, more)) for claim in claims]
+    written: dict[bytes, Texts] = {}
+    return [_lowered(lowered(nodes, claim, more), written) for claim in claims]

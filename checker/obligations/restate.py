@@ -21,6 +21,7 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.ops.primitives import is_partial
 from shardproof.engine.records.run import TemplateRecord
+from shardproof.engine.specification.definedness import domain
 from shardproof.solvers import Query
 
 #: By how many definitions a solved obligation may have been widened.
@@ -224,7 +225,7 @@ class Rebuilder:
         if defined.operand(claim):
             return
         claimed = _partial(b for _, b in obligation.goals)
-        for term in (t for t in obligation.taken if t not in claimed):
+        for term in (t for t in obligation.taken if t not in claimed and not _of_constant(t)):
             same = tuple(
                 dict.fromkeys(
                     _equal(term.args[0], other.args[0])
@@ -250,6 +251,12 @@ class Rebuilder:
                     f"{where} takes {definition.function} of a value that the single "
                     "device does not compute",
                 )
+
+
+def _of_constant(term: Term) -> bool:
+    """Whether a function is taken of a number of its domain, as the root of an epsilon alone."""
+    value = term.args[0].value
+    return value is not None and term.name is not None and domain(term.name).holds(value)
 
 
 def _texts(goals: Sequence[tuple[Term, Term]]) -> Texts:

@@ -57,6 +57,14 @@ class Domain(Enum):
     def lies_in(self, other: Domain) -> bool:
         return self is other or self is Domain.POSITIVE
 
+    def holds(self, value: Fraction) -> bool:
+        """Whether a number is one of these."""
+        return (
+            value > 0
+            or (value == 0 and self is Domain.NONNEGATIVE)
+            or (value < 0 and self is Domain.NONZERO)
+        )
+
 
 def domain(function: str) -> Domain:
     """The domain of a partial function."""

@@ -92,11 +92,18 @@ class Alias(NamedTuple):
 
 class _Sum(NamedTuple):
     """A node multiplied out: factors of distinct products; ``reduced``: where the labels that a
-    single product reduces are in its form; ``leaves``: which operands lead to those of its form."""
+    single product reduces are in its form; ``leaves``: which operands lead to those of its form;
+    ``opened``: the nodes that were multiplied out."""
 
     forms: dict[_Form, Fraction]
     reduced: dict[Inside, Digit]
     leaves: tuple[Path, ...] = ()
+    opened: frozenset[int] = frozenset()
+
+
+def _leaves(value: _Sum) -> frozenset[int]:
+    """The nodes that a value is multiplied out to."""
+    return frozenset(o.node for form in value.forms for o in form.operands)
 
 
 @dataclass(slots=True)
@@ -109,6 +116,7 @@ class _Expansion:
     stop: frozenset[int]
     extents: dict[int, int] = field(default_factory=dict)
     reduced: dict[Inside, int] = field(default_factory=dict)
+    opened: set[int] = field(default_factory=set)
     work: int = 0
 
     def whole(self, number: int, depth: int) -> tuple[list[_Product], list[int]]:
@@ -131,6 +139,7 @@ class _Expansion:
         definition = self.table[leaf.node].definition
         opens = own or (depth > 0 and leaf.node not in self.stop)
         if opens and isinstance(definition, Einsum | Combine):
+            self.opened.add(leaf.node)
             return self._definition(definition, leaf, factor, depth if own else depth - 1)
         if own:
             raise _TooLarge
@@ -282,10 +291,10 @@ class Matcher:
             if self._work > MOST_WORK:
                 return None
             try:
-                mine = self._sum(number, frozenset(), depth)
+                mine = self._even(number, depth)
             except _TooLarge:
                 return None
-            leaves = frozenset(o.node for form in mine.forms for o in form.operands)
+            leaves = _leaves(mine)
             for candidate in self._candidates(leaves, node.extents):
                 if self._work > MOST_WORK:
                     return None
@@ -297,8 +306,18 @@ class Matcher:
                     return alias
         return None
 
+    def _even(self, number: int, depth: int) -> _Sum:
+        """A node multiplied out, everywhere down to the same nodes: what one product ends at is not
+        multiplied out in another, where it is reached over fewer definitions."""
+        stop: frozenset[int] = frozenset()
+        mine = self._sum(number, stop, depth)
+        while not mine.opened.isdisjoint(_leaves(mine)):
+            stop |= _leaves(mine) & mine.opened
+            mine = self._sum(number, stop, depth)
+        return mine
+
     def _sum(self, number: int, stop: frozenset[int], depth: int) -> _Sum:
-        """A node multiplied out."""
+        """A node multiplied out, but for the nodes of ``stop``."""
         expansion = _Expansion(self.table, self.reference_size, stop)
         try:
             products, labels = expansion.whole(number, depth)
@@ -314,7 +333,8 @@ class Matcher:
                 held = expansion.reduced.items()
                 reduced = {inside: places[label] for inside, label in held if label in places}
                 paths = tuple(leaves[i].path for i in order)
-        return _Sum({form: factor for form, factor in found.items() if factor}, reduced, paths)
+        forms = {form: factor for form, factor in found.items() if factor}
+        return _Sum(forms, reduced, paths, frozenset(expansion.opened))
 
     def _candidates(self, leaves: frozenset[int], extents: tuple[int, ...]) -> Iterator[int]:
         """Reference nodes of these extents above the leaf that is read least."""
