@@ -99,7 +99,7 @@ def count(dim: Dim) -> int:
 
 def is_exact(dim: Dim) -> bool:
     """Whether every position represents itself alone."""
-    return all(weight == 1 for factor in dim for weight in factor)
+    return all(map(_is_unit, dim))
 
 
 def weights(dim: Dim) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ def weights(dim: Dim) -> tuple[int, ...]:
 
 def normal(dim: Dim) -> Dim:
     """The representation that equal dimensions share; raises `ValueError` for weights below 1."""
-    if any(weight < 1 for factor in dim for weight in factor):
+    if any(min(factor, default=1) < 1 for factor in dim):
         raise ValueError(f"weights below 1: {dim}")
     if not all(dim):
         return ((),)
@@ -132,7 +132,7 @@ def _joins(outer: Factor, inner: Factor) -> bool:
 
 
 def _is_unit(factor: Factor) -> bool:
-    return all(weight == 1 for weight in factor)
+    return factor.count(1) == len(factor)
 
 
 def _join(outer: Factor, inner: Factor) -> Factor:
