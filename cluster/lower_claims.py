@@ -16,7 +16,7 @@ from shardproof.engine.obligations.obligation import Claim, Obligation
 from shardproof.engine.storage.garbage import swept
 from shardproof.partition.stages.lowering import lowered, settle
 from shardproof.partition.stages.partition import Partition, Template
-from shardproof.solvers import Query
+from shardproof.solvers import Query, outline
 
 Texts = tuple[str, str]
 """The linear and the nonlinear rung."""
@@ -53,34 +53,41 @@ def texts(
     ``tell`` is told how many of how many slices are done, where there are any; ``give`` is given
     texts as they are made here. Raises `cluster.on_ray.pool.ClusterError`.
     """
-    found: list[Said] = []
+    listed: list[Said] = []
+    written: dict[bytes, Texts] = {}
     start = time.perf_counter()
     templates = result.templates
     # Where values were guessed, all templates have their obligations already.
     goes_out = settings.own_cluster and not result.guessed
     with swept(SWEPT) as sweep:
         for template in templates:
-            left = len(templates) - len(found)
-            if goes_out and _is_worth(time.perf_counter() - start, len(found), left):
-                found += _spread(result, templates[len(found) :], settings, tell)
+            left = len(templates) - len(listed)
+            if goes_out and _is_worth(time.perf_counter() - start, len(listed), left):
+                listed += _spread(result, templates[len(listed) :], settings, tell)
                 break
-            said = _lowered(
+            stated = _lowered(
                 template.obligation
-                or lowered(result.nodes, template.claim, result.more, result.memo)
+                or lowered(result.nodes, template.claim, result.more, result.memo),
+                written,
             )
-            found.append(said)
-            if not isinstance(said, str):
-                give(said)
+            listed.append(stated)
+            if not isinstance(stated, str):
+                give(stated)
             sweep()
-    settle(result, {n: why for n, why in enumerate(found) if isinstance(why, str)})
-    return [one for one in found if not isinstance(one, str)]
+    settle(result, {n: why for n, why in enumerate(listed) if isinstance(why, str)})
+    return [one for one in listed if not isinstance(one, str)]
 
 
-def _lowered(one: Obligation | str) -> Said:
+def _lowered(one: Obligation | str, written: dict[bytes, Texts]) -> Said:
+    """The texts of an obligation; ``written`` has those of others by their outline, since a third
+    of the templates of a large plan have all of the texts."""
     if isinstance(one, str):
         return one
-    query = Query.of("", one.goals)
-    return query.linear_text, query.nonlinear_text
+    structure = outline(one.goals)
+    if structure not in written:
+        query = Query.of("", one.goals)
+        written[structure] = query.linear_text, query.nonlinear_text
+    return written[structure]
 
 
 def _is_worth(seconds: float, done: int, left: int) -> bool:
@@ -111,4 +118,5 @@ def _spread(
 def lower_slice(shared: tuple[NodeTable, int], claims: Sequence[Claim]) -> list[Said]:
     """State some claims over a table of nodes, at so many positions beyond the fewest."""
     nodes, more = shared
-    return [_lowered(lowered(nodes, claim, more)) for claim in claims]
+    written: dict[bytes, Texts] = {}
+    return [_lowered(lowered(nodes, claim, more), written) for claim in claims]

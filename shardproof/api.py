@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.storage.garbage import no_collector
 from shardproof.inputs import rundir
+from shardproof.report.words import plain
 from shardproof.run.options import Options, path
-from shardproof.run.progress import Progress
+from shardproof.run.progress import Progress, waiting
 from shardproof.run.result import Result
 
 if TYPE_CHECKING:
@@ -178,8 +179,9 @@ def _run(
     # While children read the files this process has nothing to do but to get ready.
     ready = Thread(target=import_module, args=("shardproof.run.pipeline",), daemon=True)
     ready.start()
-    plan = load_plan(single, parallel, assumptions)
-    ready.join()
+    with waiting(progress, _read(named)):
+        plan = load_plan(single, parallel, assumptions)
+        ready.join()
     out = rundir.create(chosen, plan.name, datetime.now())
     progress.run_dir = out
     seconds = time.perf_counter() - start
@@ -199,6 +201,13 @@ def _run(
     )
     request.write(out, question)
     return prove(plan, out, question, settings, progress, seconds)
+
+
+def _read(paths: Sequence[Path]) -> str:
+    """What is being read, for whoever waits: ``reading one.pkl and many.pkl, 48 MiB``."""
+    size = sum(path.stat().st_size for path in paths if path.is_file()) >> 20
+    names = " and ".join(plain(path.name) for path in paths)
+    return f"reading {names}{f', {size} MiB' if size else ''}" if paths else ""
 
 
 def prove(

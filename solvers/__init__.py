@@ -16,7 +16,7 @@ from shardproof.solvers.answers import (
     Verdict,
 )
 from shardproof.solvers.portfolio import Mode, Portfolio
-from shardproof.solvers.smtlib import Rung, emit
+from shardproof.solvers.smtlib import Rung, emit, outline
 
 __all__ = [
     "Answer",
@@ -29,4 +29,5 @@ __all__ = [
     "SolverUnavailable",
     "Verdict",
     "emit",
+    "outline",
 ]

@@ -188,6 +188,7 @@ class Machine:
         self.losses: list[list[Array]] = []
 
     def run(self, only_forward: bool = False) -> None:
+        seeds = dict(self.program.seeds)
         for call in self.program.calls:
             body = self.program.bodies[call.body]
             if only_forward and (body.forward_body >= 0 or body.reduced):
@@ -198,6 +199,8 @@ class Machine:
                 self._step(op, body, values, call.microbatch)
             for r, held in enumerate(values):
                 for slot, value in zip(call.outputs, body.outputs, strict=True):
+                    if slot in seeds:
+                        raise LookupError(f"slot {slot} is the gradient of a loss, and written")
                     self.slots[r][slot] = held[value]
                 for value, shard in body.gradients:
                     self.gradients[r][shard] = self.gradients[r].get(shard, 0.0) + held[value]
@@ -216,6 +219,7 @@ class Machine:
         values: dict[int, Array] = {}
         for value, slot in zip(body.inputs, slots, strict=True):
             if slot in seeds:
+                self.slots[r][seeds[slot]]  # a LookupError where the loss has not been computed
                 share = self._slices() if self.plan.loss == "mean" and self.program.axes else 1
                 values[value] = (
                     self.inputs.get(SEED, (1,)).reshape(body.values[value].shape) / share

@@ -4,7 +4,7 @@ Rebuilding an obligation takes milliseconds, and plans repeat their operators by
 claims whose forms are equal are rebuilt once.  The form holds everything that
 `engine.obligations.obligation` reads of a claim, as it is, except that nodes are numbered in the
 order in which the claim mentions them: no interval is moved, no attribute dropped but the ranks of
-a group.
+a group and the number of a shard, which is a name.
 
 On purpose a second text of what `partition.templates.keys` does: the two are never merged.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardproof.engine.claims.cone import Cone, cone
-from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.lineage import Lineage, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.plan.ir import Attr, Group
@@ -23,8 +23,9 @@ from shardproof.engine.plan.ir import Attr, Group
 class _Names:
     """Numbers of nodes by first mention."""
 
-    def __init__(self, nodes: NodeTable) -> None:
+    def __init__(self, nodes: NodeTable, placed: bool) -> None:
         self.nodes = nodes
+        self.placed = placed
         self.numbers: dict[int, int] = {}
         self.order: list[int] = []
 
@@ -49,15 +50,20 @@ class _Names:
                 (
                     t.factor,
                     self(t.node),
-                    t.view,
+                    t.view if self.placed else self.unplaced(t.view),
                     tuple(
-                        (self.reduction(p.reduction), p.start, p.size, p.extent) for p in t.partials
+                        (self.reduction(p.reduction), self.placed and p.start, p.size, p.extent)
+                        for p in t.partials
                     ),
                     t.places,
                 )
                 for t in lineage.addends
             ),
         )
+
+    def unplaced(self, view: View) -> object:
+        dims = (*view.dims, view.fixed)
+        return tuple(tuple((a.axis, a.stride, a.extent, a.size) for a in dim) for dim in dims)
 
     def definition(self, number: int, here: Cone) -> tuple[object, ...]:
         """What the claim reads of a node: how large it is, and its definition if it is opened."""
@@ -70,20 +76,22 @@ class _Names:
 
 
 def _attributes(attrs: Mapping[str, Attr]) -> tuple[object, ...]:
-    """Attributes as they are written (1 is not True); a group's ranks are names."""
+    """Attributes as they are written (1 is not True); a group's ranks are names, and so is the
+    number of the shard whose gradient is accumulated."""
     return tuple(
         (name, repr(value))
         for name, value in sorted(attrs.items(), key=lambda item: item[0])
-        if not isinstance(value, Group)
+        if name != "shard" and not isinstance(value, Group)
     )
 
 
-def form(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
-    """The form of a claim; raises `engine.errors.Unsupported` as
-    `engine.obligations.obligation.build` does."""
+def form(nodes: NodeTable, claim: Claim, *, placed: bool = True) -> tuple[object, ...]:
+    """The form of a claim, or (not ``placed``) of all that are this one, moved: without where its
+    intervals begin; raises `engine.errors.Unsupported` as `engine.obligations.obligation.build`
+    does."""
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.adds)
-    names = _Names(nodes)
+    names = _Names(nodes, placed)
     lineages = tuple(names.lineage(x) for x in (*claim.inputs, *claim.outputs))
     read: list[tuple[object, ...]] = []
     while len(read) < len(names.order):

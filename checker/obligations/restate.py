@@ -10,6 +10,7 @@ from typing import Final
 from shardproof.checker.obligations.defined import Defined
 from shardproof.checker.obligations.families import members
 from shardproof.checker.obligations.forms import form
+from shardproof.checker.obligations.translations import is_moved
 from shardproof.checker.result import Problems
 from shardproof.checker.values.sides import UNCLAIMED, Side
 from shardproof.engine.algebra.terms import Term
@@ -20,6 +21,7 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.ops.primitives import is_partial
 from shardproof.engine.records.run import TemplateRecord
+from shardproof.engine.specification.definedness import domain
 from shardproof.solvers import Query
 
 #: By how many definitions a solved obligation may have been widened.
@@ -68,6 +70,9 @@ class Rebuilder:
         self.needed: dict[int, str] = {}
         self.partial: dict[tuple[Texts, ...], str] = {}
         self.matched: set[int] = set()
+        self.stated: dict[int, list[Claim]] = {}
+        self.forms: dict[int, list[object]] = {}
+        self.moved: list[tuple[Claim, int, str]] = []
         self.rebuilt = 0
         self.unforeseen = 0
 
@@ -116,23 +121,22 @@ class Rebuilder:
         widened = self._rebuild(claim, template, where, defined)
         if widened is None:
             self._moved(claim, template, where, defined)
+            self.known[key] = template
             return
         self.matched.add(template)
         if widened == 0:
             self.known[key] = template
+            self.stated.setdefault(template, []).append(claim)
         self._members(claim, widened, where, self.texts[template])
 
     def _moved(self, claim: Claim, template: int, where: str, defined: Defined | None) -> None:
         """A claim whose text is not its template's: it may be the template's claim, moved to where
-        it is represented otherwise, and is solved by itself; but no other template's text."""
+        it is represented otherwise, and is solved by itself.  Where its text is another template's,
+        it has to be the named one's claim, moved (`finish`)."""
         obligation = self._build(claim)
         texts = _texts(obligation.goals)
         if texts in self.texts:
-            self.problems.add(
-                "obligation",
-                f"{where}: its obligation, stated again, is not the text of template {template}",
-            )
-            return
+            self.moved.append((claim, template, where))
         self.extra.setdefault(texts, where)
         if defined is not None:
             self._definedness(claim, obligation, where, defined)
@@ -149,8 +153,29 @@ class Rebuilder:
                 place = ", ".join(f"{axis} {n}" for axis, n in here.items())
                 self.extra.setdefault(texts, f"{where} at {place or 'every member'}")
 
+    def _is_moved(self, claim: Claim, template: int) -> bool:
+        """Whether a claim is one whose text is that of a template, moved."""
+        inputs = [x for x in claim.inputs if x is not None]
+        here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
+        unplaced = form(self.nodes, claim, placed=False)
+        stated = self.stated.get(template, [])
+        if template not in self.forms:
+            self.forms[template] = [form(self.nodes, other, placed=False) for other in stated]
+        return any(
+            its == unplaced and is_moved(self.nodes, here, claim, other)
+            for its, other in zip(self.forms[template], stated, strict=True)
+        )
+
     def finish(self) -> None:
-        """Every template that a verdict rests on must be the text of some claim."""
+        """A claim whose text is another template's must be its own template's claim, moved; and
+        every template that a verdict rests on must be the text of some claim."""
+        for claim, template, where in self.moved:
+            if not self._is_moved(claim, template):
+                self.problems.add(
+                    "obligation",
+                    f"{where}: its obligation, stated again, is not the text of "
+                    f"template {template}",
+                )
         for template, where in sorted(self.needed.items()):
             if template not in self.matched:
                 self.problems.add(
@@ -200,7 +225,7 @@ class Rebuilder:
         if defined.operand(claim):
             return
         claimed = _partial(b for _, b in obligation.goals)
-        for term in (t for t in obligation.taken if t not in claimed):
+        for term in (t for t in obligation.taken if t not in claimed and not _of_constant(t)):
             same = tuple(
                 dict.fromkeys(
                     _equal(term.args[0], other.args[0])
@@ -226,6 +251,12 @@ class Rebuilder:
                     f"{where} takes {definition.function} of a value that the single "
                     "device does not compute",
                 )
+
+
+def _of_constant(term: Term) -> bool:
+    """Whether a function is taken of a number of its domain, as the root of an epsilon alone."""
+    value = term.args[0].value
+    return value is not None and term.name is not None and domain(term.name).holds(value)
 
 
 def _texts(goals: Sequence[tuple[Term, Term]]) -> Texts:

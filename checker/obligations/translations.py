@@ -1,4 +1,4 @@
-"""Families whose members are one claim, moved.
+"""Families whose members are one claim, moved, and claims that are another one, moved.
 
 Along a coordinate every interval of a claim moves by so many positions.  If every reference node
 that the claim reads moves as a whole, by one vector, then the member at any coordinate is the
@@ -6,6 +6,10 @@ member at another one with the entries of every node renamed, and one of them st
 vectors of what is claimed are carried down through the definitions; a partial sum moves the range
 that it sums.  Whatever does not fit (a node with two vectors, a moving mask or attribute, a sum
 that occurs in full as well) makes the family uneven.
+
+Between two claims of one form the distances of their starts take the place of a step: the constant
+parts and the coefficients of every coordinate, each by itself, since all that is asked of distances
+is linear.
 
 On purpose a second text of `engine.claims.symmetry`: the two are never merged.
 """
@@ -31,7 +35,7 @@ from shardproof.engine.lineage.expressions import (
     Select,
     Unary,
 )
-from shardproof.engine.lineage.lineage import BROADCAST, Addend
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, StridedInterval
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.plan.ir import Attr
@@ -55,9 +59,10 @@ def attribute_axes(value: Attr) -> set[str]:
 
 
 class _Moves:
-    """The vector of every node along one coordinate."""
+    """The vector of every node; ``axis``: along this coordinate (None: between two claims, whose
+    definitions are the same)."""
 
-    def __init__(self, nodes: NodeTable, cone: Cone, axis: str) -> None:
+    def __init__(self, nodes: NodeTable, cone: Cone, axis: str | None) -> None:
         self.nodes = nodes
         self.here = cone
         self.axis = axis
@@ -65,19 +70,30 @@ class _Moves:
         self.ranges: dict[Label, int] = {}
         self.complete: set[int] = set()
 
-    def sums(self, addends: Sequence[Addend]) -> None:
+    def follow(self, addends: Sequence[Addend], steps: Sequence[Sequence[int]]) -> bool:
+        """Whether all nodes move as wholes; ``steps``: by addend, how far its starts move."""
+        try:
+            self.sums(addends, steps)
+            for addend, distances in zip(addends, steps, strict=True):
+                self.view(addend, distances)
+        except Asymmetric:
+            return False
+        return True
+
+    def sums(self, addends: Sequence[Addend], steps: Sequence[Sequence[int]]) -> None:
         """How far the range of every partial sum moves, and which nodes' sums occur in full."""
         inside: set[tuple[int, int]] = set()
-        for addend in addends:
+        for addend, distances in zip(addends, steps, strict=True):
             if not addend.partials:
                 self.complete.add(addend.node)
             moved: Counter[Label] = Counter()
-            for partial in addend.partials:
+            ranges = distances[len(distances) - len(addend.partials) :]
+            for partial, distance in zip(addend.partials, ranges, strict=True):
                 reduction = self.nodes.reductions[partial.reduction]
                 while reduction.kind == "via":
                     inside.add((reduction.node, reduction.where))
                     reduction = self.nodes.reductions[reduction.inner]
-                moved[reduction.node, reduction.where] += partial.start.coefficient(self.axis)
+                moved[reduction.node, reduction.where] += distance
             for label, step in moved.items():
                 if self.ranges.setdefault(label, step) != step:
                     raise Asymmetric
@@ -86,11 +102,11 @@ class _Moves:
                 if (number, place) not in inside:
                     self.complete.add(operand)
 
-    def view(self, addend: Addend) -> None:
+    def view(self, addend: Addend, steps: Sequence[int]) -> None:
         vector = [0] * len(self.nodes[addend.node].extents)
-        for interval in (*(a for dim in addend.view.dims for a in dim), *addend.view.fixed):
+        for interval, step in zip(_intervals(addend), steps, strict=False):
             if interval.axis != BROADCAST:
-                vector[interval.axis] += interval.stride * interval.start.coefficient(self.axis)
+                vector[interval.axis] += interval.stride * step
         self.node(addend.node, tuple(vector))
 
     def node(self, number: int, vector: Vector) -> None:
@@ -151,7 +167,8 @@ class _Moves:
             if steps[label] and number in self.complete:
                 raise Asymmetric
         for operand in operands:
-            if any(start.coefficient(self.axis) for *_, start in operand.fixed):
+            along = self.axis
+            if along is not None and any(start.coefficient(along) for *_, start in operand.fixed):
                 raise Asymmetric
             below = [0] * len(self.nodes[operand.node].extents)
             for axis, stride, _, label in operand.intervals:
@@ -159,17 +176,38 @@ class _Moves:
             self.node(operand.node, tuple(below))
 
 
+def _intervals(addend: Addend) -> list[StridedInterval]:
+    return [*(a for dim in addend.view.dims for a in dim), *addend.view.fixed]
+
+
+def _starts(addend: Addend) -> list[Affine]:
+    """Where the intervals of a view begin, then its partial ranges."""
+    return [a.start for a in _intervals(addend)] + [p.start for p in addend.partials]
+
+
+def _addends(claim: Claim) -> list[Addend]:
+    lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
+    return [addend for lineage in lineages for addend in lineage.addends]
+
+
 def is_even(nodes: NodeTable, cone: Cone, claim: Claim, axis: str) -> bool:
-    """Whether the claims along a coordinate are one claim, moved; ``here`` is the claim's cone."""
+    """Whether the claims along a coordinate are one claim, moved; ``cone`` is the claim's."""
     if any(axis in attribute_axes(value) for value in claim.attrs.values()):
         return False
-    lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
-    addends = [addend for lineage in lineages for addend in lineage.addends]
-    moves = _Moves(nodes, cone, axis)
-    try:
-        moves.sums(addends)
-        for addend in addends:
-            moves.view(addend)
-    except Asymmetric:
-        return False
-    return True
+    addends = _addends(claim)
+    steps = [[start.coefficient(axis) for start in _starts(addend)] for addend in addends]
+    return _Moves(nodes, cone, axis).follow(addends, steps)
+
+
+def is_moved(nodes: NodeTable, cone: Cone, claim: Claim, other: Claim) -> bool:
+    """Whether a claim is another one, moved; ``cone`` is the claim's.  Both have one form, but for
+    where their intervals begin (`forms.form`)."""
+    addends = _addends(claim)
+    distances = [
+        [mine - theirs for mine, theirs in zip(_starts(addend), _starts(like), strict=True)]
+        for addend, like in zip(addends, _addends(other), strict=True)
+    ]
+    axes = {axis for steps in distances for step in steps for axis in step.axes}
+    constant = [[step.const for step in steps] for steps in distances]
+    along = ([[step.coefficient(a) for step in steps] for steps in distances] for a in sorted(axes))
+    return all(_Moves(nodes, cone, None).follow(addends, steps) for steps in (constant, *along))

@@ -95,10 +95,10 @@ def applied(table: TermTable, function: str, argument: Term) -> Term:
     if function == "inv" and core.name == "exp":
         return table.mul(1 / factor, table.app("exp", table.mul(-1, core.args[0])))
     inner = exponent_of(str(core.name))
-    found = None if inner is None else power_of_power(factor, inner, outer)
-    if found is None:
+    power = None if inner is None else power_of_power(factor, inner, outer)
+    if power is None:
         return table.app(function, argument)
-    return table.mul(found[0], _raised(table, core.args[0], found[1]))
+    return table.mul(power[0], _raised(table, core.args[0], power[1]))
 
 
 def _exponential(table: TermTable, argument: Term) -> Term:

@@ -6,9 +6,24 @@ written with ``tp = 1``, another without ``tp``.  They lie on the mesh alike all
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 
-from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.ir import Plan, Program
+
+
+def ranks_at(program: Program, here: Mapping[str, int]) -> Iterator[int]:
+    """The ranks that run a program, of those at the coordinates ``here`` along some of its axes.
+
+    Example: of axes ``dp`` 2 with stride 2 and ``tp`` 2 with stride 1 from rank 4 on,
+    ``{"tp": 1}`` gives 5 and 7, and ``{}`` gives 4 to 7.
+    """
+    places = (
+        (stride * here[name],) if name in here else range(0, stride * extent, stride)
+        for name, extent, stride in program.axes
+    )
+    return (program.base + sum(place) for place in product(*places))
 
 
 def on_one_mesh(plan: Plan) -> Plan:
@@ -19,16 +34,16 @@ def on_one_mesh(plan: Plan) -> Plan:
         if axis[0] not in axes or axis[1] > axes[axis[0]][1]:
             axes[axis[0]] = axis
     single = {name: axis for name, axis in axes.items() if axis[1] == 1}
-    held = [
+    meshes = [
         (
             *(single.get(axis[0], axis) for axis in program.axes),
             *(axis for name, axis in single.items() if name not in program.extents),
         )
         for program in plan.programs
     ]
-    if all(own == program.axes for own, program in zip(held, plan.programs, strict=True)):
+    if all(own == program.axes for own, program in zip(meshes, plan.programs, strict=True)):
         return plan
-    programs = zip(plan.programs, held, strict=True)
+    programs = zip(plan.programs, meshes, strict=True)
     return replace(plan, programs=tuple(replace(program, axes=own) for program, own in programs))
 
 
@@ -37,12 +52,14 @@ def described(plan: Plan) -> str:
 
     Programs that hold ranks of their own come first (``2 programs x dp 2``), since a plan does not
     say what divides them.  Empty where programs lie on unlike axes, and for one rank.
+
+    Example: ``dp 2 x tp 4``, and ``2 programs x dp 2`` of a pipeline of two stages.
     """
     meshes = {tuple(axis for axis in program.axes if axis[1] > 1) for program in plan.programs}
     if len(meshes) != 1:
         return ""
     (axes,) = meshes
-    found = [f"{name} {n}" for name, n, _ in sorted(axes, key=lambda axis: -abs(axis[2]))]
+    parts = [f"{name} {n}" for name, n, _ in sorted(axes, key=lambda axis: -abs(axis[2]))]
     if len(plan.programs) > 1:
-        found.insert(0, f"{len(plan.programs)} programs")
-    return " x ".join(found)
+        parts.insert(0, f"{len(plan.programs)} programs")
+    return " x ".join(parts)

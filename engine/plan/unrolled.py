@@ -8,7 +8,7 @@ ranks 0 and 1, and a group along ``tp`` the group of ranks (0, 1).
 
 It is the same plan: ranks, order of issue, groups in order of rank and positions are what they were
 at each coordinate.  Axes along which the batch is divided stay: which slice a rank loads is told by
-its coordinates.
+its coordinates, unless the batch is named inputs (`engine.plan.named_batch`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Final
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.plan.collectives import TABLE
 from shardproof.engine.plan.ir import Attr, Expectation, Group, Op, Plan, Program
+from shardproof.engine.plan.named_batch import named_batch
 
 #: Programs of a plan that is written out, and operators that they issue: along all axes, and along
 #: one, where most of what each rank does is what another did.
@@ -36,15 +37,37 @@ def separable(plan: Plan) -> list[str]:
     return [axis for axis in shared if axis not in plan.replica_axes]
 
 
-def forms(plan: Plan, among: Iterable[str] | None = None) -> Iterator[Plan]:
+def forms(
+    plan: Plan, among: Iterable[str] | None = None, *, chosen: bool = False
+) -> Iterator[Plan]:
     """The plan with ranks written out along one axis (``among`` these, in order; None: along each),
-    then along all; each form only where `written_out` has it."""
+    then along all, each form only where `written_out` has it; then with a named batch (``chosen``:
+    as there)."""
     axes = separable(plan)
     for axis in axes if among is None else [a for a in among if a in axes]:
         found = written_out(plan, [axis], MOST_ALONG_ONE)
         if found is not None and len(axes) > 1:
             yield found
     found = written_out(plan)
+    if found is not None:
+        yield found
+    named = named_batch(plan, chosen=chosen)
+    if named is not None:
+        yield from _of_replicas(named, plan.replica_axes)
+
+
+def _of_replicas(named: Plan, replica_axes: Sequence[str]) -> Iterator[Plan]:
+    """The forms of a plan with a named batch that it has not without: as it is, where microbatches
+    are calls of their own now, and with ranks written out along an axis that divides the batch, or
+    along all axes."""
+    axes = separable(named)
+    if sum(len(p.bodies[c.body].ops) for p in named.programs for c in p.calls) <= MOST_OPERATORS:
+        yield named
+    for axis in [a for a in replica_axes if a in axes and len(axes) > 1]:
+        found = written_out(named, [axis])
+        if found is not None:
+            yield found
+    found = written_out(named)
     if found is not None:
         yield found
 

@@ -17,6 +17,7 @@ from shardproof.engine.plan.collectives import malformed
 from shardproof.engine.plan.expectations import check as check_expectations
 from shardproof.engine.plan.ir import INPUT_KINDS, Attr, Body, Group, Plan, Program, Shard
 from shardproof.engine.plan_files.calling import check_call
+from shardproof.engine.system.names import near
 
 #: Plans for more ranks than this are refused.
 MOST_RANKS = 1 << 24
@@ -69,9 +70,11 @@ def _ranks(plan: Plan) -> None:
         for _, extent, stride in program.axes:
             own = np.add.outer(own, stride * np.arange(extent)).ravel()
         ranks.append(own)
-    found, counts = np.unique(np.concatenate(ranks), return_counts=True)
+    distinct, counts = np.unique(np.concatenate(ranks), return_counts=True)
     if counts.max() > 1:
-        raise InvalidInput(f"rank {found[counts.argmax()]} runs more than one program", plan.name)
+        raise InvalidInput(
+            f"rank {distinct[counts.argmax()]} runs more than one program", plan.name
+        )
 
 
 def _program(program: Program) -> None:
@@ -108,6 +111,21 @@ def _program(program: Program) -> None:
             )
         if call.microbatch < -1:
             raise InvalidInput(f"microbatch {call.microbatch}", f"call {number}")
+    _seeds(program)
+
+
+def _seeds(program: Program) -> None:
+    """The slot of a loss's incoming gradient is given by nothing else: a call that writes it would
+    leave open which of the two is read.  Example: seeds (3, 1) and a call with outputs (3,)."""
+    slots = [slot for slot, _ in program.seeds]
+    if len(set(slots)) < len(slots):
+        raise InvalidInput(f"seeds {list(program.seeds)}: a slot is the gradient of two losses")
+    for number, call in enumerate(program.calls):
+        written = sorted(set(call.outputs) & set(slots))
+        if written:
+            raise InvalidInput(
+                f"writes slot {written[0]}, which is the gradient of a loss", f"call {number}"
+            )
 
 
 def _shard(shard: Shard, extents: Mapping[str, int]) -> None:
@@ -124,7 +142,10 @@ def _shard(shard: Shard, extents: Mapping[str, int]) -> None:
     for full, size, start in zip(shard.full_shape, shard.shape, shard.offset, strict=True):
         unknown = [axis for axis in start.axes if axis not in extents]
         if unknown:
-            raise InvalidInput(f"offset {start} is over axes {unknown}, which do not exist", where)
+            hint = near(unknown[0], extents)
+            raise InvalidInput(
+                f"offset {start} is over axes {unknown}, which do not exist{hint}", where
+            )
         reach = [(c * (extents[a] - 1)) for a, c in start.terms]
         low = start.const + sum(x for x in reach if x < 0)
         high = start.const + sum(x for x in reach if x > 0)
@@ -244,4 +265,5 @@ def _axes(attrs: Mapping[str, Attr], names: Sequence[str], where: str) -> None:
             used = part.axes if isinstance(part, (Affine, Group)) else ()
             unknown = [axis for axis in used if axis not in names]
             if unknown:
-                raise InvalidInput(f"{key} is over axes {unknown}, which do not exist", where)
+                hint = near(unknown[0], names)
+                raise InvalidInput(f"{key} is over axes {unknown}, which do not exist{hint}", where)

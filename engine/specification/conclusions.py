@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import permutations
+from itertools import islice, permutations
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
@@ -23,6 +23,7 @@ from shardproof.engine.lineage.sums import collect, family_sum, merge_partials
 from shardproof.engine.lineage.views import Misaligned, narrow
 from shardproof.engine.plan.expectations import COVERAGE, GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
+from shardproof.engine.plan.mesh import ranks_at
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.specification.alike import placed_alike, same_addends, same_number
 from shardproof.engine.specification.demands import Demand, Sum, demands
@@ -32,12 +33,15 @@ from shardproof.engine.specification.tiling import TooMany, boxes, covers
 Lineages = Sequence[Lineage | None]
 #: Members of a family that are compared one by one.
 MOST_MEMBERS = 256
+#: Ranks that a conclusion lists.
+MOST_RANKS = 256
 
 
 class Conclusion(NamedTuple):
     """``kind``: that of a row of the table, "coverage" (of gradients; of others it is "output
-    coverage" and so on) or "single-device gradient"; ``value``: the tensor of the side that it is
-    about, the first one of several (-1: none)."""
+    coverage" and so on) or "single-device gradient"; ``ranks``: where it holds, the first of those
+    that it is about, else those on which it does not (at most `MOST_RANKS`); ``value``: the tensor
+    of the side that it is about, the first one of several (-1: none)."""
 
     kind: str
     name: str
@@ -81,8 +85,8 @@ def box_of(
     for i, (size, full) in enumerate(zip(shape, lineage.shape, strict=True)):
         if size != full:
             start = offset[i].settled(extents)
-            found = (_box_along(addend, here, i, start, size, extents) for addend in addends)
-            addends = [addend for addend in found if addend is not None]
+            boxes_along = (_box_along(addend, here, i, start, size, extents) for addend in addends)
+            addends = [addend for addend in boxes_along if addend is not None]
             here = (*here[:i], size, *here[i + 1 :])
     return Lineage(shape, tuple(joined(addends)))
 
@@ -118,11 +122,16 @@ def conclude(
     single: Lineages,
     parallel: Unrolled,
     lineages: Lineages,
+    *,
+    all_ranks: bool = True,
 ) -> list[Conclusion]:
-    """All required conclusions, in a fixed order, each with whether it holds."""
-    found = demands(plan, derived, parallel)
-    required = [demand for demand in found if demand.required]
-    wants = Wants(plan, nodes, single, parallel, lineages)
+    """All required conclusions, in a fixed order, each with whether it holds.
+
+    ``all_ranks``: whether what fails names every rank on which it does, or the first only, which
+    is found at once.
+    """
+    required = [demand for demand in demands(plan, derived, parallel) if demand.required]
+    wants = Wants(plan, nodes, single, parallel, lineages, all_ranks=all_ranks)
     result = _single_gradients(plan, derived, single)
     result += [wants.conclusion(demand) for demand in required]
     return result + _coverages(plan, derived, required)
@@ -187,8 +196,11 @@ class Wants:
         single: Lineages,
         parallel: Unrolled,
         lineages: Lineages,
+        *,
+        all_ranks: bool = True,
     ) -> None:
         self.plan = plan
+        self.all_ranks = all_ranks
         self.nodes = nodes
         self.single = single
         self.parallel = parallel
@@ -196,8 +208,13 @@ class Wants:
 
     def conclusion(self, demand: Demand) -> Conclusion:
         """Whether what is demanded follows from the lineages, and why not."""
-        ranks = () if demand.program < 0 else (self.plan.programs[demand.program].base,)
+        if demand.program < 0:
+            return Conclusion(demand.kind, demand.name, (), not demand.problem, demand.problem)
         message = self.fault(demand)
+        ranks: tuple[int, ...] = (self.plan.programs[demand.program].base,)
+        if message:
+            ranks = self.failing(demand) if self.all_ranks else ranks
+            message = f"rank {ranks[0]}: {message}"
         return Conclusion(
             demand.kind,
             demand.name,
@@ -209,34 +226,49 @@ class Wants:
         )
 
     def fault(self, demand: Demand) -> str:
-        """Why a demand does not hold ("" if it does)."""
-        if demand.program < 0:
-            return demand.problem
-        rank = f"rank {self.plan.programs[demand.program].base}"
+        """Why what a demand says of a program does not hold ("" if it does)."""
         article = "the " if demand.kind == GRADIENT else ""
-        where = f"{rank}: {article}{told(demand.kind, demand.name)}"
+        what = f"{article}{told(demand.kind, demand.name)}"
         if demand.problem:
-            return f"{where} {demand.problem}"
+            return f"{what} {demand.problem}"
         if not demand.held and demand.expected >= 0:
-            return f"{where} is never computed"
+            return f"{what} is never computed"
         have = self.total(demand) if demand.held else Lineage(demand.shape, ())
         if demand.expected < 0:
             if have is not None and not have.addends:
                 return ""
             return (
-                f"{rank}: {demand.name} gets a gradient, though the single-device loss does not "
-                "depend on it"
+                f"{demand.name} gets a gradient, though the single-device loss does not depend on "
+                "it"
             )
         want = self.single[demand.expected]
         if demand.kind == LOSS:
-            same = same_number(self.nodes, have, want)
-            return "" if same else f"{rank}: {self.loss(demand)}"
+            return "" if same_number(self.nodes, have, want) else self.loss(demand)
         if have is None or want is None:
-            return f"{where} {self.unknown(demand)}"
+            return f"{what} {self.unknown(demand)}"
         if same_number(self.nodes, have, want):
             return ""
-        message = _difference(self.nodes, demand, where, have, want, self.extents(demand))
+        message = _difference(self.nodes, demand, what, have, want, self.extents(demand))
         return message and message + self.partial(demand, have, want)
+
+    def failing(self, demand: Demand) -> tuple[int, ...]:
+        """The ranks on which a demand that does not hold fails: of a family of which each member
+        can be compared by itself, those that differ, else all that run the program."""
+        program = self.plan.programs[demand.program]
+        have = self.total(demand) if demand.held and not demand.problem else None
+        want = self.single[demand.expected] if demand.expected >= 0 else None
+        wrong: list[dict[str, int]] = []
+        if demand.kind != LOSS and have is not None and want is not None:
+            extents = self.extents(demand)
+            wrong = [
+                here
+                for here in _members(have, demand, extents)
+                if _member_differs(self.nodes, demand, "", have, want, extents, here)
+            ]
+        ranks = {
+            rank for here in wrong or [{}] for rank in islice(ranks_at(program, here), MOST_RANKS)
+        }
+        return tuple(sorted(ranks)[:MOST_RANKS])
 
     def partial(self, demand: Demand, have: Lineage, want: Lineage) -> str:
         """Along which axis of the ranks a value would have to be added up, if that is all that is
@@ -269,7 +301,7 @@ class Wants:
 
     def unknown(self, demand: Demand) -> str:
         """Why there is no lineage to compare."""
-        values = [v for held in demand.held for v in held.tensors]
+        values = [v for term in demand.held for v in term.tensors]
         if self.single[demand.expected] is None or any(self.lineages[v] is None for v in values):
             return "depends on an operator that is not supported"
         return f"does not add up to the single-device {demand.kind}"
@@ -279,9 +311,9 @@ class Wants:
         if len(demand.held) == 1:
             return self.sum(demand.held[0])
         mesh = {MICROBATCH: self.plan.microbatches}
-        for held in demand.held:
-            mesh.update(self.plan.programs[held.program].extents)
-        return _total([self.sum(held) for held in demand.held], self.nodes, (), mesh)
+        for term in demand.held:
+            mesh.update(self.plan.programs[term.program].extents)
+        return _total([self.sum(term) for term in demand.held], self.nodes, (), mesh)
 
     def sum(self, held: Sum) -> Lineage | None:
         tensors = self.parallel.tensors
@@ -297,9 +329,9 @@ class Wants:
         if each:
             own.append(_total(each, self.nodes, inner, mesh))
         for over in permutations(held.over):
-            found = _total(own, self.nodes, over, mesh)
-            if found is not None:
-                return scaled(found, held.weight)
+            total = _total(own, self.nodes, over, mesh)
+            if total is not None:
+                return scaled(total, held.weight)
         return None
 
 
@@ -335,16 +367,33 @@ def _difference(
     """Why a value is not the expected box ("" if it is).  Where the members of a family are no one
     view, as where some hold one value and some another, each is compared by itself."""
     message = _differs(nodes, demand, where, have, want, extents)
-    axes = axes_of(have).union(*(start.axes for start in demand.relative))
-    if not message or not axes or not axes <= extents.keys():
+    members = _members(have, demand, extents) if message else []
+    if not members:
         return message
-    members = list(every(axes, extents, MOST_MEMBERS))
-    for here in members:
-        offset = tuple(_fixed(start, here) for start in demand.offset)
-        one = replace(demand, offset=offset)
-        if _differs(nodes, one, where, concrete(have, here), want, extents):
-            return message
-    return "" if members else message
+    wrong = (_member_differs(nodes, demand, where, have, want, extents, here) for here in members)
+    return message if any(wrong) else ""
+
+
+def _members(have: Lineage, demand: Demand, extents: Mapping[str, int]) -> list[dict[str, int]]:
+    """The members of a family that may differ from each other; none where there are too many."""
+    axes = axes_of(have).union(*(start.axes for start in demand.relative))
+    return list(every(axes, extents, MOST_MEMBERS)) if axes and axes <= extents.keys() else []
+
+
+def _member_differs(
+    nodes: NodeTable,
+    demand: Demand,
+    where: str,
+    have: Lineage,
+    want: Lineage,
+    extents: Mapping[str, int],
+    here: Mapping[str, int],
+) -> str:
+    """`_differs`, of one member."""
+    offset = tuple(_fixed(start, here) for start in demand.offset)
+    return _differs(
+        nodes, replace(demand, offset=offset), where, concrete(have, here), want, extents
+    )
 
 
 def _fixed(start: Affine, here: Mapping[str, int]) -> Affine:
@@ -397,13 +446,13 @@ def _coverages(plan: Plan, derived: Derived, required: Sequence[Demand]) -> list
     shards = plan.single.shards
     gradients = {shards[n].name for n in derived.gradients}
     gradients |= {d.name for d in required if d.kind == GRADIENT and d.expected >= 0}
-    held: dict[tuple[str, str], list[Demand]] = {}
+    boxes_of: dict[tuple[str, str], list[Demand]] = {}
     for demand in required:
         if demand.program >= 0:
-            held.setdefault((demand.kind, demand.name), []).append(demand)
-    others = sorted(key for key in held if key[0] not in (LOSS, GRADIENT))
+            boxes_of.setdefault((demand.kind, demand.name), []).append(demand)
+    others = sorted(key for key in boxes_of if key[0] not in (LOSS, GRADIENT))
     keys = [*((GRADIENT, name) for name in sorted(gradients)), *others]
-    return [_coverage(plan, *key, held.get(key, [])) for key in keys]
+    return [_coverage(plan, *key, boxes_of.get(key, [])) for key in keys]
 
 
 def _coverage(plan: Plan, kind: str, name: str, found: Sequence[Demand]) -> Conclusion:

@@ -57,6 +57,14 @@ class Domain(Enum):
     def lies_in(self, other: Domain) -> bool:
         return self is other or self is Domain.POSITIVE
 
+    def holds(self, value: Fraction) -> bool:
+        """Whether a number is one of these."""
+        return (
+            value > 0
+            or (value == 0 and self is Domain.NONNEGATIVE)
+            or (value < 0 and self is Domain.NONZERO)
+        )
+
 
 def domain(function: str) -> Domain:
     """The domain of a partial function."""
@@ -129,8 +137,8 @@ class Signs:
             case Onehot():
                 return True
             case Einsum(operands=operands):
-                found = Counter(operands)
-                return all(self.nonnegative(o.node) or n % 2 == 0 for o, n in found.items())
+                powers = Counter(operands)
+                return all(self.nonnegative(o.node) or n % 2 == 0 for o, n in powers.items())
             case Combine(factors=factors, operands=operands):
                 kept = zip(factors, operands, strict=True)
                 return all(f > 0 and self.nonnegative(o.node) for f, o in kept)

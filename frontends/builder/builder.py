@@ -27,6 +27,7 @@ What does not fit raises `engine.errors.InvalidInput`, which says where.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -35,7 +36,8 @@ from typing import NamedTuple, TypeAlias
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Call, Group, Program, Shard
-from shardproof.frontends.builder.callers import Sqrt
+from shardproof.engine.system.names import near
+from shardproof.frontends.builder.callers import Sqrt, depth
 from shardproof.frontends.builder.communication import Communicating, along
 from shardproof.frontends.builder.shapes import Inference, Shape
 from shardproof.frontends.builder.tape import ParameterShard, Reverse, Tensor
@@ -250,7 +252,7 @@ class ProgramBuilder:
                 raise InvalidInput(f"dimension {given} of {name} {list(shape)}", self.name)
             dim = given % len(shape)
             for axis in (named,) if isinstance(named, str) else named:
-                extent = self.extents.get(axis, 1)
+                extent = self._extent(axis, name)
                 if local[dim] % extent:
                     raise InvalidInput(
                         f"dimension {dim} of {name} {list(shape)} is not divisible by "
@@ -261,6 +263,17 @@ class ProgramBuilder:
                 if extent > 1:
                     offset[dim] += affine(0, {axis: local[dim]})
         return tuple(local), tuple(offset)
+
+    def _extent(self, axis: str, name: str) -> int:
+        """How many ranks there are along an axis: 1 along one that the program does not have, with
+        a warning where it has another one of a name like it."""
+        if axis not in self.extents and (hint := near(axis, self.extents)):
+            warnings.warn(
+                f"{name} is divided over {axis}, which is no axis of {self.name}{hint}: it is "
+                "whole on every rank",
+                stacklevel=depth(),
+            )
+        return self.extents.get(axis, 1)
 
     def shard(self, shard: Shard) -> ParameterShard:
         """Hold any shard; returns its number."""
@@ -313,7 +326,14 @@ class ProgramBuilder:
         """Every microbatch forward and backward: ``warmup`` forward, then one forward and one
         backward in turn, then the rest backward (1F1B; a stage warms up with as many microbatches
         as stages follow it).  ``forward`` outputs losses only."""
-        loads = any(op.name == "load_batch" for op in forward.ops)
+        names = {op.name for op in forward.ops}
+        loads = "load_batch" in names
+        if not (forward.losses or forward.results or names & {"send", "post_recv"}):
+            raise InvalidInput(
+                f"{forward.name} has no loss and sends nothing on: declare its loss with "
+                "loss(value), a value of one element",
+                self.name,
+            )
         if forward.losses and not backward.inputs:
             raise InvalidInput(
                 f"the loss of {forward.name} depends on no trainable parameter: a body reads one "
@@ -350,7 +370,14 @@ class ProgramBuilder:
         self.call(body)
 
     def build(self) -> Program:
-        """The finished program."""
+        """The finished program; raises `InvalidInput` for one that runs nothing."""
+        if self.bodies and not self._calls:
+            names = ", ".join(body.name for body in self.bodies)
+            raise InvalidInput(
+                f"none of the bodies {names} is ever run: schedule(forward, backward, microbatches)"
+                " runs them, or call(body) each",
+                self.name,
+            )
         return Program(
             self.name,
             tuple(body.body() for body in self.bodies),

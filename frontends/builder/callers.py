@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
-from difflib import get_close_matches
 from fractions import Fraction
 from math import isqrt
 from pathlib import Path
@@ -83,19 +81,13 @@ def exactly(key: str, value: Attr | float | Sqrt) -> Attr:
         exact = Fraction(repr(value))
     except ValueError:
         raise InvalidInput(f"{key}={value!r}: expected a number", "builder") from None
-    warnings.warn(f"{key}={value!r} is taken for {exact} exactly", stacklevel=_depth())
+    warnings.warn(f"{key}={value!r} is taken for {exact} exactly", stacklevel=depth())
     return exact
 
 
-def _depth() -> int:
-    """How many frames the caller is above `exactly`, as `warnings.warn` counts."""
-    depth, frame = 2, sys._getframe(2)
+def depth() -> int:
+    """How many frames the caller is above what warns, as `warnings.warn` counts."""
+    frames, frame = 2, sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
-        depth, frame = depth + 1, frame.f_back
-    return depth
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """A question about names like ``name``, or nothing."""
-    found = get_close_matches(name, list(known), n=3)
-    return f" (did you mean {', '.join(found)}?)" if found else ""
+        frames, frame = frames + 1, frame.f_back
+    return frames

@@ -164,6 +164,15 @@ def select(p: Function, f: Function, g: Function) -> Function:
     return simplified(pieces)
 
 
+def span(f: Function) -> tuple[int, int] | None:
+    """The interval of ids for which a predicate holds; None: it is no predicate, or holds in
+    several intervals or nowhere."""
+    if any(p.slope or p.offset not in (0, 1) for p in f):
+        return None
+    found = [(p.low, p.high) for p in simplified(list(f)) if p.offset]
+    return found[0] if len(found) == 1 else None
+
+
 # -- rows that are chosen -------------------------------------------------------------------------
 
 

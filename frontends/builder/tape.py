@@ -20,7 +20,8 @@ from typing import Any
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.ops import lookup
 from shardproof.engine.plan.ir import Attr, Body, Group, Op, Shard, Source, Value
-from shardproof.frontends.builder.callers import caller, exactly, near
+from shardproof.engine.system.names import near
+from shardproof.frontends.builder.callers import caller, exactly
 from shardproof.frontends.builder.shapes import Inference, Shape
 
 #: No gradient: the value does not depend on anything trainable, or nothing depends on it.
@@ -239,8 +240,11 @@ class Tape:
         *,
         backward: bool = False,
     ) -> None:
-        """Append an operator as it is."""
-        read, made = (tuple(map(self.own, values)) for values in (inputs, outputs))
+        """Append an operator as it is; a backward one may read that there is no gradient (`NONE`),
+        of an output that nothing depends on."""
+        absent = NONE if backward else None
+        read = tuple(v if v == absent else self.own(v) for v in inputs)
+        made = tuple(map(self.own, outputs))
         self.ops.append(Op(name, read, made, attrs or {}, backward, self._source()))
 
     def step(
@@ -337,7 +341,10 @@ class Tape:
         count = max(1, len(group.ranks))
         for axis in group.axes:
             if axis not in self.extents:
-                raise self.fail(f"axis {axis} is not an axis of this program {list(self.extents)}")
+                raise self.fail(
+                    f"axis {axis} is not an axis of this program {list(self.extents)}"
+                    f"{near(axis, self.extents)}"
+                )
             count *= self.extents[axis]
         return count
 

@@ -93,6 +93,20 @@ class Recorder:
             raise Unsupported(f"{operator} of {[list(s) for s in shapes]}: {error}") from error
         return self.append(operator, inputs, shape, dtype, attrs)
 
+    def several(
+        self, operator: str, *inputs: int, dtypes: Sequence[str], **attrs: Any
+    ) -> tuple[int, ...]:
+        """Append a declared operator of several outputs; raises `Unsupported` as `op` does."""
+        shapes = [self.shape(v) for v in inputs]
+        try:
+            given = self.inference.forward(operator, shapes, attrs)
+        except ShapeMismatch as error:
+            raise Unsupported(f"{operator} of {[list(s) for s in shapes]}: {error}") from error
+        name = self.source.cell or operator
+        outputs = tuple(self.value(s, d, name) for s, d in zip(given, dtypes, strict=True))
+        self.ops.append(Recorded(operator, inputs, outputs, attrs, self.source))
+        return outputs
+
     def append(
         self,
         operator: str,
@@ -228,6 +242,34 @@ def programs(found: Recorder, mesh: Mesh, results: Sequence[int], name: str) -> 
 
 
 def _ops(found: Recorder, mesh: Mesh, base: int) -> list[Op]:
+    """What a program runs; of tensors side by side of which it takes one, the others are not
+    read."""
+    joined: dict[int, Op] = {}
+    ops = []
+    for op in _written(found, mesh, base):
+        own = _taken(found, joined, op)
+        if own.name == "concat":
+            joined[own.outputs[0]] = own
+        ops.append(own)
+    return ops
+
+
+def _taken(found: Recorder, joined: Mapping[int, Op], op: Op) -> Op:
+    """A slice of tensors side by side, which is just one of them, as that one."""
+    source = joined.get(op.inputs[0]) if op.name == "slice" else None
+    dim, start = op.attrs.get("dim"), op.attrs.get("start")
+    if source is None or not isinstance(dim, int) or source.attrs.get("dim") != dim:
+        return op
+    at = 0
+    for x in source.inputs:
+        size = found.shape(x)[dim]
+        if (start, op.attrs.get("size")) == (at, size):
+            return Op("identity", (x,), op.outputs, {}, source=op.source)
+        at += size
+    return op
+
+
+def _written(found: Recorder, mesh: Mesh, base: int) -> list[Op]:
     ops = []
     for op in found.ops:
         if PAIRS in op.attrs:

@@ -14,7 +14,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank
 from shardproof.frontends.hlo import indices, masks
-from shardproof.frontends.hlo.items import Ids, Item, Lookup, Tensor, exact
+from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor, exact
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.positive import nonnegative
 from shardproof.frontends.hlo.state import Lowering, Rule, integral
@@ -44,9 +44,24 @@ def _predicate(low: Lowering, node: Node, holds: bool) -> Known:
     return Known((np.broadcast_to(np.array(holds), low.shape(node)),), "bool")
 
 
-def add(low: Lowering, node: Node, xs: Sequence[Item], sign: int = 1) -> Item:
-    if any(isinstance(x, Ids) for x in xs) and integral(low.dtype(node)):
+def _of_ids(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | None:
+    """What is computed of ids, exactly; None: no operand is one, or it is a number that is no
+    function of one id."""
+    dtype = low.dtype(node)
+    if not any(isinstance(x, Ids) for x in xs) or not (integral(dtype) or dtype == "bool"):
+        return None
+    try:
         return indices.combine(low, node, xs)
+    except Unsupported:
+        if dtype.startswith("uint"):
+            raise
+        return None
+
+
+def add(low: Lowering, node: Node, xs: Sequence[Item], sign: int = 1) -> Item:
+    exact = _of_ids(low, node, xs)
+    if exact is not None:
+        return exact
     endless = _endless(low, node, xs[0], xs[1], sign)
     if endless is not None:
         return endless
@@ -78,14 +93,20 @@ def subtract(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    if any(isinstance(x, Ids) for x in xs) and integral(low.dtype(node)):
-        return indices.combine(low, node, xs)
+    exact = _of_ids(low, node, xs)
+    if exact is not None:
+        return exact
     a, b = (finite(x) for x in xs)
     if a is not None and b is not None:
         return _constant(low, node, a * b)
     for factor, other in ((a, xs[1]), (b, xs[0])):
         if factor is not None:
+            if factor != 1 and isinstance(other, Gated):
+                return Gated(low.op("mul", other.value, other=factor).value, other.gate)
             return other if factor == 1 else low.op("mul", low.tensor(other), other=factor)
+    for one, other in (xs, xs[::-1]):
+        if isinstance(one, Gated):
+            return Gated(low.op("mul", one.value, low.tensor(other)).value, one.gate)
     return low.op("mul", *(low.tensor(x) for x in xs))
 
 
@@ -108,6 +129,8 @@ def negate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     number = finite(xs[0])
     if number is not None:
         return _constant(low, node, -number)
+    if isinstance(xs[0], Gated):
+        return Gated(low.op("mul", xs[0].value, other=Fraction(-1)).value, xs[0].gate)
     return low.op("mul", low.tensor(xs[0]), other=Fraction(-1))
 
 
@@ -151,8 +174,9 @@ def _step(low: Lowering, x: int) -> int:
 
 def maximum(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """y + (x - y) step(x - y), which is x or y; of minus infinity, the other one."""
-    if any(isinstance(x, Ids) for x in xs):
-        return indices.combine(low, node, xs)
+    exact = _of_ids(low, node, xs)
+    if exact is not None:
+        return exact
     ignored = -inf if node.target == "maximum" else inf
     for one, other in (xs, xs[::-1]):
         if number_of(one) == ignored:
@@ -193,8 +217,9 @@ def sign(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def compare(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """Predicates of tensors are numbers, 0 or 1."""
-    if any(isinstance(x, Ids) for x in xs):
-        return indices.combine(low, node, xs)
+    exact = _of_ids(low, node, xs)
+    if exact is not None:
+        return exact
     if node.attrs.get("type") == "TOTALORDER":
         raise Unsupported("comparison in total order")
     against = _against_infinity(low, node, xs)
@@ -203,6 +228,9 @@ def compare(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     x, y = (low.tensor(i) for i in xs)
     if x == y:
         return _predicate(low, node, node.attrs.get("direction") in ("EQ", "GE", "LE"))
+    known = _never_negative(low, node, xs)
+    if known is not None:
+        return known
     over = _step(low, low.op("sub", x, y).value)
     under = _step(low, low.op("sub", y, x).value)
     match node.attrs.get("direction"):
@@ -211,13 +239,13 @@ def compare(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         case "LT":
             return Tensor(under)
         case "GE":
-            return _not(low, under)
+            return inverse(low, under)
         case "LE":
-            return _not(low, over)
+            return inverse(low, over)
         case "NE":
             return low.op("add", over, under)
         case "EQ":
-            return _not(low, low.op("add", over, under).value)
+            return inverse(low, low.op("add", over, under).value)
     raise Unsupported(f"comparison {node.attrs.get('direction')}")
 
 
@@ -235,7 +263,26 @@ def _against_infinity(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | N
     return None
 
 
-def _not(low: Lowering, x: int) -> Tensor:
+def _never_negative(low: Lowering, node: Node, xs: Sequence[Item]) -> Known | None:
+    """A comparison with a number that is not positive, of what is never negative by how it is made;
+    None: another one, or it depends."""
+    direction = node.attrs.get("direction")
+    for item, other, holds, fails in (
+        (xs[0], xs[1], ("GE", "GT", "NE"), ("LT", "LE", "EQ")),
+        (xs[1], xs[0], ("LE", "LT", "NE"), ("GT", "GE", "EQ")),
+    ):
+        number = finite(other)
+        if number is None or number > 0 or not nonnegative(low.recorder, low.tensor(item)):
+            continue
+        if direction in holds and (number < 0 or direction == holds[0]):
+            return _predicate(low, node, True)
+        if direction in fails and (number < 0 or direction == fails[0]):
+            return _predicate(low, node, False)
+    return None
+
+
+def inverse(low: Lowering, x: int) -> Tensor:
+    """1 - x."""
     return low.op("add", low.op("mul", x, other=Fraction(-1)).value, other=Fraction(1))
 
 
@@ -245,7 +292,7 @@ def invert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if isinstance(xs[0], Ids):
         negated = tuple(piecewise.negated(f) for f in xs[0].functions)
         return Ids(xs[0].origin, xs[0].axes, xs[0].shape, negated)
-    return _not(low, low.tensor(xs[0]))
+    return inverse(low, low.tensor(xs[0]))
 
 
 def logical(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -253,15 +300,21 @@ def logical(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         raise Unsupported("bits of integers")
     for one, other in (xs, xs[::-1]):
         number = one.number() if isinstance(one, Known | Ids) else None
+        if number is not None and node.target == "xor":
+            return invert(low, node, [other]) if number else other
         if number is not None:
             keeps = bool(number) == (node.target == "and")
             return other if keeps else one
-    if all(isinstance(x, Ids) for x in xs):
-        return indices.combine(low, node, xs)
+    exact = _of_ids(low, node, xs) if all(isinstance(x, Ids) for x in xs) else None
+    if exact is not None:
+        return exact
     x, y = (low.tensor(i) for i in xs)
     both = low.op("mul", x, y).value
     if node.target == "and":
         return Tensor(both)
+    if node.target == "xor":
+        twice = low.op("mul", both, other=Fraction(2)).value
+        return low.op("sub", low.op("add", x, y).value, twice)
     return low.op("sub", low.op("add", x, y).value, both)
 
 
@@ -296,9 +349,24 @@ def select(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     by_ids = isinstance(p, Ids) and any(isinstance(i, Ids | Lookup) for i in (x, y))
     if isinstance(p, Ids) and (by_ids or low.dtype(node) == "bool" or integral(low.dtype(node))):
         return indices.select(low, node, p, x, y)
-    if isinstance(p, Known) and number_of(y) == -inf:
+    if isinstance(p, Known) and number_of(y) == -inf and masks.is_causal(p):
         return masks.causal(low, p, low.tensor(x))
-    return _mixed(low, node, p, x, y)
+    gated = _gated(low, p, x, y)
+    if gated is not None:
+        return gated
+    return _mixed(low, node, p, *(masks.hidden(low, i) for i in (x, y)))
+
+
+def _gated(low: Lowering, p: Item, x: Item, y: Item) -> Gated | None:
+    """A tensor for some ids, zero for the others; None: another choice."""
+    if not isinstance(p, Ids):
+        return None
+    if finite(y) == 0 and finite(x) is None and number_of(x) is None:
+        return Gated(low.tensor(x), p)
+    if finite(x) == 0 and finite(y) is None and number_of(y) is None:
+        negated = tuple(piecewise.negated(f) for f in p.functions)
+        return Gated(low.tensor(y), Ids(p.origin, p.axes, p.shape, negated))
+    return None
 
 
 def _mixed(low: Lowering, node: Node, p: Item, x: Item, y: Item) -> Item:
@@ -315,7 +383,7 @@ def _mixed(low: Lowering, node: Node, p: Item, x: Item, y: Item) -> Item:
         if number == 0:
             continue
         if mask is None:
-            mask = _not(low, chosen).value
+            mask = inverse(low, chosen).value
         if number is not None:
             parts.append(low.op("mul", mask, other=number).value if number != 1 else mask)
         else:
@@ -333,9 +401,24 @@ def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         if integral(target) or target == "bool":
             return indices.cast(xs[0], source, target)
         return Tensor(low.tensor(xs[0]))
-    if target == "bool" or integral(target):
-        raise Unsupported(f"a conversion from {source} to {target}")
+    if source == target or source == "bool":
+        # A predicate is 0 or 1, whatever type it has.
+        if isinstance(xs[0], Known) and target != "bool":
+            return Tensor(low.tensor(xs[0]))
+        return xs[0]
+    if target == "bool":
+        zero = low.values.full(low.shape(node), Fraction(0))
+        different = Node(node.name, "compare", (), node.results, {"direction": "NE"})
+        return compare(low, different, [xs[0], Tensor(zero)])
+    if integral(target):
+        _assume_small(low)
+        return xs[0] if integral(source) else low.op("trunc", low.tensor(xs[0]))
     return xs[0]
+
+
+def _assume_small(low: Lowering) -> None:
+    text = "integers that are computed of numbers do not overflow"
+    low.recorder.notes.append(Assumption("inferred", "overflow", "", text))
 
 
 def rounded(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

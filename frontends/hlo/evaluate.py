@@ -25,6 +25,10 @@ def run(graph: Graph, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:
     for own in inputs:
         held.append({i.value: _double(x) for i, x in zip(graph.inputs, own, strict=True)})
     for node in graph.nodes:
+        if len(node.results) > 1:
+            for values in held:
+                _several(graph, node, values)
+            continue
         (result,) = node.results
         if node.groups or node.pairs or node.target == "collective-permute":
             for rank, found in enumerate(_joined(graph, node, held)):
@@ -37,6 +41,16 @@ def run(graph: Graph, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:
 
 def _double(x: Array) -> Array:
     return x.astype(np.float64) if np.issubdtype(x.dtype, np.floating) else np.asarray(x)
+
+
+def _several(graph: Graph, node: Node, own: dict[int, Array]) -> None:
+    """An operator with several results, on one rank."""
+    shapes = [graph.values[v].shape for v in node.results]
+    found = semantics.several(node.target, node.attrs, [own[v] for v in node.operands], shapes)
+    for value, shape, result in zip(node.results, shapes, found, strict=True):
+        if result.shape != shape:
+            raise Unsupported(f"{node.name}: {node.target} gives {list(result.shape)}")
+        own[value] = _double(result)
 
 
 def _local(graph: Graph, node: Node, own: dict[int, Array], rank: int) -> Array:

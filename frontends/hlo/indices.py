@@ -1,4 +1,4 @@
-"""Rules for integers that are computed of ids: exact functions of the id, gathers and scatters."""
+"""Rules for integers that are computed of ids: exact functions of the id."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
-from shardproof.frontends.builder.piecewise import Function, chosen_rows
+from shardproof.frontends.builder.piecewise import Function
 from shardproof.frontends.graphs.graph import Node, Shape
 from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, per_rank
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.state import Lowering
-
-_LETTERS = "abcdefghijklmnopqrstuwxyz"
 
 
 def same_place(x: Ids, y: Ids) -> bool:
@@ -74,7 +72,7 @@ def _among_positions(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | No
     for ids, other in (xs, xs[::-1]):
         if not isinstance(ids, Ids) or not isinstance(other, Known):
             continue
-        found = _positions(other)
+        found = positions(other)
         direction = node.attrs.get("direction")
         if node.target != "compare" or direction not in ("EQ", "NE") or found is None:
             continue
@@ -100,7 +98,7 @@ def _among_positions(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | No
     return None
 
 
-def _positions(x: Known) -> tuple[int, list[int]] | None:
+def positions(x: Known) -> tuple[int, list[int]] | None:
     """The dimension that numbers count along, and the first one on every rank; None: they do not
     count along one dimension."""
     found = set()
@@ -221,6 +219,21 @@ def own_axes(shape: Shape) -> tuple[int, ...]:
     return tuple(d if n != 1 else -1 for d, n in enumerate(shape))
 
 
+def reshaped(x: Lookup, shape: Shape) -> Lookup | None:
+    """Rows among which dimensions of one position come and go; None: another reshape."""
+    if [n for n in x.shape if n != 1] != [n for n in shape if n != 1]:
+        return None
+    kept = iter([d for d, n in enumerate(shape) if n != 1])
+    moved = {d: next(kept) for d, n in enumerate(x.shape) if n != 1}
+    free = [d for d, n in enumerate(shape) if n == 1]
+    if any(x.shape[d] == 1 for d in x.dims) and len(free) < sum(x.shape[d] == 1 for d in x.dims):
+        return None
+    ones = iter(free)
+    dims = tuple(moved[d] if d in moved else next(ones) for d in x.dims)
+    places = tuple(moved.get(d, -1) for d in x.places)
+    return Lookup(x.table, x.dim, x.ids, x.equation, places, dims, shape, x.live)
+
+
 def transpose(x: Ids, dims: Sequence[int]) -> Ids:
     return Ids(
         x.origin,
@@ -238,148 +251,3 @@ def reduce(low: Lowering, x: Ids, dims: Sequence[int], shape: Shape, how: str, s
     if start.number() != neutral:
         raise Unsupported(f"a reduction of ids by {how} from {start.number()}")
     return reshape(low, x, shape)
-
-
-# -- gathers and scatters --------------------------------------------------------------------------
-
-
-def _index(x: Item, node: Node, map_key: str) -> tuple[Ids, tuple[int, ...]]:
-    """Scalar ids without the dimension of index vectors, and its dimensions."""
-    if not isinstance(x, Ids):
-        raise Unsupported("rows chosen by computed numbers")
-    vector = node.attrs["index_vector_dim"]
-    if len(node.attrs[map_key]) != 1:
-        raise Unsupported("rows chosen by vectors of several indices")
-    if vector == len(x.shape):
-        return x, tuple(range(len(x.shape)))
-    if x.shape[vector] != 1:
-        raise Unsupported("rows chosen by vectors of several indices")
-    kept = tuple(d for d in range(len(x.shape)) if d != vector)
-    return (
-        Ids(
-            x.origin,
-            tuple(x.axes[d] for d in kept),
-            tuple(x.shape[d] for d in kept),
-            x.functions,
-        ),
-        kept,
-    )
-
-
-def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Rows along one dimension; indices clamp, as XLA says."""
-    attrs = node.attrs
-    ids, kept = _index(xs[1], node, "start_index_map")
-    table = low.tensor(xs[0])
-    shape = low.recorder.shape(table)
-    (dim,) = attrs["start_index_map"]
-    batching = dict(
-        zip(
-            attrs.get("operand_batching_dims", ()),
-            (kept.index(d) for d in attrs.get("start_indices_batching_dims", ())),
-            strict=True,
-        )
-    )
-    sizes = tuple(1 if d == dim or d in batching else n for d, n in enumerate(shape))
-    if attrs["slice_sizes"] != sizes or attrs.get("collapsed_slice_dims", ()) != (dim,):
-        raise Unsupported("a gather of other boxes than whole rows")
-    letters = iter(_LETTERS)
-    own = [next(letters) for _ in low.recorder.shape(ids.origin)]
-    names = []
-    for d in range(len(shape)):
-        axis = ids.axes[batching[d]] if d in batching else -1
-        names.append("v" if d == dim else own[axis] if axis >= 0 else next(letters))
-    windows = [d for d in range(len(shape)) if d != dim and d not in batching]
-    back = {e: d for d, e in batching.items()}
-    result, dims, places = [], [], [-1] * len(own)
-    at, batch = iter(windows), iter(range(len(ids.shape)))
-    for d, n in enumerate(low.shape(node)):
-        if d in attrs.get("offset_dims", ()):
-            name = names[next(at)]
-        else:
-            e = next(batch)
-            axis = ids.axes[e]
-            if axis >= 0:
-                places[axis] = d
-            name = own[axis] if axis >= 0 else names[back[e]] if e in back else ""
-        if name and not (n == 1 and name in result):
-            result.append(name)
-            dims.append(d)
-    count = shape[dim]
-    clamped = tuple(
-        piecewise.combine(
-            "minimum",
-            piecewise.combine("maximum", f, piecewise.constant(f, 0)),
-            piecewise.constant(f, count - 1),
-        )
-        for f in ids.functions
-    )
-    return Lookup(
-        table,
-        dim,
-        Ids(ids.origin, ids.axes, ids.shape, clamped),
-        f"{''.join(own)}v,{''.join(names)}->{''.join(result)}",
-        tuple(places),
-        tuple(dims),
-        low.shape(node),
-        (piecewise.constant(ids.functions[0], 1),),
-    )
-
-
-def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Rows added along one dimension; what is out of bounds is dropped, as XLA says."""
-    attrs = node.attrs
-    if attrs["to_apply"] != "add":
-        raise Unsupported(f"a scatter by {attrs['to_apply']}")
-    ids, kept = _index(xs[1], node, "scatter_dims_to_operand_dims")
-    (dim,) = attrs["scatter_dims_to_operand_dims"]
-    shape = low.shape(node)
-    updates = low.tensor(xs[2])
-    batching = dict(
-        zip(
-            attrs.get("input_batching_dims", ()),
-            (kept.index(d) for d in attrs.get("scatter_indices_batching_dims", ())),
-            strict=True,
-        )
-    )
-    if attrs.get("inserted_window_dims", ()) != (dim,):
-        raise Unsupported("a scatter of other boxes than whole rows")
-    letters = iter(_LETTERS)
-    own = [next(letters) for _ in low.recorder.shape(ids.origin)]
-    windows = [d for d in range(len(shape)) if d != dim and d not in batching]
-    names = ["v" if d == dim else "" for d in range(len(shape))]
-    given = []
-    at, batch = iter(windows), iter(range(len(ids.shape)))
-    back = {e: d for d, e in batching.items()}
-    for d, n in enumerate(low.recorder.shape(updates)):
-        if d in attrs.get("update_window_dims", ()):
-            target = next(at)
-            if shape[target] != n:
-                raise Unsupported("a scatter of other boxes than whole rows")
-            names[target] = name = next(letters)
-        else:
-            e = next(batch)
-            name = own[ids.axes[e]] if ids.axes[e] >= 0 else next(letters)
-            if e in back:
-                names[back[e]] = name
-        given.append(name)
-    starts, count = [], shape[dim]
-    ranks = low.graph.ranks
-    for f in per_rank(ids.functions, ranks):
-        inside = piecewise.combine(
-            "and",
-            piecewise.compare("GE", f, piecewise.constant(f, 0)),
-            piecewise.compare("LT", f, piecewise.constant(f, count)),
-        )
-        found = chosen_rows(f, inside, count)
-        if found is None:
-            raise Narrow(ids.origin, count)
-        if len(found) != 1 or found[0].size != count:
-            raise Unsupported("a scatter that writes some of the rows")
-        starts.append(found[0].id)
-    onehot = low.values.onehot(ids.origin, starts, count)
-    equation = f"{''.join(own)}v,{''.join(given)}->{''.join(names)}"
-    added = low.op("einsum", onehot, updates, equation=equation)
-    if isinstance(xs[0], Known) and xs[0].number() == 0:
-        return added
-    return Tensor(low.recorder.op("add", low.tensor(xs[0]), added.value))

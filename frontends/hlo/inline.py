@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.engine.plan.ir import Source
@@ -25,7 +28,7 @@ from shardproof.frontends.graphs.graph import (
     Value,
 )
 from shardproof.frontends.graphs.graph import check as check_graph
-from shardproof.frontends.hlo import known
+from shardproof.frontends.hlo import comparators, known
 from shardproof.frontends.hlo.groups import pairs, replica_groups, sharding
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.module import Computation, Instruction, Module, Type
@@ -38,6 +41,8 @@ Item: TypeAlias = "int | Known | tuple[Item, ...]"
 MOST_CALLS = 64
 MOST_ROUNDS = 1 << 16
 _GIVEN = frozenset({"parameter", "constant", "iota", "partition-id", "replica-id"})
+#: Operators that may have several results.
+SEVERAL = frozenset({"topk", "sort", "reduce"})
 #: Custom calls that hand on their operand: they carry annotations.
 IDENTITIES = frozenset({"Sharding", "xla.sdy.FuncResultSharding"})
 
@@ -173,6 +178,8 @@ class _Inliner:
                 return self.computation(self.named(name), operands, f"{prefix}{i.name}/", stack)
             case "while":
                 return self.loop(i, attrs, operands[0], prefix, stack)
+            case "conditional":
+                return self.choice(i, attrs, operands, prefix, stack)
             case "opt-barrier" | "copy":
                 return operands[0]
             case "custom-call":
@@ -199,13 +206,10 @@ class _Inliner:
     def refused(self, i: Instruction, operands: Sequence[Item], prefix: str, reason: str) -> Item:
         """An operator that is not understood: a node that says so, with results of its types."""
         given = [self.tensor(x) for item in operands for x in _flat(item)]
-        results = []
-        for part in _parts(i.type):
-            self.values.append(Value(f"{prefix}{i.name}", part.shape, part.dtype))
-            results.append(len(self.values) - 1)
+        results = self.results(i, prefix)
         attrs = {"refused": reason}
         name = f"{prefix}{i.name}"
-        self.node(Node(name, i.opcode, tuple(given), tuple(results), attrs, source=self.source(i)))
+        self.node(Node(name, i.opcode, tuple(given), results, attrs, source=self.source(i)))
         return _shaped(i.type, iter(results))
 
     def named(self, name: str) -> Computation:
@@ -241,14 +245,20 @@ class _Inliner:
     ) -> Item:
         if any(isinstance(x, tuple) for x in operands):
             raise Unsupported(f"operator {i.opcode} of a tuple")
-        if i.type.parts is not None:
+        if i.type.parts is not None and i.opcode == "all-reduce":
+            return self.split(i, attrs, operands, prefix)
+        if i.type.parts is not None and i.opcode not in SEVERAL:
             raise Unsupported(f"operator {i.opcode} with several results")
-        if i.opcode == "convert":
+        if i.opcode in ("convert", "bitcast-convert"):
             attrs["dtype"] = i.type.dtype
-        if "to_apply" in attrs:
-            attrs["to_apply"] = self.reduction(attrs["to_apply"])
+        if i.opcode == "sort":
+            attrs["key"], attrs["falling"] = comparators.order(self.named(attrs.pop("to_apply")))
+        elif i.opcode == "reduce" and i.type.parts is not None:
+            attrs["to_apply"] = comparators.extreme(self.named(attrs["to_apply"]))
+        elif "to_apply" in attrs:
+            attrs["to_apply"] = self.reduction(attrs["to_apply"], i.opcode == "scatter")
         constants = [x for x in operands if isinstance(x, Known)]
-        if i.opcode not in COLLECTIVES and len(constants) == len(operands):
+        if i.opcode not in (*COLLECTIVES, *SEVERAL) and len(constants) == len(operands):
             folded = known.fold(i.opcode, attrs, constants, i.type)
             if folded is not None:
                 return folded
@@ -258,20 +268,95 @@ class _Inliner:
                 return operands[1] if chosen else operands[2]
         groups, linked = self.joined(i, attrs)
         tensors = self.starts(i, attrs, operands)
-        result = self.value(f"{prefix}{i.name}", i)
-        self.node(
-            Node(
-                f"{prefix}{i.name}",
-                i.opcode,
-                tuple(self.tensor(x) for x in tensors),
-                (result,),
-                attrs,
-                groups,
-                linked,
-                self.source(i),
-            )
+        given = tuple(self.tensor(x) for x in tensors)
+        results = self.results(i, prefix)
+        name = f"{prefix}{i.name}"
+        self.node(Node(name, i.opcode, given, results, attrs, groups, linked, self.source(i)))
+        return _shaped(i.type, iter(results))
+
+    def results(self, i: Instruction, prefix: str) -> tuple[int, ...]:
+        """New values for what an instruction gives."""
+        first = len(self.values)
+        self.values += [Value(f"{prefix}{i.name}", p.shape, p.dtype) for p in _parts(i.type)]
+        return tuple(range(first, len(self.values)))
+
+    def split(
+        self, i: Instruction, attrs: Mapping[str, Any], operands: Sequence[Item], prefix: str
+    ) -> Item:
+        """A collective of several tensors, one after the other."""
+        parts = i.type.parts or ()
+        if len(parts) != len(operands):
+            raise InvalidInput(f"{len(parts)} results of {len(operands)} operands")
+        return tuple(
+            self.operator(replace(i, type=part), dict(attrs), [x], prefix)
+            for part, x in zip(parts, operands, strict=True)
         )
-        return result
+
+    def choice(
+        self,
+        i: Instruction,
+        attrs: Mapping[str, Any],
+        operands: Sequence[Item],
+        prefix: str,
+        stack: tuple[str, ...],
+    ) -> Item:
+        """One of several computations: the one that a known number chooses; otherwise all of them,
+        and a choice between what they give, where none of them joins ranks."""
+        listed = attrs.get("branch_computations", "")
+        names = re.findall(r"%?([\w.$-]+)", listed) if listed else []
+        if not names:
+            names = [attrs.get("false_computation", ""), attrs.get("true_computation", "")]
+        chosen, *given = operands
+        by_predicate = not listed
+        if by_predicate:
+            given = given[::-1]
+        if len(given) != len(names):
+            raise InvalidInput(f"{len(names)} computations for {len(given)} operands")
+        number = chosen.number() if isinstance(chosen, Known) else None
+        if number is not None:
+            at = int(number) if 0 <= int(number) < len(names) else len(names) - 1
+            inner = f"{prefix}{i.name}/"
+            return self.computation(self.named(names[at]), [given[at]], inner, stack)
+        first = len(self.nodes)
+        results = [
+            self.computation(self.named(name), [x], f"{prefix}{i.name}[{n}]/", stack)
+            for n, (name, x) in enumerate(zip(names, given, strict=True))
+        ]
+        if any(node.groups or node.pairs for node in self.nodes[first:]):
+            raise Unsupported("a choice of computations of which some join ranks")
+        found = results[-1]
+        for n in reversed(range(len(names) - 1)):
+            holds = self.equal(chosen, n, i, prefix)
+            found = self.either(holds, results[n], found, i, prefix)
+        return found
+
+    def equal(self, chosen: Item, number: int, i: Instruction, prefix: str) -> Item:
+        """Whether the number of a conditional is this one."""
+        scalar = Type((), "bool")
+        dtype = (
+            chosen.dtype if isinstance(chosen, Known) else self.values[self.number(chosen)].dtype
+        )
+        if dtype == "bool":
+            made = replace(i, opcode="not", type=scalar)
+            return self.operator(made, {}, [chosen], f"{prefix}is {number} ")
+        other = known.constant(np.array(number, dtype=dtype), Type((), dtype))
+        made = replace(i, opcode="compare", type=scalar)
+        return self.operator(made, {"direction": "EQ"}, [chosen, other], f"{prefix}is {number} ")
+
+    def either(self, holds: Item, x: Item, y: Item, i: Instruction, prefix: str) -> Item:
+        """``x`` where the scalar predicate holds, else ``y``, of tensors and of tuples alike."""
+        if isinstance(x, tuple) and isinstance(y, tuple) and len(x) == len(y):
+            pairs = zip(x, y, strict=True)
+            return tuple(self.either(holds, a, b, i, prefix) for a, b in pairs)
+        if isinstance(x, tuple) or isinstance(y, tuple) or self.shape(x) != self.shape(y):
+            raise InvalidInput("computations of one choice give other types")
+        if x is y:
+            return x
+        type = Type(self.shape(x), self.dtype(x))
+        mask = replace(i, opcode="broadcast", type=Type(type.shape, "bool"))
+        wide = self.operator(mask, {"dimensions": ()}, [holds], f"{prefix}where ")
+        made = replace(i, opcode="select", type=type)
+        return self.operator(made, {}, [wide, x, y], prefix)
 
     def starts(
         self, i: Instruction, attrs: dict[str, Any], operands: Sequence[Item]
@@ -301,11 +386,17 @@ class _Inliner:
     def shape(self, item: Item) -> tuple[int, ...]:
         return item.shape if isinstance(item, Known) else self.values[self.number(item)].shape
 
-    def reduction(self, name: str) -> str:
-        """The operator of a computation that combines its two parameters by one operator."""
+    def dtype(self, item: Item) -> str:
+        return item.dtype if isinstance(item, Known) else self.values[self.number(item)].dtype
+
+    def reduction(self, name: str, written: bool = False) -> str:
+        """The operator of a computation that combines its two parameters by one operator;
+        ``written``: it may also be the second parameter, which is written over the first."""
         found = self.named(name)
         root = {i.name: i for i in found.instructions}[found.root]
         parameters = [i.name for i in found.instructions if i.opcode == "parameter"]
+        if written and root.opcode == "parameter" and root.number == 1 and len(parameters) == 2:
+            return "replace"
         plain = len(found.instructions) == 3 and sorted(root.operands) == sorted(parameters)
         if not plain or root.opcode not in REDUCTIONS:
             what = "/".join(i.opcode for i in found.instructions if i.opcode != "parameter")

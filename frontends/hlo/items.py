@@ -73,10 +73,30 @@ class Lookup:
     live: tuple[Function, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Vectors of indices along the last dimension: every index by itself, of shape [..., 1]."""
+
+    parts: tuple[Ids | Known, ...]
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """``value`` where a predicate of ids of its shape holds, zero elsewhere."""
+
+    value: int
+    gate: Ids
+
+    @property
+    def shape(self) -> Shape:
+        return self.gate.shape
+
+
 #: Places at which another function of an id begins, where it becomes a number.
 MOST_KINKS = 8
 
-Item: TypeAlias = "Tensor | Known | Ids | Lookup | Exchanged"
+Item: TypeAlias = "Tensor | Known | Ids | Lookup | Vectors | Gated | Exchanged"
 
 
 class Narrow(Exception):
@@ -113,6 +133,13 @@ class Values:
                 return self.ids(item)
             case Lookup():
                 return self.lookup(item)
+            case Gated(value, gate):
+                known = self.recorder.known(("gated", value, gate))
+                if known is None:
+                    known = self.recorder.op("mul", self.ids(gate), value)
+                return self.recorder.once(("gated", value, gate), known)
+            case Vectors():
+                raise Unsupported("vectors of indices read as numbers")
             case Exchanged():
                 key = ("exchanged", item)
                 found = self.recorder.known(key)
@@ -171,7 +198,7 @@ class Values:
         if number is not None:
             return self.full(item.shape, Fraction(number))
         if len(set(item.functions)) != 1:
-            raise Unsupported("a number that is different functions of an id on different ranks")
+            return self.own(item, self.inside(item))
         (slope, offset), *others = [(p.slope, p.offset) for p in item.functions[0]]
         if len(others) > MOST_KINKS:
             raise Unsupported("a number that is different functions of an id in many intervals")
@@ -191,11 +218,24 @@ class Values:
         value = x if slope == 1 else self.recorder.op("mul", x, other=Fraction(slope))
         return self.recorder.op("add", value, other=Fraction(offset)) if offset else value
 
-    def own(self, item: Ids) -> int:
-        """The ids themselves, where the item's positions are."""
+    def inside(self, item: Ids) -> int:
+        """Whether ids lie in an interval, another one of the same size on each rank: how often
+        they are one of its numbers."""
+        spans = [piecewise.span(f) for f in per_rank(item.functions, self.recorder.ranks)]
+        sizes = {s[1] - s[0] for s in spans if s is not None}
+        if None in spans or len(sizes) != 1:
+            raise Unsupported("a number that is different functions of an id on different ranks")
+        onehot = self.onehot(item.origin, [s[0] for s in spans if s is not None], sizes.pop())
+        *lead, size = self.recorder.shape(onehot)
+        if size == 1:
+            return self.view(onehot, tuple(lead))
+        return self.recorder.op("sum", onehot, dim=(len(lead),))
+
+    def own(self, item: Ids, value: int = -1) -> int:
+        """The ids themselves, or what is made of each, where the item's positions are."""
         kept = [d for d, a in enumerate(item.axes) if a >= 0]
         axes = [item.axes[d] for d in kept]
-        value = item.origin
+        value = item.origin if value < 0 else value
         have = self.recorder.shape(value)
         if sorted(axes) != [a for a in range(len(have)) if a in axes]:
             raise Unsupported("ids whose dimensions are permuted")

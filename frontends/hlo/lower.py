@@ -6,6 +6,7 @@ What a rule cannot say is `Unsupported`, by the operator's name and line; nothin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Source
@@ -13,18 +14,21 @@ from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Graph, Node
 from shardproof.frontends.graphs.recorder import PlacedInput, everywhere
 from shardproof.frontends.hlo import (
+    choices,
     collectives,
     elementwise,
+    index_vectors,
     indices,
     known,
     movement,
     rows,
     stacks,
+    windows,
 )
-from shardproof.frontends.hlo.items import Ids, Item, Narrow, Tensor
+from shardproof.frontends.hlo.items import Ids, Item, Narrow, Tensor, Vectors
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.opcodes import NO_RULE
-from shardproof.frontends.hlo.state import Lowering, Rule, integral
+from shardproof.frontends.hlo.state import Lowering, Rule, Several, integral
 
 #: Integers that nothing else is known of lie in this range.
 DOMAIN = (0, 1 << 30)
@@ -60,8 +64,9 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
         number = low.recorder.value(value.shape, value.dtype, given.name)
         placed = given.placement or everywhere(value.shape, low.graph.ranks)
         domain = None
-        if integral(value.dtype):
-            domain = low.domains.get(position, DOMAIN)
+        if integral(value.dtype) or value.dtype == "bool":
+            whole = (0, 2) if value.dtype == "bool" else DOMAIN
+            domain = low.domains.get(position, whole)
             low.origins[number] = position
             low.items[given.value] = Ids(
                 number,
@@ -69,8 +74,6 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
                 value.shape,
                 (piecewise.identity(*domain),),
             )
-        elif value.dtype == "bool":
-            raise Unsupported(f"input {given.name} of predicates")
         else:
             low.items[given.value] = Tensor(number)
         held = PlacedInput(number, given.name, value.dtype, placed, "batch", domain)
@@ -91,21 +94,28 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
 def _node(low: Lowering, node: Node) -> None:
     if "refused" in node.attrs:
         raise Unsupported(node.attrs["refused"])
-    (result,) = node.results
     if node.target == "constant":
-        low.items[result] = node.attrs["value"]
+        low.items[node.results[0]] = node.attrs["value"]
         return
-    rule = RULES.get(node.target)
-    if rule is None:
-        raise Unsupported(NO_RULE)
     operands = [low.items[v] for v in node.operands]
-    folded = _folded(low, node, operands)
-    found = rule(low, node, operands) if folded is None else folded
-    low.items[result] = found
-    value = low.graph.values[result]
-    shape = low.recorder.shape(found.value) if isinstance(found, Tensor) else found.shape
-    if shape != value.shape:
-        raise Unsupported(f"gives {list(shape)}, the file says {list(value.shape)}")
+    if node.target in SEVERAL and (node.target != "reduce" or len(node.results) > 1):
+        results = SEVERAL[node.target](low, node, operands)
+    else:
+        rule = RULES.get(node.target)
+        if rule is None or len(node.results) != 1:
+            raise Unsupported(NO_RULE)
+        folded = _folded(low, node, operands)
+        if folded is None and any(isinstance(x, Vectors) for x in operands):
+            by_vectors = node.target in ("gather", "scatter")
+            apply = rule if by_vectors else partial(index_vectors.apply, rule=rule)
+            folded = apply(low, node, operands)
+        results = (rule(low, node, operands) if folded is None else folded,)
+    for result, item in zip(node.results, results, strict=True):
+        value = low.graph.values[result]
+        shape = low.recorder.shape(item.value) if isinstance(item, Tensor) else item.shape
+        if shape != value.shape:
+            raise Unsupported(f"gives {list(shape)}, the file says {list(value.shape)}")
+        low.items[result] = item
 
 
 def _folded(low: Lowering, node: Node, operands: Sequence[Item]) -> Item | None:
@@ -133,6 +143,12 @@ def _outputs(low: Lowering) -> list[int]:
     return found
 
 
+#: Operators with several results, or with one of several.
+SEVERAL: Mapping[str, Several] = {
+    "topk": choices.topk,
+    "sort": choices.sort,
+    "reduce": choices.extreme,
+}
 RULES: Mapping[str, Rule] = {
     "add": elementwise.add,
     "subtract": elementwise.subtract,
@@ -162,6 +178,9 @@ RULES: Mapping[str, Rule] = {
     "or": elementwise.logical,
     "select": elementwise.select,
     "convert": elementwise.convert,
+    "floor": elementwise.function("floor"),
+    "ceil": elementwise.function("ceil"),
+    "xor": elementwise.logical,
     "is-finite": elementwise.is_finite,
     "reduce-precision": elementwise.rounded,
     "broadcast": movement.broadcast,
@@ -176,6 +195,8 @@ RULES: Mapping[str, Rule] = {
     "pad": movement.pad,
     "dot": movement.dot,
     "reduce": movement.reduce,
+    "reduce-window": windows.reduce_window,
+    "convolution": windows.convolution,
     "gather": rows.gather,
     "scatter": rows.scatter,
     "all-reduce": collectives.all_reduce,

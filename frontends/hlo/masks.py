@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import prod
+from math import inf, prod
+from typing import Final
 
 import numpy as np
 
-from shardproof.engine.errors import Unsupported
-from shardproof.frontends.hlo.items import Tensor
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.frontends.hlo.items import Item, Tensor
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.state import Lowering
+
+#: What hides an entry, in place of minus infinity.
+HIDDEN: Final = -(10**30)
+ASSUMED: Final = (
+    "minus infinity that hides entries is taken for -1e30, of which every exponential is zero: "
+    "that no row is hidden altogether is not shown"
+)
+
+
+def hidden(low: Lowering, item: Item) -> Item:
+    """One of two values between which a mask chooses: minus infinity as a number."""
+    if not isinstance(item, Known) or item.number() != -inf:
+        return item
+    low.recorder.notes.append(Assumption("inferred", "minus infinity", "", ASSUMED))
+    return Tensor(low.values.full(item.shape, Fraction(HIDDEN)))
 
 
 def is_causal(mask: Known) -> bool:
@@ -30,10 +46,8 @@ def is_causal(mask: Known) -> bool:
 
 
 def causal(low: Lowering, mask: Known, scores: int) -> Tensor:
-    """Scores with minus infinity where the key comes after the query; raises `Unsupported` for any
-    other mask."""
-    if not is_causal(mask):
-        raise Unsupported("minus infinity under a mask that is not causal")
+    """Scores with minus infinity where the key comes after the query."""
+    assert is_causal(mask)
     shape = low.recorder.shape(scores)
     *lead, queries, keys = shape
     line = low.values.full((1, queries), Fraction(0))

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import inf
 
+import numpy as np
+
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, PerRank, Shape
-from shardproof.frontends.hlo import elementwise, exchange, indices
+from shardproof.frontends.hlo import elementwise, exchange, index_vectors, indices, lookups, windows
 from shardproof.frontends.hlo.elementwise import finite, number_of
 from shardproof.frontends.hlo.exchange import Exchanged
-from shardproof.frontends.hlo.items import Ids, Item, Lookup, Tensor
+from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor
+from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.semantics import dot_equation
 from shardproof.frontends.hlo.state import Lowering
 
@@ -23,14 +26,23 @@ def broadcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     dims = node.attrs.get("dimensions", ())
     if isinstance(xs[0], Ids):
         return indices.broadcast(xs[0], dims, low.shape(node))
+    if isinstance(xs[0], Gated):
+        value = low.values.broadcast(xs[0].value, dims, low.shape(node))
+        return Gated(value, indices.broadcast(xs[0].gate, dims, low.shape(node)))
     return Tensor(low.values.broadcast(low.tensor(xs[0]), dims, low.shape(node)))
 
 
 def reshape(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if isinstance(xs[0], Ids):
         return indices.reshape(low, xs[0], low.shape(node))
-    if isinstance(xs[0], Lookup) and xs[0].shape == low.shape(node):
-        return xs[0]
+    if isinstance(xs[0], Lookup):
+        rows = indices.reshaped(xs[0], low.shape(node))
+        if rows is not None:
+            return rows
+    if isinstance(xs[0], Gated):
+        gate = indices.reshape(low, xs[0].gate, low.shape(node))
+        if isinstance(gate, Ids) and gate.origin == xs[0].gate.origin:
+            return Gated(low.values.view(xs[0].value, low.shape(node)), gate)
     if isinstance(xs[0], Exchanged):
         found = exchange.reshaped(low.recorder, xs[0], low.shape(node))
         if found is not None:
@@ -73,8 +85,14 @@ def _cut(low: Lowering, item: Item, starts: Sequence[int | PerRank], sizes: Shap
 
 
 def slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """A box, or every so many positions of it."""
     if any(step != 1 for _, _, step in node.attrs["slice"]):
-        raise Unsupported("a slice with steps")
+        if isinstance(xs[0], Ids):
+            raise Unsupported("a slice of ids with steps")
+        value, shape = low.tensor(xs[0]), low.shape(node)
+        for d, (start, _, step) in enumerate(node.attrs["slice"]):
+            value = windows.every(low, value, d, start, step, shape[d])
+        return Tensor(value)
     return _cut(low, xs[0], [start for start, _, _ in node.attrs["slice"]], low.shape(node))
 
 
@@ -98,22 +116,60 @@ def reverse(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if "starts" not in node.attrs:
-        raise Unsupported("starts that depend on data")
+        return lookups.dynamic_slice(low, node, xs)
     return _cut(low, xs[0], node.attrs["starts"], low.shape(node))
 
 
 def dynamic_update(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """What is before the part, the part, what is after it, along one dimension."""
+    """What is before the part, the part, what is after it, along each dimension."""
     if "starts" not in node.attrs:
-        raise Unsupported("starts that depend on data")
-    starts, part, shape = node.attrs["starts"], low.tensor(xs[1]), low.shape(node)
+        return lookups.dynamic_update(low, node, xs)
+    starts, shape = node.attrs["starts"], low.shape(node)
+    return Tensor(placed(low, xs[0], low.tensor(xs[1]), starts, shape))
+
+
+def placed(
+    low: Lowering, around: Item, part: int, starts: Sequence[int | PerRank], shape: Shape
+) -> int:
+    """``around`` with ``part`` instead of its box from ``starts`` on, dimension by dimension."""
     sizes = low.recorder.shape(part)
     cut = [d for d, n in enumerate(shape) if sizes[d] != n]
     if not cut:
-        return Tensor(part)
-    if len(cut) > 1 or isinstance(starts[cut[0]], PerRank):
-        raise Unsupported("an update of a box along several dimensions, or elsewhere on each rank")
-    return framed(low, xs[0], part, cut[0], starts[cut[0]], shape)
+        return part
+    dim, *rest = cut
+    if rest:
+        # The box of ``around`` that has the part's positions of this dimension.
+        at = [starts[d] if d == dim else 0 for d in range(len(shape))]
+        box = tuple(sizes[d] if d == dim else n for d, n in enumerate(shape))
+        inner: Item = around
+        if finite(around) is None:
+            inner = _cut(low, around, at, box)
+        else:
+            inner = Tensor(low.values.full(box, finite(around) or Fraction(0)))
+        part = placed(low, inner, part, starts, box)
+    start = starts[dim]
+    if isinstance(start, PerRank):
+        return _by_rank(low, around, part, dim, start, shape)
+    return framed(low, around, part, dim, start, shape).value
+
+
+def _by_rank(low: Lowering, around: Item, part: int, dim: int, start: PerRank, shape: Shape) -> int:
+    """As `placed`, elsewhere on each rank: a slice of the part between zeros."""
+    size, count = low.recorder.shape(part)[dim], shape[dim]
+    wide = (*shape[:dim], 2 * count - size, *shape[dim + 1 :])
+    own = PerRank(tuple(count - size - s for s in start.values))
+    zero = Known((np.broadcast_to(np.array(0, dtype="float32"), wide),), "float32")
+
+    def moved(value: int) -> int:
+        held = framed(low, zero, value, dim, count - size, wide).value
+        return low.recorder.op("slice", held, dim=dim, start=own, size=count)
+
+    written = moved(part)
+    if finite(around) == 0:
+        return written
+    ones = moved(low.values.full(low.recorder.shape(part), Fraction(1)))
+    left = low.op("add", low.op("mul", ones, other=Fraction(-1)).value, other=Fraction(1)).value
+    return low.op("add", low.op("mul", low.tensor(around), left).value, written).value
 
 
 def framed(low: Lowering, around: Item, part: int, dim: int, start: int, shape: Shape) -> Tensor:
@@ -136,16 +192,23 @@ def framed(low: Lowering, around: Item, part: int, dim: int, start: int, shape: 
 def concatenate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if len(xs) == 1:
         return xs[0]
+    vectors = index_vectors.joined(xs, node.attrs["dimensions"][0], low.shape(node))
+    if vectors is not None:
+        return vectors
     return low.op("concat", *(low.tensor(x) for x in xs), dim=node.attrs["dimensions"][0])
 
 
 def pad(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    if any(interior for _, _, interior in node.attrs["padding"]):
-        raise Unsupported("padding between elements")
-    if finite(xs[1]) is None:
+    number = finite(xs[1])
+    if number is None:
         raise Unsupported("padding with what is no finite constant")
     value = low.tensor(xs[0])
-    for d, (before, after, _) in enumerate(node.attrs["padding"]):
+    for d, (before, after, interior) in enumerate(node.attrs["padding"]):
+        if interior:
+            if number:
+                raise Unsupported("padding between elements with what is not zero")
+            value = windows.spread(low, value, d, before, interior, low.shape(node)[d])
+            continue
         size = low.recorder.shape(value)[d] + min(before, 0) + min(after, 0)
         if size <= 0:
             raise Unsupported("padding that leaves nothing")
@@ -173,6 +236,8 @@ def reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     how = node.attrs["to_apply"]
     if isinstance(xs[0], Ids):
         return indices.reduce(low, xs[0], dims, low.shape(node), how, xs[1])
+    if how in ("and", "or"):
+        return _any_or_all(low, node, xs, dims)
     if low.dtype(node) == "bool":
         raise Unsupported(f"a reduction of predicates by {how}")
     neutral = {"add": 0, "maximum": -inf, "minimum": inf}.get(how)
@@ -193,3 +258,15 @@ def reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if how == "add":
         return elementwise.add(low, joined, [Tensor(value), first])
     return elementwise.maximum(low, joined, [Tensor(value), first])
+
+
+def _any_or_all(low: Lowering, node: Node, xs: Sequence[Item], dims: Shape) -> Item:
+    """Of predicates, which are 0 or 1: the maximum is whether one holds."""
+    how = node.attrs["to_apply"]
+    if low.dtype(node) != "bool" or number_of(xs[1]) != (how == "and"):
+        raise Unsupported(f"a reduction by {how} from {number_of(xs[1])}")
+    value = low.tensor(xs[0])
+    if how == "or":
+        return low.op("amax", value, dim=dims)
+    missing = low.op("amax", elementwise.inverse(low, value).value, dim=dims)
+    return elementwise.inverse(low, missing.value)

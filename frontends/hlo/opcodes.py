@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.hlo.groups import integers
@@ -83,6 +83,10 @@ ELEMENTWISE = frozenset(
         "select",
         "clamp",
         "convert",
+        "shift-left",
+        "shift-right-logical",
+        "shift-right-arithmetic",
+        "bitcast-convert",
     ]
 )
 #: The same numbers, somewhere else: exact for every element type.
@@ -145,6 +149,15 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
     "reduce-precision": {"exponent_bits": _NUMBER, "mantissa_bits": _NUMBER},
     "dot": _DOT,
     "reduce": {"dimensions": _DIMS, "to_apply": "reduction"},
+    "reduce-window": {"window": "window", "to_apply": "reduction"},
+    "convolution": {
+        "window": "window",
+        "dim_labels": _TEXT,
+        "feature_group_count": _NUMBER,
+        "batch_group_count": _NUMBER,
+    },
+    "topk": {"k": _NUMBER, "largest": _TEXT},
+    "sort": {"dimensions": _DIMS, "is_stable": _TEXT, "to_apply": "comparison"},
     "gather": _GATHER,
     "scatter": _SCATTER,
 }
@@ -157,6 +170,9 @@ STRUCTURE: Mapping[str, Mapping[str, str]] = {
     "call": {"to_apply": _TEXT},
     "fusion": {"calls": _TEXT},
     "while": {"condition": _TEXT, "body": _TEXT},
+    "conditional": dict.fromkeys(
+        ("branch_computations", "true_computation", "false_computation"), _TEXT
+    ),
     "partition-id": {},
     "replica-id": {},
     "custom-call": {"custom_call_target": _TEXT},
@@ -197,6 +213,8 @@ def _value(kind: str, key: str, text: str) -> Any:
         return _slice(text)
     if kind == "padding":
         return _padding(text)
+    if kind == "window":
+        return _window(text)
     return text.removeprefix("%")
 
 
@@ -214,3 +232,49 @@ def _padding(text: str) -> tuple[tuple[int, int, int], ...]:
         raise InvalidInput(f"padding={text[:60]}, expected low_high_interior of every dimension")
     parts = [[int(n) for n in p.split("_")] for p in text.split("x")] if text else []
     return tuple((p[0], p[1], p[2] if len(p) > 2 else 0) for p in parts)
+
+
+class Taps(NamedTuple):
+    """A window along one dimension: ``size`` taps, ``apart`` from each other, every ``stride``
+    positions, of positions that are ``spread`` from each other, with ``before`` and ``after`` at
+    the ends; ``mirrored``: the last tap comes first."""
+
+    size: int
+    stride: int = 1
+    before: int = 0
+    after: int = 0
+    spread: int = 1
+    apart: int = 1
+    mirrored: bool = False
+
+
+def _window(text: str) -> tuple[Taps, ...]:
+    """``{size=3x3 stride=2x2 pad=0_1x0_1 lhs_dilate=1x2 rhs_dilate=1x1 rhs_reversal=1x0}``."""
+    inner = re.fullmatch(r"\{(.*)\}", text)
+    parts = [p.partition("=") for p in inner.group(1).split()] if inner else []
+    given = {key: value.split("x") for key, _, value in parts}
+    keys = {"size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal"}
+    count = len(given.get("size", ()))
+    if (
+        set(given) - keys
+        or len(given) != len(parts)
+        or any(len(v) != count for v in given.values())
+    ):
+        raise InvalidInput(f"window={text[:80]}, expected sizes, strides and paddings")
+    found = []
+    for d in range(count):
+        low, _, high = given["pad"][d].partition("_") if "pad" in given else ("0", "_", "0")
+        numbers = [
+            *(given[k][d] if k in given else "1" for k in ("size", "stride")),
+            low,
+            high,
+            *(given[k][d] if k in given else "1" for k in ("lhs_dilate", "rhs_dilate")),
+            given["rhs_reversal"][d] if "rhs_reversal" in given else "0",
+        ]
+        if not all(re.fullmatch(r"-?\d{1,9}", n) for n in numbers):
+            raise InvalidInput(f"window={text[:80]}, expected numbers")
+        size, stride, before, after, spread, apart, mirrored = map(int, numbers)
+        if min(size, stride, spread, apart) < 1 or mirrored not in (0, 1):
+            raise InvalidInput(f"window={text[:80]}, expected positive numbers")
+        found.append(Taps(size, stride, before, after, spread, apart, bool(mirrored)))
+    return tuple(found)

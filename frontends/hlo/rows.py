@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo import indices
+from shardproof.frontends.graphs.graph import Node, PerRank, Shape
+from shardproof.frontends.hlo import lookups
 from shardproof.frontends.hlo.items import Item, Tensor, table_of
 from shardproof.frontends.hlo.known import Known, compact
-from shardproof.frontends.hlo.movement import framed
+from shardproof.frontends.hlo.movement import framed, placed
 from shardproof.frontends.hlo.state import Lowering
 
 
@@ -69,7 +69,7 @@ def _count(line: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> object:
 def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """Of rows that are known, or that ids choose."""
     if not isinstance(xs[1], Known):
-        return indices.gather(low, node, xs)
+        return lookups.gather(low, node, xs)
     table, ids = low.tensor(xs[0]), xs[1]
     shape = low.recorder.shape(table)
     rows = rows_of(node, ids, "start_index_map", shape[node.attrs["start_index_map"][0]])
@@ -95,13 +95,22 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Rows added along one dimension, in bounds: known ones, or what ids choose."""
+    """Rows added or written along one dimension, in bounds, or one box: known ones, or what ids
+    choose."""
+    how = node.attrs["to_apply"]
+    if how not in ("add", "replace"):
+        raise Unsupported(f"a scatter by {how}")
     if not isinstance(xs[1], Known):
-        return indices.scatter(low, node, xs)
-    if node.attrs["to_apply"] != "add":
-        raise Unsupported(f"a scatter by {node.attrs['to_apply']}")
+        return lookups.scatter(low, node, xs)
     operand, ids, updates = xs[0], xs[1], low.tensor(xs[2])
     shape = low.shape(node)
+    box = _box(low, node, ids, low.recorder.shape(updates))
+    if box is not None:
+        starts, sizes = box
+        value = low.values.view(updates, sizes)
+        if how == "replace":
+            return Tensor(placed(low, operand, value, starts, shape))
+        return _added(low, operand, placed(low, _zero(low, node), value, starts, shape))
     rows = rows_of(node, ids, "scatter_dims_to_operand_dims", None)
     start = table_of(rows.starts)
     if (
@@ -116,14 +125,48 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     batch = [d for d in range(len(given)) if d not in windows]
     kept = [batch[rows.along]] if rows.along >= 0 else []
     summed = tuple(d for d in batch if d not in kept)
+    if how == "replace" and any(given[d] != 1 for d in summed):
+        raise Unsupported("values of which several are written to one place")
     if [given[d] for d in windows] != [n for d, n in enumerate(shape) if d != rows.dim]:
         raise Unsupported("a scatter of other boxes than whole rows")
     value = low.recorder.op("sum", updates, dim=summed) if summed else updates
     value = _in_order(low, value, windows, kept, rows, shape)
-    part = framed(low, _zero(low, node), value, rows.dim, start, shape)
+    if how == "replace":
+        return framed(low, operand, value, rows.dim, start, shape)
+    return _added(low, operand, framed(low, _zero(low, node), value, rows.dim, start, shape).value)
+
+
+def _added(low: Lowering, operand: Item, part: int) -> Tensor:
     if isinstance(operand, Known) and operand.number() == 0:
-        return part
-    return Tensor(low.recorder.op("add", low.tensor(operand), part.value))
+        return Tensor(part)
+    return Tensor(low.recorder.op("add", low.tensor(operand), part))
+
+
+def _box(
+    low: Lowering, node: Node, ids: Known, given: Shape
+) -> tuple[list[int | PerRank], Shape] | None:
+    """Where the one box is that a scatter with one vector of known indices writes, and its size;
+    None: there are several vectors, or it does not lie inside (and is dropped)."""
+    attrs, shape = node.attrs, low.shape(node)
+    vector = attrs["index_vector_dim"]
+    if any(n != 1 for d, n in enumerate(ids.shape) if d != vector) or attrs.get(
+        "input_batching_dims", ()
+    ):
+        return None
+    inserted = attrs.get("inserted_window_dims", ())
+    windows = iter(given[d] for d in attrs.get("update_window_dims", ()))
+    sizes = tuple(1 if d in inserted else next(windows) for d in range(len(shape)))
+    columns: list[list[int]] = [[] for _ in shape]
+    for rank in range(low.graph.ranks):
+        at = [0] * len(shape)
+        numbers = np.ravel(ids.at(rank)).astype(np.int64)
+        for d, number in zip(attrs["scatter_dims_to_operand_dims"], numbers, strict=True):
+            at[d] = int(number)
+        if any(not 0 <= a <= n - m for a, n, m in zip(at, shape, sizes, strict=True)):
+            return None
+        for column, a in zip(columns, at, strict=True):
+            column.append(a)
+    return [table_of(column) for column in columns], sizes
 
 
 def _in_order(

@@ -9,13 +9,15 @@ a conversion between floats rounds nothing.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.hlo.module import Array
+from shardproof.frontends.hlo.opcodes import Taps
 
 Attrs = Mapping[str, Any]
 Operation = Callable[[Sequence[Any], Attrs, tuple[int, ...]], Any]
@@ -56,6 +58,16 @@ def _divide(x: Any, y: Any) -> Any:
     return np.true_divide(x, y)
 
 
+def _shifted(how: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+    """Zeros come in, and nothing is left behind as many places as there are bits."""
+    x, y = np.asarray(x), np.asarray(y)
+    bits = x.dtype.itemsize * 8
+    own = x.view(f"uint{bits}")
+    moved = how(own, np.clip(y, 0, bits - 1).astype(own.dtype))
+    inside = (y >= 0) & (y < bits)
+    return np.where(inside, moved, own.dtype.type(0)).astype(own.dtype).view(x.dtype)
+
+
 _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": lambda x, y: np.logical_or(x, y) if np.asarray(x).dtype == bool else np.add(x, y),
     "subtract": np.subtract,
@@ -70,6 +82,11 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
+    "shift-left": lambda x, y: _shifted(np.left_shift, x, y),
+    "shift-right-logical": lambda x, y: _shifted(np.right_shift, x, y),
+    "shift-right-arithmetic": lambda x, y: np.right_shift(
+        x, np.minimum(y, 8 * np.asarray(x).itemsize - 1)
+    ),
 }
 _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     "EQ": np.equal,
@@ -103,6 +120,46 @@ def apply(opcode: str, attrs: Attrs, xs: Sequence[Array], shape: tuple[int, ...]
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise InvalidInput(f"operator {opcode} does not fit its operands: {error}") from error
     raise Unsupported(f"operator {opcode} has no rule in NumPy")
+
+
+def several(
+    opcode: str, attrs: Attrs, xs: Sequence[Array], shapes: Sequence[tuple[int, ...]]
+) -> tuple[Array, ...]:
+    """The results of an operator that has several."""
+    if opcode == "topk":
+        return _largest(xs[0], attrs["k"], -1, attrs.get("largest", "true") == "true")
+    if opcode == "sort":
+        return _sorted(xs, attrs)
+    if opcode == "reduce" and attrs["to_apply"] in ("argmax", "argmin"):
+        return _extreme(xs, attrs)
+    return (apply(opcode, attrs, xs, shapes[0]),)
+
+
+def _largest(x: Any, count: int, dim: int, largest: bool) -> tuple[Array, ...]:
+    """The largest (smallest) entries in order, and where they are; of equal ones the first."""
+    order = np.argsort(-x if largest else x, axis=dim, kind="stable")
+    place: Any = np.take(order, np.arange(count), axis=dim)
+    return np.take_along_axis(x, place, axis=dim), place.astype("int32")
+
+
+def _sorted(xs: Sequence[Any], attrs: Attrs) -> tuple[Array, ...]:
+    (dim,) = attrs["dimensions"]
+    key = xs[attrs["key"]]
+    place: Any = _largest(key, key.shape[dim], dim, attrs["falling"])[1]
+    return tuple(np.take_along_axis(x, place, axis=dim) for x in xs)
+
+
+def _extreme(xs: Sequence[Any], attrs: Attrs) -> tuple[Array, ...]:
+    """Larger (smaller) numbers with their places; of equal ones the first place."""
+    (dim,) = attrs["dimensions"]
+    largest = attrs["to_apply"] == "argmax"
+    order = np.lexsort((xs[1], -xs[0] if largest else xs[0]), axis=dim)
+    first: Any = np.take(order, [0], axis=dim)
+    found = [np.take_along_axis(x, first, axis=dim).squeeze(dim) for x in xs[:2]]
+    start = xs[2]
+    if np.any(found[0] < start if largest else found[0] > start):
+        raise Unsupported(f"an {attrs['to_apply']} that begins with {start}")
+    return tuple(found)
 
 
 def _compare(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
@@ -184,6 +241,86 @@ def _places(indices: Any, vector: int) -> Any:
     )
 
 
+def reads(taps: Taps, size: int, steps: int) -> Any:
+    """[positions, taps, steps]: 1 where a tap of a window reads a position, else 0."""
+    held = np.zeros((size, taps.size, steps))
+    for tap in range(taps.size):
+        offset = (taps.size - 1 - tap if taps.mirrored else tap) * taps.apart
+        for step in range(steps):
+            at, rest = divmod(step * taps.stride + offset - taps.before, taps.spread)
+            if not rest and 0 <= at < size:
+                held[at, tap, step] = 1
+    return held
+
+
+def _reduce_window(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    """Of every window of positions; what lies beside them counts for nothing."""
+    function, neutral = REDUCTIONS[attrs["to_apply"]]
+    x = np.asarray(xs[0])
+    for d, (taps, steps) in enumerate(zip(attrs["window"], shape, strict=True)):
+        table = reads(taps, x.shape[d], steps).any(axis=1)
+        moved = np.moveaxis(x, d, 0)
+        rows = [
+            function(moved[table[:, step]], axis=0)
+            if table[:, step].any()
+            else np.full(moved.shape[1:], neutral)
+            for step in range(steps)
+        ]
+        x = np.moveaxis(np.stack(rows), 0, d)
+    return apply(attrs["to_apply"], {}, [x, np.asarray(xs[1])], shape)
+
+
+class Labels(NamedTuple):
+    """Of a convolution ``b01f_01io->b01f``: for operand, kernel and result, where the batch (or
+    input features), the features (or output features) and the spatial dimensions are."""
+
+    operand: tuple[int, int, tuple[int, ...]]
+    kernel: tuple[int, int, tuple[int, ...]]
+    result: tuple[int, int, tuple[int, ...]]
+
+
+def labels(text: str) -> Labels:
+    found = re.fullmatch(r"([bf\d]+)_([io\d]+)->([bf\d]+)", text)
+    if found is None:
+        raise InvalidInput(f"dim_labels={text[:60]}")
+    parts = []
+    for part, named in zip(found.groups(), ("bf", "io", "bf"), strict=True):
+        one, two = named[0], named[1]
+        count = len(part) - 2
+        if sorted(part) != sorted(f"{one}{two}" + "".join(map(str, range(count)))):
+            raise InvalidInput(f"dim_labels={text[:60]}")
+        spatial = tuple(part.index(str(d)) for d in range(count))
+        parts.append((part.index(one), part.index(two), spatial))
+    if len({len(p[2]) for p in parts}) != 1:
+        raise InvalidInput(f"dim_labels={text[:60]}")
+    return Labels(*parts)
+
+
+def _convolution(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    """Group by group: channels of the operand, or of its batch, meet their part of the kernel."""
+    at = labels(attrs["dim_labels"])
+    x = np.moveaxis(xs[0], (at.operand[0], at.operand[1], *at.operand[2]), range(xs[0].ndim))
+    w = np.moveaxis(xs[1], (at.kernel[1], at.kernel[0], *at.kernel[2]), range(xs[1].ndim))
+    features, batches = (attrs.get(f"{k}_group_count", 1) for k in ("feature", "batch"))
+    groups = features * batches
+    axis = 1 if features > 1 else 0
+    sizes = tuple(shape[d] for d in at.result[2])
+    found = []
+    for own, kernel in zip(
+        np.split(x, groups, axis=axis), np.split(w, groups, axis=0), strict=True
+    ):
+        part: Any = own
+        for taps, steps in zip(attrs["window"], sizes, strict=True):
+            # The first dimension of positions becomes one of taps and one of results, at the end.
+            part = np.tensordot(part, reads(taps, part.shape[2], steps), axes=([2], [0]))
+        count = len(sizes)
+        tapped = tuple(range(2, 2 + 2 * count, 2))
+        part = np.tensordot(part, kernel, axes=([1, *tapped], [1, *range(2, 2 + count)]))
+        found.append(np.moveaxis(part, -1, 1))
+    whole = np.concatenate(found, axis=1)
+    return np.moveaxis(whole, range(whole.ndim), (at.result[0], at.result[1], *at.result[2]))
+
+
 def _gather(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
     operand, at = xs[0], _places(xs[1], attrs["index_vector_dim"])
     sizes, offset = attrs["slice_sizes"], attrs.get("offset_dims", ())
@@ -242,9 +379,19 @@ def _scatter(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
         if any(not 0 <= b <= n - m for b, n, m in zip(begin, shape, sizes, strict=True)):
             continue
         cut = tuple(slice(b, b + n) for b, n in zip(begin, sizes, strict=True))
-        old = result[cut]
-        result[cut] = apply(attrs["to_apply"], {}, [old, block.reshape(sizes)], tuple(sizes))
+        new = block.reshape(sizes)
+        if attrs["to_apply"] != "replace":
+            new = apply(attrs["to_apply"], {}, [result[cut], new], tuple(sizes))
+        result[cut] = new
     return result
+
+
+def _bits(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    """The same bits as another type of the same size."""
+    target = np.dtype("float32" if attrs["dtype"] == "bfloat16" else attrs["dtype"])
+    if target.itemsize != xs[0].dtype.itemsize:
+        raise Unsupported(f"bits of {xs[0].dtype} as {attrs['dtype']}")
+    return np.ascontiguousarray(xs[0]).view(target).reshape(shape)
 
 
 def _convert(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
@@ -274,6 +421,10 @@ _OTHERS: Mapping[str, Operation] = {
     "dynamic-update-slice": _dynamic_update,
     "dot": _dot,
     "reduce": _reduce,
+    "reduce-window": _reduce_window,
+    "convolution": _convolution,
+    "bitcast-convert": _bits,
+    "sort": lambda xs, a, s: _sorted(xs, a)[0],
     "gather": _gather,
     "scatter": _scatter,
 }

@@ -26,6 +26,8 @@ class Lowering:
         self.values = Values(self.recorder)
         self.items: dict[int, Item] = {}
         self.origins: dict[int, int] = {}
+        #: Values of places, none of which is twice in a row along the axis.
+        self.distinct: dict[int, int] = {}
 
     def narrow(self, node: Node, error: Narrow) -> None:
         """Ids may choose rows that are none: their domain is narrowed, unless it is settled."""
@@ -62,6 +64,8 @@ class Lowering:
 
 #: What makes the result of an operator of its operands.
 Rule: TypeAlias = Callable[[Lowering, Node, Sequence[Item]], Item]
+#: The same of an operator with several results.
+Several: TypeAlias = Callable[[Lowering, Node, Sequence[Item]], Sequence[Item]]
 
 
 def integral(dtype: str) -> bool:

@@ -15,7 +15,8 @@ import marshal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from operator import attrgetter, is_
+from typing import Any, Final, NamedTuple, TypeVar
 
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.untrusted.inert import DType, Record, TypeName, printable
@@ -319,17 +320,37 @@ def _within(box: Box, full: FullTensor) -> Box:
 
 def _addend(value: object) -> tuple[int, int]:
     record = expect(value, "ValueMap")
-    known = seen(record)
-    if known is not None:
-        return known  # type: ignore[no-any-return]
     try:
-        position, count = pair(record._weight, "a value map")
+        weight = record._weight
     except AttributeError as error:
         raise missing(record, error) from None
+    known = content(weight)
+    return _weight(weight) if known is None else _known_weight(known)
+
+
+def _weight(weight: object) -> tuple[int, int]:
+    position, count = pair(weight, "a value map")
     if position >= count:
         raise UnreadablePlan(f"expected addend i of n with i < n, found {position} of {count}")
-    record.view = (position, count)
-    return record.view  # type: ignore[no-any-return]
+    return position, count
+
+
+@lru_cache(maxsize=1 << 12)
+def _known_weight(data: bytes) -> tuple[int, int]:
+    """Addends by their `content`."""
+    return _weight(marshal.loads(data))
+
+
+class _Last(NamedTuple):
+    """The part that a value map was last met in, and all that its record says."""
+
+    fields: tuple[Any, ...]
+    part: Part
+
+
+_fields = attrgetter(
+    "_full_tensor", "_indmap", "_valmap", "name", "_shape", "_dtype", "_is_attr", "_is_grad"
+)
 
 
 def tensor(value: object) -> Tensor:
@@ -342,7 +363,7 @@ def tensor(value: object) -> Tensor:
         grad = record._grad
         made = Tensor(
             whole(record._id, "a tensor id"),
-            _part(record),
+            _part(_fields(record)),
             None if grad is None else expect(grad, "IRSubTensor"),
         )
     except AttributeError as error:
@@ -353,19 +374,27 @@ def tensor(value: object) -> Tensor:
     return made
 
 
-def _part(record: Any) -> Part:
-    """What the record of a tensor says; looked at once for all records that say the same."""
-    full, parts = _with_parts(record._full_tensor)
-    box, addend = _indices(record._indmap), _addend(record._valmap)
-    said = (record.name, record._shape, record._is_attr, record._is_grad)
-    key = (content(said), record._dtype, box, addend)
+def _part(fields: tuple[Any, ...]) -> Part:
+    """What the record of a tensor says; looked at once for all records that say the same.
+
+    Copies of a tensor share what they say, object by object, so the value map remembers of which
+    fields it was last a part, and what came of them.
+    """
+    addends = fields[2]
+    last = getattr(addends, "view", None)
+    if type(last) is _Last and all(map(is_, last.fields, fields)):
+        return last.part
+    full_record, ranges, _, name, shape, dtype, is_attr, is_grad = fields
+    full, parts = _with_parts(full_record)
+    box, addend = _indices(ranges), _addend(addends)
+    said = (name, shape, is_attr, is_grad)
+    key = (content(said), dtype, box, addend)
     found = parts.get(key) if key[0] is not None else None
     if found is None:
-        name, shape, is_attr, is_grad = said
         found = Part(
             name=text(name, "a tensor's name"),
             shape=_shape(shape),
-            dtype=_dtype(record._dtype),
+            dtype=_dtype(dtype),
             is_attr=flag(is_attr, "_is_attr"),
             is_grad=flag(is_grad, "_is_grad"),
             box=_within(box, full),
@@ -373,6 +402,7 @@ def _part(record: Any) -> Part:
             full=full,
         )
         parts[key] = found
+    addends.view = _Last(fields, found)
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.storage.settings import decoded
+from shardproof.engine.system.names import near
 from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
 from shardproof.frontends.zoo import sides
 from shardproof.frontends.zoo.config import (
@@ -86,7 +87,10 @@ def find(name: str, among: Mapping[str, Path] = MODELS, what: str = "model") -> 
     path = Path(name)
     if path.suffix == ".toml":
         return path
-    raise InvalidInput(f"no {what} {name}; known are {', '.join(among)}, or the path of a .toml")
+    hint = near(name, among)
+    raise InvalidInput(
+        f"no {what} {name}{hint}; known are {', '.join(among)}, or the path of a .toml"
+    )
 
 
 def parallelization(name: str) -> dict[str, Any]:

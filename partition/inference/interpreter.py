@@ -114,23 +114,23 @@ class LineageInterpreter(Products):
             [a if a.axis == BROADCAST else n for a, n in zip(dim, numbers, strict=False)]
             for dim in addend.view.dims
         ]
-        held = {n: a for n, a in enumerate(flat) if a.axis != BROADCAST}
-        whole = Factor(addend, tuple((interval, n) for n, interval in held.items()))
-        found = factors_of(self.table, whole)
-        if len(found) < 2 or not addend.factor:
+        real = {n: a for n, a in enumerate(flat) if a.axis != BROADCAST}
+        whole = Factor(addend, tuple((interval, n) for n, interval in real.items()))
+        factors = factors_of(self.table, whole)
+        if len(factors) < 2 or not addend.factor:
             return None
         factor = 1 / addend.factor
         inverse: list[Addend] = []
-        for one in found:
+        for one in factors:
             own = View(tuple((interval,) for interval, _ in one.intervals), one.addend.view.fixed)
             made = self._function("inv", one.addend._replace(view=own))
             factor *= made.factor
             inverse.append(made)
         self.rewrote = True
-        extents = {n: interval.extent for n, interval in held.items()}
-        intervals = [one.intervals for one in found]
+        extents = {n: interval.extent for n, interval in real.items()}
+        intervals = [one.intervals for one in factors]
         return self._product_addend(
-            factor, inverse, intervals, dims, frozenset(held), extents, held
+            factor, inverse, intervals, dims, frozenset(real), extents, real
         )
 
     def _function(self, function: str, addend: Addend) -> Addend:
@@ -162,8 +162,8 @@ class LineageInterpreter(Products):
             apart = [moved_apart(t, x.shape, shape) for t in x.addends]
             addends = tuple(joined([t for own in apart for t in own]))
         except Misaligned:
-            taken = self.piece(x).addends[0]
-            addends = (taken._replace(view=regroup(taken.view, shape)),)
+            piece = self.piece(x).addends[0]
+            addends = (piece._replace(view=regroup(piece.view, shape)),)
         return Lineage(shape, addends)
 
     def slice(self, x: Lineage, dim: int, start: Affine, size: int) -> Lineage:
@@ -198,8 +198,8 @@ class LineageInterpreter(Products):
         try:
             return Lineage(tuple(shape), tuple(self._side_by_side(xs, dim, shape[dim])))
         except Misaligned:
-            taken = tuple(self.piece(x).addends[0] for x in xs)
-            node = self.local_node(Concatenated(dim, taken), tuple(shape), taken)
+            pieces = tuple(self.piece(x).addends[0] for x in xs)
+            node = self.local_node(Concatenated(dim, pieces), tuple(shape), pieces)
             return local_view(node, tuple(shape))
 
     def _side_by_side(self, xs: Sequence[Lineage], dim: int, whole: int) -> list[Addend]:
@@ -265,12 +265,12 @@ class LineageInterpreter(Products):
         def others() -> Iterator[Addend | None]:
             inside = addend._replace(view=sunk(addend.view))
             yield tried(lambda t: self._amax(shape, t, dim).addends[0], inside)
-            found = ways([addend], self.mesh, ascii_letters, sums=True, sides=self.as_partial)
-            yield from (tried(another, way) for way in found)
+            readings = ways([addend], self.mesh, ascii_letters, sums=True, sides=self.as_partial)
+            yield from (tried(another, way) for way in readings)
 
         first = tried(lambda t: self._amax(shape, t, dim).addends[0], addend)
-        taken = self._taken([addend], first, others)
-        return Lineage(shape[:dim] + shape[dim + 1 :], (taken,))
+        maximum = self._taken([addend], first, others)
+        return Lineage(shape[:dim] + shape[dim + 1 :], (maximum,))
 
     def _amax(self, shape: tuple[int, ...], addend: Addend, dim: int) -> Lineage:
         reduced = shape[:dim] + shape[dim + 1 :]

@@ -109,7 +109,7 @@ class Repeats:
         """
         if instance.kind in GIVEN:
             return read()
-        said = (
+        signature = (
             instance.kind,
             instance.name if instance.kind == "op" else "",
             instance.backward,
@@ -119,7 +119,7 @@ class Repeats:
             told,
         )
         # Of one lineage, as of values that many ranks hold alike, nothing need be looked at again.
-        same = (said, tuple(map(id, inputs)))
+        same = (signature, tuple(map(id, inputs)))
         before = self._same.get(same)
         if before is not None:
             self.rows[number] = before.repeat
@@ -133,7 +133,7 @@ class Repeats:
         if any(isinstance(self._table[n].definition, Causal) for n in nodes):
             return read()
         key = (
-            said,
+            signature,
             tuple([-1 if v is None else v.form for v in views]),
             tuple([nodes[n] for n in viewed]),
             tuple([tokens[t] for t in summed]),
@@ -146,14 +146,14 @@ class Repeats:
         if repeat is None:
             return self._record(number, key, list(nodes), list(tokens), read)
         given = (repeat.number, *nodes, *tokens)
-        found = self._found.get(given) or self._again(repeat, list(nodes), list(tokens))
-        if found is None:
+        lineages = self._found.get(given) or self._again(repeat, list(nodes), list(tokens))
+        if lineages is None:
             # What was made anew for the first row may be there by now, and lie otherwise.
             return self._record(number, key, list(nodes), list(tokens), read)
         self.rows[number] = repeat
-        self._found[given] = found
-        self._same[same] = _Same(repeat, found, tuple(inputs))
-        return found
+        self._found[given] = lineages
+        self._same[same] = _Same(repeat, lineages, tuple(inputs))
+        return lineages
 
     def _fact(self, number: int) -> int:
         known = self._facts.get(number)

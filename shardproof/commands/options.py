@@ -58,9 +58,19 @@ class PathOrName(_Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
-        ours = self.folder / f"{found}.yaml"
-        is_name = found.name == str(found) and not found.suffix
-        return ours if is_name and not found.exists() and ours.is_file() else found
+        if found.name != str(found) or found.suffix or found.exists():
+            return found
+        names = sorted(ours.stem for ours in self.folder.glob("*.yaml"))
+        if found.name in names:
+            return self.folder / f"{found}.yaml"
+        from shardproof.engine.system.names import near
+
+        self.fail(
+            f"there is no file {found}, and none of ours{near(found.name, names)}; "
+            f"those that come with us are {', '.join(names)}",
+            param,
+            ctx,
+        )
 
 
 def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:

@@ -52,10 +52,15 @@ class Assumptions:
         stated = {"groups": str(self.groups)} if self.as_recorded else {}
         return stated | ({"relations": self.relations} if self.relations else {})
 
+    @property
+    def chosen(self) -> bool:
+        """Whether the user states how the losses combine."""
+        return self.loss is not None
+
     def describe(self, plan: Plan) -> tuple[Assumption, ...]:
         """Every assumption under which a verdict on ``plan`` holds, defaults and notes of the plan
         included; and what was expected."""
-        found = statements(plan, chosen=self.loss is not None)
+        found = statements(plan, chosen=self.chosen)
         return (*found, expectation(self.expected)) if self.expected else found
 
     def unmet(self, concluded: Iterable[str]) -> tuple[str, ...]:

@@ -154,9 +154,10 @@ def _counted(kind: str, names: Sequence[str]) -> str:
 
 
 def _failed(conclusion: Conclusion) -> str:
-    """A conclusion that does not hold: its own words, if it has any."""
+    """A conclusion that does not hold: its own words, which name the first rank, if it has any."""
     if conclusion.message:
-        return conclusion.message
+        others = numbers(conclusion.ranks[1:])
+        return f"{conclusion.message}; also on ranks {others}" if others else conclusion.message
     where = f" on ranks {numbers(conclusion.ranks)}" if conclusion.ranks else ""
     return f"{conclusion.kind} of {conclusion.name}{where}"
 

@@ -79,7 +79,7 @@ def run(
     """
     start = time.perf_counter()
     plan = on_one_mesh(plan)
-    told = (*assumptions.describe(plan), *stated_orders(plan), *foreign(plan))
+    assumed = (*assumptions.describe(plan), *stated_orders(plan), *foreign(plan))
     work = _Work(options, settings, out, progress, memo)
     try:
         attempt = work.on(plan, otherwise, options.exhaustive)
@@ -91,8 +91,8 @@ def run(
             reason=f"single-device plan: {error}",
             counts=Counts(ranks=plan.ranks),
             seconds=Seconds(load=load_seconds, partition=seconds, total=load_seconds + seconds),
-            assumptions=texts(told),
-            assumption_details=told,
+            assumptions=texts(assumed),
+            assumption_details=assumed,
             run_dir=str(out),
             mesh=described(plan),
         )
@@ -100,17 +100,18 @@ def run(
     if attempt.decision.verdict == "inconclusive":
         # Ranks of a family may hold different values: then each is read by itself.
         failed = {(c.kind, c.name) for c in attempt.result.conclusions if not c.holds}
-        for other in forms(plan, moving(plan, failed)):
+        for other in forms(plan, moving(plan, failed), chosen=assumptions.chosen):
             again = work.on(other, None, exhaustive=False)
             if again.decision.verdict == "proved":
                 attempt = work.on(other, None, exhaustive=True) if options.exhaustive else again
+                assumed = (*assumptions.describe(other), *stated_orders(other), *foreign(other))
                 break
     result, answers, decision = attempt.result, attempt.answers, attempt.decision
     sends = liveness.statement(result.plan, result.parallel.unrolled.waits)
-    told = (*told, *sends, *rounding.statement(result.plan))
+    assumed = (*assumed, *sends, *rounding.statement(result.plan))
     beside = optional(result, answers) if result.conclusions else []
     if options.strict:
-        decision = strictly(decision, told)
+        decision = strictly(decision, assumed)
     composed = time.perf_counter()
     found = counts(result, answers)
     proofs: list[Proof] = []
@@ -119,7 +120,7 @@ def run(
         proofs = produce(answers, settings, progress.update)
     there = saved if result.plan is plan else ""
     certificate.write(
-        out, result, answers, decision, told, found, settings, inputs or {}, proofs, there
+        out, result, answers, decision, assumed, found, settings, inputs or {}, proofs, there
     )
     return Result(
         verdict=decision.verdict,
@@ -132,8 +133,8 @@ def run(
             compose=composed - solved,
             total=load_seconds + time.perf_counter() - start,
         ),
-        assumptions=texts(told),
-        assumption_details=told,
+        assumptions=texts(assumed),
+        assumption_details=assumed,
         kept_whole=kept_whole(result.nodes),
         conclusions=tuple(
             Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 #: Where nobody can rewrite a line: seconds until the first one, and between two.
 FIRST_SECONDS: Final = 3.0
 EVERY_SECONDS: Final = 10.0
+#: How often something that tells nothing itself is looked at.
+TICK_SECONDS: Final = 0.5
 
 
 class Progress:
@@ -119,6 +122,26 @@ class _Live(Progress):
         from rich.text import Text
 
         return Text(self.line(), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+@contextmanager
+def waiting(progress: Progress, detail: str) -> Iterator[None]:
+    """Shows, while the context is open, how long something takes that tells nothing itself, as
+    children that read a plan."""
+    progress.update(0, 0, detail)
+    over = Event()
+
+    def tick() -> None:
+        while not over.wait(TICK_SECONDS):
+            progress.show()
+
+    clock = Thread(target=tick, daemon=True)
+    clock.start()
+    try:
+        yield
+    finally:
+        over.set()
+        clock.join()
 
 
 @contextmanager

@@ -79,18 +79,20 @@ def _read(run_dir: Path, paths: Sequence[Path], question: request.Request | None
     plan = load_plan(single, parallel, assumptions)
     named = tuple(str(path.resolve()) for path in paths)
     return Source(
-        digests(single, parallel, assumptions.relations), _as_in(run_dir, plan), files=named
+        digests(single, parallel, assumptions.relations),
+        _as_in(run_dir, plan, assumptions),
+        files=named,
     )
 
 
-def _as_in(run_dir: Path, plan: Plan) -> Plan:
+def _as_in(run_dir: Path, plan: Plan, assumptions: Assumptions) -> Plan:
     """The plan, or where the run has it so, with constants that differ by rounding alone taken as
     equal, which the certificate lists among the assumptions; or with its ranks written out."""
     try:
         stored = read_certificate(run_dir).plan
     except InvalidInput:
         return plan  # the check itself says what is wrong
-    for found in (plan, *forms(plan)):
+    for found in (plan, *forms(plan, chosen=assumptions.chosen)):
         if stored == store.digest(found):
             return found
         other = rounded(found)

@@ -212,17 +212,18 @@ def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:
 
 def _conclusion(result: Partition, found: Comparison) -> Finding:
     name = "loss" if found.demand.kind == LOSS else told(found.demand.kind, found.name)
-    ranks = (result.plan.programs[found.program].base,) if found.program >= 0 else ()
-    where = f"rank {ranks[0]}" if ranks else "every rank"
-    messages = [
-        c.message
-        for c in result.conclusions
-        if not c.holds
-        and (c.kind, c.program, c.name) == (found.demand.kind, found.program, found.name)
-    ]
+    ranks: tuple[int, ...] = ()
+    if found.program >= 0:
+        ranks = (result.plan.programs[found.program].base,)
+    message = f"{f'rank {ranks[0]}' if ranks else 'every rank'}: {name} differs"
+    for c in result.conclusions:
+        same = (c.kind, c.program, c.name) == (found.demand.kind, found.program, found.name)
+        if same and not c.holds:
+            message, ranks = c.message, c.ranks
+            break
     return Finding(
         "conclusion",
-        messages[0] if messages else f"{where}: {name} differs",
+        message,
         operator=name,
         layer=found.name,
         source=made_at(result.parallel.unrolled.instances, found.demand.value),

@@ -382,3 +382,24 @@ def test_rows_are_plain_data() -> None:
     assert isinstance(rows[0], Expectation)
     assert rows[0].offset == (affine(0), affine(0, {"tp": 8}))
     assert rows[1].held[0].over == (("tp", "partial"),)
+
+
+@pytest.mark.parametrize(
+    ("plan", "name", "ranks"),
+    [
+        # Every rank's columns are said to be the first ones: those of rank 0 are.
+        (linear(offset={}), "y", (1,)),
+        (linear(offset={"tp": 4}), "y", (1,)),
+        (linear(reduced=False), "norm", (0, 1)),
+        (linear(factor=TWO), "norm", (0, 1)),
+        (apart(wrong=1), "z", (1,)),
+    ],
+)
+def test_what_fails_names_all_ranks_on_which_it_does(
+    plan: Plan, name: str, ranks: tuple[int, ...]
+) -> None:
+    (failed,) = (c for c in verify(plan).conclusions if c.name == name and not c.holds and c.ranks)
+    assert failed.ranks == ranks
+    assert failed.message.startswith(f"rank {ranks[0]}: ")
+    (other,) = {c.ranks for c in verify(linear()).conclusions if c.name == "norm" and c.ranks}
+    assert other == (0,)

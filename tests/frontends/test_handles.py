@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from fractions import Fraction
 
 import pytest
@@ -79,6 +80,46 @@ def test_a_loss_of_no_parameter_says_so() -> None:
     body.loss(body.sum(x))
     with pytest.raises(InvalidInput, match=r"depends on no trainable parameter"):
         program.schedule(body, body.backward(), 1)
+
+
+def test_a_forward_that_leads_to_nothing_says_so() -> None:
+    program, body = made()
+    (x,) = body.load_batch(("x", (2, 4), "float32"))
+    body.sum(body.linear(x, body.parameter(program.parameter("weight", (4, 4)))))
+    with pytest.raises(InvalidInput, match=r"forward has no loss .* loss\(value\)"):
+        program.schedule(body, body.backward(), 1)
+
+
+def test_a_program_that_runs_nothing_says_so() -> None:
+    program, body = made()
+    body.load_batch(("x", (2, 4), "float32"))
+    with pytest.raises(InvalidInput, match=r"none of the bodies forward is ever run: schedule\("):
+        program.build()
+    program.call(body)
+    assert program.build().calls
+
+
+def test_an_axis_that_there_is_not_names_what_is_near() -> None:
+    program, body = made()
+    (x,) = body.load_batch(("x", (2, 4), "float32"))
+    with pytest.raises(InvalidInput, match=r"axis ttp is not an axis .*\(did you mean tp\?\)"):
+        body.reduce_from(x, along("ttp"))
+    with pytest.warns(UserWarning, match=r"weight is divided over tpp, .*\(did you mean tp\?\)"):
+        shard = program.parameter("weight", (4, 4), {0: "tpp"})
+    assert program.shards[shard].shape == (4, 4)
+    # A degree of one may be left out of the axes.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program.parameter("other", (4, 4), {0: "dp"})
+
+
+def test_an_output_without_gradient_is_read_by_a_backward() -> None:
+    """The indices of a router's choice have none."""
+    program, body = made()
+    weight = body.parameter(program.parameter("weight", (2, 4)))
+    values, _ = body.topk(weight, topk=2)
+    body.loss(body.sum(values))
+    assert -1 in next(op for op in body.backward().ops if op.name == "topk").inputs
 
 
 def test_plain_numbers_still_work() -> None:

@@ -42,7 +42,7 @@ def test_plan_writes_a_plan(run: Run, tmp_path: Path) -> None:
     [
         (
             ["gpt-5"],
-            f"no model gpt-5; known are {', '.join(MODELS)}, or the path of a .toml",
+            f"no model gpt-5 (did you mean gpt3-175b?); known are {', '.join(MODELS)}, or the path of a .toml",
         ),
         (["llama3-8b", "--dp", "0"], "dp: expected an integer of at least 1, found 0"),
         (["llama3-8b", "--tp", "3"], "llama3-8b: heads 32 is not divisible by tp 3"),

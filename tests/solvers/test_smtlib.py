@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shardproof.engine.algebra.terms import TermTable
 from shardproof.solvers.answers import Query
 from shardproof.solvers.portfolio import Portfolio
-from shardproof.solvers.smtlib import constant, decode_name, emit, encode_name
+from shardproof.solvers.smtlib import constant, decode_name, emit, encode_name, outline
 
 LINEAR = """\
 (set-logic QF_UFLRA)
@@ -183,6 +183,23 @@ def test_the_bytes_do_not_depend_on_the_order_of_creation() -> None:
     fresh, used = TermTable(), TermTable()
     used.app("f", used.symbol("y")) * used.symbol("y") + used.symbol("x")
     assert build(fresh) == build(used)
+
+
+def test_goals_of_one_outline_have_one_text_and_others_another_outline() -> None:
+    def goals(name: str = "x", constant: str = "1/3", fn: str = "inv", swapped: bool = False):  # type: ignore[no-untyped-def]
+        table = TermTable()
+        if swapped:
+            table.symbol("y")  # made earlier: another number, the same place
+        x, y = table.symbol(name), table.symbol("y")
+        left, right = table.app(fn, x) * y + Fraction(constant), x * (y + x)
+        return [(left, right), (x, y)]
+
+    same = goals(), goals(swapped=True)
+    assert outline(same[0]) == outline(same[1])
+    assert Query.of("", same[0]) == Query.of("", same[1])
+    others = [goals("z"), goals(constant="2/3"), goals(fn="exp"), goals()[::-1], goals()[:1]]
+    texts = {Query.of("", each).nonlinear_text for each in (same[0], *others)}
+    assert len({outline(each) for each in (same[0], *others)}) == len(texts) == 6
 
 
 def test_factors_of_an_uninterpreted_product_have_one_order() -> None:

@@ -37,7 +37,7 @@ def document(night: Night, before: Night | None, found: Sequence[Change]) -> dic
         "before": "" if before is None else before.began,
         "versions": night.versions,
         "exit_code": code,
-        "headline": said or "as expected, as before",
+        "headline": said or ("as expected, as before" if before else "as expected"),
         "changes": [change.to_dict() for change in found],
         "points": points,
     }

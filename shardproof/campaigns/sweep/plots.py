@@ -51,6 +51,9 @@ PLOTS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
 SPAN: Final = 8.0
 """From this ratio on a logarithm fits better."""
 
+POINTS: Final = "point"
+"""The panel of points that are on no axis, in their order."""
+
 _COLUMNS: Final = 3
 _THICK: Final = {"total": "-", "compared": "--", "cpu": ":"}
 
@@ -78,7 +81,7 @@ def panels(sweep: Sweep, keys: Sequence[str], rows: Sequence[Row]) -> list[Panel
     on_axes = {keys[point] for axis in sweep.axes for point in axis.points}
     rest = [row for key, row in measured.items() if key not in on_axes]
     if rest:
-        found.append(Panel("point", list(range(1, len(rest) + 1)), rest))
+        found.append(Panel(POINTS, list(range(1, len(rest) + 1)), rest))
     return found
 
 
@@ -142,7 +145,8 @@ def _panel(axes: Axes, panel: Panel, unit: str, columns: Mapping[str, str]) -> N
         axes.plot(
             places,
             [float("nan") if h is None else h for h in heights],
-            _THICK.get(column, "-"),
+            # Single points are no axis along which something grows.
+            linestyle="none" if panel.name == POINTS else _THICK.get(column, "-"),
             color=f"C{number}",
             linewidth=1.8 if column in _THICK else 1.1,
             marker="o",
@@ -156,7 +160,8 @@ def _panel(axes: Axes, panel: Panel, unit: str, columns: Mapping[str, str]) -> N
     if spans(drawn):
         axes.set_yscale("log")
     else:
-        axes.set_ylim(bottom=0)
+        # A line that is level would lie on the frame otherwise.
+        axes.set_ylim(0, max(drawn, default=1) * 1.08)
     axes.set_xlabel(panel.name)
     axes.set_ylabel(unit)
     axes.grid(alpha=0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
@@ -211,6 +212,71 @@ def test_too_many_members_of_a_mask_are_refused() -> None:
     claim = identity(x, x)._replace(extents={"dp": 2048})
     with pytest.raises(Unsupported, match="a family of more than 1024 members that differ"):
         build(nodes, claim)
+
+
+# -- one claim, moved
+# ------------------------------------------------------------------------------------------
+
+
+def of_batch(node: int, number: int, heads: Sequence[Dim]) -> Lineage:
+    """A rank's sequence of the batch, by its heads: as many sequences as heads of a rank."""
+    batch: Dim = (StridedInterval(1, 1, 8, affine(number), 1), StridedInterval(2, 1, 6, ZERO, 6))
+    return view(node, batch, *heads)
+
+
+def headed(nodes: NodeTable, given: int, claimed: int | None = None) -> Claim:
+    """Features, viewed as heads, of one sequence (claimed: of another one)."""
+    x = nodes.define(Input("x"), (128, 8, 6))
+    joined = [(StridedInterval(0, 1, 128, DP * 32, 32),)]
+    apart = [
+        (StridedInterval(0, 4, 32, DP * 8, 8),),
+        (StridedInterval(0, 1, 4, ZERO, 4),),
+    ]
+    other = of_batch(x, given if claimed is None else claimed, apart)
+    claim = identity(of_batch(x, given, joined), other)
+    return claim._replace(name="view", attrs={"size": (6, 8, 4)})
+
+
+def rebuilt(nodes: NodeTable, claims: Sequence[Claim], named: Sequence[int]) -> Rebuilder:
+    """Claims stated again under the templates that they name; each claim's text is a template."""
+    stated = [Query.of("", build(nodes, claim).goals) for claim in claims]
+    templates = [TemplateRecord(q.linear_text, q.nonlinear_text, "parallel", 0) for q in stated]
+    assert len({t.linear for t in templates}) == len(templates)
+    rebuilder = Rebuilder(nodes, templates, Problems(), thorough=False)
+    for number, (claim, template) in enumerate(zip(claims, named, strict=True)):
+        rebuilder.claim(claim, template, f"claim {number}", None)
+    rebuilder.finish()
+    return rebuilder
+
+
+def test_a_claim_whose_text_is_another_templates_may_be_its_own_moved() -> None:
+    """A sequence inside is represented otherwise than the first one, since digits of equal extent
+    are cut alike; its claim is the first's, moved, and its own text is solved beside it."""
+    nodes = NodeTable()
+    claims = [headed(nodes, 0), headed(nodes, 6)]
+    rebuilder = rebuilt(nodes, claims, [0, 0])
+    assert not rebuilder.problems
+    assert rebuilder.texts[1] in rebuilder.extra
+
+
+def test_a_claim_of_which_half_has_moved_is_another_claim() -> None:
+    nodes = NodeTable()
+    claims = [headed(nodes, 0), headed(nodes, 0, 6)]
+    rebuilder = rebuilt(nodes, claims, [0, 0])
+    (problem,) = rebuilder.problems.all()
+    assert problem.message.startswith("claim 1: its obligation, stated again, is not the text of")
+
+
+def test_a_claim_of_another_form_is_not_moved() -> None:
+    nodes = NodeTable()
+    first = headed(nodes, 0)
+    whole = of_batch(first.inputs[0].addends[0].node, 6, [(StridedInterval(0, 1, 128, ZERO, 128),)])
+    claims = [first, headed(nodes, 6), identity(whole, whole)]
+    rebuilder = rebuilt(nodes, claims, [0, 2, 2])
+    (problem,) = rebuilder.problems.all()
+    assert problem.message == (
+        "claim 1: its obligation, stated again, is not the text of template 2"
+    )
 
 
 def test_the_checker_moves_a_cut_back_as_far_as_the_prover() -> None:

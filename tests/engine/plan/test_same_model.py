@@ -106,6 +106,12 @@ def test_a_batch_of_another_size() -> None:
     )
 
 
+def test_a_replica_axis_that_there_is_not() -> None:
+    assert refusal(replace(tiny(), replica_axes=("dpp",))).endswith(
+        "; the replica axis dpp is no axis of stage 0 (did you mean dp?)"
+    )
+
+
 def test_a_batch_that_does_not_divide() -> None:
     plan = tiny()
     single = with_batch(plan.single, lambda shape: (6, *shape[1:]))

@@ -25,6 +25,9 @@ UNARY: Mapping[str, Callable[[Array], Array]] = {
     "erf": np.vectorize(math.erf),
     "step": lambda x: (x > 0).astype(float),
     "identity": lambda x: x,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
 }
 BINARY: Mapping[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
@@ -52,10 +55,20 @@ def run(recorder: Recorder, inputs: Sequence[Sequence[Array]], outputs: Sequence
             attrs = {
                 k: v.values[rank] if isinstance(v, PerRank) else v for k, v in op.attrs.items()
             }
+            if op.name == "topk":
+                results = _topk(values[op.inputs[0]], attrs)
+                values.update(zip(op.outputs, results, strict=True))
+                continue
             result = _local(op.name, [values[v] for v in op.inputs], attrs)
             assert result.shape == recorder.shape(op.outputs[0]), op
             values[op.outputs[0]] = result
     return [[values[o] for o in outputs] for values in held]
+
+
+def _topk(x: Array, attrs: Mapping[str, Any]) -> tuple[Array, Array]:
+    order = np.argsort(-x if attrs["largest"] else x, axis=attrs["dim"], kind="stable")
+    places = order.take(range(attrs["topk"]), axis=attrs["dim"])
+    return np.take_along_axis(x, places, axis=attrs["dim"]), places.astype(float)
 
 
 def _slice(x: Array, attrs: Mapping[str, Any]) -> Array:
@@ -82,6 +95,7 @@ OTHERS: Mapping[str, Callable[[Sequence[Array], Mapping[str, Any]], Array]] = {
     "concat": lambda xs, a: np.concatenate(xs, axis=a["dim"]),
     "sum": lambda xs, a: xs[0].sum(axis=tuple(a["dim"])),
     "amax": lambda xs, a: xs[0].max(axis=tuple(a["dim"])),
+    "tril": lambda xs, a: np.tril(xs[0]),
     "einsum": lambda xs, a: np.einsum(a["equation"], *xs),
     "onehot": lambda xs, a: _onehot(xs[0], a),
     "create_mask": lambda xs, a: _causal(xs[0]),

@@ -16,6 +16,46 @@ from tests.frontends.hlo.test_read import NAMES, sample
 ADD = "add {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT r = f32[] add(a, b)\n}\n"
 MAX = ADD.replace("add", "max", 1).replace("add(", "maximum(")
 MIN = ADD.replace("add", "min", 1).replace("add(", "minimum(")
+LAST = "last {\n  a = f32[] parameter(0)\n  ROOT b = f32[] parameter(1)\n}\n"
+ALL = (
+    "all {\n  a = pred[] parameter(0)\n  b = pred[] parameter(1)\n  ROOT r = pred[] and(a, b)\n}\n"
+)
+ANY = ALL.replace("all", "any", 1).replace("and(", "or(")
+#: As JAX writes them: of equal numbers the first, of sorts the first operand.
+MOST = """most {
+  x = f32[] parameter(0)
+  y = f32[] parameter(2)
+  gt = pred[] compare(x, y), direction=GT
+  ne = pred[] compare(x, x), direction=NE
+  o = pred[] or(gt, ne)
+  s = f32[] select(o, x, y)
+  eq = pred[] compare(x, y), direction=EQ
+  i = s32[] parameter(1)
+  j = s32[] parameter(3)
+  lt = pred[] compare(i, j), direction=LT
+  a = pred[] and(eq, lt)
+  b = pred[] or(o, a)
+  t = s32[] select(b, i, j)
+  ROOT r = (f32[], s32[]) tuple(s, t)
+}
+"""
+LEAST = MOST.replace("most", "least").replace("direction=GT", "direction=LT")
+RISING = """rising {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  i = s32[] parameter(2)
+  j = s32[] parameter(3)
+  z = f32[] constant(0)
+  e = pred[] compare(x, z), direction=EQ
+  s = f32[] select(e, z, x)
+  ROOT r = pred[] compare(s, y), direction=LT, type=TOTALORDER
+}
+"""
+ALONE = RISING.replace("rising", "alone").replace(
+    "i = s32[] parameter(2)\n  j = s32[] parameter(3)\n  ", ""
+)
+FALLING = ALONE.replace("alone", "falling").replace("direction=LT", "direction=GT")
+COMPUTATIONS = "".join((ADD, MAX, MIN, LAST, ALL, ANY, MOST, LEAST, RISING, ALONE, FALLING))
 
 
 def agree(
@@ -32,7 +72,9 @@ def agree(
         own = []
         for position, given in enumerate(graph.inputs):
             value = graph.values[given.value]
-            if value.dtype.startswith(("int", "uint")):
+            if value.dtype == "bool":
+                own.append(rng.integers(0, 2, value.shape).astype(bool))
+            elif value.dtype.startswith(("int", "uint")):
                 low, high = found.get(position, (0, 7))
                 own.append(rng.integers(low, min(high, 1 << 20), value.shape))
             else:
@@ -98,6 +140,145 @@ PROGRAMS = {
     "convert": "  x = f32[3] parameter(0)\n  b = bf16[3] convert(x)\n"
     "  i = s32[3] parameter(1)\n  f = f32[3] convert(i)\n  c = f32[3] convert(b)\n"
     "  ROOT y = f32[3] add(c, f)",
+    "floor": "  x = f32[3] parameter(0)\n  c = f32[3] ceil(x)\n  f = f32[3] floor(x)\n"
+    "  i = s32[3] convert(x)\n  d = f32[3] convert(i)\n  p = pred[3] convert(f)\n"
+    "  e = f32[3] convert(p)\n  a = f32[3] subtract(c, f)\n  b = f32[3] add(a, d)\n"
+    "  ROOT y = f32[3] add(b, e)",
+    "xor": "  x = f32[3] parameter(0)\n  z = f32[3] parameter(1)\n"
+    "  p = pred[3] compare(x, z), direction=GT\n  m = pred[3] parameter(2)\n"
+    "  q = pred[3] xor(p, m)\n  ROOT y = f32[3] select(q, x, z)",
+    "a mask that is an input": "  x = f32[3,4] parameter(0)\n  m = pred[3,4] parameter(1)\n"
+    "  n = pred[4] parameter(2)\n  w = pred[3,4] broadcast(n), dimensions={1}\n"
+    "  b = pred[3,4] and(m, w)\n  c = f32[] constant(2)\n  d = f32[3,4] broadcast(c), "
+    "dimensions={}\n  ROOT y = f32[3,4] select(b, x, d)",
+    "ids that are compared with ids": "  x = f32[3,4] parameter(0)\n  i = s32[3] parameter(1)\n"
+    "  j = s32[4] parameter(2)\n  a = s32[3,4] broadcast(i), dimensions={0}\n"
+    "  b = s32[3,4] broadcast(j), dimensions={1}\n  p = pred[3,4] compare(a, b), direction=EQ\n"
+    "  f = f32[3,4] convert(p)\n  ROOT y = f32[3,4] multiply(f, x)",
+    **{
+        f"whether {how} hold": "  x = f32[3,4] parameter(0)\n  z = f32[3,4] parameter(1)\n"
+        "  p = pred[3,4] compare(x, z), direction=GT\n"
+        f"  c = pred[] constant({start})\n  q = pred[3] reduce(p, c), dimensions={{1}}, "
+        f"to_apply={how}\n  ROOT y = f32[3] convert(q)"
+        for how, start in (("all", "true"), ("any", "false"))
+    },
+    "a slice with steps": "  x = f32[2,9] parameter(0)\n  a = f32[2,3] slice(x), "
+    "slice={[0:2], [1:8:3]}\n  b = f32[2,3] slice(x), slice={[0:2], [4:9:2]}\n"
+    "  ROOT y = f32[2,3] add(a, b)",
+    "padding between": "  x = f32[2,3] parameter(0)\n  c = f32[] constant(0)\n"
+    "  ROOT y = f32[2,8] pad(x, c), padding=0_0x1_0_2",
+    "a box written over": "  x = f32[5,6] parameter(0)\n  u = f32[2,3] parameter(1)\n"
+    "  i = s32[] constant(1)\n  j = s32[] constant(2)\n"
+    "  ROOT y = f32[5,6] dynamic-update-slice(x, u, i, j)",
+    "a row written over by an id": "  x = f32[5,6] parameter(0)\n  u = f32[5,1] parameter(1)\n"
+    "  z = s32[] constant(0)\n  i = s32[] parameter(2)\n"
+    "  w = f32[5,6] dynamic-update-slice(x, u, z, i)\n"
+    "  r = f32[5,1] dynamic-slice(w, z, i), dynamic_slice_sizes={5,1}\n"
+    "  ROOT y = f32[5,7] concatenate(w, r), dimensions={1}",
+    "known rows written over": "  x = f32[5,3] parameter(0)\n  i = s32[2,1] constant({{2}, {3}})\n"
+    "  u = f32[2,3] parameter(1)\n  ROOT y = f32[5,3] scatter(x, i, u), "
+    "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, "
+    "index_vector_dim=1, to_apply=last",
+    "a known box written over": "  x = f32[5,6] parameter(0)\n  i = s32[2] constant({4, 1})\n"
+    "  u = f32[3] parameter(1)\n  ROOT y = f32[5,6] scatter(x, i, u), "
+    "update_window_dims={0}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0,1}, "
+    "index_vector_dim=0, to_apply=last",
+    "a known box added": "  x = f32[5,6] parameter(0)\n  i = s32[2] constant({4, 1})\n"
+    "  u = f32[3] parameter(1)\n  ROOT y = f32[5,6] scatter(x, i, u), "
+    "update_window_dims={0}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0,1}, "
+    "index_vector_dim=0, to_apply=add",
+    "an entry of each row": "  x = f32[4,9] parameter(0)\n  n = s32[4] iota(), iota_dimension=0\n"
+    "  a = s32[4,1] reshape(n)\n  i = s32[4] parameter(1)\n  b = s32[4,1] reshape(i)\n"
+    "  v = s32[4,2] concatenate(a, b), dimensions={1}\n  z = s32[] constant(0)\n"
+    "  w = s32[4,2] broadcast(z), dimensions={}\n"
+    "  p = pred[4,2] compare(v, w), direction=GE\n  t = pred[] constant(true)\n"
+    "  q = pred[4] reduce(p, t), dimensions={1}, to_apply=all\n"
+    "  g = f32[4] gather(x, v), offset_dims={}, collapsed_slice_dims={0,1}, "
+    "start_index_map={0,1}, index_vector_dim=1, slice_sizes={1,1}\n"
+    "  c = f32[] constant(0)\n  d = f32[4] broadcast(c), dimensions={}\n"
+    "  ROOT y = f32[4] select(q, g, d)",
+    **{
+        f"an entry of each row, {how}": "  x = f32[4,9] parameter(0)\n"
+        "  n = s32[4] iota(), iota_dimension=0\n  a = s32[4,1] reshape(n)\n"
+        "  i = s32[4] parameter(1)\n  b = s32[4,1] reshape(i)\n  u = f32[4] parameter(2)\n"
+        "  v = s32[4,2] concatenate(a, b), dimensions={1}\n"
+        "  ROOT y = f32[4,9] scatter(x, v, u), update_window_dims={}, "
+        "inserted_window_dims={0,1}, scatter_dims_to_operand_dims={0,1}, index_vector_dim=1, "
+        f"to_apply={how}"
+        for how in ("add", "last")
+    },
+    "topk": "  x = f32[3,6] parameter(0)\n  t = (f32[3,2], s32[3,2]) topk(x), k=2, largest=true\n"
+    "  v = f32[3,2] get-tuple-element(t), index=0\n  i = s32[3,2] get-tuple-element(t), index=1\n"
+    "  b = s32[3,2,6] broadcast(i), dimensions={0,1}\n  p = s32[3,2,6] iota(), iota_dimension=2\n"
+    "  e = pred[3,2,6] compare(b, p), direction=EQ\n  h = f32[3,2,6] convert(e)\n"
+    "  w = f32[3,2,6] broadcast(v), dimensions={0,1}\n  ROOT y = f32[3,2,6] multiply(h, w)",
+    **{
+        f"where the {how} is": "  x = f32[3,6] parameter(0)\n"
+        "  p = s32[3,6] iota(), iota_dimension=1\n"
+        f"  c = f32[] constant({start})\n  z = s32[] constant(0)\n"
+        "  t = (f32[3], s32[3]) reduce(x, p, c, z), dimensions={1}, "
+        f"to_apply={how}\n  v = f32[3] get-tuple-element(t), index=0\n"
+        "  i = s32[3] get-tuple-element(t), index=1\n  f = f32[3] convert(i)\n"
+        "  ROOT y = f32[3] add(f, v)"
+        for how, start in (("most", "-inf"), ("least", "inf"))
+    },
+    **{
+        f"sort {how}": "  x = f32[5,3] parameter(0)\n  ROOT y = f32[5,3] sort(x), "
+        f"dimensions={{0}}, is_stable=true, to_apply={how}"
+        for how in ("alone", "falling")
+    },
+    "sort": "  x = f32[3,5] parameter(0)\n  p = s32[3,5] iota(), iota_dimension=1\n"
+    "  t = (f32[3,5], s32[3,5]) sort(x, p), dimensions={1}, is_stable=true, to_apply=rising\n"
+    "  v = f32[3,5] get-tuple-element(t), index=0\n  i = s32[3,5] get-tuple-element(t), index=1\n"
+    "  f = f32[3,5] convert(i)\n  ROOT y = f32[3,5] add(f, v)",
+    **{
+        f"windows {at}": "  x = f32[2,6] parameter(0)\n"
+        f"  c = f32[] constant({start})\n  ROOT y = f32[2,{size}] reduce-window(x, c), "
+        f"window={{{at}}}, to_apply={how}"
+        for at, size, how, start in (
+            ("size=1x6 pad=0_0x5_0", 6, "add", 0),
+            ("size=1x6 pad=0_0x0_5", 6, "add", 0),
+            ("size=1x3 stride=1x3", 2, "add", 0),
+            ("size=1x3 stride=1x2 pad=0_0x1_1", 3, "add", 0),
+            ("size=1x2 stride=1x2", 3, "max", "-inf"),
+            ("size=1x3 rhs_dilate=1x2", 2, "min", "inf"),
+        )
+    },
+    **{
+        f"convolution {number}": f"  x = f32[{x}] parameter(0)\n  w = f32[{w}] parameter(1)\n"
+        f"  ROOT y = f32[{y}] convolution(x, w), {attrs}"
+        for number, (x, w, y, attrs) in enumerate(
+            [
+                ("2,5,6,3", "3,2,3,4", "2,3,5,4", "window={size=3x2}, dim_labels=b01f_01io->b01f"),
+                (
+                    "2,3,5,6",
+                    "4,3,3,3",
+                    "2,4,3,3",
+                    "window={size=3x3 stride=2x2 pad=1_1x1_1}, dim_labels=bf01_oi01->bf01",
+                ),
+                (
+                    "2,7,4",
+                    "3,2,6",
+                    "2,5,6",
+                    "window={size=3}, dim_labels=b0f_0io->b0f, feature_group_count=2",
+                ),
+                (
+                    "4,5,3",
+                    "2,3,6",
+                    "2,9,6",
+                    "window={size=2 pad=1_0 lhs_dilate=2 rhs_reversal=1}, "
+                    "dim_labels=b0f_0io->b0f, batch_group_count=2",
+                ),
+                ("3,5,2", "1,2,4", "3,5,4", "window={size=1}, dim_labels=b0f_0io->b0f"),
+                (
+                    "3,9,2",
+                    "3,4,5",
+                    "4,2,5",
+                    "window={size=4 stride=2 pad=1_0 rhs_dilate=1}, dim_labels=f0b_i0o->0bf",
+                ),
+            ]
+        )
+    },
     "reverse": "  x = f32[4,3] parameter(0)\n  ROOT y = f32[4,3] reverse(x), dimensions={0,1}",
     "reduce-precision": "  x = f32[3] parameter(0)\n"
     "  ROOT y = f32[3] reduce-precision(x), exponent_bits=8, mantissa_bits=7",
@@ -205,7 +386,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_operator_is_lowered_to_what_it_computes(name: str) -> None:
-    body = f"{ADD}{MAX}{MIN}ENTRY e {{\n{PROGRAMS[name]}\n}}\n"
+    body = f"{COMPUTATIONS}ENTRY e {{\n{PROGRAMS[name]}\n}}\n"
     graph = inline.graph(text.parse("HloModule m\n" + body))
     # Ids of the rows of a rank are of the whole vocabulary.
     domains = {1: (0, 12)} if name == "rows of a rank" else None

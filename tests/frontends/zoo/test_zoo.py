@@ -367,7 +367,9 @@ def test_what_cannot_be_built_says_why(changes: dict[str, Any], message: str) ->
 
 
 def test_an_unknown_model_is_named_with_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match=r"no model llama4; known are .*llama3-405b, llama3-70b"):
+    with pytest.raises(
+        InvalidInput, match=r"no model llama4 \(did you mean .*known are .*llama3-70b"
+    ):
         build("llama4", dp=1, tp=1, pp=1, microbatches=1)
     assert {"llama3-8b", "llama3-70b", "llama3-405b"} <= MODELS.keys()
 

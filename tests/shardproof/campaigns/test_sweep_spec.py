@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
 from shardproof.campaigns.sweep import compare, spec
@@ -180,8 +181,14 @@ def test_what_comes_with_the_project_is_found_by_its_name(
     sweeps, nights = by_name("sweeps"), by_name("nightly")
     assert sweeps.convert("growth", None, None) == OURS / "sweeps" / "growth.yaml"
     assert nights.convert("small", None, None).is_file()
-    for other in ("none", "growth.yaml", "x/growth"):
+    for other in ("growth.yaml", "x/growth"):
         assert sweeps.convert(other, None, None) == Path(other)
+    with pytest.raises(click.BadParameter, match=r"did you mean growth\?.* growth, peer, scaling"):
+        sweeps.convert("grwth", None, None)
+    with pytest.raises(
+        click.BadParameter, match=r"none of ours; those that come with us are small"
+    ):
+        nights.convert("none", None, None)
     # What is here comes first.
     (tmp_path / "growth").touch()
     assert sweeps.convert("growth", None, None) == Path("growth")

@@ -46,9 +46,7 @@ OF_THE_PLAN = [
 
 
 def test_two_nnscaler_plans_become_one(llama: Callable[..., Path]) -> None:
-    start = time.perf_counter()
     plan = load_plan(llama(ONE), llama("dp2_pp2_tp2_nm2"), DEFAULT)
-    assert time.perf_counter() - start < 2, "takes 0.25 s on an idle machine"
     assert plan.name == "llama3_default_dp2_pp2_tp2_nm2_gbs512_ly2_h32_hi4096_sq128"
     assert (plan.ranks, plan.microbatches, plan.replica_axes) == (8, 2, ("dp",))
     assert (plan.loss, plan.single.axes) == ("sum", ())

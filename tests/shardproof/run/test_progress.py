@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from io import StringIO
 
 import pytest
 
-from shardproof.run.progress import EVERY_SECONDS, FIRST_SECONDS, Sparse, on_stderr
+from shardproof.run import progress
+from shardproof.run.progress import EVERY_SECONDS, FIRST_SECONDS, Sparse, on_stderr, waiting
 
 
 class Clock:
@@ -60,3 +62,20 @@ def test_a_terminal_gets_one_line_that_goes_away(monkeypatch: pytest.MonkeyPatch
         shown.update(12, 40)
     assert "solve, 12 of 40" in stream.getvalue()
     assert stream.getvalue().endswith("\x1b[2K")
+
+
+def test_what_tells_nothing_itself_is_told_of_while_it_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.05)
+    stream = StringIO()
+    shown = Sparse(stream)
+    shown.phase("load")
+    with waiting(shown, "reading one.pkl and many.pkl, 48 MiB"):
+        until = time.monotonic() + 10
+        while not stream.getvalue() and time.monotonic() < until:
+            time.sleep(0.01)
+    assert stream.getvalue() == "shardproof: load, reading one.pkl and many.pkl, 48 MiB, 0 s\n"
+    shown.phase("partition")
+    assert "reading" not in shown.line()

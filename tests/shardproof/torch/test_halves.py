@@ -1,5 +1,5 @@
 """Shards of less than half a head: of a turned projection's gradient, halves are different
-values."""
+values.  There are as many ranks along the axis of the shards as a rank has heads of queries."""
 
 from __future__ import annotations
 
@@ -21,25 +21,32 @@ import shardproof.torch as sp
 from shardproof.api import check
 from shardproof.engine.plan import unrolled
 
-WIDTH, HEADS, SIZE, TP, DP = 4, 2, 8, 2, 4
+WIDTH, HEADS, KEYS, SIZE, TP, DP = 4, 8, 2, 8, 2, 4
 BATCH = {"ids": sp.tensor((DP, 3), torch.int64, low=0, high=4)}
 
 
+def turned(heads: torch.Tensor) -> torch.Tensor:
+    first, second = heads.chunk(2, dim=-1)
+    return heads * 3 + torch.cat((-second, first), dim=-1)
+
+
 class Turned(nn.Module):
-    """Rows of a table, a projection, its features turned by halves of heads, and a projection
-    back."""
+    """Rows of a table, projections to several heads of queries for each head of keys, features of
+    all heads turned by halves, their products, and a projection back."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(4, WIDTH)
-        self.up = nn.Linear(WIDTH, HEADS * SIZE, bias=False)
+        self.queries = nn.Linear(WIDTH, HEADS * SIZE, bias=False)
+        self.keys = nn.Linear(WIDTH, KEYS * SIZE, bias=False)
         self.down = nn.Linear(HEADS * SIZE, WIDTH, bias=False)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        q = self.up(self.table(ids)).unflatten(-1, (-1, SIZE))
-        first, second = q.chunk(2, dim=-1)
-        turned = q * 3 + torch.cat((-second, first), dim=-1)
-        return self.down(turned.flatten(-2))
+        x = self.table(ids)
+        queries = turned(self.queries(x).unflatten(-1, (-1, SIZE)))
+        keys = turned(self.keys(x).unflatten(-1, (-1, SIZE)))
+        grouped = queries.unflatten(-2, (-1, HEADS // KEYS)) * keys.unsqueeze(-2)
+        return self.down(grouped.flatten(-3))
 
 
 def single(job: sp.Job) -> None:
@@ -53,7 +60,11 @@ def single(job: sp.Job) -> None:
 def parallel(factor: float) -> Callable[[sp.Job], None]:
     def step(job: sp.Job) -> None:
         mesh = init_device_mesh("cpu", (DP, TP), mesh_dim_names=("dp", "tp"))
-        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        plan = {
+            "queries": ColwiseParallel(),
+            "keys": ColwiseParallel(),
+            "down": RowwiseParallel(),
+        }
         model = parallelize_module(Turned(), mesh["tp"], plan)
         fully_shard(model, mesh=mesh["dp"])
         job.start(model)

@@ -1,0 +1,93 @@
+"""Rules for the largest entries of rows, for sorts, and for where entries are.
+
+A sort is the choice of all entries in their order.  Places are ids among the positions of the row:
+what is computed of them, and what is read by them, follows the rules of ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.builder import piecewise
+from shardproof.frontends.graphs.graph import Node
+from shardproof.frontends.hlo import indices
+from shardproof.frontends.hlo.items import Ids, Item, Tensor
+from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.state import Lowering, integral
+
+
+def _chosen(low: Lowering, x: int, count: int, dim: int, largest: bool) -> tuple[int, int]:
+    """The largest (smallest) entries along a dimension, and where they are."""
+    key = ("chosen", x, count, dim, largest)
+    known = low.recorder.known((*key, 0)), low.recorder.known((*key, 1))
+    if known[0] is not None and known[1] is not None:
+        return known[0], known[1]
+    values, places = low.recorder.several(
+        "topk", x, dtypes=("float32", "int64"), topk=count, dim=dim, largest=largest
+    )
+    low.distinct[places] = dim
+    return low.recorder.once((*key, 0), values), low.recorder.once((*key, 1), places)
+
+
+def _places(low: Lowering, value: int, count: int) -> Ids:
+    shape = low.recorder.shape(value)
+    identity = piecewise.identity(0, count)
+    return Ids(value, indices.own_axes(shape), shape, (identity,))
+
+
+def topk(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
+    shape = low.graph.values[node.operands[0]].shape
+    last, largest = len(shape) - 1, node.attrs.get("largest", "true") == "true"
+    values, places = _chosen(low, low.tensor(xs[0]), node.attrs["k"], last, largest)
+    return Tensor(values), _places(low, places, shape[last])
+
+
+def sort(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
+    """By one operand; the others go where it goes."""
+    (dim,), key = node.attrs["dimensions"], node.attrs["key"]
+    if node.attrs.get("is_stable", "false") != "true" and len(xs) > 1:
+        raise Unsupported("a sort of several tensors that is not stable")
+    shape = low.shape(node)
+    values, places = _chosen(low, low.tensor(xs[key]), shape[dim], dim, node.attrs["falling"])
+    moved = _places(low, places, shape[dim])
+    found: list[Item] = []
+    for number, (x, result) in enumerate(zip(xs, node.results, strict=True)):
+        counted = isinstance(x, Known) and indices.positions(x) == (dim, [0])
+        if counted:
+            found.append(moved)
+        elif number == key:
+            found.append(Tensor(values))
+        elif integral(low.graph.values[result].dtype) or low.graph.values[result].dtype == "bool":
+            raise Unsupported("integers that are sorted by other numbers")
+        else:
+            found.append(_taken(low, low.tensor(x), moved, dim))
+    return found
+
+
+def _taken(low: Lowering, x: int, places: Ids, dim: int) -> Tensor:
+    """Entries of ``x`` along a dimension, by where they are."""
+    count = places.shape[dim]
+    onehot = low.values.onehot(places.origin, [0] * low.graph.ranks, count)
+    names = "abcdefghijklmnopqrstuw"[: len(places.shape)]
+    own = names.replace(names[dim], "v")
+    return low.op("einsum", onehot, x, equation=f"{names}v,{own}->{names}")
+
+
+def extreme(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
+    """The maximum or minimum over a dimension, and the first place of it."""
+    if len(xs) != 4 or len(node.attrs["dimensions"]) != 1:
+        raise Unsupported("a reduction with several results")
+    (dim,), how = node.attrs["dimensions"], node.attrs["to_apply"]
+    counts, start = xs[1], xs[2]
+    if not isinstance(counts, Known) or indices.positions(counts) != (dim, [0]):
+        raise Unsupported(f"an {how} of other places than positions")
+    worst = start.number() if isinstance(start, Known) else None
+    if worst not in ((-inf,) if how == "argmax" else (inf,)):
+        raise Unsupported(f"an {how} that begins with {worst}")
+    x, largest = low.tensor(xs[0]), how == "argmax"
+    values, places = _chosen(low, x, 1, dim, largest)
+    first = _places(low, places, counts.shape[dim])
+    shape = low.shape(node)
+    return Tensor(low.values.view(values, shape)), indices.reshape(low, first, shape)

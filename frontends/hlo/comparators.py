@@ -1,0 +1,110 @@
+"""What computations of sorts and of reductions with places decide, found by trying all cases.
+
+A computation that only compares its parameters, with each other and with zero, and chooses among
+them depends on nothing but how they are ordered.  So it is evaluated for every order of small
+integers: what it does for these, it does for all numbers (that are numbers: ``x != x`` is false).
+For example, ``lt(a, b)`` of parameters (a, b, i, j) is true exactly where the first is less: a
+sort in rising order by its first operand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.hlo.module import Computation
+
+#: Two numbers and zero are ordered in no more ways than these have.
+NUMBERS = (-2, -1, 0, 1, 2)
+#: Orders of two places.
+PLACES = (0, 1)
+MOST_PARAMETERS = 6
+
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "EQ": operator.eq,
+    "NE": operator.ne,
+}
+_LOGIC: Mapping[str, Callable[[Any, Any], bool]] = {
+    "and": lambda x, y: bool(x and y),
+    "or": lambda x, y: bool(x or y),
+}
+
+
+def evaluate(computation: Computation, given: Sequence[int]) -> Any:
+    """The result for these parameters; raises `Unsupported` for an operator that does more than
+    compare and choose."""
+    values: dict[str, Any] = {}
+    for i in computation.instructions:
+        xs = [values[name] for name in i.operands]
+        if i.opcode == "parameter" and i.number < len(given):
+            values[i.name] = given[i.number]
+        elif i.opcode == "constant" and i.literal is not None and i.literal.ndim == 0:
+            values[i.name] = _constant(i.literal.item())
+        elif i.opcode == "compare" and i.attrs.get("direction") in _COMPARE:
+            if any(x != x for x in xs):
+                raise Unsupported("a comparison with what is no number")
+            values[i.name] = _COMPARE[i.attrs["direction"]](*xs)
+        elif i.opcode in _LOGIC:
+            values[i.name] = _LOGIC[i.opcode](*xs)
+        elif i.opcode == "not" and isinstance(xs[0], bool):
+            values[i.name] = not xs[0]
+        elif i.opcode == "select":
+            values[i.name] = xs[1] if xs[0] else xs[2]
+        elif i.opcode == "tuple":
+            values[i.name] = tuple(xs)
+        else:
+            raise Unsupported(f"{i.opcode} in what compares")
+    return values[computation.root]
+
+
+def _constant(number: Any) -> Any:
+    """Zero, truth values, and what is no number: others would have to be among the cases."""
+    if isinstance(number, bool) or number == 0 or np.isnan(number):
+        return number
+    raise Unsupported(f"the constant {number} in what compares")
+
+
+def _parameters(computation: Computation) -> int:
+    count = sum(i.opcode == "parameter" for i in computation.instructions)
+    if count > MOST_PARAMETERS:
+        raise Unsupported(f"a comparison of {count} values")
+    return count
+
+
+def order(computation: Computation) -> tuple[int, bool]:
+    """Which operand a sort is by, and whether in falling order; raises `Unsupported` for any
+    other comparison."""
+    count = _parameters(computation)
+    for key, falling in itertools.product(range(count // 2), (False, True)):
+        if all(
+            evaluate(computation, case)
+            == (case[2 * key] > case[2 * key + 1] if falling else case[2 * key] < case[2 * key + 1])
+            for case in itertools.product(NUMBERS, repeat=count)
+        ):
+            return key, falling
+    raise Unsupported("a sort by another comparison than of one operand")
+
+
+def extreme(computation: Computation) -> str:
+    """``argmax`` or ``argmin``: the larger (smaller) of two numbers with its place, of equal ones
+    the first; raises `Unsupported` for any other computation."""
+    if _parameters(computation) != 4:
+        raise Unsupported("a reduction with several results")
+    cases = list(itertools.product(NUMBERS, PLACES, NUMBERS, PLACES))
+    for name, better in (("argmax", operator.gt), ("argmin", operator.lt)):
+        if all(
+            evaluate(computation, (x, i, y, j))
+            == ((x, i) if better(x, y) or (x == y and i < j) else (y, j))
+            for x, i, y, j in cases
+        ):
+            return name
+    raise Unsupported("a reduction with several results")

@@ -1,0 +1,297 @@
+"""Gathers and scatters of rows that ids choose, and dynamic slices and updates of one such row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.builder import piecewise
+from shardproof.frontends.builder.piecewise import Function, chosen_rows
+from shardproof.frontends.graphs.graph import Node, Shape
+from shardproof.frontends.hlo import index_vectors
+from shardproof.frontends.hlo.indices import reshaped
+from shardproof.frontends.hlo.items import (
+    Gated,
+    Ids,
+    Item,
+    Lookup,
+    Narrow,
+    Tensor,
+    Vectors,
+    per_rank,
+)
+from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.state import Lowering
+
+_LETTERS = "abcdefghijklmnopqrstuwxyz"
+#: Attributes: what indices are of; which dimensions are dropped; which are of the batch, of the
+#: tensor and of the ids.
+_GATHER = (
+    "start_index_map",
+    "collapsed_slice_dims",
+    "operand_batching_dims",
+    "start_indices_batching_dims",
+)
+_SCATTER = (
+    "scatter_dims_to_operand_dims",
+    "inserted_window_dims",
+    "input_batching_dims",
+    "scatter_indices_batching_dims",
+)
+
+
+def _aimed(
+    x: Item, node: Node, shape: Shape, keys: tuple[str, str, str, str]
+) -> tuple[Mapping[str, Any], Ids, tuple[int, ...]]:
+    """Attributes, scalar ids without the dimension of index vectors, and its dimensions."""
+    if isinstance(x, Vectors):
+        attrs, ids = index_vectors.single(node, x, shape, keys)
+        return attrs, ids, tuple(range(len(ids.shape)))
+    if not isinstance(x, Ids):
+        raise Unsupported("rows chosen by computed numbers")
+    vector = node.attrs["index_vector_dim"]
+    if len(node.attrs[keys[0]]) != 1 or (vector < len(x.shape) and x.shape[vector] != 1):
+        raise Unsupported("rows chosen by vectors of several indices")
+    if vector == len(x.shape):
+        return node.attrs, x, tuple(range(len(x.shape)))
+    kept = tuple(d for d in range(len(x.shape)) if d != vector)
+    axes = tuple(x.axes[d] for d in kept)
+    return node.attrs, Ids(x.origin, axes, tuple(x.shape[d] for d in kept), x.functions), kept
+
+
+def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Rows along one dimension; indices clamp, as XLA says."""
+    table = low.tensor(xs[0])
+    attrs, ids, kept = _aimed(xs[1], node, low.recorder.shape(table), _GATHER)
+    return _gathered(low, attrs, table, ids, kept, low.shape(node))
+
+
+def _gathered(
+    low: Lowering,
+    attrs: Mapping[str, Any],
+    table: int,
+    ids: Ids,
+    kept: tuple[int, ...],
+    whole: Shape,
+) -> Lookup:
+    """Rows of a table by scalar ids; ``kept``: which dimensions of the file's indices these have;
+    ``whole``: the shape of the result."""
+    shape = low.recorder.shape(table)
+    (dim,) = attrs["start_index_map"]
+    batching = dict(
+        zip(
+            attrs.get("operand_batching_dims", ()),
+            (kept.index(d) for d in attrs.get("start_indices_batching_dims", ())),
+            strict=True,
+        )
+    )
+    sizes = tuple(1 if d == dim or d in batching else n for d, n in enumerate(shape))
+    if attrs["slice_sizes"] != sizes or attrs.get("collapsed_slice_dims", ()) != (dim,):
+        raise Unsupported("a gather of other boxes than whole rows")
+    letters = iter(_LETTERS)
+    own = [next(letters) for _ in low.recorder.shape(ids.origin)]
+    names = []
+    for d in range(len(shape)):
+        axis = ids.axes[batching[d]] if d in batching else -1
+        names.append("v" if d == dim else own[axis] if axis >= 0 else next(letters))
+    windows = [d for d in range(len(shape)) if d != dim and d not in batching]
+    back = {e: d for d, e in batching.items()}
+    result, dims, places = [], [], [-1] * len(own)
+    at, batch = iter(windows), iter(range(len(ids.shape)))
+    for d, n in enumerate(whole):
+        if d in attrs.get("offset_dims", ()):
+            name = names[next(at)]
+        else:
+            e = next(batch)
+            axis = ids.axes[e]
+            if axis >= 0:
+                places[axis] = d
+            name = own[axis] if axis >= 0 else names[back[e]] if e in back else ""
+        if name and not (n == 1 and name in result):
+            result.append(name)
+            dims.append(d)
+    clamped = _clamped(ids, shape[dim])
+    return Lookup(
+        table,
+        dim,
+        Ids(ids.origin, ids.axes, ids.shape, clamped),
+        f"{''.join(own)}v,{''.join(names)}->{''.join(result)}",
+        tuple(places),
+        tuple(dims),
+        whole,
+        (piecewise.constant(ids.functions[0], 1),),
+    )
+
+
+def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Rows added or written along one dimension; what is out of bounds is dropped, as XLA says."""
+    shape = low.shape(node)
+    attrs, ids, kept = _aimed(xs[1], node, shape, _SCATTER)
+    (dim,) = attrs["scatter_dims_to_operand_dims"]
+    given_item, live = _live(low, attrs, ids, xs[2])
+    updates = low.tensor(given_item)
+    batching = dict(
+        zip(
+            attrs.get("input_batching_dims", ()),
+            (kept.index(d) for d in attrs.get("scatter_indices_batching_dims", ())),
+            strict=True,
+        )
+    )
+    if attrs.get("inserted_window_dims", ()) != (dim,):
+        raise Unsupported("a scatter of other boxes than whole rows")
+    letters = iter(_LETTERS)
+    own = [next(letters) for _ in low.recorder.shape(ids.origin)]
+    windows = [d for d in range(len(shape)) if d != dim and d not in batching]
+    names = ["v" if d == dim else "" for d in range(len(shape))]
+    given = []
+    at, batch = iter(windows), iter(range(len(ids.shape)))
+    back = {e: d for d, e in batching.items()}
+    for d, n in enumerate(low.recorder.shape(updates)):
+        if d in attrs.get("update_window_dims", ()):
+            target = next(at)
+            if shape[target] != n:
+                raise Unsupported("a scatter of other boxes than whole rows")
+            names[target] = name = next(letters)
+        else:
+            e = next(batch)
+            name = own[ids.axes[e]] if ids.axes[e] >= 0 else next(letters)
+            if e in back:
+                names[back[e]] = name
+        given.append(name)
+    onehot = low.values.onehot(ids.origin, _written(low, ids, shape[dim], live), shape[dim])
+    equation = f"{''.join(own)}v,{''.join(given)}->{''.join(names)}"
+    added = low.op("einsum", onehot, updates, equation=equation)
+    if isinstance(xs[0], Known) and xs[0].number() == 0 and attrs["to_apply"] == "add":
+        return added
+    if attrs["to_apply"] == "add":
+        return Tensor(low.recorder.op("add", low.tensor(xs[0]), added.value))
+    _once(low, ids, set(own) & set(names), own, set(given) - set(own) - set(names), xs[2])
+    if isinstance(xs[0], Known) and xs[0].number() == 0:
+        return added
+    rows = "".join(n for n in names if n in (*own, "v"))
+    hit = low.op("einsum", onehot, equation=f"{''.join(own)}v->{rows}").value
+    missed = low.op("add", low.op("mul", hit, other=Fraction(-1)).value, other=Fraction(1)).value
+    wide = low.values.broadcast(missed, [names.index(n) for n in rows], shape)
+    left = low.op("mul", low.tensor(xs[0]), wide).value
+    return Tensor(low.recorder.op("add", left, added.value))
+
+
+def _once(
+    low: Lowering, ids: Ids, batch: set[str], own: Sequence[str], repeated: set[str], updates: Item
+) -> None:
+    """Refuse values of which several may be written to one place: every other axis of the ids than
+    those of the batch has one position, or is one along which no place is twice."""
+    shape = low.recorder.shape(ids.origin)
+    free = [a for a, name in enumerate(own) if name not in batch and shape[a] != 1]
+    many = repeated and any(n != 1 for d, n in enumerate(ids.shape) if ids.axes[d] < 0)
+    if many or any(low.distinct.get(ids.origin) != a for a in free):
+        raise Unsupported("values of which several may be written to one place")
+
+
+def _live(
+    low: Lowering, attrs: Mapping[str, Any], ids: Ids, updates: Item
+) -> tuple[Item, tuple[Function, ...]]:
+    """What is written, and for which ids it is not zero (1), of all: where it is gated by the ids
+    that say where it is written."""
+    every = (piecewise.constant(ids.functions[0], 1),)
+    if not isinstance(updates, Gated) or attrs["to_apply"] != "add":
+        return updates, every
+    gate = updates.gate
+    batch = [d for d in range(len(gate.shape)) if d not in attrs.get("update_window_dims", ())]
+    axes = tuple(gate.axes[d] for d in batch)
+    rest = [a for d, a in enumerate(gate.axes) if d not in batch]
+    if gate.origin != ids.origin or axes != ids.axes or any(a >= 0 for a in rest):
+        return updates, every
+    return Tensor(updates.value), gate.functions
+
+
+def _written(low: Lowering, ids: Ids, count: int, live: tuple[Function, ...] = ()) -> list[int]:
+    """The first id of those that write to the rows, on every rank."""
+    starts = []
+    ranks = low.graph.ranks
+    live = live or (piecewise.constant(ids.functions[0], 1),)
+    for f, own in zip(per_rank(ids.functions, ranks), per_rank(live, ranks), strict=True):
+        inside = piecewise.combine(
+            "and",
+            piecewise.compare("GE", f, piecewise.constant(f, 0)),
+            piecewise.compare("LT", f, piecewise.constant(f, count)),
+        )
+        inside = piecewise.combine("and", inside, own)
+        found = chosen_rows(f, inside, count)
+        if found is None:
+            raise Narrow(ids.origin, count)
+        if len(found) != 1 or found[0].size != count:
+            raise Unsupported("a scatter that writes some of the rows")
+        starts.append(found[0].id)
+    return starts
+
+
+def dynamic(low: Lowering, node: Node, xs: Sequence[Item], first: int) -> tuple[int, Ids]:
+    """Of a dynamic slice or update of one position along one dimension, and of all others along
+    the rest: the dimension, and the scalar id of the position; raises `Unsupported`."""
+    starts = xs[first:]
+    moving = [d for d, x in enumerate(starts) if not isinstance(x, Known)]
+    still = [x.number() for x in starts if isinstance(x, Known)]
+    if len(moving) != 1 or any(still):
+        raise Unsupported("starts that depend on data")
+    chosen = starts[moving[0]]
+    if not isinstance(chosen, Ids):
+        raise Unsupported("starts that depend on data")
+    return moving[0], chosen
+
+
+def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """One row whose number is an id."""
+    dim, chosen = dynamic(low, node, xs, 1)
+    shape = low.recorder.shape(low.tensor(xs[0]))
+    whole = tuple(1 if d == dim else n for d, n in enumerate(shape))
+    if low.shape(node) != whole:
+        raise Unsupported("a slice of several positions that begins where data says")
+    attrs = {
+        "offset_dims": tuple(range(len(shape) - 1)),
+        "collapsed_slice_dims": (dim,),
+        "start_index_map": (dim,),
+        "index_vector_dim": 0,
+        "slice_sizes": whole,
+    }
+    rest = tuple(n for d, n in enumerate(shape) if d != dim)
+    rows = _gathered(low, attrs, low.tensor(xs[0]), chosen, (), rest)
+    found = reshaped(rows, whole)
+    if found is None:
+        raise Unsupported("a slice of one position that begins where data says")
+    return found
+
+
+def dynamic_update(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """One row written over whose number is an id, clamped."""
+    dim, chosen = dynamic(low, node, xs, 2)
+    shape, part = low.shape(node), low.tensor(xs[1])
+    if low.recorder.shape(part) != tuple(1 if d == dim else n for d, n in enumerate(shape)):
+        raise Unsupported("an update of several positions that begins where data says")
+    clamped = _clamped(chosen, shape[dim])
+    onehot = low.values.onehot(
+        chosen.origin,
+        _written(low, Ids(chosen.origin, chosen.axes, chosen.shape, clamped), shape[dim]),
+        shape[dim],
+    )
+    line = low.values.view(onehot, (shape[dim],))
+    hit = low.values.broadcast(line, (dim,), shape)
+    wide = low.op("expand", part, size=shape).value
+    written = low.op("mul", hit, wide).value
+    if isinstance(xs[0], Known) and xs[0].number() == 0:
+        return Tensor(written)
+    missed = low.op("add", low.op("mul", hit, other=Fraction(-1)).value, other=Fraction(1)).value
+    return low.op("add", low.op("mul", low.tensor(xs[0]), missed).value, written)
+
+
+def _clamped(ids: Ids, count: int) -> tuple[Function, ...]:
+    return tuple(
+        piecewise.combine(
+            "minimum",
+            piecewise.combine("maximum", f, piecewise.constant(f, 0)),
+            piecewise.constant(f, count - 1),
+        )
+        for f in ids.functions
+    )

@@ -1,0 +1,204 @@
+"""Rules for windows of positions: convolutions, running sums, pooling, every so many positions.
+
+What a tap of a window reads is a table of 0 and 1 (`semantics.reads`), with which the operand is
+contracted: entry (s, k, a) is 1 where result a reads position s by tap k, so that
+
+    y[n, o, a] = sum over c, s, k of x[n, c, s] T[s, k, a] w[o, c, k]
+
+Tables are named inputs of both sides, by their contents: a proof holds whatever they are.  A sum of
+all positions up to each is a contraction with the triangle of ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import inf
+
+import numpy as np
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.graphs.graph import Node, Shape
+from shardproof.frontends.hlo import semantics
+from shardproof.frontends.hlo.elementwise import number_of
+from shardproof.frontends.hlo.items import Ids, Item, Tensor
+from shardproof.frontends.hlo.opcodes import Taps
+from shardproof.frontends.hlo.state import Lowering
+
+#: A maximum over windows is one of so many tensors at most.
+MOST_TAPS = 64
+_PLAIN = Taps(1)
+
+
+def every(low: Lowering, value: int, dim: int, start: int, step: int, count: int) -> int:
+    """Positions ``start``, ``start + step``, ... of a dimension."""
+    shape = low.recorder.shape(value)
+    dtype = low.recorder.values[value].dtype
+    if step == 1 or count == 1:
+        if (start, count) == (0, shape[dim]):
+            return value
+        return low.recorder.op("slice", value, dim=dim, start=start, size=count, dtype=dtype)
+    first, skip = divmod(start, step)
+    whole = (first + count) * step
+    if whole > shape[dim]:
+        # What is beyond the end is never chosen.
+        box = (*shape[:dim], whole - shape[dim], *shape[dim + 1 :])
+        filled = low.values.full(box, Fraction(0))
+        value = low.recorder.op("concat", value, filled, dim=dim, dtype=dtype)
+    elif whole < shape[dim]:
+        value = low.recorder.op("slice", value, dim=dim, start=0, size=whole, dtype=dtype)
+    wide = (*shape[:dim], first + count, step, *shape[dim + 1 :])
+    split = low.values.view(value, wide)
+    own = low.recorder.op("slice", split, dim=dim + 1, start=skip, size=1, dtype=dtype)
+    own = low.values.view(own, (*shape[:dim], first + count, *shape[dim + 1 :]))
+    if not first:
+        return own
+    return low.recorder.op("slice", own, dim=dim, start=first, size=count, dtype=dtype)
+
+
+def spread(low: Lowering, value: int, dim: int, before: int, gap: int, count: int) -> int:
+    """As ``count`` positions of a dimension: ``gap`` zeros between neighbours, ``before`` in front
+    (less than none: so many positions are left out)."""
+    size = low.recorder.shape(value)[dim]
+    table = np.zeros((size, count), dtype="float32")
+    for position in range(size):
+        at = before + position * (gap + 1)
+        if 0 <= at < count:
+            table[position, at] = 1
+    return _along(low, value, dim, table)
+
+
+def _contracted(low: Lowering, value: int, dim: int, table: object) -> int:
+    """[..., positions, ...] by a table [positions, ...] that comes last."""
+    held = np.asarray(table, dtype="float32")
+    names = "abcdefghijklm"[: len(low.recorder.shape(value))]
+    new = "nopqrstuvwxyz"[: held.ndim - 1]
+    rest = names[:dim] + names[dim + 1 :]
+    constant = low.recorder.constant([held])
+    equation = f"{names},{names[dim]}{new}->{rest}{new}"
+    return low.recorder.op("einsum", value, constant, equation=equation)
+
+
+def reduce_window(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    how, shape = node.attrs["to_apply"], low.shape(node)
+    if isinstance(xs[0], Ids) or low.dtype(node) == "bool":
+        raise Unsupported(f"windows of ids or predicates by {how}")
+    neutral = {"add": 0, "maximum": -inf, "minimum": inf}.get(how)
+    if neutral is None or number_of(xs[1]) != neutral:
+        raise Unsupported(f"windows by {how} from {number_of(xs[1])}")
+    value = low.tensor(xs[0])
+    moving = [d for d, taps in enumerate(node.attrs["window"]) if taps != _PLAIN]
+    for d in moving:
+        taps = node.attrs["window"][d]
+        if how == "add":
+            value = _summed(low, value, d, taps, shape[d])
+        else:
+            value = _largest(low, value, d, taps, shape[d], how == "minimum")
+    return Tensor(value)
+
+
+def _summed(low: Lowering, value: int, dim: int, taps: Taps, steps: int) -> int:
+    """Sums over windows of a dimension: of all positions up to each; of windows side by side; or by
+    a table."""
+    shape = low.recorder.shape(value)
+    count = shape[dim]
+    table = semantics.reads(taps, count, steps).any(axis=1)
+    if np.array_equal(table, np.triu(np.ones((count, steps)))) and count == steps:
+        ones = low.values.full((1, count, count), Fraction(1))
+        lower = low.values.view(low.recorder.op("tril", ones), (count, count))
+        names = "abcdefghijklm"[: len(shape)]
+        equation = f"{names},z{names[dim]}->{names.replace(names[dim], 'z')}"
+        return low.recorder.op("einsum", value, lower, equation=equation)
+    if taps == Taps(taps.size, taps.size) and count == taps.size * steps:
+        split = (*shape[:dim], steps, taps.size, *shape[dim + 1 :])
+        return low.recorder.op("sum", low.values.view(value, split), dim=(dim + 1,))
+    return _along(low, value, dim, table)
+
+
+def _along(low: Lowering, value: int, dim: int, table: object) -> int:
+    """A dimension by a table of two."""
+    made = _contracted(low, value, dim, table)
+    last = len(low.recorder.shape(made)) - 1
+    order = (*range(dim), last, *range(dim, last))
+    return made if dim == last else low.recorder.op("permute", made, dims=order)
+
+
+def _largest(low: Lowering, value: int, dim: int, taps: Taps, steps: int, least: bool) -> int:
+    """Maxima over windows that lie inside: of the positions that each tap reads."""
+    shape = low.recorder.shape(value)
+    inside = (steps - 1) * taps.stride + (taps.size - 1) * taps.apart < shape[dim]
+    if taps.before or taps.spread != 1 or not inside or taps.size > MOST_TAPS:
+        raise Unsupported("maxima over windows that are not inside")
+    parts = [every(low, value, dim, t * taps.apart, taps.stride, steps) for t in range(taps.size)]
+    box = (*shape[:dim], steps, 1, *shape[dim + 1 :])
+    wide = [low.values.view(p, box) for p in parts]
+    side = low.recorder.op("concat", *wide, dim=dim + 1) if len(wide) > 1 else wide[0]
+    if not least:
+        return low.recorder.op("amax", side, dim=(dim + 1,))
+    negated = low.recorder.op("mul", side, other=Fraction(-1))
+    most = low.recorder.op("amax", negated, dim=(dim + 1,))
+    return low.recorder.op("mul", most, other=Fraction(-1))
+
+
+def convolution(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Dimension by dimension what the taps read, then one contraction with the kernel."""
+    if not low.dtype(node).startswith(("float", "bfloat")):
+        raise Unsupported("a convolution of integers")
+    at = semantics.labels(node.attrs["dim_labels"])
+    shape, window = low.shape(node), node.attrs["window"]
+    x, kernel = low.tensor(xs[0]), low.tensor(xs[1])
+    x = _ordered(low, x, (at.operand[0], at.operand[1], *at.operand[2]))
+    kernel = _ordered(low, kernel, (at.kernel[1], at.kernel[0], *at.kernel[2]))
+    features, batches = (node.attrs.get(f"{k}_group_count", 1) for k in ("feature", "batch"))
+    groups = features * batches
+    if min(features, batches) != 1:
+        raise Unsupported("groups of features and of the batch together")
+    count = len(window)
+    rows, inner, *sizes = low.recorder.shape(x)
+    outer, kernel_inner, *_ = low.recorder.shape(kernel)
+    # Groups are a dimension of their own, the first one, where there are several.
+    lead = "a" if groups > 1 else ""
+    if batches > 1:
+        x = low.values.view(x, (groups, rows // groups, inner, *sizes))
+    elif features > 1:
+        split = low.values.view(x, (rows, groups, inner // groups, *sizes))
+        x = low.recorder.op("permute", split, dims=(1, 0, *range(2, 3 + count)))
+    steps = tuple(shape[d] for d in at.result[2])
+    results, tapped = "ghijkl"[:count], "mnopqr"[:count]
+    x, order = _tapped(low, x, len(lead) + 2, window, steps)
+    own = "".join(tapped[d] if tap else results[d] for d, tap in order)
+    taps = [d for d in range(count) if (d, True) in order]
+    kernel = low.values.view(
+        kernel,
+        (*(groups,) * len(lead), outer // groups, kernel_inner, *(window[d].size for d in taps)),
+    )
+    read = "".join(tapped[d] for d in taps)
+    equation = f"{lead}bc{own},{lead}dc{read}->b{lead}d{results}"
+    made = low.recorder.op("einsum", x, kernel, equation=equation)
+    batch = rows // groups if batches > 1 else rows
+    whole = low.values.view(made, (batch, outer, *steps))
+    back = [0] * len(shape)
+    for source, target in enumerate((at.result[0], at.result[1], *at.result[2])):
+        back[target] = source
+    return Tensor(_ordered(low, whole, tuple(back)))
+
+
+def _tapped(
+    low: Lowering, x: int, lead: int, window: Sequence[Taps], steps: Shape
+) -> tuple[int, list[tuple[int, bool]]]:
+    """Every spatial dimension, after ``lead`` others, as what its taps read: which dimension is
+    which, and whether it is one of taps.  One that stays as it is has none of taps."""
+    order = [(d, False) for d in range(len(window))]
+    for d, (taps, size) in enumerate(zip(window, steps, strict=True)):
+        place = order.index((d, False))
+        table = semantics.reads(taps, low.recorder.shape(x)[lead + place], size)
+        if taps.size > 1 or not np.array_equal(table[:, 0], np.eye(len(table), size)):
+            x = _contracted(low, x, lead + place, table)
+            order = [*order[:place], *order[place + 1 :], (d, True), (d, False)]
+    return x, order
+
+
+def _ordered(low: Lowering, value: int, dims: tuple[int, ...]) -> int:
+    if dims == tuple(range(len(dims))):
+        return value
+    return low.recorder.op("permute", value, dims=dims)
