@@ -18,6 +18,7 @@ from string import ascii_letters
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.lineage.cutting import cut_up, moved_apart
 from shardproof.engine.lineage.expressions import (
     Amax,
     Causal,
@@ -40,10 +41,8 @@ from shardproof.engine.lineage.lineage import (
 )
 from shardproof.engine.lineage.places import (
     MOST_REGIONS,
-    cut_up,
     has_places,
     joined,
-    moved_apart,
     permuted,
     placed,
     side_by_side,

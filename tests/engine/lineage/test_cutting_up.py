@@ -11,13 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from shardproof.engine.algebra.affine import ZERO, affine
+from shardproof.engine.lineage.cutting import cut_up, moved_apart
 from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, View
 from shardproof.engine.lineage.places import (
     collapsed,
-    cut_up,
     joined,
     moved,
-    moved_apart,
     normal,
     placed,
 )
