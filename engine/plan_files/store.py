@@ -220,8 +220,8 @@ def _plan(tables: Mapping[str, pa.Table], where: str) -> Plan:
     """The validated plan of Arrow tables."""
     try:
         header, digest_of, version = _header(tables)
-        held = {name: _columns(name, table, version) for name, table in tables.items()}
-        columns = Columns(header, _completed(held))
+        read = {name: _columns(name, table, version) for name, table in tables.items()}
+        columns = Columns(header, _completed(read))
         if columns.digest() != digest_of:
             raise InvalidInput("the contents do not have the stored digest: they were changed")
         plan = from_columns(columns)
@@ -275,8 +275,8 @@ def _columns(name: str, table: pa.Table, version: int) -> Table:
     schema = SCHEMAS[version][name]
     try:
         if table.schema.remove_metadata() != schema:
-            found = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
-            raise InvalidInput(f"has other columns than declared: {found[:300]}", f"table {name}")
+            names = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
+            raise InvalidInput(f"has other columns than declared: {names[:300]}", f"table {name}")
         table.validate(full=True)
         whole = table.combine_chunks()
         return {
