@@ -138,11 +138,11 @@ def run(plan: Plan, single: Unrolled, parallel: Unrolled, seed: int, *, field: b
         # At true sizes everything fits: sizes that coincide there were made small apart.
         raise Unsupported(f"at small sizes: {error}") from None
     names = {d.name for d in every if d.kind == GRADIENT and d.expected >= 0}
-    found = [
+    differences = [
         *_differences(plan, every, one, many, field),
         *(Difference(np.inf, what) for what in uncovered(plan, names)),
     ]
-    return max(found, key=lambda d: d.error, default=Difference(np.inf, "nothing to compare"))
+    return max(differences, key=lambda d: d.error, default=Difference(np.inf, "nothing to compare"))
 
 
 def choose_sizes(
@@ -233,8 +233,8 @@ def uncovered(plan: Plan, names: Iterable[str]) -> list[str]:
     sizes = {shard.name: shard.full_shape for shard in plan.single.shards}
     return [
         f"gradient of {name}: a part of it is on no rank"
-        for name, held in boxes.items()
-        if not _covers(sizes[name], held)
+        for name, own in boxes.items()
+        if not _covers(sizes[name], own)
     ]
 
 
@@ -250,13 +250,13 @@ def _boxes(shard: Shard, program: Program) -> Iterator[tuple[tuple[int, int], ..
 
 def _covers(shape: tuple[int, ...], boxes: Iterable[tuple[tuple[int, int], ...]]) -> bool:
     """Whether boxes cover a tensor: on the grid of all their boundaries."""
-    held = list(boxes)
+    listed = list(boxes)
     cuts = [
-        sorted({0, size, *(edge for box in held for edge in box[i])})
+        sorted({0, size, *(edge for box in listed for edge in box[i])})
         for i, size in enumerate(shape)
     ]
     grid = np.zeros([len(edges) - 1 for edges in cuts], dtype=bool)
-    for box in held:
+    for box in listed:
         grid[
             tuple(
                 slice(edges.index(start), edges.index(end))

@@ -243,9 +243,9 @@ def another_number(body: Body, number: int, rng: Random) -> Changed | None:
     if not keys:
         return None
     key = rng.choice(keys)
-    held = op.attrs[key]
-    assert isinstance(held, int | Fraction)
-    value = Fraction(held)
+    old = op.attrs[key]
+    assert isinstance(old, int | Fraction)
+    value = Fraction(old)
     choices = [
         value * (1 + Fraction(1, 10**3)),
         value * (1 + Fraction(1, 10**7)),

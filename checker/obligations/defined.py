@@ -53,35 +53,35 @@ class Defined:
         self.signs = Signs(table)
         self.table = table
         self._known: dict[tuple[int, int], list[Taken]] = {}
-        for found in _taken(side):
-            key = found.addend.node, _sign(found.addend.factor)
-            self._known.setdefault(key, []).append(found)
+        for read in _taken(side):
+            key = read.addend.node, _sign(read.addend.factor)
+            self._known.setdefault(key, []).append(read)
         self._functions: dict[tuple[int, int], set[Domain]] = {}
         for number in nodes:
             known = self._function(number)
             if known is not None:
-                held, factor, operand = known
-                self._functions.setdefault((operand, _sign(factor)), set()).add(held)
+                domain, factor, operand = known
+                self._functions.setdefault((operand, _sign(factor)), set()).add(domain)
 
     def node(self, number: int) -> bool:
         """Whether a node, if it is a partial function, is defined where the single device is."""
         known = self._function(number)
         if number in self.nodes or known is None:
             return True
-        held, factor, operand = known
+        domain, factor, operand = known
         own = self._functions.get((operand, _sign(factor)), ())
-        return self.signs.within(factor, operand, held) or any(d.lies_in(held) for d in own)
+        return self.signs.within(factor, operand, domain) or any(d.lies_in(domain) for d in own)
 
     def operand(self, claim: Claim) -> bool:
         """Whether a claim's operator takes functions of an operand only, and that is in their
         domain."""
-        found = _of(claim.name, claim.inputs, claim.attrs, claim.backward)
-        if found is None or claim.kind != "op":
+        read = _of(claim.name, claim.inputs, claim.attrs, claim.backward)
+        if read is None or claim.kind != "op":
             return False
-        held, addend = found
+        domain, addend = read
         known = self._known.get((addend.node, _sign(addend.factor)), ())
-        return self.signs.within(addend.factor, addend.node, held) or any(
-            own.held.lies_in(held) and (_whole(own.addend) or own.addend.view == addend.view)
+        return self.signs.within(addend.factor, addend.node, domain) or any(
+            own.held.lies_in(domain) and (_whole(own.addend) or own.addend.view == addend.view)
             for own in known
         )
 
@@ -122,9 +122,9 @@ def _taken(side: Side) -> Iterable[Taken]:
     for instance in side.unrolled.instances:
         if instance.kind == "op":
             inputs = [side.lineages[v] if v >= 0 else None for v in instance.inputs]
-            found = _of(instance.name, inputs, instance.attrs, instance.backward)
-            if found is not None:
-                yield found
+            read = _of(instance.name, inputs, instance.attrs, instance.backward)
+            if read is not None:
+                yield read
 
 
 def _of(
@@ -139,16 +139,16 @@ def _of(
     if place is None or place >= len(given) - backward:
         return None
     x = given[place]
-    held = _domain(name, attrs, backward)
+    domain = _domain(name, attrs, backward)
     if (
         x is None
-        or held is None
+        or domain is None
         or len(x.addends) != 1
         or x.addends[0].partials
         or x.addends[0].places
     ):
         return None
-    return Taken(held, x.addends[0])
+    return Taken(domain, x.addends[0])
 
 
 def _domain(name: str, attrs: object, backward: bool) -> Domain | None:

@@ -28,11 +28,11 @@ def forms_of(text: str) -> list[Form]:
     """The forms of a text; raises `Rejected` unless parentheses match."""
     stack: list[list[Form]] = [[]]
     end = 0
-    for found in _TOKEN.finditer(text):
-        if found.start() != end:
+    for match in _TOKEN.finditer(text):
+        if match.start() != end:
             break
-        end = found.end()
-        token = found[1]
+        end = match.end()
+        token = match[1]
         if token is None or token[0] == ";":
             continue
         if token == "(":

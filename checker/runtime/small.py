@@ -111,16 +111,16 @@ class Shapes:
         """The dimensions of the whole of a parameter."""
         if shard.name not in self.parameters:
             self.parameters[shard.name] = tuple(self.axes.fresh(n) for n in shard.full_shape)
-        found = self.parameters[shard.name]
-        if tuple(map(extent, found)) != shard.full_shape:
+        dims = self.parameters[shard.name]
+        if tuple(map(extent, dims)) != shard.full_shape:
             raise Stuck(f"parameter {shard.name} has two full shapes")
-        return found
+        return dims
 
     def batch(
         self, number: int, shape: Sequence[int], dtype: str, slices: Sequence[int] | None
     ) -> Recorded:
-        held = self.tensor(number)
-        return Recorded(held.full if slices is None else held.local, held.domain)
+        dims = self.tensor(number)
+        return Recorded(dims.full if slices is None else dims.local, dims.domain)
 
     def tensor(self, number: int) -> _Batch:
         """A batch tensor: all of it is its slices, one after the other."""
@@ -154,19 +154,23 @@ class Shapes:
         op: Op,
         inputs: Sequence[Recorded | None],
     ) -> list[Recorded]:
-        found = self.gradients(op, inputs) if op.backward else self.forward(op, op.attrs, inputs)
-        self.seen.setdefault(where, found)
-        return found.outputs
+        evaluated = (
+            self.gradients(op, inputs) if op.backward else self.forward(op, op.attrs, inputs)
+        )
+        self.seen.setdefault(where, evaluated)
+        return evaluated.outputs
 
     def forward(
         self, op: Op, attrs: Mapping[str, Attr], inputs: Sequence[Recorded | None]
     ) -> _Evaluated:
         """What the declaration relates; once for what is on the same dimensions."""
-        told = tuple(sorted(((k, v) for k, v in attrs.items() if k not in UNREAD), key=_first))
-        key = (op.name, told, tuple(inputs))
+        attributes = tuple(
+            sorted(((k, v) for k, v in attrs.items() if k not in UNREAD), key=_first)
+        )
+        key = (op.name, attributes, tuple(inputs))
         if key not in self.known:
             self.recording.indexed.clear()
-            outputs = applied(self.recording, replace(op, backward=False), dict(told), inputs)
+            outputs = applied(self.recording, replace(op, backward=False), dict(attributes), inputs)
             self.known[key] = _Evaluated(tuple(inputs), outputs, self.recording.indexed[-1:])
         return self.known[key]
 
@@ -184,10 +188,10 @@ class Shapes:
             if gradient is not None:
                 self.recording.unify(output, gradient)
         operands = [inputs[w] for w in wrt if isinstance(w, int) and 0 <= w < arity]
-        found = [x for x in operands if x is not None]
-        if len(found) < len(wrt):
+        given = [x for x in operands if x is not None]
+        if len(given) < len(wrt):
             raise Stuck(f"the backward of {op.name} without an operand")
-        return _Evaluated(tuple(inputs), found, forward.indexed)
+        return _Evaluated(tuple(inputs), given, forward.indexed)
 
 
 def divided(plan: Plan) -> Iterator[tuple[str, int]]:
@@ -299,14 +303,14 @@ class Sized(Values):
         data = self.held[name]
         if slices is None:
             return Lot(data[None], tuple(whole))
-        found = []
+        tensors = []
         for place in slices:
             cuts = tuple(
                 slice(None) if w == n else slice(place * count(n), (place + 1) * count(n))
                 for w, n in zip(whole, local, strict=True)
             )
-            found.append(Lot(data[cuts][None], tuple(local)))
-        return together(found)
+            tensors.append(Lot(data[cuts][None], tuple(local)))
+        return together(tensors)
 
     # -- operators ----------------------------------------------------------------------------
 

@@ -82,7 +82,10 @@ def slice_of(side: Side, instance: Instance) -> tuple[Affine, int]:
 
 
 def still(value: Affine, extents: Mapping[str, int]) -> Affine:
-    """A position without the coordinates that have one value, which is 0."""
+    """A position without the coordinates that have one value, which is 0.
+
+    Example: ``8*tp + 4`` is 4 where ``tp`` has one position.
+    """
     moving = {axis: step for axis, step in value.terms if extents.get(axis, 0) != 1}
     return affine(value.const, moving)
 
@@ -120,12 +123,12 @@ class Assumptions:
         return None if node is None or full is None else box(node, full, shape, offset)
 
     def shard(self, number: int, instance: Instance) -> None:
-        held = instance.attrs["shard"]
+        place = instance.attrs["shard"]
         shards = self.side.programs[instance.programs[0]].shards
-        if not isinstance(held, int) or not 0 <= held < len(shards):
-            self.problems.add("plan", f"{self.side.where(number)} reads shard {held}")
+        if not isinstance(place, int) or not 0 <= place < len(shards):
+            self.problems.add("plan", f"{self.side.where(number)} reads shard {place}")
             return
-        shard = shards[held]
+        shard = shards[place]
         if self.inputs.parameters.get(shard.name) != shard.full_shape:
             self.problems.add(
                 "assumption",

@@ -131,11 +131,11 @@ def lookup(name: str) -> Operator:
 
 def declared_elsewhere(names: Iterable[str]) -> list[tuple[str, str]]:
     """Which of these operators somebody else declared, and in which module."""
-    asked = set(names)
-    if not asked <= OPERATORS.keys():
+    wanted = set(names)
+    if not wanted <= OPERATORS.keys():
         packages.load()
-    held = sorted(asked & OPERATORS.keys())
-    modules = [(name, OPERATORS[name].forward.__module__) for name in held]
+    declared = sorted(wanted & OPERATORS.keys())
+    modules = [(name, OPERATORS[name].forward.__module__) for name in declared]
     return [(name, module) for name, module in modules if not module.startswith("shardproof.")]
 
 
@@ -207,7 +207,7 @@ def apply_backward(
     if all(gradient is None for gradient in gradients):
         raise Unsupported(f"the derivative of {name} where no gradient arrives")
     if declared.backward is not None:
-        found = list(declared.backward(r, inputs, gradients, attrs))
+        computed = list(declared.backward(r, inputs, gradients, attrs))
     else:
         tape: Tape[Any] = Tape(r)
         tracked = [tape.track(x, wanted=i in wrt) for i, x in enumerate(inputs)]
@@ -223,15 +223,15 @@ def apply_backward(
                     f"its gradient {list(r.shape(gradient))}"
                 )
         total = tape.pull(outputs, gradients)
-        found = [total.get(x.index) for x in tracked]
+        computed = [total.get(x.index) for x in tracked]
         if any(g is None for g in gradients) and any(g is not None for g in gradients):
             # What reaches only outputs without a gradient has a gradient of zero.
             every = tape.pull(outputs, [y.value for y in outputs])
-            found = [
+            computed = [
                 scale(r, Fraction(0), x) if g is None and t.index in every else g
-                for x, t, g in zip(inputs, tracked, found, strict=True)
+                for x, t, g in zip(inputs, tracked, computed, strict=True)
             ]
-    result = [found[i] if i < len(found) else None for i in wrt]
+    result = [computed[i] if i < len(computed) else None for i in wrt]
     for position, gradient in zip(wrt, result, strict=True):
         if gradient is None:
             raise Unsupported(f"{name} has no gradient for its input {position}")

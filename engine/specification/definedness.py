@@ -129,8 +129,8 @@ class Signs:
             case Onehot():
                 return True
             case Einsum(operands=operands):
-                found = Counter(operands)
-                return all(self.nonnegative(o.node) or n % 2 == 0 for o, n in found.items())
+                powers = Counter(operands)
+                return all(self.nonnegative(o.node) or n % 2 == 0 for o, n in powers.items())
             case Combine(factors=factors, operands=operands):
                 kept = zip(factors, operands, strict=True)
                 return all(f > 0 and self.nonnegative(o.node) for f, o in kept)

@@ -18,6 +18,7 @@ from string import ascii_letters
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.lineage.cutting import cut_up, moved_apart
 from shardproof.engine.lineage.expressions import (
     Amax,
     Causal,
@@ -40,10 +41,8 @@ from shardproof.engine.lineage.lineage import (
 )
 from shardproof.engine.lineage.places import (
     MOST_REGIONS,
-    cut,
     has_places,
     joined,
-    moved,
     permuted,
     placed,
     side_by_side,
@@ -52,9 +51,11 @@ from shardproof.engine.lineage.sums import merge_partials
 from shardproof.engine.lineage.views import Misaligned, regroup
 from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.partition.inference.canonical import Draft, canonical
+from shardproof.partition.inference.closing import composed
 from shardproof.partition.inference.families import along_axes
 from shardproof.partition.inference.floats import Way, dropped, ways
 from shardproof.partition.inference.laws import Factor, factors_of, rewritten
+from shardproof.partition.inference.opened import logarithms
 from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.products import Products
 from shardproof.partition.inference.sums import tried
@@ -75,8 +76,34 @@ class LineageInterpreter(Products):
         if several is not None:
             return several
         addend = self._single(x)
-        made = self._reciprocals(addend) if function == "inv" else None
+        made = None
+        if function == "inv":
+            made = self._reciprocals(addend)
+        elif function == "exp":
+            made = self._without_logarithms(addend)
         return Lineage(x.shape, (made or self._function(function, addend),))
+
+    def _without_logarithms(self, addend: Addend) -> Addend | None:
+        """``exp(a + log(b))`` as ``b exp(a)``, and ``exp(a - log(b))`` as ``exp(a) / b``; None if
+        no logarithm is added there."""
+        parts = logarithms(self.table, addend)
+        if parts is None:
+            return None
+        shape, rest, bases = parts
+        names = ascii_letters[: len(shape)]
+        factors = [
+            base if up else self.unary("inv", base)
+            for base, up in ((Lineage(shape, (base,)), up) for base, up in bases)
+        ]
+        if rest:
+            factors.append(self.unary("exp", self.fold(Lineage(shape, tuple(rest)))))
+        whole = self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
+        try:
+            made = composed(addend._replace(factor=Fraction(1)), self._single(whole))
+        except Misaligned:
+            return None
+        self.rewrote = True
+        return made
 
     def _reciprocals(self, addend: Addend) -> Addend | None:
         """1 / (a b) as 1 / a times 1 / b; None if the addend is no product."""
@@ -86,23 +113,23 @@ class LineageInterpreter(Products):
             [a if a.axis == BROADCAST else n for a, n in zip(dim, numbers, strict=False)]
             for dim in addend.view.dims
         ]
-        held = {n: a for n, a in enumerate(flat) if a.axis != BROADCAST}
-        whole = Factor(addend, tuple((interval, n) for n, interval in held.items()))
-        found = factors_of(self.table, whole)
-        if len(found) < 2 or not addend.factor:
+        real = {n: a for n, a in enumerate(flat) if a.axis != BROADCAST}
+        whole = Factor(addend, tuple((interval, n) for n, interval in real.items()))
+        factors = factors_of(self.table, whole)
+        if len(factors) < 2 or not addend.factor:
             return None
         factor = 1 / addend.factor
         inverse: list[Addend] = []
-        for one in found:
+        for one in factors:
             own = View(tuple((interval,) for interval, _ in one.intervals), one.addend.view.fixed)
             made = self._function("inv", one.addend._replace(view=own))
             factor *= made.factor
             inverse.append(made)
         self.rewrote = True
-        extents = {n: interval.extent for n, interval in held.items()}
-        intervals = [one.intervals for one in found]
+        extents = {n: interval.extent for n, interval in real.items()}
+        intervals = [one.intervals for one in factors]
         return self._product_addend(
-            factor, inverse, intervals, dims, frozenset(held), extents, held
+            factor, inverse, intervals, dims, frozenset(real), extents, real
         )
 
     def _function(self, function: str, addend: Addend) -> Addend:
@@ -131,10 +158,11 @@ class LineageInterpreter(Products):
         if shape == x.shape:
             return x
         try:
-            addends = tuple(joined([moved(t, x.shape, shape) for t in x.addends]))
+            apart = [moved_apart(t, x.shape, shape) for t in x.addends]
+            addends = tuple(joined([t for own in apart for t in own]))
         except Misaligned:
-            taken = self.piece(x).addends[0]
-            addends = (taken._replace(view=regroup(taken.view, shape)),)
+            piece = self.piece(x).addends[0]
+            addends = (piece._replace(view=regroup(piece.view, shape)),)
         return Lineage(shape, addends)
 
     def slice(self, x: Lineage, dim: int, start: Affine, size: int) -> Lineage:
@@ -144,8 +172,8 @@ class LineageInterpreter(Products):
             raise ShapeMismatch(f"slice [{start}, +{size}) of a dimension of {x.shape[dim]}")
 
         def taken(given: Lineage, start: Affine) -> Lineage:
-            addends = [cut(t, x.shape, dim, start, size) for t in given.addends]
-            return Lineage(shape, tuple(joined([t for t in addends if t is not None])))
+            apart = [cut_up(t, x.shape, dim, start, size) for t in given.addends]
+            return Lineage(shape, tuple(joined([t for own in apart for t in own])))
 
         try:
             return taken(x, start)
@@ -169,8 +197,8 @@ class LineageInterpreter(Products):
         try:
             return Lineage(tuple(shape), tuple(self._side_by_side(xs, dim, shape[dim])))
         except Misaligned:
-            taken = tuple(self.piece(x).addends[0] for x in xs)
-            node = self.local_node(Concatenated(dim, taken), tuple(shape), taken)
+            pieces = tuple(self.piece(x).addends[0] for x in xs)
+            node = self.local_node(Concatenated(dim, pieces), tuple(shape), pieces)
             return local_view(node, tuple(shape))
 
     def _side_by_side(self, xs: Sequence[Lineage], dim: int, whole: int) -> list[Addend]:
@@ -236,12 +264,12 @@ class LineageInterpreter(Products):
         def others() -> Iterator[Addend | None]:
             inside = addend._replace(view=sunk(addend.view))
             yield tried(lambda t: self._amax(shape, t, dim).addends[0], inside)
-            found = ways([addend], self.mesh, ascii_letters, sums=True, sides=self.as_partial)
-            yield from (tried(another, way) for way in found)
+            readings = ways([addend], self.mesh, ascii_letters, sums=True, sides=self.as_partial)
+            yield from (tried(another, way) for way in readings)
 
         first = tried(lambda t: self._amax(shape, t, dim).addends[0], addend)
-        taken = self._taken([addend], first, others)
-        return Lineage(shape[:dim] + shape[dim + 1 :], (taken,))
+        maximum = self._taken([addend], first, others)
+        return Lineage(shape[:dim] + shape[dim + 1 :], (maximum,))
 
     def _amax(self, shape: tuple[int, ...], addend: Addend, dim: int) -> Lineage:
         reduced = shape[:dim] + shape[dim + 1 :]

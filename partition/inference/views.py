@@ -66,22 +66,22 @@ def constant_view(table: NodeTable, name: str) -> Lineage:
 
 def join(position: Sequence[StridedInterval | None]) -> StridedInterval:
     """The common interval of aligned intervals: all that vary must agree on it."""
-    found: StridedInterval | None = None
+    common: StridedInterval | None = None
     broadcast: StridedInterval | None = None
     for interval in position:
         if interval is None or interval.axis == BROADCAST:
             broadcast = broadcast or interval
-        elif found is None:
-            found = interval
+        elif common is None:
+            common = interval
         else:
-            if interval.start != found.start or interval.size != found.size:
+            if interval.start != common.start or interval.size != common.size:
                 raise Misaligned
-            if found.extent == ABSOLUTE:
-                found = interval
-            elif interval.extent not in (found.extent, ABSOLUTE):
+            if common.extent == ABSOLUTE:
+                common = interval
+            elif interval.extent not in (common.extent, ABSOLUTE):
                 raise Misaligned
-    if found is not None:
-        return found
+    if common is not None:
+        return common
     return broadcast if broadcast is not None else constant_interval(1)
 
 

@@ -279,7 +279,8 @@ class Verify(Protocol[P]):
         progress: Progress | None = None,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Result: ...
+    ) -> Result:
+        """The verdict on a plan, and what it rests on."""
 
 
 def with_options(options: Callable[P, Options]) -> Callable[[Callable[..., Result]], Verify[P]]:

@@ -146,7 +146,7 @@ def _panel(axes: Axes, panel: Panel, unit: str, columns: Mapping[str, str]) -> N
             places,
             [float("nan") if h is None else h for h in heights],
             # Single points are no axis along which something grows.
-            "" if panel.name == POINTS else _THICK.get(column, "-"),
+            linestyle="none" if panel.name == POINTS else _THICK.get(column, "-"),
             color=f"C{number}",
             linewidth=1.8 if column in _THICK else 1.1,
             marker="o",
