@@ -57,6 +57,8 @@ class PathOrName(_Path):
         self.folder = CONFIGS / kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, or that of the file of ours which has this name; refuses a name that is
+        neither."""
         path = super().convert(value, param, ctx)
         if path.name != str(path) or path.suffix or path.exists():
             return path

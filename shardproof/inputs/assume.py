@@ -45,6 +45,7 @@ class Assumptions:
 
     @property
     def as_recorded(self) -> bool:
+        """Whether groups are taken in the order that the plan records."""
         return self.groups == "as recorded"
 
     def of_frontends(self) -> dict[str, str]:

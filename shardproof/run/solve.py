@@ -31,6 +31,7 @@ class Answers:
     solver_peak_mib: float = 0.0
 
     def proved(self, template: int) -> bool:
+        """Whether a template's text has no model."""
         return self.of(template).verdict == "unsat"
 
     def of(self, template: int) -> Solved:

@@ -37,6 +37,8 @@ _KINDS: Final[Mapping[str, str]] = {
 
 
 class Decision(NamedTuple):
+    """The verdict, its reason and its findings."""
+
     verdict: Verdict
     reason: str
     findings: tuple[Finding, ...]

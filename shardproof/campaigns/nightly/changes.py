@@ -47,11 +47,14 @@ DECIDED: Final = ("unsat", "sat")
 
 @dataclass(frozen=True, slots=True)
 class Change:
+    """One thing to report of a night; ``kind`` decides the exit code."""
+
     kind: Kind
     plan: str
     message: str
 
     def to_dict(self) -> dict[str, Any]:
+        """The change as plain data."""
         return asdict(self) | {"exit_code": CODES[self.kind]}
 
 

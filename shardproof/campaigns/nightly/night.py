@@ -41,6 +41,8 @@ INTERNAL: Final = "internal error"
 
 
 class Template(msgspec.Struct, frozen=True):
+    """What one template came to: its verdict and seconds."""
+
     verdict: str
     seconds: float
 

@@ -36,6 +36,7 @@ class Growth:
         return both and self.ratios["cpu"] <= self.bound
 
     def to_dict(self) -> dict[str, Any]:
+        """The growth as plain data."""
         return {**asdict(self), "holds": self.holds}
 
 

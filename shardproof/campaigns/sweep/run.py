@@ -50,9 +50,11 @@ class Swept:
 
     @property
     def exit_code(self) -> int:
+        """That of the worst verdict."""
         return VERDICTS[self.verdict]
 
     def to_dict(self) -> dict[str, Any]:
+        """Rows and growth of all sweeps as plain data."""
         return {
             "verdict": self.verdict,
             "folder": str(self.folder),

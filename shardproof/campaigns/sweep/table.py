@@ -51,6 +51,7 @@ def read_runs(folder: Path) -> list[Run]:
 
 
 def write_runs(folder: Path, runs: Iterable[Run]) -> None:
+    """Write the table of runs, from which a sweep resumes."""
     _write(folder / RUNS, pa.Table.from_pylist([run.row() for run in runs], schema=SCHEMA))
 
 

@@ -91,6 +91,7 @@ class Layer:
 
     @property
     def worst(self) -> str:
+        """The worst status of its operators."""
         return next((s for s in STATUS if self.status[s]), "unchecked")
 
 
