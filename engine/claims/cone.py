@@ -145,12 +145,16 @@ _POWERS: Final = frozenset({"div", "log", "pow", "reciprocal", "rsqrt", "sqrt"})
 
 
 def lawful(nodes: NodeTable, here: Cone, operator: str) -> bool:
-    """Whether a claim may need the laws of `engine.ops.laws`: it reads a power, or an exponential
-    with a negative factor, which another may be the inverse of."""
+    """Whether a claim may need the laws of `engine.ops.laws`: it reads a power, a logarithm, or an
+    exponential with a negative factor, which another may be the inverse of."""
     read = (nodes[number].definition for number in here.opaque | here.defined)
     return operator in _POWERS or any(
         isinstance(d, Unary)
-        and (exponent_of(d.function) is not None or (d.function == "exp" and d.factor < 0))
+        and (
+            exponent_of(d.function) is not None
+            or d.function == "log"
+            or (d.function == "exp" and d.factor < 0)
+        )
         for d in read
     )
 

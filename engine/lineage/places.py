@@ -37,6 +37,19 @@ def normal(places: Iterable[Place]) -> tuple[Place, ...]:
     return tuple(sorted((p for p in places if p.size != p.extent), key=lambda p: (p.dim, p.extent)))
 
 
+def collapsed(addend: Addend) -> Addend:
+    """An addend whose places of one dimension, inside one another, are one where they are one
+    interval: the first half of the second half is the third quarter."""
+    found: list[Place] = []
+    for place in addend.places:
+        inner = found[-1] if found and found[-1].dim == place.dim else None
+        if inner and place.size == inner.extent and place.start % inner.extent == 0:
+            found[-1] = place._replace(start=place.start + inner.start, size=inner.size)
+        else:
+            found.append(place)
+    return addend._replace(places=tuple(found))
+
+
 def left(shape: Sequence[int], places: Sequence[Place]) -> Shape:
     """The sizes of the dimensions that places leave: places of one dimension are inside one
     another, and each leaves its share of what is there.

@@ -2,7 +2,8 @@
 
 ``1 / c`` of a constant is the constant, ``exp(0)`` is 1, ``1 / exp(a)`` is ``exp(-a)``, and
 ``exp(a) exp(-a)`` is 1: an exponential is never zero, so none of these makes a value defined that
-was not.
+was not.  ``exp(a + log(b))`` is ``b exp(a)`` and ``exp(a - log(b))`` is ``exp(a) / b``, wherever
+the logarithm is defined.
 
 A root, a reciprocal and a value itself are powers of one base.  A power of a power is one power
 (``1 / sqrt(a)`` is ``rsqrt(a)``), that of a product the product of theirs (``1 / (a b)`` is
@@ -18,7 +19,7 @@ are uninterpreted otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -97,6 +98,8 @@ def applied(table: TermTable, function: str, argument: Term) -> Term:
     if argument.value is not None:
         value = of_constant(function, argument.value)
         return table.app(function, argument) if value is None else table.const(value)
+    if function == "exp":
+        return _exponential(table, argument)
     factor, core = _split(argument)
     outer = exponent_of(function)
     if function == "inv" and core.kind == "mul":
@@ -111,6 +114,31 @@ def applied(table: TermTable, function: str, argument: Term) -> Term:
     if power is None:
         return table.app(function, argument)
     return table.mul(power[0], _raised(table, core.args[0], power[1]))
+
+
+def _exponential(table: TermTable, argument: Term) -> Term:
+    """The exponential of a term: logarithms in it are factors."""
+    rest, factors = [], []
+    for scale, part in _addends(Fraction(1), argument):
+        if part.kind == "app" and part.name == "log" and abs(scale) == 1:
+            base = part.args[0]
+            factors.append(base if scale > 0 else applied(table, "inv", base))
+        else:
+            rest.append(table.mul(scale, part))
+    if not factors:
+        return table.app("exp", argument)
+    left = table.add(*rest) if rest else table.const(0)
+    return table.mul(*factors, applied(table, "exp", left))
+
+
+def _addends(scale: Fraction, term: Term) -> Iterator[tuple[Fraction, Term]]:
+    """The addends of a sum of sums, each with its factor."""
+    factor, core = _split(term)
+    if core.kind != "add":
+        yield scale * factor, core
+        return
+    for part in core.args:
+        yield from _addends(scale * factor, part)
 
 
 def _raised(table: TermTable, base: Term, exponent: Fraction) -> Term:

@@ -38,7 +38,7 @@ FEWEST = 2
 #: Rounds in which cuts are carried between blocks and the axes that they are of.
 MOST_SHIFTED = 8
 #: Positions of an axis, and entries of a tensor, of claims that are stated without reduction.
-MOST_WHOLE, MOST_ENTRIES = 64, 4096
+MOST_WHOLE, MOST_ENTRIES = 1024, 4096
 
 
 class Representatives(MixedRadix):

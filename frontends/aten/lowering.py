@@ -137,12 +137,12 @@ class Lowering:
         self.expected: Sequence[tuple[Shape, str]] = ()
         #: Of every log-softmax: the shifted operand, its exponentials, and their sum.
         self.exponentials: dict[int, tuple[Real, Real, Real]] = {}
-        #: Tables of constants by name, and their entries; those of the other side (None: this side
-        #: may have any).
+        #: Whether entries of computed log-probabilities are picked; whether losses are, too.
+        self.picks_logarithms = self.literal = False
+        #: Tables of constants by name, and their entries; those of the other side (None: any).
         self.tables: dict[str, Real] = {}
         self.contents: dict[str, Any] = {}
         self.shared: Mapping[str, Any] | None = None
-        #: Inputs that are others, moved.
         self.derived: dict[str, Derived] = {}
         self._constants: dict[Fraction, Real] = {}
         #: The named input that a value is, moved.

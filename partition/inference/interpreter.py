@@ -18,6 +18,7 @@ from string import ascii_letters
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.lineage.cutting import cut_up, moved_apart
 from shardproof.engine.lineage.expressions import (
     Amax,
     Causal,
@@ -40,10 +41,8 @@ from shardproof.engine.lineage.lineage import (
 )
 from shardproof.engine.lineage.places import (
     MOST_REGIONS,
-    cut,
     has_places,
     joined,
-    moved,
     permuted,
     placed,
     side_by_side,
@@ -52,9 +51,11 @@ from shardproof.engine.lineage.sums import merge_partials
 from shardproof.engine.lineage.views import Misaligned, regroup
 from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.partition.inference.canonical import Draft, canonical
+from shardproof.partition.inference.closing import composed
 from shardproof.partition.inference.families import along_axes
 from shardproof.partition.inference.floats import Way, dropped, ways
 from shardproof.partition.inference.laws import Factor, factors_of, rewritten
+from shardproof.partition.inference.opened import logarithms
 from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.products import Products
 from shardproof.partition.inference.sums import tried
@@ -76,8 +77,34 @@ class LineageInterpreter(Products):
         if several is not None:
             return several
         addend = self._single(x)
-        made = self._reciprocals(addend) if function == "inv" else None
+        made = None
+        if function == "inv":
+            made = self._reciprocals(addend)
+        elif function == "exp":
+            made = self._without_logarithms(addend)
         return Lineage(x.shape, (made or self._function(function, addend),))
+
+    def _without_logarithms(self, addend: Addend) -> Addend | None:
+        """``exp(a + log(b))`` as ``b exp(a)``, and ``exp(a - log(b))`` as ``exp(a) / b``; None if
+        no logarithm is added there."""
+        parts = logarithms(self.table, addend)
+        if parts is None:
+            return None
+        shape, rest, bases = parts
+        names = ascii_letters[: len(shape)]
+        factors = [
+            base if up else self.unary("inv", base)
+            for base, up in ((Lineage(shape, (base,)), up) for base, up in bases)
+        ]
+        if rest:
+            factors.append(self.unary("exp", self.fold(Lineage(shape, tuple(rest)))))
+        whole = self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
+        try:
+            made = composed(addend._replace(factor=Fraction(1)), self._single(whole))
+        except Misaligned:
+            return None
+        self.rewrote = True
+        return made
 
     def _reciprocals(self, addend: Addend) -> Addend | None:
         """1 / (a b) as 1 / a times 1 / b; None if the addend is no product."""
@@ -133,7 +160,8 @@ class LineageInterpreter(Products):
         if shape == x.shape:
             return x
         try:
-            addends = tuple(joined([moved(t, x.shape, shape) for t in x.addends]))
+            apart = [moved_apart(t, x.shape, shape) for t in x.addends]
+            addends = tuple(joined([t for own in apart for t in own]))
         except Misaligned:
             piece = self.piece(x).addends[0]
             addends = (piece._replace(view=regroup(piece.view, shape)),)
@@ -147,8 +175,8 @@ class LineageInterpreter(Products):
             raise ShapeMismatch(f"slice [{start}, +{size}) of a dimension of {x.shape[dim]}")
 
         def taken(given: Lineage, start: Affine) -> Lineage:
-            addends = [cut(t, x.shape, dim, start, size) for t in given.addends]
-            return Lineage(shape, tuple(joined([t for t in addends if t is not None])))
+            apart = [cut_up(t, x.shape, dim, start, size) for t in given.addends]
+            return Lineage(shape, tuple(joined([t for own in apart for t in own])))
 
         try:
             return taken(x, start)

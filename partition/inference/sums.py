@@ -19,6 +19,7 @@ from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.floats import Reductions, Way, dropped, ways
 from shardproof.partition.inference.masks import masked_once, unscaled
 from shardproof.partition.inference.match import Matcher
+from shardproof.partition.inference.opened import cancelled
 from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.views import (
     lineage_axes,
@@ -174,6 +175,9 @@ class Sums(Values):
         addends = masked_once(self.table, addends)
         if len(addends) == 1:
             return self.known(Lineage(x.shape, tuple(addends)))
+        if (rest := cancelled(self.table, addends)) is not None:
+            self.rewrote = True
+            return self.fold(Lineage(x.shape, tuple(rest)))
         try:
             total = self._placed_sum(x.shape, addends)
             known = self.reference_size is None or total.addends[0].node < self.reference_size
