@@ -59,7 +59,10 @@ class Domain(Enum):
 
 
 def domain(function: str) -> Domain:
-    """The domain of a partial function."""
+    """The domain of a partial function.
+
+    Example: positive numbers of ``log``, numbers that are not zero of ``inv``.
+    """
     exponent = exponent_of(function)
     if exponent is None or (exponent < 0 and exponent.denominator != 1):
         return Domain.POSITIVE
