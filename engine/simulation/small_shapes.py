@@ -182,10 +182,10 @@ def largest_divisor(axis_class: AxisClass, per_shard: int) -> int:
     smallest, or one position where that leaves too many."""
     low = [d for d in range(1, isqrt(axis_class.common) + 1) if axis_class.common % d == 0]
     divisors = {*low, *(axis_class.common // d for d in low)}
-    found = [d for d in divisors if all(rule(d) for rule in axis_class.rules)]
-    found = [d for d in found if axis_class.most // d > 1] or [1]
-    chosen = max((d for d in found if axis_class.least // d >= per_shard), default=1)
-    return max(found) if axis_class.least // chosen > MOST_PER_SHARD else chosen
+    allowed = [d for d in divisors if all(rule(d) for rule in axis_class.rules)]
+    allowed = [d for d in allowed if axis_class.most // d > 1] or [1]
+    chosen = max((d for d in allowed if axis_class.least // d >= per_shard), default=1)
+    return max(allowed) if axis_class.least // chosen > MOST_PER_SHARD else chosen
 
 
 def small_shapes(

@@ -161,16 +161,16 @@ class _Expansion:
                 for p in self._open(o, factor * f, depth)
             ]
             return self._bounded(terms)
-        found = [_Product(factor, ())]
+        products = [_Product(factor, ())]
         for o in below:
             opened = self._open(o, Fraction(1), depth)
-            found = self._bounded(
+            products = self._bounded(
                 [
                     _Product(p.factor * q.factor, p.leaves + q.leaves)
-                    for p, q in product(found, opened)
+                    for p, q in product(products, opened)
                 ]
             )
-        return found
+        return products
 
     def _bounded(self, products: list[_Product]) -> list[_Product]:
         self.work += len(products)
@@ -228,8 +228,8 @@ class Matcher:
         partials = [self._part(partial, alias) for partial in addend.partials]
         if any(partial is None for partial in partials):
             return x
-        found = normal([partial for partial in partials if partial is not None])
-        return Lineage(x.shape, (_renamed(addend, alias)._replace(partials=found),))
+        parts = normal([partial for partial in partials if partial is not None])
+        return Lineage(x.shape, (_renamed(addend, alias)._replace(partials=parts),))
 
     def _part(self, partial: PartialRange, alias: Alias) -> PartialRange | None:
         """A part of a value as one of the node that it is; None where its range is none there."""
@@ -243,10 +243,10 @@ class Matcher:
             if read is not None:
                 inside = self._via(alias.node, read, number)
                 return None if inside is None else partial._replace(reduction=inside)
-        found = alias.sums.get((tuple(path), reduction.where))
-        if reduction.kind != "sum" or found is None:
+        place = alias.sums.get((tuple(path), reduction.where))
+        if reduction.kind != "sum" or place is None:
             return None
-        (there, label), stride = found
+        (there, label), stride = place
         number = self._reduction(alias.node, there, label)
         if number is None:
             return None
@@ -330,8 +330,10 @@ class Matcher:
             form, places, order = _form(leaves, labels, expansion.extents)
             found[form] = found.get(form, Fraction(0)) + factor
             if len(products) == 1:
-                held = expansion.reduced.items()
-                reduced = {inside: places[label] for inside, label in held if label in places}
+                reduced_labels = expansion.reduced.items()
+                reduced = {
+                    inside: places[label] for inside, label in reduced_labels if label in places
+                }
                 paths = tuple(leaves[i].path for i in order)
         forms = {form: factor for form, factor in found.items() if factor}
         return _Sum(forms, reduced, paths, frozenset(expansion.opened))

@@ -55,6 +55,8 @@ class Products(Sums):
         self._singles: dict[Lineage, Addend] = {}
 
     def einsum(self, spec: str, *xs: Lineage, sizes: Mapping[str, int] | None = None) -> Lineage:
+        """A product summed over labels, addend by addend; over a shard of a label it is part of a
+        sum."""
         left, output = spec.split("->")
         operands = left.split(",")
         extents = dict(sizes or {})
@@ -81,11 +83,11 @@ class Products(Sums):
             try:
                 addends.append(self._placed_product(operands, output, chosen, extents))
             except Misaligned:
-                taken = [
+                pieces = [
                     self.piece(Lineage(x.shape, (t,))).addends[0]
                     for x, t in zip(xs, chosen, strict=True)
                 ]
-                addends.append(self._product(operands, output, taken, extents))
+                addends.append(self._product(operands, output, pieces, extents))
         if len(addends) == 1:
             return self.known(Lineage(shape, (addends[0],)))
         return self.fold(Lineage(shape, tuple(addends)))
@@ -125,8 +127,8 @@ class Products(Sums):
             letters = "".join(a for a in ascii_letters if a not in used)
             inside = [t._replace(view=sunk(t.view)) for t in addends]
             yield tried(lambda t: self._product(names, output, t, sizes), inside)
-            found = ways(addends, self.mesh, letters, sums=True, sides=self.as_partial)
-            yield from (tried(another, way) for way in found)
+            readings = ways(addends, self.mesh, letters, sums=True, sides=self.as_partial)
+            yield from (tried(another, way) for way in readings)
 
         def another(way: Way) -> Addend:
             spelled = [n + more for n, more in zip(names, way.labels, strict=True)]
@@ -203,9 +205,9 @@ class Products(Sums):
             )
         if len(real) == 1 and len(outputs) == len(extents):
             only = addends[real[0]]
-            held = {label: interval for interval, label in atoms[real[0]]}
+            intervals_of = {label: interval for interval, label in atoms[real[0]]}
             moved = tuple(
-                merge([a if isinstance(a, StridedInterval) else held[a] for a in dim])
+                merge([a if isinstance(a, StridedInterval) else intervals_of[a] for a in dim])
                 for dim in dims
             )
             return Addend(factor, only.node, View(moved, only.view.fixed), only.partials)

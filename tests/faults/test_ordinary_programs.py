@@ -36,6 +36,7 @@ SAMPLE = [
     ("E4 rotated halves", "rotate_half", 1),
     ("E4 flat buckets", "gradients_in_buckets", 1),
     ("E4 a softmax over values side by side", "learned_keys", 0),
+    ("E4 a prefix before the tokens", "learned_prefix", 0),
     ("E5 sums in steps", "summed_in_steps", 2),
     ("E5 local means", "local_means_mean", 1),
     ("E6, E7 groups of heads", "grouped_heads", 1),
@@ -119,6 +120,14 @@ def _root_times(b: BodyBuilder, y: int) -> int:
     return b.mul(y, b.op("rsqrt", y))
 
 
+def _with_logarithm(b: BodyBuilder, y: int) -> int:
+    return b.exp(b.add(b.log(y), y))
+
+
+def _times_exponential(b: BodyBuilder, y: int) -> int:
+    return b.mul(y, b.exp(y))
+
+
 def _of_square(formula: Formula) -> Formula:
     return lambda b, y: formula(b, b.op("add", b.mul(y, y), other=Fraction(1)))
 
@@ -129,8 +138,9 @@ def _of_square(formula: Formula) -> Formula:
         (_one, _quotient, "inconclusive"),
         (_root, _one_over_root, "proved"),
         (_square_root, _root_times, "proved"),
+        (_times_exponential, _with_logarithm, "refuted"),
     ],
-    ids=["x / x", "1 / sqrt(x)", "x rsqrt(x)"],
+    ids=["x / x", "1 / sqrt(x)", "x rsqrt(x)", "exp(log(x) + x)"],
 )
 def test_a_law_is_used_where_the_single_device_is_defined(
     less: Formula, more: Formula, otherwise: str, tmp_path: Path
