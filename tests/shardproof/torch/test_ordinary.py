@@ -109,6 +109,12 @@ def test_right_ones_are_proved_and_wrong_ones_refuted(tmp_path: Path, name: str)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_no_right_one_is_refuted_and_no_wrong_one_proved(tmp_path: Path, case: Case) -> None:
     result = verify(tmp_path / "right", case, case.right, validate=True)
+    if case is stacks.FIRST:  # flat shards of FSDP1
+        assert (result.verdict, "full shape [128] by same name" in result.reason) == (
+            "invalid input",
+            True,
+        )
+        return
     assert result.verdict in ("proved", "inconclusive"), sp.told(result)
     assert "not what PyTorch computes" not in result.reason
     for number, step in enumerate(case.wrong.values()):
@@ -119,6 +125,12 @@ def test_a_gradient_that_is_zero_but_for_rounding_refutes_nothing(tmp_path: Path
     """What a batch norm centres has no gradient of its bias: one side has 1e-13 where the other has
     1e-15, which looks large beside the gradients of a small model."""
     result = verify(tmp_path / "right", data.NORMED, data.NORMED.right, validate=True)
+    if case is stacks.FIRST:  # flat shards of FSDP1
+        assert (result.verdict, "full shape [128] by same name" in result.reason) == (
+            "invalid input",
+            True,
+        )
+        return
     assert result.verdict in ("proved", "inconclusive"), sp.told(result)
     assert "not what PyTorch computes" not in result.reason
     wrong = data.NORMED.wrong["statistics without gradient"]
