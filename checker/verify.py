@@ -94,10 +94,10 @@ def check(
     external = find_ethos(*(None if p is None else Path(p) for p in (ethos, cpc)))
     problems = Problems()
     start = time.perf_counter()
-    told = progress if progress is not None else _silent
+    report = progress if progress is not None else _silent
 
     def solved(done: int, total: int) -> None:
-        told("solve", done, total)
+        report("solve", done, total)
 
     try:
         run = read_run(run_dir)
@@ -115,9 +115,9 @@ def check(
     work.seconds["read"] = time.perf_counter() - start
     named = check_rounding(run, problems)
     _check_inputs(work, inputs, plan if named else None)
-    told("argument", 0, 1)
+    report("argument", 0, 1)
     _check_argument(work)
-    told("argument", 1, 1)
+    report("argument", 1, 1)
     if not problems:
         _look(work)
     if named:
@@ -160,12 +160,12 @@ def _check_inputs(work: _Check, inputs: Mapping[str, str] | None, plan: Plan | N
 def _check_proofs(work: _Check, ethos: tuple[Ethos | None, str], alone: Alone) -> None:
     needed = sorted({s.template for s in work.run.stages if s.live and s.template >= 0})
     try:
-        found = check_proofs(work.run, needed, ethos, alone, work.problems)
+        proofs = check_proofs(work.run, needed, ethos, alone, work.problems)
     except InvalidInput as error:
         work.problems.add("file", str(error))
         return
-    work.counts.update(found.counts)
-    work.notes += found.notes
+    work.counts.update(proofs.counts)
+    work.notes += proofs.notes
 
 
 def _more(run: Run, problems: Problems) -> int:
@@ -306,24 +306,24 @@ def _check_templates(work: _Check, sides: Sequence[Side]) -> None:
 
 def _check_conclusions(work: _Check, derived: Derived, parallel: Unrolled) -> None:
     run, problems = work.run, work.problems
-    found = conclude(run.plan, run.nodes, derived, run.single, parallel, run.parallel)
+    concluded = conclude(run.plan, run.nodes, derived, run.single, parallel, run.parallel)
     for demand in demands(run.plan, derived, parallel):
         several = len(demand.held) > 1 or any(
-            len(held.tensors) > 1 or held.over or held.batched for held in demand.held
+            len(term.tensors) > 1 or term.over or term.batched for term in demand.held
         )
-        values = [v for held in demand.held for v in held.tensors]
+        values = [v for term in demand.held for v in term.tensors]
         if several and any(_is_maximum(run, v) for v in values):
             problems.add("unproved", f"{demand.kind} {demand.name}: a sum of maxima")
-    for conclusion in found:
+    for conclusion in concluded:
         if not conclusion.holds:
             problems.add("unproved", conclusion.message)
     stored = set(run.conclusions)
-    for conclusion in found:
+    for conclusion in concluded:
         if conclusion not in stored:
             problems.add("conclusion", f"{_name(conclusion)} is missing from the run, or another")
-    for conclusion in sorted(stored - set(found)):
+    for conclusion in sorted(stored - set(concluded)):
         problems.add("conclusion", f"{_name(conclusion)} is not a conclusion of this plan")
-    if len(stored) == len(found) != len(run.conclusions):
+    if len(stored) == len(concluded) != len(run.conclusions):
         problems.add("conclusion", "a conclusion is listed twice")
 
 

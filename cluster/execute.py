@@ -188,8 +188,8 @@ class _Round:
             solved = self._ledger.get(key, self._options)
             if solved is not None:
                 self.solved[key] = solved
-            elif self._cache and (found := self._cache.get(key, self._options)):
-                cached[key] = found
+            elif self._cache and (known := self._cache.get(key, self._options)):
+                cached[key] = known
             else:
                 missing.append(query)
         resumed = len(self.solved)

@@ -43,17 +43,17 @@ def solve_each(
 
 
 def _solve(portfolio: Portfolio, query: Query, memory_tries: int) -> Solved:
-    asked = 0
+    times = 0
     while True:
-        asked += 1
+        times += 1
         try:
             solved = portfolio.solve(query)
         except SolverUnavailable:
-            if asked == TRIES:
+            if times == TRIES:
                 raise
             continue
         tries = {"memory": memory_tries, "crashed": TRIES}.get(solved.verdict, 1)
-        if asked >= tries:
+        if times >= tries:
             return solved
 
 
@@ -61,11 +61,11 @@ def limits(settings: Settings, machine: int) -> tuple[int, ...]:
     """The bytes that one solver gets at first, and what it is tried again with on this machine,
     where the user sets no limit: doubled, up to all there is for as many as a worker may have.
     """
-    found = [settings.first_limit_bytes]
+    levels = [settings.first_limit_bytes]
     most = machine // settings.solvers_per_worker
-    while settings.memory_limit_bytes is None and found[-1] < most:
-        found.append(min(2 * found[-1], most))
-    return tuple(found)
+    while settings.memory_limit_bytes is None and levels[-1] < most:
+        levels.append(min(2 * levels[-1], most))
+    return tuple(levels)
 
 
 def note_peaks(peaks: Peaks, worker: int, answers: Sequence[Answer]) -> None:

@@ -53,7 +53,7 @@ def texts(
     ``tell`` is told how many of how many slices are done, where there are any; ``give`` is given
     texts as they are made here. Raises `cluster.on_ray.pool.ClusterError`.
     """
-    found: list[Said] = []
+    listed: list[Said] = []
     written: dict[bytes, Texts] = {}
     start = time.perf_counter()
     templates = result.templates
@@ -61,21 +61,21 @@ def texts(
     goes_out = settings.own_cluster and not result.guessed
     with swept(SWEPT) as sweep:
         for template in templates:
-            left = len(templates) - len(found)
-            if goes_out and _is_worth(time.perf_counter() - start, len(found), left):
-                found += _spread(result, templates[len(found) :], settings, tell)
+            left = len(templates) - len(listed)
+            if goes_out and _is_worth(time.perf_counter() - start, len(listed), left):
+                listed += _spread(result, templates[len(listed) :], settings, tell)
                 break
-            said = _lowered(
+            stated = _lowered(
                 template.obligation
                 or lowered(result.nodes, template.claim, result.more, result.memo),
                 written,
             )
-            found.append(said)
-            if not isinstance(said, str):
-                give(said)
+            listed.append(stated)
+            if not isinstance(stated, str):
+                give(stated)
             sweep()
-    settle(result, {n: why for n, why in enumerate(found) if isinstance(why, str)})
-    return [one for one in found if not isinstance(one, str)]
+    settle(result, {n: why for n, why in enumerate(listed) if isinstance(why, str)})
+    return [one for one in listed if not isinstance(one, str)]
 
 
 def _lowered(one: Obligation | str, written: dict[bytes, Texts]) -> Said:

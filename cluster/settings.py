@@ -171,23 +171,23 @@ class Settings:
 
     def notes(self) -> tuple[str, ...]:
         """What of these settings this machine does not give, in one line each."""
-        found = []
+        lines = []
         here = self.local_workers()
         elsewhere = self.address or os.environ.get("RAY_ADDRESS")
         if self.workers is not None and here < self.workers and not elsewhere:
-            found.append(
+            lines.append(
                 f"{self.workers} workers are more than this machine has use for, with "
                 f"{cpus()} CPUs: {here} solve"
             )
         if not bounds_memory():
-            found.append(
+            lines.append(
                 "this system bounds the memory of no process: neither solvers nor the readers of "
                 "plans are held to a limit; read plans that you trust"
             )
         if self.timeout < LEAST_SECONDS:
-            found.append(
+            lines.append(
                 f"a timeout of {self.timeout:g} s is shorter than the start of a solver: queries "
                 "are bounded by the solvers' own resource limits, and by the clock after "
                 f"{LEAST_SECONDS:g} s"
             )
-        return tuple(found)
+        return tuple(lines)

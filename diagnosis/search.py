@@ -135,7 +135,7 @@ class Diagnosis:
     ) -> tuple[Candidate, Partition] | None:
         """The first candidate with which everything holds, else the first that resolves the cause
         and breaks nothing."""
-        found: tuple[Candidate, Partition] | None = None
+        first: tuple[Candidate, Partition] | None = None
         for candidate in chain(self._as_recorded(state), proposed):
             outcome = self.tried(candidate, state)
             if self.exhausted:
@@ -144,14 +144,14 @@ class Diagnosis:
                 continue
             if holds(outcome):
                 return candidate, outcome
-            if found is None and resolved.by(outcome):
-                found = candidate, outcome
-                if not candidate.edits or (more := self._everywhere(*found, resolved)) is None:
+            if first is None and resolved.by(outcome):
+                first = candidate, outcome
+                if not candidate.edits or (more := self._everywhere(*first, resolved)) is None:
                     continue
                 if holds(more[1]):
                     return more
-                found = more
-        return found
+                first = more
+        return first
 
     def _as_recorded(self, state: Partition) -> Iterator[Candidate]:
         """The plan as its records have it, if they tell of another order of its groups, or of
@@ -202,12 +202,12 @@ class Diagnosis:
         """The next contradiction of the plan with itself, and what goes away with it."""
         proposed = (c for propose in FAULTS for c in propose(state.plan))
         best = self.best(state, proposed, Resolved(state, None))
-        found = tuple(faults(state))
+        findings = tuple(faults(state))
         if best is not None:
             left = {f.message for f in faults(best[1])}
-            found = tuple(f for f in found if f.message not in left) or found
+            findings = tuple(f for f in findings if f.message not in left) or findings
         earlier = tuple(range(len(self.causes)))
-        self._cause(found, None, state, best, earlier)
+        self._cause(findings, None, state, best, earlier)
         return best[1] if best else None
 
     def _divergence(self, state: Partition) -> Partition | None:
@@ -219,15 +219,15 @@ class Diagnosis:
         if not fresh:
             return None if every else self._conclusion(state)
         divergence = fresh[0]
-        found = misfits(state, [divergence]) if at_odds else (explain(state, divergence),)
+        findings = misfits(state, [divergence]) if at_odds else (explain(state, divergence),)
         proposed = candidates(state, divergence, origins(state))
         best = self.best(state, proposed, Resolved(state, divergence))
         if best is not None and best[0].cause == OF_THE_LOSS:
             # No operator of the forward pass does anything else: the loss lacks one.
             divergence = loss_maker(state, divergence)
-            found = (explain(state, divergence),)
-        if found and not (best is None and self._is_told(found[0])):
-            self._add(state, divergence, found, best)
+            findings = (explain(state, divergence),)
+        if findings and not (best is None and self._is_told(findings[0])):
+            self._add(state, divergence, findings, best)
         if best is not None:
             return best[1]
         self.repaired = False
@@ -261,26 +261,26 @@ class Diagnosis:
     def _conclusion(self, state: Partition) -> Partition | None:
         """A gradient or output that no operator before it makes wrong: its reduction."""
         makers = {v: n for n, r in enumerate(state.parallel.unrolled.instances) for v in r.outputs}
-        for found in state.conclusions:
-            if found.holds or found.value not in makers or found.kind in (OWN, LOSS):
+        for conclusion in state.conclusions:
+            if conclusion.holds or conclusion.value not in makers or conclusion.kind in (OWN, LOSS):
                 continue
-            divergence = Divergence((makers[found.value],), -1, found.message)
+            divergence = Divergence((makers[conclusion.value],), -1, conclusion.message)
             made = origins(state)
             proposed = iter(
                 [
-                    *_other_shards(state.plan, found),
-                    *missing_reducers(state, found),
+                    *_other_shards(state.plan, conclusion),
+                    *missing_reducers(state, conclusion),
                     *partial_gradients(FaultContext(state, divergence, made)),
                     *candidates(state, divergence, made),
                 ]
             )
             best = self.best(state, proposed, Resolved(state, None))
-            told = _of_conclusion(state, found)
+            finding = _of_conclusion(state, conclusion)
             if best is not None and best[0].edits:
                 # It begins before its reduction: where the repair is.
-                begins = divergence_at(state, best[0].edits[0].site, found.message)
-                divergence, told = begins, explain(state, begins)
-            self._add(state, divergence, (told,), best)
+                begins = divergence_at(state, best[0].edits[0].site, conclusion.message)
+                divergence, finding = begins, explain(state, begins)
+            self._add(state, divergence, (finding,), best)
             return best[1] if best else None
         return None
 
@@ -288,22 +288,22 @@ class Diagnosis:
         self,
         state: Partition,
         divergence: Divergence,
-        found: tuple[Finding, ...],
+        findings: tuple[Finding, ...],
         best: tuple[Candidate, Partition] | None,
     ) -> None:
         """A cause, or one more place of a cause; it depends on those before it unless it is seen
         in the plan as it is."""
         if best is not None and best[0].edits:
-            found = (in_layers(state, found[0], divergence, best[0]), *found[1:])
+            findings = (in_layers(state, findings[0], divergence, best[0]), *findings[1:])
         for number, cause in enumerate(self.causes):
-            if is_same(cause, found[0], best):
-                self.causes[number] = joined(state, cause, divergence, found[0], best)
+            if is_same(cause, findings[0], best):
+                self.causes[number] = joined(state, cause, divergence, findings[0], best)
                 return
         alone = state is self.result or key(divergence, state) in {
             key(c, self.result) for c in divergences(self.result)
         }
         earlier = () if alone else tuple(range(len(self.causes)))
-        self._cause(found, divergence, state, best, earlier)
+        self._cause(findings, divergence, state, best, earlier)
 
     def _cause(
         self,
@@ -338,12 +338,12 @@ def diagnosed(
     # A large plan is not run again: values are held against the single-device operator's there.
     again = repaired and len(result.parallel.unrolled.instances) <= MOST_AGAIN
     examples = Examples(result, simulation, search.state if again else None)
-    told = [
+    causes = [
         finding
         for number in range(len(search.causes))
         for finding in _told(search, number, examples)
     ]
-    return (*told, *followers(search))
+    return (*causes, *followers(search))
 
 
 def _told(search: Diagnosis, number: int, examples: Examples) -> Iterator[Finding]:
@@ -387,15 +387,15 @@ def _told(search: Diagnosis, number: int, examples: Examples) -> Iterator[Findin
 def followers(search: Diagnosis) -> list[Finding]:
     """Findings beside the verdict that go away with the repair of a cause, with its number."""
     left = [f for f in search.result.findings if f.kind != DEFINEDNESS]
-    found: list[Finding] = []
+    result: list[Finding] = []
     for number, cause in enumerate(search.causes, 1):
         if cause.after is None or not left or cause.after.parallel.unrolled.faults:
             continue
         still = {f.message for f in (*cause.after.findings, *metadata(cause.after))}
         gone = [f for f in left if f.message not in still]
-        found += [f._replace(group=number) for f in gone]
+        result += [f._replace(group=number) for f in gone]
         left = [f for f in left if f.message in still]
-    return found
+    return result
 
 
 def _listed(repairs: Sequence[str]) -> str:

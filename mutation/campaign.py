@@ -58,16 +58,17 @@ class Outcome:
     @property
     def disagreement(self) -> str:
         """What is wrong with the verdict, or ""."""
-        found = self.label.label
+        label = self.label.label
         if self.verdict == "internal error":
             return "it ended in an internal error"
-        if self.verdict == "proved" and found in ("different", "invalid"):
-            return f"proved, and it is {found}"
-        if self.verdict in ("refuted", "rejected") and found == "equivalent":
+        if self.verdict == "proved" and label in ("different", "invalid"):
+            return f"proved, and it is {label}"
+        if self.verdict in ("refuted", "rejected") and label == "equivalent":
             return f"{self.verdict}, and it is equivalent"
         return ""
 
     def to_dict(self) -> dict[str, Any]:
+        """The outcome as plain data."""
         return {**asdict(self), "disagreement": self.disagreement}
 
 
@@ -104,11 +105,11 @@ def run(
         labelled = label(made.plan)
         verdict, reason = verify(made.plan, cache, memo)
         seconds = time.perf_counter() - start
-        found = Outcome(
+        judged = Outcome(
             number, mutator.name, mutator.kind, made.what, labelled, verdict, reason, seconds
         )
-        keep(found, made.plan)
-        yield found
+        keep(judged, made.plan)
+        yield judged
 
 
 # -- counting ------------------------------------------------------------------------------------
@@ -122,14 +123,14 @@ def table(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         counts.setdefault(key, Counter())[outcome.verdict] += 1
     kinds = sorted({kind for kind, _ in counts})
     return [
-        {"kind": kind, "label": found, **{v: counts[kind, found][v] for v in VERDICTS}}
+        {"kind": kind, "label": label, **{v: counts[kind, label][v] for v in VERDICTS}}
         for kind in kinds
-        for found in LABELS
-        if (kind, found) in counts
+        for label in LABELS
+        if (kind, label) in counts
     ]
 
 
 def totals(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
     """By label and verdict, over all kinds."""
     counts = Counter((outcome.label.label, outcome.verdict) for outcome in outcomes)
-    return {found: {v: counts[found, v] for v in VERDICTS} for found in LABELS}
+    return {label: {v: counts[label, v] for v in VERDICTS} for label in LABELS}

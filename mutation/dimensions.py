@@ -20,11 +20,11 @@ def another_dimension(body: Body, number: int, rng: Random) -> Changed | None:
     """Another dimension, of the same extent if there is one."""
     op = body.ops[number]
     keys = [k for k in DIMENSIONS if isinstance(op.attrs.get(k), int)]
-    held = [v for v in (*op.inputs, *op.outputs) if v >= 0]
-    if not keys or not held:
+    tensors = [v for v in (*op.inputs, *op.outputs) if v >= 0]
+    if not keys or not tensors:
         return None
     key = rng.choice(keys)
-    shape = body.values[held[0]].shape
+    shape = body.values[tensors[0]].shape
     dim = op.attrs[key]
     assert isinstance(dim, int)
     others = [d for d in range(len(shape)) if d != dim % max(len(shape), 1)]
@@ -96,14 +96,14 @@ def another_position(body: Body, number: int, rng: Random) -> Changed | None:
     if not keys:
         return None
     key = rng.choice(keys)
-    held = op.attrs[key]
-    assert isinstance(held, int | Affine)
-    at = held if isinstance(held, Affine) else Affine(held)
+    old = op.attrs[key]
+    assert isinstance(old, int | Affine)
+    at = old if isinstance(old, Affine) else Affine(old)
     choices = [at + 1, at + -1, Affine(at.const), at * 2, at * -1]
     choices += [affine(at.const, {a: c + s for a, c in at.terms}) for s in (1, -1)]
     new = rng.choice([c for c in choices if c != at] or [at + 1])
     # A plain number stays one.
-    return with_attr(body, number, key, new if isinstance(held, Affine) else new.const)
+    return with_attr(body, number, key, new if isinstance(old, Affine) else new.const)
 
 
 def another_size(body: Body, number: int, rng: Random) -> Changed | None:

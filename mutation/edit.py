@@ -62,6 +62,7 @@ class Draft:
         self.ops[number] = replace(self.ops[number], **fields)  # type: ignore[arg-type]
 
     def shape(self, value: int) -> tuple[int, ...]:
+        """The shape of a value."""
         return self.values[value].shape
 
     def built(self, **fields: object) -> Body:
@@ -106,19 +107,22 @@ def name_op(plan: Plan, place: Place) -> str:
 
 
 def with_program(plan: Plan, number: int, program: Program) -> Plan:
+    """The plan with one program replaced."""
     programs = list(plan.programs)
     programs[number] = program
     return replace(plan, programs=tuple(programs))
 
 
 def with_body(plan: Plan, program: int, number: int, body: Body) -> Plan:
-    held = plan.programs[program]
-    bodies = list(held.bodies)
+    """The plan with one body of one program replaced."""
+    own = plan.programs[program]
+    bodies = list(own.bodies)
     bodies[number] = body
-    return with_program(plan, program, replace(held, bodies=tuple(bodies)))
+    return with_program(plan, program, replace(own, bodies=tuple(bodies)))
 
 
 def with_calls(plan: Plan, program: int, calls: Sequence[Call]) -> Plan:
+    """The plan with other calls of one program."""
     return with_program(plan, program, replace(plan.programs[program], calls=tuple(calls)))
 
 
@@ -142,6 +146,7 @@ def readers(body: Body, value: int) -> list[int]:
 
 
 def alike(x: Value, y: Value) -> bool:
+    """Whether two tensors are of one shape and type."""
     return x.shape == y.shape and x.dtype == y.dtype
 
 
@@ -153,21 +158,21 @@ def one_call(plan: Plan, program: int, body: int, rng: Random) -> tuple[Plan, in
     that are paired with it.  The plan, and the number of the copy; None if it is called once."""
     if plan.expectations:
         return None  # its rows name bodies
-    held = plan.programs[program]
-    root = held.bodies[body].forward_body if held.bodies[body].forward_body >= 0 else body
-    family = [root, *(b for b, found in enumerate(held.bodies) if found.forward_body == root)]
-    issued = {b: [c for c, call in enumerate(held.calls) if call.body == b] for b in family}
+    own = plan.programs[program]
+    root = own.bodies[body].forward_body if own.bodies[body].forward_body >= 0 else body
+    family = [root, *(b for b, other in enumerate(own.bodies) if other.forward_body == root)]
+    issued = {b: [c for c, call in enumerate(own.calls) if call.body == b] for b in family}
     count = len(issued[root])
     if count < 2 or any(len(calls) != count for calls in issued.values() if calls):
         return None
     chosen = rng.randrange(count)
-    bodies, calls = list(held.bodies), list(held.calls)
+    bodies, calls = list(own.bodies), list(own.calls)
     copies: dict[int, int] = {}
     for b in family:
         copies[b] = len(bodies)
-        mirror = copies[root] if b != root else held.bodies[b].forward_body
-        bodies.append(replace(held.bodies[b], forward_body=mirror))
+        mirror = copies[root] if b != root else own.bodies[b].forward_body
+        bodies.append(replace(own.bodies[b], forward_body=mirror))
         if issued[b]:
             calls[issued[b][chosen]] = replace(calls[issued[b][chosen]], body=copies[b])
-    changed = replace(held, bodies=tuple(bodies), calls=tuple(calls))
+    changed = replace(own, bodies=tuple(bodies), calls=tuple(calls))
     return with_program(plan, program, changed), copies[body]

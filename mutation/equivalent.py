@@ -153,12 +153,16 @@ def subtraction(body: Body, number: int, rng: Random) -> Changed | None:
     """a - b as a + (-1) b, a + b as a - (-1) b, a / c as (1 / c) a, c a as a / (1 / c)."""
     op = body.ops[number]
     if len(op.inputs) == 1:
-        held = op.attrs.get("other")
-        if op.name not in ("mul", "div") or not isinstance(held, int | Fraction) or not held:
+        constant = op.attrs.get("other")
+        if (
+            op.name not in ("mul", "div")
+            or not isinstance(constant, int | Fraction)
+            or not constant
+        ):
             return None
         name = "div" if op.name == "mul" else "mul"
-        attrs = {"other": 1 / Fraction(held)}
-        return _set(body, number, f"by the inverse of {held} ({name})", name=name, attrs=attrs)
+        attrs = {"other": 1 / Fraction(constant)}
+        return _set(body, number, f"by the inverse of {constant} ({name})", name=name, attrs=attrs)
     if op.name not in ("add", "sub") or op.attrs or len(op.inputs) != 2:
         return None
     draft = Draft(body)
@@ -234,8 +238,8 @@ def gradient_in_halves(body: Body, number: int, rng: Random) -> Changed | None:
     draft = Draft(body)
     half = draft.value(value)
     draft.add(made + 1, "mul", [value], half, {"other": HALF})
-    held = [g for k, g in enumerate(body.gradients) if k != i]
-    gradients = (*held, (half, shard), (half, shard))
+    others = [g for k, g in enumerate(body.gradients) if k != i]
+    gradients = (*others, (half, shard), (half, shard))
     return Changed(draft.built(gradients=gradients), "a gradient accumulated in two halves")
 
 

@@ -88,12 +88,14 @@ class FieldReplay(Replay):
     """Evaluates rows over the finite field."""
 
     def interpreter(self, at: Mapping[str, int]) -> Any:
+        """The interpreter of residues, at coordinates."""
         return FieldInterpreter(coordinates=dict(at))
 
     @staticmethod
     def reduced(
         reading: Any, instance: Instance, inputs: Sequence[Weighted], alike: int
     ) -> Weighted:
+        """An all-reduce; a maximum is that over a new dimension along which operands lie."""
         if instance.attrs.get("op", "sum") != "max":
             return Replay.reduced(reading, instance, inputs, alike)
         reading.combine(inputs, [Fraction(1)] * len(inputs), Fraction(0))
@@ -138,11 +140,11 @@ def run(plan: Plan, single: Unrolled, parallel: Unrolled, seed: int, *, field: b
         # At true sizes everything fits: sizes that coincide there were made small apart.
         raise Unsupported(f"at small sizes: {error}") from None
     names = {d.name for d in every if d.kind == GRADIENT and d.expected >= 0}
-    found = [
+    differences = [
         *_differences(plan, every, one, many, field),
         *(Difference(np.inf, what) for what in uncovered(plan, names)),
     ]
-    return max(found, key=lambda d: d.error, default=Difference(np.inf, "nothing to compare"))
+    return max(differences, key=lambda d: d.error, default=Difference(np.inf, "nothing to compare"))
 
 
 def choose_sizes(
@@ -233,8 +235,8 @@ def uncovered(plan: Plan, names: Iterable[str]) -> list[str]:
     sizes = {shard.name: shard.full_shape for shard in plan.single.shards}
     return [
         f"gradient of {name}: a part of it is on no rank"
-        for name, held in boxes.items()
-        if not _covers(sizes[name], held)
+        for name, own in boxes.items()
+        if not _covers(sizes[name], own)
     ]
 
 
@@ -250,13 +252,13 @@ def _boxes(shard: Shard, program: Program) -> Iterator[tuple[tuple[int, int], ..
 
 def _covers(shape: tuple[int, ...], boxes: Iterable[tuple[tuple[int, int], ...]]) -> bool:
     """Whether boxes cover a tensor: on the grid of all their boundaries."""
-    held = list(boxes)
+    listed = list(boxes)
     cuts = [
-        sorted({0, size, *(edge for box in held for edge in box[i])})
+        sorted({0, size, *(edge for box in listed for edge in box[i])})
         for i, size in enumerate(shape)
     ]
     grid = np.zeros([len(edges) - 1 for edges in cuts], dtype=bool)
-    for box in held:
+    for box in listed:
         grid[
             tuple(
                 slice(edges.index(start), edges.index(end))

@@ -58,14 +58,14 @@ class Labelled:
 
 def label(plan: Plan) -> Labelled:
     """Evaluate both programs of ``plan`` and compare."""
-    found = _evaluated(plan)
-    if found.label in ("equivalent", "undecided"):
-        found = _run_by_ranks(plan, found)
-    if found.label == "different" and found.error <= DIFFERENT:
+    labelled = _evaluated(plan)
+    if labelled.label in ("equivalent", "undecided"):
+        labelled = _run_by_ranks(plan, labelled)
+    if labelled.label == "different" and labelled.error <= DIFFERENT:
         equal = rounded(plan)
         if equal is not plan and label(equal).label == "equivalent":
-            return replace(found, label="rounded")
-    return found
+            return replace(labelled, label="rounded")
+    return labelled
 
 
 def _run_by_ranks(plan: Plan, found: Labelled) -> Labelled:
@@ -126,5 +126,5 @@ def _by_floats(worst: Difference, why: str) -> Labelled:
 
 def _worst(plan: Plan, single: Unrolled, parallel: Unrolled) -> Difference:
     """The largest difference over a few random inputs, in float64."""
-    found = (run(plan, single, parallel, seed, field=False) for seed in range(SEEDS))
-    return max(found, key=lambda d: d.error)
+    differences = (run(plan, single, parallel, seed, field=False) for seed in range(SEEDS))
+    return max(differences, key=lambda d: d.error)

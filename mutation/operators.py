@@ -23,6 +23,7 @@ NUMBERS: Final = ("other", "eps", "exponent", "alpha", "route_scale", "count")
 
 
 def local(op: Op, body: Body) -> bool:
+    """Whether an operator is one that a rank runs by itself, on what it has."""
     return op.name not in COMMUNICATION and op.name != "load_batch"
 
 
@@ -32,12 +33,14 @@ def computes(op: Op, body: Body) -> bool:
 
 
 def with_fields(body: Body, number: int, what: str, **fields: object) -> Changed:
+    """The body with other fields of one operator."""
     draft = Draft(body)
     draft.change(number, **fields)
     return Changed(draft.built(), what)
 
 
 def with_attr(body: Body, number: int, key: str, value: Attr) -> Changed:
+    """The body with another attribute of one operator."""
     op = body.ops[number]
     attrs = {**op.attrs, key: value}
     return with_fields(body, number, f"{key} {op.attrs.get(key)} becomes {value}", attrs=attrs)
@@ -243,9 +246,9 @@ def another_number(body: Body, number: int, rng: Random) -> Changed | None:
     if not keys:
         return None
     key = rng.choice(keys)
-    held = op.attrs[key]
-    assert isinstance(held, int | Fraction)
-    value = Fraction(held)
+    old = op.attrs[key]
+    assert isinstance(old, int | Fraction)
+    value = Fraction(old)
     choices = [
         value * (1 + Fraction(1, 10**3)),
         value * (1 + Fraction(1, 10**7)),

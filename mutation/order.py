@@ -13,8 +13,8 @@ from shardproof.mutation.table import Mutation, Mutator
 
 def _program(plan: Plan, rng: Random, least: int = 2) -> int | None:
     """A program with so many calls."""
-    found = [p for p, program in enumerate(plan.programs) if len(program.calls) >= least]
-    return rng.choice(found) if found else None
+    programs = [p for p, program in enumerate(plan.programs) if len(program.calls) >= least]
+    return rng.choice(programs) if programs else None
 
 
 def _name(plan: Plan, p: int, c: int) -> str:
@@ -123,10 +123,10 @@ def another_microbatch(plan: Plan, rng: Random) -> Mutation | None:
         return None
     p, c = rng.choice(choices)
     calls = list(plan.programs[p].calls)
-    held = calls[c].microbatch
-    new = rng.choice([m for m in range(plan.microbatches + 1) if m != held])
+    old = calls[c].microbatch
+    new = rng.choice([m for m in range(plan.microbatches + 1) if m != old])
     calls[c] = replace(calls[c], microbatch=new)
-    what = f"{_name(plan, p, c)} loads microbatch {new} in place of {held}"
+    what = f"{_name(plan, p, c)} loads microbatch {new} in place of {old}"
     return Mutation(with_calls(plan, p, calls), what)
 
 
@@ -176,10 +176,10 @@ def another_body(plan: Plan, rng: Random) -> Mutation | None:
     choices = []
     for p, program in enumerate(plan.programs):
         for c, call in enumerate(program.calls):
-            held = program.bodies[call.body]
+            own = program.bodies[call.body]
             for b, body in enumerate(program.bodies):
                 counts = (len(body.inputs), len(body.outputs))
-                if b != call.body and counts == (len(held.inputs), len(held.outputs)):
+                if b != call.body and counts == (len(own.inputs), len(own.outputs)):
                     choices.append((p, c, b))
     if not choices:
         return None

@@ -54,11 +54,11 @@ def another_owner(plan: Plan, rng: Random) -> Mutation | None:
         return None
     p, s = rng.choice(choices)
     program = plan.programs[p]
-    held = program.shards[s]
-    new = rng.choice([-1, *(n for n in range(len(program.shards)) if n != held.updated_as)])
+    own = program.shards[s]
+    new = rng.choice([-1, *(n for n in range(len(program.shards)) if n != own.updated_as)])
     shards = list(program.shards)
-    shards[s] = replace(held, updated_as=new)
-    what = f"{held.name} on rank {program.base}: updated as shard {new}, not {held.updated_as}"
+    shards[s] = replace(own, updated_as=new)
+    what = f"{own.name} on rank {program.base}: updated as shard {new}, not {own.updated_as}"
     return Mutation(with_program(plan, p, replace(program, shards=tuple(shards))), what)
 
 

@@ -117,11 +117,11 @@ def _likewise(plan: Plan, place: Place) -> list[Place]:
     """The same operator of other programs: in a body of the same name, in the same place."""
     body = plan.programs[place.program].bodies[place.body]
     op = body.ops[place.op]
-    found = []
+    places = []
     for p, program in enumerate(plan.programs):
-        for b, held in enumerate(program.bodies if p != place.program else ()):
-            if held.name == body.name and len(held.ops) == len(body.ops):
-                there = held.ops[place.op]
+        for b, other in enumerate(program.bodies if p != place.program else ()):
+            if other.name == body.name and len(other.ops) == len(body.ops):
+                there = other.ops[place.op]
                 if (there.name, there.source.module) == (op.name, op.source.module):
-                    found.append(Place(p, b, place.op))
-    return found
+                    places.append(Place(p, b, place.op))
+    return places

@@ -191,11 +191,11 @@ def peers_exchanged(plan: Plan, rng: Random) -> Mutation | None:
     for place, other in ((x, y), (y, x)):
         result = _moved(result, place[0], place[1], "send", place[3], other[3])
     for receiver, sender, new in ((x, x, y), (y, y, x)):
-        held = next(p for base, p in bases.items() if base == receiver[3])
+        receiving = next(p for base, p in bases.items() if base == receiver[3])
         old, now = plan.programs[sender[0]].base, plan.programs[new[0]].base
-        for b, body in enumerate(plan.programs[held].bodies):
+        for b, body in enumerate(plan.programs[receiving].bodies):
             if any(op.name == "recv" and op.attrs.get("peer") == old for op in body.ops):
-                result = _moved(result, held, b, "recv", old, now)
+                result = _moved(result, receiving, b, "recv", old, now)
                 break
     return Mutation(result, f"messages to ranks {x[3]} and {y[3]} exchanged")
 
@@ -243,9 +243,9 @@ def gradient_of_another(body: Body, number: int, rng: Random) -> Changed | None:
     if not others:
         return None
     new = rng.choice(others)
-    held = (*body.gradients[:i], (new, shard), *body.gradients[i + 1 :])
+    gradients = (*body.gradients[:i], (new, shard), *body.gradients[i + 1 :])
     what = f"{body.values[new].name} ({new}) accumulated for {body.values[value].name} ({value})"
-    return Changed(replace(body, gradients=held), what)
+    return Changed(replace(body, gradients=gradients), what)
 
 
 def another_context(body: Body, number: int, rng: Random) -> Changed | None:
@@ -285,16 +285,16 @@ def reducer_changed(plan: Plan, rng: Random) -> Mutation | None:
         for j, (v, _, _) in enumerate(body.reduced)
         if j != i and body.values[v].shape == body.values[read].shape
     ]
-    held = list(body.reduced)
+    reduced = list(body.reduced)
     name = body.values[read].name
     if like and rng.random() < 0.5:
         j = rng.choice(like)
-        held[i] = (read, held[j][1], shard)
-        what = f"{name} is replaced by {body.values[held[j][0]].name}"
+        reduced[i] = (read, reduced[j][1], shard)
+        what = f"{name} is replaced by {body.values[reduced[j][0]].name}"
     else:
-        held[i] = (read, read, shard)
+        reduced[i] = (read, read, shard)
         what = f"{name} is not replaced by what was reduced"
-    made = replace(body, reduced=tuple(held))
+    made = replace(body, reduced=tuple(reduced))
     return Mutation(with_body(plan, p, b, made), f"rank {plan.programs[p].base}: {what}")
 
 

@@ -101,8 +101,8 @@ class SolverDisagreement(RuntimeError):
 
     def __init__(self, key: str, rung: Rung, answers: Sequence[Answer]) -> None:
         self.key, self.rung, self.answers = key, rung, tuple(answers)
-        said = ", ".join(f"{a.solver} {a.version} says {a.verdict}" for a in answers)
-        super().__init__(f"the solvers disagree on {key} ({rung} rung): {said}")
+        verdicts = ", ".join(f"{a.solver} {a.version} says {a.verdict}" for a in answers)
+        super().__init__(f"the solvers disagree on {key} ({rung} rung): {verdicts}")
 
 
 class SolverUnavailable(RuntimeError):

@@ -206,10 +206,10 @@ class Child:
         seconds = time.perf_counter() - self._asked
         self._reap()
         size = os.fstat(self._stderr).st_size
-        said = os.pread(self._stderr, 2000, max(0, size - 2000)).decode(errors="replace").strip()
+        errors = os.pread(self._stderr, 2000, max(0, size - 2000)).decode(errors="replace").strip()
         status = self._process.returncode
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        last = said.splitlines()[-1] if said else ""
+        last = errors.splitlines()[-1] if errors else ""
         reason = f"the {self.solver} process ended with {how}" + (f": {last}" if last else "")
         if not self.version:
             self.kill()
@@ -220,7 +220,7 @@ class Child:
         memory = (
             self.peak_bytes > NEAR_LIMIT * self._memory_limit_bytes
             or status in (-signal.SIGKILL, Z3_OUT_OF_MEMORY)
-            or any(sign in said.lower() for sign in OUT_OF_MEMORY)
+            or any(sign in errors.lower() for sign in OUT_OF_MEMORY)
         )
         return self._answer("memory" if memory else "crashed", seconds, reason)
 

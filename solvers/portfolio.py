@@ -205,7 +205,7 @@ class Portfolio(Closing):
         now = time.perf_counter()
         pause = min([*deadlines, now + SAMPLE_EVERY, *([] if until is None else [until])]) - now
         ready = {fd for fd, _ in poll.poll(max(0.0, pause) * 1000)}
-        found: list[tuple[Child, Answer]] = []
+        answers: list[tuple[Child, Answer]] = []
         for child in racing:
             if child.question_fd in ready:
                 child.transmit()
@@ -215,9 +215,9 @@ class Portfolio(Closing):
             if answer is None and time.perf_counter() >= child.deadline:
                 answer = child.expire()
             if answer is not None:
-                found.append((child, answer))
+                answers.append((child, answer))
                 self._retire(child, answer)
-        return found
+        return answers
 
     def _retire(self, child: Child, answer: Answer) -> None:
         """Replace a child that is dead, has run out of memory, or keeps too much of it."""

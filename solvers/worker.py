@@ -100,8 +100,8 @@ def z3_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
         try:
             return decide(question)
         except z3.Z3Exception as error:
-            said = error.args[0] if error.args else error
-            message = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+            cause = error.args[0] if error.args else error
+            message = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
             kind = MemoryError if "out of memory" in message else RuntimeError
             raise kind(message.strip()) from error
 
@@ -118,9 +118,9 @@ def z3_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
             return _undecided(solver.reason_unknown(), question)
         model = {}
         if verdict == "sat" and question.want_model:
-            found = solver.model()
+            assignment = solver.model()
             for spelled in _SYMBOLS.findall(question.text):
-                value = found.eval(z3.Real(spelled.strip("|")), model_completion=True)
+                value = assignment.eval(z3.Real(spelled.strip("|")), model_completion=True)
                 rational = z3.is_rational_value(value)
                 model[spelled] = str(value.as_fraction() if rational else value)
         return Outcome(verdict, model)
@@ -152,10 +152,10 @@ def cvc5_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]
             command = parser.nextCommand()
             if command.isNull():
                 break
-            said = command.invoke(solver, symbols).strip()
-            if said.startswith("(error"):
-                raise RuntimeError(said)
-            verdict = said.split(" ", 1)[0] or verdict  # "unknown (RESOURCEOUT)"
+            output = command.invoke(solver, symbols).strip()
+            if output.startswith("(error"):
+                raise RuntimeError(output)
+            verdict = output.split(" ", 1)[0] or verdict  # "unknown (RESOURCEOUT)"
         if verdict == "unknown":
             return _undecided(solver.getInfo("reason-unknown").decode(), question)
         model = {}
@@ -167,8 +167,8 @@ def cvc5_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]
                     model[str(term)] = str(Fraction(value.getRealValue()) if exact else value)
         proof = ""
         if verdict == "unsat" and question.want_proof:
-            said = solver.proofToString(solver.getProof()[0], cvc5.ProofFormat.CPC)
-            proof = said.decode() if isinstance(said, bytes) else said
+            output = solver.proofToString(solver.getProof()[0], cvc5.ProofFormat.CPC)
+            proof = output.decode() if isinstance(output, bytes) else output
         return Outcome(verdict, model, proof=proof)
 
     ask(Question("(set-logic QF_UFLRA)\n(check-sat)\n", 0, False))
@@ -179,10 +179,10 @@ BACKENDS = {"z3": z3_backend, "cvc5": cvc5_backend}
 
 
 def _logic(text: str) -> str:
-    found = _LOGIC.match(text)
-    if found is None:
+    match = _LOGIC.match(text)
+    if match is None:
         raise RuntimeError("the text does not begin with (set-logic ...)")
-    return found[1]
+    return match[1]
 
 
 def _undecided(said: str, question: Question) -> Outcome:
@@ -210,18 +210,25 @@ def answer(ask: Callable[[Question], Outcome], version: str, question: Question)
         _logic(question.text)
         if question.text.count("\n(check-sat)") != 1:
             raise RuntimeError("the text does not hold exactly one (check-sat) on its own line")
-        found = ask(question)
-        if found.verdict not in VERDICTS:
-            raise RuntimeError(f"not a verdict: {found.verdict!r}")
+        outcome = ask(question)
+        if outcome.verdict not in VERDICTS:
+            raise RuntimeError(f"not a verdict: {outcome.verdict!r}")
     except MemoryError as error:
-        found = Outcome("memory", reason=f"out of memory: {error}")
+        outcome = Outcome("memory", reason=f"out of memory: {error}")
     except RuntimeError as error:
         short = any(sign in str(error).lower() for sign in OUT_OF_MEMORY)
-        found = Outcome("memory" if short else "crashed", reason=f"solver error: {error}")
+        outcome = Outcome("memory" if short else "crashed", reason=f"solver error: {error}")
     seconds = time.perf_counter() - start
     rss, peak = portable.resident_bytes()
     return Reply(
-        found.verdict, version, seconds, rss, peak, dict(found.model), found.reason, found.proof
+        outcome.verdict,
+        version,
+        seconds,
+        rss,
+        peak,
+        dict(outcome.model),
+        outcome.reason,
+        outcome.proof,
     )
 
 

@@ -10,11 +10,12 @@ an operand as it is, since laws may leave nothing of the function in what such a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Final, NamedTuple
 
 from shardproof.checker.values.sides import Side
+from shardproof.engine.algebra.terms import Term
 from shardproof.engine.lineage.expressions import Unary
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage
 from shardproof.engine.lineage.nodes import NodeTable
@@ -22,10 +23,19 @@ from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.ops.laws import power
 from shardproof.engine.ops.primitives import is_partial
 from shardproof.engine.plan.ir import Attr
-from shardproof.engine.specification.definedness import Domain, Signs, domain
+from shardproof.engine.specification.definedness import (
+    OF_POSITIVE,
+    POSITIVE_VALUES,
+    Domain,
+    Signs,
+    domain,
+)
 
 #: Which operand an operator takes a function of, as it is, forward and backward.
 _OPERAND: Final = {"div": 1, "reciprocal": 0, "log": 0, "sqrt": 0, "rsqrt": 0, "pow": 0}
+
+#: The node, the entry and the partial ranges that the symbols of an obligation stand for, by name.
+Symbols = Mapping[str, tuple[object, ...]]
 
 
 class Taken(NamedTuple):
@@ -43,35 +53,35 @@ class Defined:
         self.signs = Signs(table)
         self.table = table
         self._known: dict[tuple[int, int], list[Taken]] = {}
-        for found in _taken(side):
-            key = found.addend.node, _sign(found.addend.factor)
-            self._known.setdefault(key, []).append(found)
+        for read in _taken(side):
+            key = read.addend.node, _sign(read.addend.factor)
+            self._known.setdefault(key, []).append(read)
         self._functions: dict[tuple[int, int], set[Domain]] = {}
         for number in nodes:
             known = self._function(number)
             if known is not None:
-                held, factor, operand = known
-                self._functions.setdefault((operand, _sign(factor)), set()).add(held)
+                domain, factor, operand = known
+                self._functions.setdefault((operand, _sign(factor)), set()).add(domain)
 
     def node(self, number: int) -> bool:
         """Whether a node, if it is a partial function, is defined where the single device is."""
         known = self._function(number)
         if number in self.nodes or known is None:
             return True
-        held, factor, operand = known
+        domain, factor, operand = known
         own = self._functions.get((operand, _sign(factor)), ())
-        return self.signs.within(factor, operand, held) or any(d.lies_in(held) for d in own)
+        return self.signs.within(factor, operand, domain) or any(d.lies_in(domain) for d in own)
 
     def operand(self, claim: Claim) -> bool:
         """Whether a claim's operator takes functions of an operand only, and that is in their
         domain."""
-        found = _of(claim.name, claim.inputs, claim.attrs, claim.backward)
-        if found is None or claim.kind != "op":
+        read = _of(claim.name, claim.inputs, claim.attrs, claim.backward)
+        if read is None or claim.kind != "op":
             return False
-        held, addend = found
+        domain, addend = read
         known = self._known.get((addend.node, _sign(addend.factor)), ())
-        return self.signs.within(addend.factor, addend.node, held) or any(
-            own.held.lies_in(held) and (_whole(own.addend) or own.addend.view == addend.view)
+        return self.signs.within(addend.factor, addend.node, domain) or any(
+            own.held.lies_in(domain) and (_whole(own.addend) or own.addend.view == addend.view)
             for own in known
         )
 
@@ -82,15 +92,39 @@ class Defined:
         return None
 
 
+def positive(term: Term, symbols: Symbols, signs: Signs) -> bool:
+    """Whether a term is positive whatever its symbols are, so that every partial function is
+    defined there: a positive number, an exponential of what is not masked, sums, products and roots
+    of such.  Example: 1/100 + exp(x)."""
+    if term.value is not None:
+        return term.value > 0
+    if term.kind == "symbol":
+        number, *place = symbols[str(term.name)]
+        return isinstance(number, int) and len(place) == 1 and signs.positive(number)
+    if term.kind != "app":
+        return all(positive(part, symbols, signs) for part in term.args)
+    if term.name in OF_POSITIVE:
+        return positive(term.args[0], symbols, signs)
+    return term.name in POSITIVE_VALUES and _finite(term, symbols, signs)
+
+
+def _finite(term: Term, symbols: Symbols, signs: Signs) -> bool:
+    """Whether no symbol below a term may be minus infinity."""
+    if term.kind == "symbol":
+        number = symbols[str(term.name)][0]
+        return isinstance(number, int) and signs.finite(number)
+    return all(_finite(part, symbols, signs) for part in term.args)
+
+
 def _taken(side: Side) -> Iterable[Taken]:
     """What the operators of the single-device side take partial functions of, dead ones too: where
     they are undefined, so is the program."""
     for instance in side.unrolled.instances:
         if instance.kind == "op":
             inputs = [side.lineages[v] if v >= 0 else None for v in instance.inputs]
-            found = _of(instance.name, inputs, instance.attrs, instance.backward)
-            if found is not None:
-                yield found
+            read = _of(instance.name, inputs, instance.attrs, instance.backward)
+            if read is not None:
+                yield read
 
 
 def _of(
@@ -105,16 +139,16 @@ def _of(
     if place is None or place >= len(given) - backward:
         return None
     x = given[place]
-    held = _domain(name, attrs, backward)
+    domain = _domain(name, attrs, backward)
     if (
         x is None
-        or held is None
+        or domain is None
         or len(x.addends) != 1
         or x.addends[0].partials
         or x.addends[0].places
     ):
         return None
-    return Taken(held, x.addends[0])
+    return Taken(domain, x.addends[0])
 
 
 def _domain(name: str, attrs: object, backward: bool) -> Domain | None:

@@ -34,13 +34,13 @@ Point = dict[str, int]
 
 def lineage_axes(lineage: Lineage) -> set[str]:
     """The coordinates that positions of a lineage depend on."""
-    found: set[str] = set()
+    axes: set[str] = set()
     for addend in lineage.addends:
         for interval in (*(a for dim in addend.view.dims for a in dim), *addend.view.fixed):
-            found.update(interval.start.axes)
+            axes.update(interval.start.axes)
         for partial in addend.partials:
-            found.update(partial.start.axes)
-    return found
+            axes.update(partial.start.axes)
+    return axes
 
 
 def _at(value: Attr, here: Point) -> Attr:

@@ -4,7 +4,7 @@ Rebuilding an obligation takes milliseconds, and plans repeat their operators by
 claims whose forms are equal are rebuilt once.  The form holds everything that
 `engine.obligations.obligation` reads of a claim, as it is, except that nodes are numbered in the
 order in which the claim mentions them: no interval is moved, no attribute dropped but the ranks of
-a group.
+a group and the number of a shard, which is a name.
 
 On purpose a second text of what `partition.templates.keys` does: the two are never merged.
 """
@@ -76,11 +76,12 @@ class _Names:
 
 
 def _attributes(attrs: Mapping[str, Attr]) -> tuple[object, ...]:
-    """Attributes as they are written (1 is not True); a group's ranks are names."""
+    """Attributes as they are written (1 is not True); a group's ranks are names, and so is the
+    number of the shard whose gradient is accumulated."""
     return tuple(
         (name, repr(value))
         for name, value in sorted(attrs.items(), key=lambda item: item[0])
-        if not isinstance(value, Group)
+        if name != "shard" and not isinstance(value, Group)
     )
 
 

@@ -44,47 +44,47 @@ def check_proofs(
 ) -> Proofs:
     """Look at the proofs of a run.  ``needed``: the templates that its verdict rests on.  Raises
     `engine.errors.InvalidInput` if the file of proofs cannot be read."""
-    found = Proofs()
+    proofs = Proofs()
     entries = _entries(run, needed, problems)
     texts = read_proofs(run.folder, run.certificate)
     if not entries:
-        return found
+        return proofs
     single = sum(len(e.solvers) == 1 for e in entries.values())
-    found.counts = dict.fromkeys(
+    proofs.counts = dict.fromkeys(
         ("proofs", "proof_bytes", "proof_steps", "proofs_followed", "proofs_by_ethos"), 0
     )
-    found.counts["single_solver"] = single
+    proofs.counts["single_solver"] = single
     uncovered: dict[str, list[int]] = {}
     for number, entry in sorted(entries.items()):
         text, proof = _text(run, entry), texts.get(number, "")
         if not proof:
-            found.notes.append(
+            proofs.notes.append(
                 f"template {number} has no proof: {entry.reason or 'no reason is given'}"
             )
             continue
-        found.counts["proofs"] += 1
-        found.counts["proof_bytes"] += len(proof.encode())
-        _follow(number, text, proof, found, uncovered, problems)
+        proofs.counts["proofs"] += 1
+        proofs.counts["proof_bytes"] += len(proof.encode())
+        _follow(number, text, proof, proofs, uncovered, problems)
         if ethos[0] is not None and (wrong := ethos[0].check(text, proof)):
             problems.add("proof", f"template {number}: {wrong}")
-        found.counts["proofs_by_ethos"] += ethos[0] is not None and not wrong
+        proofs.counts["proofs_by_ethos"] += ethos[0] is not None and not wrong
     for what, numbers in sorted(uncovered.items()):
-        found.notes.append(f"{_named(numbers)}: not followed step by step: {what}")
+        proofs.notes.append(f"{_named(numbers)}: not followed step by step: {what}")
     if ethos[1]:
-        found.notes.append(ethos[1])
-    _ask_each(run, entries, alone, found, problems)
-    return found
+        proofs.notes.append(ethos[1])
+    _ask_each(run, entries, alone, proofs, problems)
+    return proofs
 
 
 def _entries(run: Run, needed: Sequence[int], problems: Problems) -> dict[int, ProofEntry]:
     """The entries of the certificate that are about the run's own texts, by template."""
-    found: dict[int, ProofEntry] = {}
+    entries: dict[int, ProofEntry] = {}
     if not run.certificate.proofs:
         problems.add("proof", "the run has no stored proofs: it was made without --proofs")
-        return found
+        return entries
     for entry in run.certificate.proofs:
         number = entry.template
-        if not 0 <= number < len(run.templates) or number in found:
+        if not 0 <= number < len(run.templates) or number in entries:
             problems.add(
                 "proof", f"an entry about template {number}, which is not there or had one"
             )
@@ -97,10 +97,10 @@ def _entries(run: Run, needed: Sequence[int], problems: Problems) -> dict[int, P
         elif digest(_text(run, entry)) != entry.text:
             problems.add("proof", f"the proof of template {number} is of another text")
         else:
-            found[number] = entry
-    for number in sorted(set(needed) - found.keys()):
+            entries[number] = entry
+    for number in sorted(set(needed) - entries.keys()):
         problems.add("proof", f"template {number} has no entry about its proof")
-    return found
+    return entries
 
 
 def _text(run: Run, entry: ProofEntry) -> str:
@@ -143,21 +143,21 @@ def _ask_each(
     problems: Problems,
 ) -> None:
     """Every solver that an entry names must say "unsat" again, by itself."""
-    asked = 0
+    count = 0
     for name in get_args(SolverName):
         solver = alone(cast("Mode", name))
         texts = {n: _texts(run, n) for n, entry in sorted(entries.items()) if name in entry.solvers}
         solver.solve(texts.values())
-        asked += len(texts)
+        count += len(texts)
         for number, both in texts.items():
             if not solver.unsat(both):
-                said = solver.verdicts[both]
+                verdict = solver.verdicts[both]
                 problems.add(
                     "proof",
                     f"template {number}: the certificate says that {name} proves it, "
-                    f"{name} says {said}",
+                    f"{name} says {verdict}",
                 )
-    found.counts["asked_alone"] = asked
+    found.counts["asked_alone"] = count
     for number, entry in sorted(entries.items()):
         if len(entry.solvers) == 1:
             found.notes.append(f"template {number} is proved by {entry.solvers[0]} alone")

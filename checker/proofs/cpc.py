@@ -40,7 +40,7 @@ def check_proof(text: str, proof: str) -> Checked:
 def _asserted(terms: Terms, text: str) -> set[int]:
     """What a text asserts, its definitions replaced."""
     names: dict[str, int] = {}
-    found: set[int] = set()
+    asserted: set[int] = set()
     for form in forms_of(text):
         match form:
             case ["set-logic", _] | ["declare-fun", str(), _, "Real"] | ["check-sat"]:
@@ -48,10 +48,10 @@ def _asserted(terms: Terms, text: str) -> set[int]:
             case ["define-fun", str(name), [], "Real", body]:
                 names[name] = terms.read(body, names)
             case ["assert", body]:
-                found.add(terms.read(body, names))
+                asserted.add(terms.read(body, names))
             case _:
                 raise NotCovered("a command that templates do not have")
-    return found
+    return asserted
 
 
 class _Proof:
@@ -112,14 +112,14 @@ class _Proof:
         given = [self.facts[p] for p in premises]
         terms = [self.terms.read(a, self.names) for a in arguments]
         try:
-            found = RULES[rule](self.terms, given, terms)
+            conclusion = RULES[rule](self.terms, given, terms)
         except Rejected as error:
             raise Rejected(f"{name} does not follow by {rule}: {error}") from error
         except ValueError as error:
             raise Rejected(f"{name}: {rule} takes other premises and arguments") from error
-        if stated and self.terms.read(stated[0], self.names) != found:
+        if stated and self.terms.read(stated[0], self.names) != conclusion:
             raise Rejected(f"{name} does not follow by {rule}: it says something else")
-        return found
+        return conclusion
 
 
 def _shown(form: Form) -> str:

@@ -59,10 +59,10 @@ class Ethos:
                 return f"ethos did not finish in {SECONDS:g} s"
             except OSError as error:
                 return f"ethos cannot be run: {error.strerror or error}"
-        said = done.stdout.decode(errors="replace").split("\n")
-        if done.returncode == 0 and "correct" in said and "incomplete" not in said:
+        output = done.stdout.decode(errors="replace").split("\n")
+        if done.returncode == 0 and "correct" in output and "incomplete" not in output:
             return ""
-        last = next((line for line in reversed(said) if line.strip()), "nothing")
+        last = next((line for line in reversed(output) if line.strip()), "nothing")
         return f"ethos says {last.strip()[:200]!r} (exit status {done.returncode})"
 
 

@@ -213,20 +213,20 @@ def _aci_norm(t: Terms, given: Sequence[int], arguments: Sequence[int]) -> int:
 def _leaves(t: Terms, term: int, head: str) -> dict[int, int]:
     """What a term joins by ``head``, with how often, or once where that does not matter."""
     unit = {"and": t.true, "or": t.false, "+": t.of(Fraction(0)), "*": t.of(Fraction(1))}[head]
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     stack = [(term, 1)]
     looked = 0
     while stack:
         part, times = stack.pop()
         looked += 1
         if t.split(part)[0] != head:
-            found[part] += times
+            counts[part] += times
         else:
             stack += [(o, n * times) for o, n in Counter(t.split(part)[1]).items()]
         if looked > MOST_MONOMIALS:
             raise NotCovered("aci_norm of a large term")
-    found.pop(unit, None)
-    return dict(found) if head in "+*" else dict.fromkeys(found, 1)
+    counts.pop(unit, None)
+    return dict(counts) if head in "+*" else dict.fromkeys(counts, 1)
 
 
 #: Every rule by its name in CPC.

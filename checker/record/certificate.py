@@ -26,10 +26,10 @@ from shardproof.engine.schedule.liveness import statement as of_sends
 def check_assumptions(run: Run, problems: Problems) -> None:
     """Every assumption of the plan is named, each once and as what it is, and no other; what the
     user expected to be concluded may stand among them."""
-    said = list(run.certificate.assumptions)
+    named = list(run.certificate.assumptions)
     plain, chosen = statements(run.plan), statements(run.plan, chosen=True)
     # How the losses combine is the plan's word or the user's: the sentence says whose.
-    due = [*(chosen if set(texts(chosen)) - set(texts(plain)) <= set(said) else plain)]
+    due = [*(chosen if set(texts(chosen)) - set(texts(plain)) <= set(named) else plain)]
     due += [*stated_orders(run.plan), *of_sends(run.plan), *statement(run.plan)]
     due += foreign(run.plan)
     names = texts(due)
@@ -44,10 +44,10 @@ def check_assumptions(run: Run, problems: Problems) -> None:
         for left in left_out(due):
             wrong(f"a proof of a plan of which something is left out: {left.text[:200]}")
     for line in names:
-        if line not in said:
+        if line not in named:
             wrong(f"the certificate does not name the assumption that {line}")
-    for number, line in enumerate(said):
-        if line in said[:number]:
+    for number, line in enumerate(named):
+        if line in named[:number]:
             wrong(f"the certificate names twice: {line[:200]}")
         elif line not in names and not line.startswith(EXPECTED):
             wrong(f"the plan does not assume what is named: {line[:200]}")
@@ -57,11 +57,11 @@ def check_assumptions(run: Run, problems: Problems) -> None:
 
 def _check_details(run: Run, due: Sequence[Assumption], problems: Problems) -> None:
     """Every assumption that is named is described as what it is, in the same order."""
-    found = run.certificate.assumption_details
-    if texts(found) != run.certificate.assumptions:
+    details = run.certificate.assumption_details
+    if texts(details) != run.certificate.assumptions:
         problems.add("assumption", "the certificate describes other assumptions than it names")
         return
-    for assumed in found:
+    for assumed in details:
         expected = (assumed.kind, assumed.about, assumed.where) == ("stated", CONCLUSIONS, ASSUME)
         if assumed not in due and not (expected and assumed.text.startswith(EXPECTED)):
             problems.add(

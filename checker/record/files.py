@@ -51,11 +51,11 @@ def check_claims(run: Run, problems: Problems) -> None:
 def _result(run: Run, problems: Problems) -> None:
     data = read_file(run.folder / RESULT)
     try:
-        found = msgspec.json.decode(data)
+        decoded = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"is no result: {error}", RESULT) from error
-    said = found if isinstance(found, dict) else {}
-    stored, verdict = run.certificate, said.get("verdict")
+    document = decoded if isinstance(decoded, dict) else {}
+    stored, verdict = run.certificate, document.get("verdict")
     # A proof that lacks what the user expected is none for him; nothing else may be told apart.
     expects = any(line.startswith(EXPECTED) for line in stored.assumptions)
     if verdict != stored.verdict and not (verdict == "inconclusive" and expects):
@@ -68,9 +68,9 @@ def _result(run: Run, problems: Problems) -> None:
         "conclusions": [_listed(conclusion) for conclusion in run.conclusions],
     }
     for name, expected in known.items():
-        if name in said and said[name] != expected:
+        if name in document and document[name] != expected:
             problems.add("verdict", f"{RESULT} has other {name} than the run")
-    if verdict == stored.verdict and _reasons(said) not in (None, stored.reasons):
+    if verdict == stored.verdict and _reasons(document) not in (None, stored.reasons):
         problems.add("verdict", f"{RESULT} has other findings than the certificate")
 
 

@@ -14,13 +14,13 @@ def check_rounding(run: Run, problems: Problems) -> bool:
     and the certificate names the pair; what is wrong goes to ``problems``."""
     sound = True
     for place in run.plan.rounded:
-        held = attribute(run.plan, place)
-        if not is_rounding(place.value, held):
+        constant = attribute(run.plan, place)
+        if not is_rounding(place.value, constant):
             sound = False
             problems.add(
                 "assumption",
                 f"{place.key} of operator {place.op} in body {place.body} of program "
-                f"{place.program} was {place.value}, which is no rounding of {held}",
+                f"{place.program} was {place.value}, which is no rounding of {constant}",
             )
     for line in texts(statement(run.plan)) if sound else ():
         if line not in run.certificate.assumptions:

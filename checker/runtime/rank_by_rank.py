@@ -58,7 +58,7 @@ def _compared(plan: Plan) -> Compared:
     if fits(plan):
         return _tried(lambda seed: worst(plan, seed))
     few = reduced(plan) if _cost(plan) > WHOLE else Reduced(plan, {}, ())
-    smaller, kept, said = few.plan, few.kept, few.left_out
+    smaller, kept, left_out = few.plan, few.kept, few.left_out
     if _cost(smaller) > MOST:
         raise Unsupported(f"{smaller.ranks} of {plan.ranks} ranks have too much to do")
     shapes = shapes_of(plan, smaller)
@@ -67,11 +67,11 @@ def _compared(plan: Plan) -> Compared:
         values = Sized(plan, np.random.default_rng(seed), declared=False, shapes=shapes, kept=kept)
         return compared(smaller, plan, values, together=True)
 
-    found = _tried(run)
-    if not said:
-        return found
-    note = f"run rank by rank without {' and '.join(said)}: these were not looked at that way"
-    return found._replace(notes=(note,))
+    outcome = _tried(run)
+    if not left_out:
+        return outcome
+    note = f"run rank by rank without {' and '.join(left_out)}: these were not looked at that way"
+    return outcome._replace(notes=(note,))
 
 
 def _tried(run: Callable[[int], tuple[float, str]]) -> Compared:

@@ -85,18 +85,22 @@ class Shapes:
             self.slices[axis] = self.axes.factor(self.axes.new(slices=axis), n)
 
     def interpreter(self, places: Sequence[Mapping[str, int]]) -> Interpreter[Recorded]:
+        """What records the dimensions of all ranks' tensors at once."""
         return self.recording
 
     def of(self, x: Recorded, position: int) -> Recorded:
+        """The tensor of one rank: all have the same dimensions."""
         return x
 
     def together(self, xs: Sequence[Recorded]) -> Recorded:
+        """The tensor of ranks that must have the same dimensions."""
         for x in xs[1:]:
             if x is not xs[0]:
                 self.recording.unify(xs[0], x)
         return xs[0]
 
     def box(self, shard: Shard, places: Sequence[Mapping[str, int]]) -> Recorded:
+        """The dimensions of a rank's part of a named input."""
         if shard not in self.boxes:
             full = self.full(shard)
             self.boxes[shard] = Recorded(
@@ -111,16 +115,17 @@ class Shapes:
         """The dimensions of the whole of a parameter."""
         if shard.name not in self.parameters:
             self.parameters[shard.name] = tuple(self.axes.fresh(n) for n in shard.full_shape)
-        found = self.parameters[shard.name]
-        if tuple(map(extent, found)) != shard.full_shape:
+        dims = self.parameters[shard.name]
+        if tuple(map(extent, dims)) != shard.full_shape:
             raise Stuck(f"parameter {shard.name} has two full shapes")
-        return found
+        return dims
 
     def batch(
         self, number: int, shape: Sequence[int], dtype: str, slices: Sequence[int] | None
     ) -> Recorded:
-        held = self.tensor(number)
-        return Recorded(held.full if slices is None else held.local, held.domain)
+        """The dimensions of a batch tensor, whole or of one slice."""
+        dims = self.tensor(number)
+        return Recorded(dims.full if slices is None else dims.local, dims.domain)
 
     def tensor(self, number: int) -> _Batch:
         """A batch tensor: all of it is its slices, one after the other."""
@@ -143,6 +148,7 @@ class Shapes:
         return self.batches[number]
 
     def seed(self, shape: Sequence[int], share: Fraction) -> Recorded:
+        """The incoming gradient of a loss, which has one element."""
         if prod(shape) != 1:
             raise ShapeMismatch(f"the loss has shape {list(shape)}, expected one element")
         return Recorded(tuple(() for _ in shape))
@@ -154,19 +160,24 @@ class Shapes:
         op: Op,
         inputs: Sequence[Recorded | None],
     ) -> list[Recorded]:
-        found = self.gradients(op, inputs) if op.backward else self.forward(op, op.attrs, inputs)
-        self.seen.setdefault(where, found)
-        return found.outputs
+        """The dimensions that an operator gives, and what it relates."""
+        evaluated = (
+            self.gradients(op, inputs) if op.backward else self.forward(op, op.attrs, inputs)
+        )
+        self.seen.setdefault(where, evaluated)
+        return evaluated.outputs
 
     def forward(
         self, op: Op, attrs: Mapping[str, Attr], inputs: Sequence[Recorded | None]
     ) -> _Evaluated:
         """What the declaration relates; once for what is on the same dimensions."""
-        told = tuple(sorted(((k, v) for k, v in attrs.items() if k not in UNREAD), key=_first))
-        key = (op.name, told, tuple(inputs))
+        attributes = tuple(
+            sorted(((k, v) for k, v in attrs.items() if k not in UNREAD), key=_first)
+        )
+        key = (op.name, attributes, tuple(inputs))
         if key not in self.known:
             self.recording.indexed.clear()
-            outputs = applied(self.recording, replace(op, backward=False), dict(told), inputs)
+            outputs = applied(self.recording, replace(op, backward=False), dict(attributes), inputs)
             self.known[key] = _Evaluated(tuple(inputs), outputs, self.recording.indexed[-1:])
         return self.known[key]
 
@@ -184,10 +195,10 @@ class Shapes:
             if gradient is not None:
                 self.recording.unify(output, gradient)
         operands = [inputs[w] for w in wrt if isinstance(w, int) and 0 <= w < arity]
-        found = [x for x in operands if x is not None]
-        if len(found) < len(wrt):
+        given = [x for x in operands if x is not None]
+        if len(given) < len(wrt):
             raise Stuck(f"the backward of {op.name} without an operand")
-        return _Evaluated(tuple(inputs), found, forward.indexed)
+        return _Evaluated(tuple(inputs), given, forward.indexed)
 
 
 def divided(plan: Plan) -> Iterator[tuple[str, int]]:
@@ -262,6 +273,7 @@ class Sized(Values):
     # -- inputs -------------------------------------------------------------------------------
 
     def full(self, shard: Shard) -> Lot:
+        """The numbers of a whole named input, drawn once."""
         if shard.name not in self.lots:
             dims = tuple(self.dim(dim) for dim in self.shapes.full(shard))
             shape = [count(dim) for dim in dims]
@@ -272,6 +284,7 @@ class Sized(Values):
         return self.lots[shard.name]
 
     def cut(self, full: Lot, shard: Shard, places: Sequence[Mapping[str, int]]) -> Lot:
+        """The parts of a named input that ranks hold."""
         interpreter = LotInterpreter(places)
         parts = self.shapes.box(shard, places).dims
         for i, (whole, part) in enumerate(zip(self.shapes.full(shard), parts, strict=True)):
@@ -283,6 +296,7 @@ class Sized(Values):
     def batch(
         self, number: int, shape: Sequence[int], dtype: str, slices: Sequence[int] | None
     ) -> Lot:
+        """The numbers of a batch tensor, or of one slice of it for each rank."""
         tensor = self.shapes.tensor(number)
         whole = [self.dim(dim) for dim in tensor.full]
         local = [self.dim(dim) for dim in tensor.local]
@@ -299,20 +313,21 @@ class Sized(Values):
         data = self.held[name]
         if slices is None:
             return Lot(data[None], tuple(whole))
-        found = []
+        tensors = []
         for place in slices:
             cuts = tuple(
                 slice(None) if w == n else slice(place * count(n), (place + 1) * count(n))
                 for w, n in zip(whole, local, strict=True)
             )
-            found.append(Lot(data[cuts][None], tuple(local)))
-        return together(found)
+            tensors.append(Lot(data[cuts][None], tuple(local)))
+        return together(tensors)
 
     # -- operators ----------------------------------------------------------------------------
 
     def evaluate(
         self, where: Where, interpreter: Interpreter[Lot], op: Op, inputs: Sequence[Lot | None]
     ) -> list[Lot]:
+        """An operator on numbers, its attributes at the small sizes."""
         return applied(interpreter, op, self.attrs(op, self.shapes.seen[where]), inputs)
 
     def attrs(self, op: Op, seen: _Evaluated) -> Mapping[str, Attr]:
@@ -348,6 +363,7 @@ class Sized(Values):
         return changed
 
     def index(self, value: int | Affine, dim: Factors) -> Attr:
+        """A position along a dimension, at its small size."""
         scaled = self.scaled(value, dim)
         return scaled if isinstance(value, Affine) else scaled.const
 

@@ -90,13 +90,13 @@ class DefinitionChecker:
             case Unary(function=function, node=operand):
                 if not self._known(function):
                     raise IllFormed(f"there is no function {function}")
-                held = self.earlier(number, operand)
-                return held.extents, held.coordinates
+                inner = self.earlier(number, operand)
+                return inner.extents, inner.coordinates
             case Restrict(node=operand, blocks=blocks):
                 return self.block(number, operand, blocks)
             case Onehot(node=operand):
-                held = self.earlier(number, operand)
-                return (*held.extents, ABSOLUTE), held.coordinates
+                inner = self.earlier(number, operand)
+                return (*inner.extents, ABSOLUTE), inner.coordinates
             case Einsum() | Combine() | Most() | Amax() | Select() as read:
                 return self.product(number, read)
             case local:
@@ -157,29 +157,30 @@ class DefinitionChecker:
         """Tensors that only the parallel program has: they are symbols wherever they occur."""
         match definition:
             case AcrossRanks(axis=axis, node=operand):
-                held = self.earlier(number, operand)
-                return held.extents, held.coordinates - {axis}
+                inner = self.earlier(number, operand)
+                return inner.extents, inner.coordinates - {axis}
             case AtCoordinate(axis=axis, position=position, node=operand):
-                held = self.earlier(number, operand)
+                inner = self.earlier(number, operand)
                 if not 0 <= position < self.mesh.get(axis, 0):
                     raise IllFormed(f"coordinate {position} of {axis}")
-                return held.extents, held.coordinates - {axis}
+                return inner.extents, inner.coordinates - {axis}
             case Opaque(addends=addends) | Maximum(addends=addends) | Concatenated(addends=addends):
                 return node.extents, self.pieces(number, node, addends)
             case other:
                 assert_never(other)
 
     def pieces(self, number: int, node: Node, addends: Sequence[View]) -> Coordinates:
+        """The coordinates that the tensors of which a local one is made depend on."""
         if any(n < 2 for n in node.extents):
             raise IllFormed(f"extents {list(node.extents)}")
-        found: set[str] = set()
+        coordinates: set[str] = set()
         for addend in addends:
-            held = self.earlier(number, addend.node)
+            inner = self.earlier(number, addend.node)
             # A local tensor is a symbol wherever it occurs: how it lies in itself says nothing.
             shape = tuple(self.views.size(dim) for dim in addend.view.dims)
             addend = addend._replace(places=())
-            found |= held.coordinates | self.views.addend(addend, shape, self.mesh)
-        return frozenset(found)
+            coordinates |= inner.coordinates | self.views.addend(addend, shape, self.mesh)
+        return frozenset(coordinates)
 
     @staticmethod
     def _known(function: str) -> bool:
@@ -191,11 +192,13 @@ class DefinitionChecker:
             return False
 
     def earlier(self, number: int, operand: int) -> Node:
+        """The node that an operand names; raises `IllFormed` unless it stands before."""
         if not 0 <= operand < number:
             raise IllFormed(f"is defined by node {operand}, which is not before it")
         return self.nodes[operand]
 
     def choice(self, number: int, choice: Select) -> tuple[Extents, Coordinates]:
+        """Extents and coordinates of a choice among an operand's entries."""
         labels: dict[int, int] = {}
         coordinates = self.operand(number, choice.operand, labels)
         row, topk = choice.row, choice.selection.topk
@@ -212,6 +215,7 @@ class DefinitionChecker:
         *,
         reduces: bool = True,
     ) -> tuple[Extents, Coordinates]:
+        """Extents and coordinates of a product or sum of operands over labels."""
         labels: dict[int, int] = {}
         coordinates: Coordinates = frozenset()
         for operand in operands:

@@ -66,11 +66,11 @@ def _wrong(op: Op, given: Sequence[tuple[int, ...] | None], made: Shapes) -> str
         for shape in given
     ]
     try:
-        found = tuple(x.shape for x in applied(RecordingInterpreter(axes), op, op.attrs, inputs))
+        shapes = tuple(x.shape for x in applied(RecordingInterpreter(axes), op, op.attrs, inputs))
     except (ShapeMismatch, Stuck) as error:
         return str(error)
     except Unsupported:
         return ""
-    if found != made:
-        return f"gives shapes {[list(s) for s in found]}, the plan has {[list(s) for s in made]}"
+    if shapes != made:
+        return f"gives shapes {[list(s) for s in shapes]}, the plan has {[list(s) for s in made]}"
     return ""

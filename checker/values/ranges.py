@@ -13,7 +13,10 @@ class IllFormed(Exception):
 
 def bounds(value: Affine, extents: Mapping[str, int]) -> tuple[int, int]:
     """The least and the largest value over all coordinates; raises `IllFormed` for a coordinate
-    that does not exist."""
+    that does not exist.
+
+    Example: ``8*tp + 4`` with ``tp`` of two positions is from 4 to 12.
+    """
     low = high = value.const
     for axis, coefficient in value.terms:
         if axis not in extents:
@@ -25,7 +28,10 @@ def bounds(value: Affine, extents: Mapping[str, int]) -> tuple[int, int]:
 
 def nested(strides: Iterable[tuple[int, int]], full: int) -> None:
     """Raise `IllFormed` unless (stride, extent) pairs are digits of a number below ``full``: each
-    strides over everything inside it."""
+    strides over everything inside it.
+
+    Example: (1, 4) and (4, 2) are digits of a number below 8; (1, 4) and (2, 2) are not.
+    """
     inner = 1
     for stride, extent in sorted(strides):
         if stride < 1 or extent < 1 or stride % inner or stride * extent > full:

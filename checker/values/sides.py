@@ -88,13 +88,13 @@ class Side:
 def live_instances(unrolled: Unrolled, roots: Iterable[int]) -> frozenset[int]:
     """Rows that the values ``roots`` depend on."""
     values = set(roots)
-    found = set()
+    live = set()
     for number in range(len(unrolled.instances) - 1, -1, -1):
         instance = unrolled.instances[number]
         if any(v in values for v in instance.outputs):
-            found.add(number)
+            live.add(number)
             values.update(v for v in instance.inputs if v >= 0)
-    return frozenset(found)
+    return frozenset(live)
 
 
 def check_structure(side: Side, problems: Problems) -> None:

@@ -36,6 +36,7 @@ class ViewChecker:
 
     @staticmethod
     def size(dim: Dim) -> int:
+        """How many positions a dimension has."""
         return prod(interval.size for interval in dim)
 
     @staticmethod
@@ -51,6 +52,7 @@ class ViewChecker:
         nested(strides, full)
 
     def lineage(self, lineage: Lineage, mesh: Mapping[str, int]) -> None:
+        """Check every addend of a lineage."""
         if any(n < 1 for n in lineage.shape):
             raise IllFormed(f"a tensor of shape {list(lineage.shape)}")
         for addend in lineage.addends:
@@ -65,7 +67,7 @@ class ViewChecker:
         """Check an addend as a tensor of ``shape``; the coordinates that its positions depend
         on."""
         node = self.nodes[addend.node]
-        found: set[str] = set()
+        axes: set[str] = set()
         by_axis: dict[int, list[tuple[int, int]]] = {}
         if len(addend.view.dims) != len(shape):
             raise IllFormed(f"{len(addend.view.dims)} dimensions, expected {len(shape)}")
@@ -82,7 +84,7 @@ class ViewChecker:
                 continue
             by_axis.setdefault(interval.axis, []).append((interval.stride, interval.extent))
             self.interval(interval.start, interval.size, interval.extent, mesh)
-            found.update(interval.start.axes)
+            axes.update(interval.start.axes)
         for axis, strides in by_axis.items():
             self.axis(node, axis, strides)
         ranges = [(partial.reduction, partial.extent) for partial in addend.partials]
@@ -92,17 +94,17 @@ class ViewChecker:
         for partial in addend.partials:
             self.partial(addend.node, partial, periods.get(partial.reduction, 1), mesh)
             periods[partial.reduction] = partial.extent
-            found.update(partial.start.axes)
-        return found
+            axes.update(partial.start.axes)
+        return axes
 
     @staticmethod
     def left(addend: Addend, shape: Sequence[int]) -> list[int]:
         """How many positions of each dimension the places of an addend leave: each place takes
         whole periods of the one inside it."""
         sizes = list(shape)
-        taken = [1] * len(shape)
-        held = [(p.dim, p.extent) for p in addend.places]
-        if held != sorted(set(held)):
+        divided = [1] * len(shape)
+        periods = [(p.dim, p.extent) for p in addend.places]
+        if periods != sorted(set(periods)):
             raise IllFormed("places that are not in order, or of one period")
         inside: dict[int, int] = {}
         for dim, start, size, extent in addend.places:
@@ -115,11 +117,12 @@ class ViewChecker:
                 raise IllFormed(f"a place [{start}, +{size}) of periods of {period}")
             inside[dim] = extent
             sizes[dim] *= size
-            taken[dim] *= extent
-        return [size // extent for size, extent in zip(sizes, taken, strict=True)]
+            divided[dim] *= extent
+        return [size // extent for size, extent in zip(sizes, divided, strict=True)]
 
     @staticmethod
     def interval(start: Affine, size: int, extent: int, mesh: Mapping[str, int]) -> None:
+        """Check that an interval lies inside what it is of, at every coordinate."""
         low, high = bounds(start, mesh)
         if size < 1 or low < 0 or (extent != ABSOLUTE and high + size > extent):
             raise IllFormed(f"[{start}, +{size}) is not inside [0, {extent})")
@@ -153,13 +156,13 @@ class ViewChecker:
                 raise IllFormed(f"operand {reduction.where} is not what is partial")
             if inner.kind == "max" or inner.node >= reduction.node:
                 raise IllFormed("a product is not linear in a maximum")
-            found = self.reduced_extent(reduction.inner)
+            extent = self.reduced_extent(reduction.inner)
         else:
-            found = self._extent(operands, reduction.where)
-            if reduction.where in outputs or found == ABSOLUTE:
+            extent = self._extent(operands, reduction.where)
+            if reduction.where in outputs or extent == ABSOLUTE:
                 raise IllFormed(f"label {reduction.where} is not reduced")
-        self._reduced[number] = found
-        return found
+        self._reduced[number] = extent
+        return extent
 
     @staticmethod
     def _extent(operands: Sequence[Operand], label: int) -> int:

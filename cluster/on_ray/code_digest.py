@@ -11,9 +11,9 @@ from shardproof.engine.storage.sources import sources
 @functools.cache
 def digest() -> str:
     """SHA-256 of all sources, names included."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for name, path in sources():
         source = path.read_bytes()
-        found.update(f"{name} {len(source)}\n".encode())
-        found.update(source)
-    return found.hexdigest()
+        sha.update(f"{name} {len(source)}\n".encode())
+        sha.update(source)
+    return sha.hexdigest()

@@ -126,15 +126,15 @@ class RayExecutor(Closing):
         children = self._settings.solvers_per_worker
         room = max(node.memory_bytes for node in there)
         limit = self._settings.memory_limit_bytes
-        found = levels(limit, room, children)
-        if not found:
+        rising = levels(limit, room, children)
+        if not rising:
             least = reservation(min(LEAST_BYTES, limit or LEAST_BYTES), children)
             raise ClusterError(
                 f"no node of the Ray cluster has room for a worker: each reserves 1 CPU and at "
                 f"least {least / MIB:.0f} MiB ({children} solver(s)), and of {len(there)} node(s) "
                 f"none offers more than {room / MIB:.0f} MiB"
             )
-        return found
+        return rising
 
     def run(self, work: Work, level: int, last: bool, heard: Report) -> None:
         """One pool's work, on workers of one level; verdicts as they come."""
@@ -171,6 +171,7 @@ class RayExecutor(Closing):
             self._meters.retried(cause, len(keys))
 
     def open(self) -> None:
+        """Connect to the cluster, or start one."""
         self._began_ray = connect(self._settings) or self._began_ray
         if self._meters is None:
             self._meters = Meters(self.events.run)
@@ -212,36 +213,36 @@ class RayExecutor(Closing):
                         return
                     if batch.table not in tables:
                         tables[batch.table] = ray.put(work.table(batch.table))
-                    said = worker.actor.solve.remote(tables[batch.table], batch.rows, seconds)
-                    worker.sent[said] = batch
+                    reply = worker.actor.solve.remote(tables[batch.table], batch.rows, seconds)
+                    worker.sent[reply] = batch
 
     def _hear(
         self, worker: Worker, work: Work, tables: dict[int, Any]
     ) -> Iterator[tuple[str, Solved]]:
         """What a worker's word settles: its batch's verdicts, or what its death leaves."""
         try:
-            said = ray.get(worker.awaited)
+            reply = ray.get(worker.awaited)
         except DEATHS as death:
             yield from self._bury(worker, work, tables, death)
             return
         except ray.exceptions.RayError as error:
             raise ClusterError(f"worker {worker.number} failed: {last_line(error)}") from error
         if not worker.ready:
-            self._pool.greet(worker, said)
+            self._pool.greet(worker, reply)
             return
         batch = worker.sent.pop(worker.awaited)
-        solved = dict(from_batch(said.rows))
+        solved = dict(from_batch(reply.rows))
         work.returned(batch, solved)
         if work.finished(batch.table):
             tables.pop(batch.table, None)
         if solved:
-            mean = said.seconds / len(solved)
+            mean = reply.seconds / len(solved)
             self._seconds_per_query = max(1e-4, (self._seconds_per_query + mean) / 2)
         yield from solved.items()
-        if said.unavailable:
-            raise SolverUnavailable(said.unavailable)
-        if said.disputed is not None:
-            ((key, dispute),) = from_batch(said.disputed)
+        if reply.unavailable:
+            raise SolverUnavailable(reply.unavailable)
+        if reply.disputed is not None:
+            ((key, dispute),) = from_batch(reply.disputed)
             raise SolverDisagreement(key, dispute.rung, dispute.answers)
 
     def _bury(

@@ -133,8 +133,8 @@ class FairShare:
             here.heard = time.monotonic()
             if here.failure is not None:
                 raise here.failure
-            found, here.found = here.found, []
-            return found
+            verdicts, here.found = here.found, []
+            return verdicts
 
     def leave(self, run: str) -> None:
         """A run waits for nothing any more; what only it waited for is not solved."""

@@ -51,25 +51,25 @@ class Job:
 
     def environment(self) -> dict[str, Any]:
         """Ray's runtime environment of the job and of its workers."""
-        found: dict[str, Any] = {"working_dir": str(self.working_dir), "excludes": LEFT_OUT}
+        environment: dict[str, Any] = {"working_dir": str(self.working_dir), "excludes": LEFT_OUT}
         if self.requirements is not None:
             packages = [
                 line
                 for line in pinned(self.requirements.read_text(encoding="utf-8"))
                 if not RAY.match(line)
             ]
-            found["pip"] = {"packages": packages, "pip_check": False}
-        return found
+            environment["pip"] = {"packages": packages, "pip_check": False}
+        return environment
 
 
 def pinned(text: str) -> list[str]:
     """The requirements in a lock file. Raises ValueError for one that is not pinned."""
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
-    found = [line for line in lines if line and not line.startswith("--")]
-    loose = [line for line in found if "==" not in line]
+    packages = [line for line in lines if line and not line.startswith("--")]
+    loose = [line for line in packages if "==" not in line]
     if loose:
         raise ValueError(f"{loose[0]!r} is not pinned (name==version)")
-    return found
+    return packages
 
 
 def submit(address: str, job: Job) -> Running:
@@ -119,11 +119,11 @@ def document_in(log: str) -> dict[str, Any] | None:
         begins = [n for n, line in enumerate(lines[:end]) if line == "{"]
         for begin in reversed(begins):
             try:
-                found = json.loads("\n".join(lines[begin : end + 1]))
+                document = json.loads("\n".join(lines[begin : end + 1]))
             except ValueError:
                 continue
-            if isinstance(found, dict):
-                return found
+            if isinstance(document, dict):
+                return document
     return None
 
 

@@ -39,8 +39,8 @@ class Meters:
 
     def solved(self, solved: Solved, predicted_mib: float) -> None:
         """A template has its verdict."""
-        said = [a for a in solved.answers if a.verdict == solved.verdict] or solved.answers
-        tags = self._tags | {"verdict": solved.verdict, "solver": said[-1].solver}
+        deciding = [a for a in solved.answers if a.verdict == solved.verdict] or solved.answers
+        tags = self._tags | {"verdict": solved.verdict, "solver": deciding[-1].solver}
         self._templates.inc(1, tags)
         self._seconds.observe(sum(a.seconds for a in solved.answers), tags)
         peak = max(a.rss_mib for a in solved.answers)

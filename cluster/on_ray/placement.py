@@ -45,12 +45,12 @@ def levels(limit_bytes: int | None, room_bytes: int, children: int) -> tuple[int
     most = share if limit_bytes is None else min(limit_bytes, share)
     if most < min(LEAST_BYTES, limit_bytes or LEAST_BYTES):
         return ()
-    found = []
+    result = []
     level = LEAST_BYTES
     while level < most:
-        found.append(level)
+        result.append(level)
         level *= 2
-    return (*found, most)
+    return (*result, most)
 
 
 def level_for(ladder: Sequence[int], need_mib: float) -> int:

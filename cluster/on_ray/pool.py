@@ -104,14 +104,14 @@ def nodes() -> list[Node]:
 def nodes_that_work(seconds: float = START_SECONDS) -> list[Node]:
     """The nodes with CPUs, the first of which is waited for. Raises ClusterError if none comes."""
     until = time.perf_counter() + seconds
-    while not (found := [node for node in nodes() if node.cpus]):
+    while not (working := [node for node in nodes() if node.cpus]):
         if time.perf_counter() > until:
             raise ClusterError(
                 f"no node of the Ray cluster has CPUs, and none came in {seconds:g} s: "
                 "start worker nodes (ray start --address=...)"
             )
         time.sleep(0.5)
-    return found
+    return working
 
 
 @dataclass(eq=False)

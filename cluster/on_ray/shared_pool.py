@@ -78,11 +78,11 @@ class PoolActor:
         fresh: list[Query] = []
         known: list[tuple[str, Solved]] = []
         for query in queries_in(texts, range(texts.num_rows)):
-            found = None if self._ledger is None else self._ledger.get(query.key, options)
-            if found is None:
+            solved = None if self._ledger is None else self._ledger.get(query.key, options)
+            if solved is None:
                 fresh.append(self._named(run, query))
             else:
-                known.append((query.key, found))
+                known.append((query.key, solved))
         self._fair_share.submit(run, options, fresh)
         self._fair_share.found(run, known)
 
@@ -91,7 +91,7 @@ class PoolActor:
         options = self._settings.options
         nothing = to_batch({}, options, cached=False)
         try:
-            found = self._fair_share.collect(run, WAIT_SECONDS)
+            verdicts = self._fair_share.collect(run, WAIT_SECONDS)
         except SolverDisagreement as dispute:
             answers = {_key(dispute.key): Solved("unknown", dispute.rung, dispute.answers)}
             return Collected(nothing, to_batch(answers, options, cached=False))
@@ -99,7 +99,9 @@ class PoolActor:
             return Collected(nothing, unavailable=str(error))
         except Exception as error:  # noqa: BLE001 - told to whoever waits
             return Collected(nothing, failure=last_line(error))
-        return Collected(to_batch({_key(name): one for name, one in found}, options, cached=False))
+        return Collected(
+            to_batch({_key(name): one for name, one in verdicts}, options, cached=False)
+        )
 
     def leave(self, run: str) -> None:
         """A run waits for nothing any more."""
@@ -121,9 +123,11 @@ class PoolActor:
     def _work(self) -> None:
         while True:
             pace = 0.0 if self._executor is None else self._executor.pace
-            taken = self._fair_share.take(max(LEAST_ROUND, int(ROUND_SECONDS * pace)), WAIT_SECONDS)
-            if taken is not None:
-                self._solve(taken)
+            queries = self._fair_share.take(
+                max(LEAST_ROUND, int(ROUND_SECONDS * pace)), WAIT_SECONDS
+            )
+            if queries is not None:
+                self._solve(queries)
 
     def _solve(self, taken: Round) -> None:
         options = taken.options

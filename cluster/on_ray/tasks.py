@@ -45,12 +45,12 @@ def spread(
             )
         workers = min(room, settings.workers or room)
         arguments = work(workers)
-        found: dict[int, Found] = {}
+        results: dict[int, Found] = {}
         needs = {"num_cpus": 1, "memory": memory_bytes}
         for number, one in _stream(function, shared, arguments, WINDOW * workers, needs):
-            found[number] = one
-            tell(len(found), len(arguments))
-        return [found[number] for number in range(len(arguments))]
+            results[number] = one
+            tell(len(results), len(arguments))
+        return [results[number] for number in range(len(arguments))]
 
 
 def stream(

@@ -92,8 +92,8 @@ class SolverActor:
         return Returned(done, took, disputed, missing)
 
     def _say(self, event: str, templates: list[str] | None = None, **more: Word) -> None:
-        said = line(self._run, event, templates, worker=self._number, **more)
-        sys.stderr.write(said + "\n")
+        text = line(self._run, event, templates, worker=self._number, **more)
+        sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
 

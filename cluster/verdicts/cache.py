@@ -99,22 +99,22 @@ class VerdictCache:
 
     def problems(self) -> tuple[str, ...]:
         """What a person should know of this cache: damage, and that it cannot be written."""
-        found = []
+        lines = []
         if self.damaged:
             many = "1 entry" if self.damaged == 1 else f"{self.damaged} entries"
-            found.append(
+            lines.append(
                 f"{many} of the verdict cache {self.folder} damaged: not used, solved again"
             )
         if self.in_the_way:
             more = len(self.in_the_way) - 1
             others = f", and {more} more" if more else ""
-            found.append(
+            lines.append(
                 f"something else than an entry of the verdict cache is at {self.in_the_way[0]}"
                 f"{others}: remove it, its verdict is not kept"
             )
         if self.failure:
-            found.append(f"nothing is kept in the verdict cache {self.folder}: {self.failure}")
-        return tuple(found)
+            lines.append(f"nothing is kept in the verdict cache {self.folder}: {self.failure}")
+        return tuple(lines)
 
     def _write(self, entry: _Entry) -> None:
         name = entry.name
@@ -147,9 +147,9 @@ def is_proof(solved: Solved, options: Options) -> bool:
     each with its version."""
     if solved.verdict != "unsat":
         return False
-    said = {a.solver for a in solved.answers if a.verdict == "unsat" and a.version}
-    asked = {"z3", "cvc5"} if options.mode in ("portfolio", "both") else {options.mode}
-    return said == asked if options.mode == "both" else bool(said) and said <= asked
+    proving = {a.solver for a in solved.answers if a.verdict == "unsat" and a.version}
+    named = {"z3", "cvc5"} if options.mode in ("portfolio", "both") else {options.mode}
+    return proving == named if options.mode == "both" else bool(proving) and proving <= named
 
 
 def _name(key: str, options: Options) -> str:

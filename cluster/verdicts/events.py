@@ -38,8 +38,8 @@ class Events:
 
 def line(run: str, event: str, templates: list[str] | None = None, **more: Word) -> str:
     """A line of a log, without its end."""
-    said: dict[str, Word] = {"time": round(time.time(), 3), "run": run, "event": event}
+    words: dict[str, Word] = {"time": round(time.time(), 3), "run": run, "event": event}
     if templates is not None:
-        said["templates"] = templates[:MOST_TEMPLATES]
-        said["templates_total"] = len(templates)
-    return json.dumps(said | more, allow_nan=False)
+        words["templates"] = templates[:MOST_TEMPLATES]
+        words["templates_total"] = len(templates)
+    return json.dumps(words | more, allow_nan=False)

@@ -97,8 +97,8 @@ def from_batch(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, Solved]]
     """The keys and verdicts in rows of the ledger."""
     columns = [batch.column(name).to_pylist() for name in ("key", "verdict", "rung", "answers")]
     for key, verdict, rung, answers in zip(*columns, strict=True):
-        said = tuple(Answer(**(a | {"model": _unlist(a["model"])})) for a in answers)
-        yield key, Solved(cast("Verdict", verdict), cast("Rung", rung), said)
+        given = tuple(Answer(**(a | {"model": _unlist(a["model"])})) for a in answers)
+        yield key, Solved(cast("Verdict", verdict), cast("Rung", rung), given)
 
 
 def read(path: Path) -> pa.Table:
@@ -261,9 +261,9 @@ class Ledger(Closing):
     def once_cached(self, key: str, options: Options) -> bool:
         """Whether an attempt at this run before took this verdict from the cache: true once."""
         entry = (key, options)
-        found = entry in self._once_cached
+        cached = entry in self._once_cached
         self._once_cached.discard(entry)
-        return found
+        return cached
 
     def append(
         self, solved: Mapping[str, Solved], options: Options, *, cached: bool = False
@@ -302,17 +302,19 @@ class Ledger(Closing):
 def _lock(path: Path) -> int:
     """An open, locked file beside the ledger; the kernel lets go of it when this process ends."""
     beside = path.with_name(f"{path.name}.lock")
-    held = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        if not portable.lock(held):
-            holder = os.pread(held, 200, 0).decode(errors="replace").strip() or "another process"
+        if not portable.lock(descriptor):
+            holder = (
+                os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+            )
             raise LedgerError(
                 f"{path} is being written by {holder}; a ledger has one writer: wait for that run, "
                 "or give this one a directory of its own"
             )
-        os.ftruncate(held, 0)
-        os.pwrite(held, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     except (LedgerError, OSError):
-        os.close(held)
+        os.close(descriptor)
         raise
-    return held
+    return descriptor

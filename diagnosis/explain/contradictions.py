@@ -73,7 +73,7 @@ def misfits(state: Partition, divergences: Sequence[Divergence]) -> tuple[Findin
             ranks = tuple(sorted({*finding.ranks, *fault.ranks}))
             alike[key] = finding._replace(ranks=ranks)
     instances = state.parallel.unrolled.instances
-    found = []
+    findings = []
     for (_, _, source), fault in alike.items():
         here = [
             instances[n]
@@ -87,5 +87,5 @@ def misfits(state: Partition, divergences: Sequence[Divergence]) -> tuple[Findin
         if len(fault.ranks) > 1:
             message = f"ranks {list(fault.ranks)}:{message.partition(':')[2]}"
         layer = fault.layer or between(state, here)
-        found.append(fault._replace(layer=layer, message=message))
-    return tuple(found)
+        findings.append(fault._replace(layer=layer, message=message))
+    return tuple(findings)

@@ -100,8 +100,8 @@ class Examples:
         comparisons = [c for c in off if c.demand.kind != LOSS]
         scales = {id(c): float(np.abs(c.expected).max(initial=0.0)) for c in comparisons}
         least = SMALL * max(scales.values(), default=0.0)
-        told = [c for c in off if scales.get(id(c), least) >= least]
-        return max(told or off, default=None, key=lambda c: c.error)
+        noticed = [c for c in off if scales.get(id(c), least) >= least]
+        return max(noticed or off, default=None, key=lambda c: c.error)
 
     def extremes(self) -> tuple[str, str]:
         """The values of the conclusion that shows the difference most, in words."""
@@ -119,8 +119,8 @@ class Examples:
             return ()
         same = [c for c in self.simulation.comparisons if _named(c) == _named(worst)]
         shown = sorted(same, key=lambda c: not c.differs)[:MOST_ELEMENTS]
-        found = [self._of_comparison(c) for c in shown]
-        return tuple(sorted(found, key=lambda d: d.ranks))
+        differences = [self._of_comparison(c) for c in shown]
+        return tuple(sorted(differences, key=lambda d: d.ranks))
 
     def _of_comparison(self, found: Comparison) -> Difference:
         ranks: tuple[int, ...] = ()
@@ -137,8 +137,8 @@ class Examples:
 
     @staticmethod
     def _rank(result: Partition, program: int, at: Coordinates) -> int:
-        held, place = result.plan.programs[program], dict(at)
-        return held.base + sum(stride * place.get(axis, 0) for axis, _, stride in held.axes)
+        own, place = result.plan.programs[program], dict(at)
+        return own.base + sum(stride * place.get(axis, 0) for axis, _, stride in own.axes)
 
     # -- inside the plan --------------------------------------------------------------------------
 
@@ -171,9 +171,9 @@ class Examples:
                 if (expected := after.value("parallel", w).get(at)) is not None
                 and expected.shape == actual.shape
             ]
-            found = self._elements(state, values, slot.words)
-            if found:
-                return found
+            elements = self._elements(state, values, slot.words)
+            if elements:
+                return elements
         return ()
 
     def _against_single(
@@ -282,14 +282,14 @@ def simulated(
     for seed in range(seeds):
         tell(seed, seeds)
         more = result.more + max(0, seed - SHARP + 1)
-        found = simulate(result.plan, single, parallel, seed, more=more)
-        if found.differs and found.counts(result.counted):
-            itself = confirmed(found, result.plan, single, parallel)
-            found = found if itself.differs else itself
-        if found.differs or found.failure or (until_defined and not found.undefined):
-            return found
+        simulation = simulate(result.plan, single, parallel, seed, more=more)
+        if simulation.differs and simulation.counts(result.counted):
+            itself = confirmed(simulation, result.plan, single, parallel)
+            simulation = simulation if itself.differs else itself
+        if simulation.differs or simulation.failure or (until_defined and not simulation.undefined):
+            return simulation
         if first is None or first.undefined:
-            first = found
+            first = simulation
     assert first is not None
     return first
 
@@ -301,8 +301,8 @@ def _slots(state: Partition, instances: Sequence[Instance]) -> Iterator[_Slot]:
         lists: list[tuple[int, ...]] = [getattr(instance, of) for instance in instances]
         apart = first.kind in ("op", "slice")
         for place in range(len(lists[0]) if apart else 1):
-            held = [x[place] for x in lists if len(x) > place] if apart else sum(lists, ())
-            known = tuple(v for v in held if v >= 0)
+            tensors = [x[place] for x in lists if len(x) > place] if apart else sum(lists, ())
+            known = tuple(v for v in tensors if v >= 0)
             if known:
                 name = f"{words} of {_operator(first)}"
                 yield _Slot(f"{_tensor(state, known[0])} ({name})", known)
@@ -390,8 +390,8 @@ def _position(value: Affine, at: Mapping[str, int]) -> int:
 
 def _spans(spans: Iterator[tuple[int, int, int]]) -> str:
     """A box: which positions of each dimension, of how many."""
-    held = list(spans)
-    if all(n == full for _, n, full in held):
+    box = list(spans)
+    if all(n == full for _, n, full in box):
         return "all of it"
-    parts = [f"{o}:{o + n}" if n != full else ":" for o, n, full in held]
-    return f"[{', '.join(parts)}] of [{', '.join(str(full) for _, _, full in held)}]"
+    parts = [f"{o}:{o + n}" if n != full else ":" for o, n, full in box]
+    return f"[{', '.join(parts)}] of [{', '.join(str(full) for _, _, full in box)}]"

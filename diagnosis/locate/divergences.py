@@ -70,6 +70,7 @@ class Divergence(NamedTuple):
 
 
 def essence(lineage: Lineage | None) -> Essence | None:
+    """What a value is, wherever it lies: the nodes of its addends with their factors."""
     if lineage is None:
         return None
     return frozenset((t.factor, t.node) for t in lineage.addends)
@@ -100,8 +101,8 @@ def _divergences(result: Partition) -> tuple[Divergence, ...]:
     ]
     some = any(c.holds and c.value >= 0 and c.kind != OWN for c in result.conclusions)
     means = {fault.factor for fault in faults if fault and some and fault.words == AVERAGED}
-    found = _begin(result, aligned, faults, means)
-    return found or (_begin(result, aligned, faults, set()) if means else ())
+    begun = _begin(result, aligned, faults, means)
+    return begun or (_begin(result, aligned, faults, set()) if means else ())
 
 
 def _begin(
@@ -114,7 +115,7 @@ def _begin(
     about, in the order of the program."""
     wrong: set[int] = set()
     ends = _ends(result, aligned)
-    found: dict[tuple[object, ...], list[int]] = {}
+    alike: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str, Kind]] = {}
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
     for number, instance in enumerate(result.parallel.unrolled.instances):
@@ -130,9 +131,9 @@ def _begin(
                 counterpart if counterpart >= 0 else (instance.kind, instance.source),
                 fault.words,
             )
-            found.setdefault(key, []).append(number)
+            alike.setdefault(key, []).append(number)
             about[key] = (counterpart, fault.words, fault.kind)
-    return tuple(Divergence(tuple(rows), *about[key]) for key, rows in found.items())
+    return tuple(Divergence(tuple(rows), *about[key]) for key, rows in alike.items())
 
 
 def _ends(result: Partition, aligned: Sequence[int]) -> set[int]:
@@ -369,9 +370,9 @@ def _who(
 
 def ranks_of(result: Partition, program: int) -> list[int]:
     """The ranks of a program in the first replica."""
-    held = result.parallel.programs[program]
-    ranks = [held.base]
-    for axis, extent, stride in held.axes:
+    own = result.parallel.programs[program]
+    ranks = [own.base]
+    for axis, extent, stride in own.axes:
         if axis not in result.plan.replica_axes:
             ranks = [rank + stride * place for rank in ranks for place in range(extent)]
     return ranks
@@ -381,7 +382,7 @@ def alike(result: Partition, divergence: Divergence) -> list[Instance]:
     """The instances that do right what those of a divergence do wrong."""
     every = result.parallel.unrolled.instances
     if divergence.counterpart >= 0:
-        held = [
+        right = [
             n
             for n, m in enumerate(counterparts(result, loosely=True))
             if m == divergence.counterpart
@@ -390,8 +391,8 @@ def alike(result: Partition, divergence: Divergence) -> list[Instance]:
         instance = every[divergence.instances[0]]
         what = (instance.kind, instance.name, instance.source)
         alike = instance.kind == "op" or any((instance.source.cell, instance.source.location))
-        held = [n for n, r in enumerate(every) if alike and (r.kind, r.name, r.source) == what]
-    return [every[n] for n in held if n not in divergence.instances]
+        right = [n for n, r in enumerate(every) if alike and (r.kind, r.name, r.source) == what]
+    return [every[n] for n in right if n not in divergence.instances]
 
 
 def reference(result: Partition, divergence: Divergence) -> str:

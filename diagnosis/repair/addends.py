@@ -152,8 +152,8 @@ def _other_count(fault: FaultContext, op: Op, factor: Fraction) -> Iterator[Cand
     for site in fault.sites:
         body = fault.plan.programs[site.program].bodies[site.body]
         shape = body.values[op.inputs[0]].shape
-        held = op.attrs.get("count")
-        count = held if isinstance(held, int | Fraction) else _positions(op, shape)
+        given = op.attrs.get("count")
+        count = given if isinstance(given, int | Fraction) else _positions(op, shape)
         right = Fraction(count) / factor
         edits = []
         for there in (site, *fault.backward_of(site)):
@@ -211,10 +211,10 @@ def _scaled_input(plan: Plan, program: int, number: int, factor: Fraction) -> Pl
         for op in body.ops
     ]
     first = Op("mul", (given,), (between,), {"other": factor})
-    held = replace(
+    changed = replace(
         body,
         values=(*body.values, body.values[given]),
         claims=(*body.claims, None) if body.claims else (),
         ops=(first, *ops),
     )
-    return with_body(plan, program, number, held)
+    return with_body(plan, program, number, changed)

@@ -205,9 +205,9 @@ def _exchanged(plan: Plan, one: tuple[int, int, Site], other: tuple[int, int, Si
         for s, op in sends:
             attrs = {**op.attrs, "peer": plan.programs[receiver].base}
             result = with_op(result, s, replace(op, attrs=attrs))
-        held = op_at(plan, site)
-        attrs = {**held.attrs, "peer": plan.programs[sender].base}
-        result = with_op(result, site, replace(held, attrs=attrs))
+        receive = op_at(plan, site)
+        attrs = {**receive.attrs, "peer": plan.programs[sender].base}
+        result = with_op(result, site, replace(receive, attrs=attrs))
     return result
 
 

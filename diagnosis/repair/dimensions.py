@@ -92,11 +92,11 @@ def _along(plan: Plan, site: Site, dims: Mapping[str, int], after: Shape) -> Pla
     op = body.ops[site.op]
     (value,) = op.outputs
     moved = body.values[value].shape != after
-    readers = [held for held in body.ops if value in held.inputs]
-    if (moved and any(held.name != "view" for held in readers)) or value in body.outputs:
+    readers = [reader for reader in body.ops if value in reader.inputs]
+    if (moved and any(reader.name != "view" for reader in readers)) or value in body.outputs:
         return None
-    held = _redone(body, {site.op: {**op.attrs, **dims}}, {value: after})
-    plan = with_body(plan, site.program, site.body, held)
+    reader = _redone(body, {site.op: {**op.attrs, **dims}}, {value: after})
+    plan = with_body(plan, site.program, site.body, reader)
     for number, other in enumerate(program.bodies):
         if other.forward_body == site.body:
             back = _backward(other, op, value, dims, body.values[value].shape, after)
@@ -116,21 +116,21 @@ def _backward(
     conjugate = dict(dims)
     if op.name == "all_to_all":
         conjugate = {"split_dim": dims["concat_dim"], "concat_dim": dims["split_dim"]}
-    for number, held in enumerate(body.ops):
-        again = held.name == op.name and held.source.module == op.source.module
-        if again and held.attrs == op.attrs and op.name == "all_gather":
+    for number, other in enumerate(body.ops):
+        again = other.name == op.name and other.source.module == op.source.module
+        if again and other.attrs == op.attrs and op.name == "all_gather":
             # Not kept, but gathered again.
-            changed[number] = {**held.attrs, **dims}
-            shapes[held.outputs[0]] = after
-        elif held.backward and held.name == "view" and held.inputs[0] in shapes:
-            shapes[held.outputs[0]] = after
-        elif held.name == "view" and held.inputs[0] in shapes:
+            changed[number] = {**other.attrs, **dims}
+            shapes[other.outputs[0]] = after
+        elif other.backward and other.name == "view" and other.inputs[0] in shapes:
+            shapes[other.outputs[0]] = after
+        elif other.name == "view" and other.inputs[0] in shapes:
             continue
-        elif held.name in _CONJUGATE[op.name] and held.inputs[0] in _gradients(
+        elif other.name in _CONJUGATE[op.name] and other.inputs[0] in _gradients(
             body, shapes, op, before
         ):
-            changed[number] = {**held.attrs, **conjugate}
-        elif any(v in shapes for v in held.inputs):
+            changed[number] = {**other.attrs, **conjugate}
+        elif any(v in shapes for v in other.inputs):
             return None
     return _redone(body, changed, shapes)
 
@@ -141,11 +141,11 @@ def _gradients(body: Body, shapes: Mapping[int, Shape], op: Op, before: Shape) -
     if shapes:
         return set(shapes)
     return {
-        held.inputs[0]
-        for held in body.ops
-        if held.name in _CONJUGATE[op.name]
-        and held.source == op.source
-        and body.values[held.inputs[0]].shape == before
+        reader.inputs[0]
+        for reader in body.ops
+        if reader.name in _CONJUGATE[op.name]
+        and reader.source == op.source
+        and body.values[reader.inputs[0]].shape == before
     }
 
 

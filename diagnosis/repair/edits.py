@@ -30,18 +30,20 @@ Identity = tuple[object, ...]
 
 
 def op_at(plan: Plan, site: Site) -> Op:
+    """The operator at a place."""
     return plan.programs[site.program].bodies[site.body].ops[site.op]
 
 
 def with_body(plan: Plan, program: int, body: int, edited: Body) -> Plan:
     """The plan with one body of one program replaced."""
-    held = plan.programs[program]
-    bodies = list(held.bodies)
+    own = plan.programs[program]
+    bodies = list(own.bodies)
     bodies[body] = edited
-    return with_program(plan, program, replace(held, bodies=tuple(bodies)))
+    return with_program(plan, program, replace(own, bodies=tuple(bodies)))
 
 
 def with_program(plan: Plan, number: int, program: Program) -> Plan:
+    """The plan with one program replaced."""
     programs = list(plan.programs)
     programs[number] = program
     return replace(plan, programs=tuple(programs))
@@ -64,11 +66,11 @@ def inserted(plan: Plan, site: Site, output: int, op: Op) -> Plan:
     made = body.ops[site.op]
     value, between = made.outputs[output], len(body.values)
     outputs = (*made.outputs[:output], between, *made.outputs[output + 1 :])
-    held = body.values[value]
+    before = body.values[value]
     after = replace(op, inputs=(between,), outputs=(value,), source=made.source)
     edited = replace(
         body,
-        values=(*body.values, replace(held, name=f"{held.name} before")),
+        values=(*body.values, replace(before, name=f"{before.name} before")),
         claims=(*body.claims, None) if body.claims else (),
         ops=(
             *body.ops[: site.op],
@@ -97,9 +99,9 @@ def written(plan: Plan, site: Site, op: Op) -> Plan:
 
 def with_call(plan: Plan, program: int, place: int, call: Call) -> Plan:
     """The plan with a call issued before the call that has number ``place`` now."""
-    held = plan.programs[program]
-    calls = (*held.calls[:place], call, *held.calls[place:])
-    return with_program(plan, program, replace(held, calls=calls))
+    own = plan.programs[program]
+    calls = (*own.calls[:place], call, *own.calls[place:])
+    return with_program(plan, program, replace(own, calls=calls))
 
 
 def identity(op: Op) -> Identity:
@@ -109,6 +111,7 @@ def identity(op: Op) -> Identity:
 
 
 def sites(program: Program, number: int) -> Iterator[tuple[Site, Op]]:
+    """All operators of a program, each with its place."""
     for b, body in enumerate(program.bodies):
         for o, op in enumerate(body.ops):
             yield Site(number, b, o), op
@@ -130,17 +133,17 @@ def peer(plan: Plan, site: Site, program: int) -> Site | None:
 def groups(plan: Plan, program: int) -> list[Group]:
     """Groups that a program's collectives run over, and its axes; those that divide no batch
     first."""
-    found: dict[Group, None] = {}
+    result: dict[Group, None] = {}
     for _, op in sites(plan.programs[program], program):
         group = op.attrs.get("group")
         if op.name in COLLECTIVES | PARTS and isinstance(group, Group):
             alone = len(group.ranks) < 2
             if not alone or group.axes:
-                found[Group(() if alone else tuple(sorted(group.ranks)), group.axes)] = None
+                result[Group(() if alone else tuple(sorted(group.ranks)), group.axes)] = None
     for axis, extent, _ in plan.programs[program].axes:
         if extent > 1:
-            found.setdefault(Group(axes=(axis,)))
-    return sorted(found, key=lambda g: any(axis in plan.replica_axes for axis in g.axes))
+            result.setdefault(Group(axes=(axis,)))
+    return sorted(result, key=lambda g: any(axis in plan.replica_axes for axis in g.axes))
 
 
 def members(plan: Plan, group: Group, programs: Sequence[int]) -> list[int]:

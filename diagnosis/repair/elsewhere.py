@@ -38,19 +38,19 @@ def places_of(plan: Plan, edits: Sequence[Edit]) -> list[str]:
 
 def numbered(modules: Sequence[str], others: Sequence[str]) -> list[str]:
     """``modules`` (at least one), then the first of them in the layers that ``others`` are in."""
-    found = dict.fromkeys(modules)
+    names = dict.fromkeys(modules)
     for other in others if modules else ():
         number = _NUMBER.search(other)
         if number is not None:
-            found[_NUMBER.sub(number[0], modules[0], count=1)] = None
-    return list(found)
+            names[_NUMBER.sub(number[0], modules[0], count=1)] = None
+    return list(names)
 
 
 def elsewhere(plan: Plan, edits: Sequence[Edit]) -> list[Edit]:
     """The same edits of the same operators in other layers: those that have the same attributes
     there, come after the same operator and make what is called the same but for numbers, in layers
     that have as many of them.  None at all where one of them has no counterpart."""
-    found: dict[Site, Edit] = {}
+    edits_there: dict[Site, Edit] = {}
     for edit in edits:
         old = op_at(plan, edit.site)
         if edit.after < 0 and not set(edit.op.inputs) <= set(old.inputs):
@@ -63,11 +63,11 @@ def elsewhere(plan: Plan, edits: Sequence[Edit]) -> list[Edit]:
                 new = _moved(plan, edit, site)
                 if new is None:
                     return []
-                found[site] = new
+                edits_there[site] = new
     for edit in edits:
-        found.pop(edit.site, None)
+        edits_there.pop(edit.site, None)
     layers: dict[str, list[Edit]] = {}
-    for site, edit in found.items():
+    for site, edit in edits_there.items():
         layer = _NUMBER.search(module_of(plan, site))
         layers.setdefault(layer[0] if layer else "", []).append(edit)
     # On more or fewer ranks it is another fault.

@@ -59,24 +59,27 @@ class FaultContext:
 
     @property
     def programs(self) -> list[int]:
+        """The programs that have the fault."""
         return sorted({site.program for site in self.sites})
 
     def lineage(self, value: int) -> Lineage | None:
+        """What a tensor of the parallel side is made of, if that is known."""
         return self.result.parallel.lineages[value] if value >= 0 else None
 
     def instance(self, number: int) -> Instance:
+        """An instance of the parallel side by its number."""
         return self.result.parallel.unrolled.instances[number]
 
     def before(self, value: int, follows: Callable[[Instance], bool]) -> list[int]:
         """The instances that made a value, nearest first, as long as they follow from one
         another."""
-        found: list[int] = []
-        while len(found) < _STEPS and value in self.maker:
+        makers: list[int] = []
+        while len(makers) < _STEPS and value in self.maker:
             number = self.maker[value]
             instance = self.instance(number)
             if instance.kind in _MADE_UP:
                 break
-            found.append(number)
+            makers.append(number)
             if not instance.inputs or not follows(instance):
                 break
             # The member of a collective that is on the same rank.
@@ -86,12 +89,12 @@ class FaultContext:
                 else 0
             )
             value = instance.inputs[place]
-        return found
+        return makers
 
     def alike(self, site: Site) -> list[Site]:
         """The operator that this one is, on every program that has the fault."""
-        found = [peer(self.plan, site, program) for program in self.programs]
-        return [here for here in found if here is not None] or [site]
+        peers = [peer(self.plan, site, program) for program in self.programs]
+        return [here for here in peers if here is not None] or [site]
 
     def tensor(self, site: Site, value: int) -> int:
         """The tensor that an operator reads as ``value`` of its body (-1: not known)."""
@@ -108,8 +111,8 @@ class FaultContext:
         op = op_at(self.plan, site)
         return [
             there
-            for there, held in sites(self.plan.programs[site.program], site.program)
-            if held.backward and held.name == op.name and held.source == op.source
+            for there, back in sites(self.plan.programs[site.program], site.program)
+            if back.backward and back.name == op.name and back.source == op.source
         ]
 
     def reductions(self, value: int) -> list[Reduction]:
@@ -122,6 +125,7 @@ class FaultContext:
         )
 
     def is_partial(self, value: int) -> bool:
+        """Whether a tensor is a sum or maximum that is not complete."""
         lineage = self.lineage(value)
         return lineage is not None and any(t.partials for t in lineage.addends)
 
@@ -147,14 +151,14 @@ def origins(result: Partition) -> list[tuple[Site, ...]]:
         )
         for p, program in enumerate(programs)
     ]
-    found: list[tuple[Site, ...]] = []
+    sites_of: list[tuple[Site, ...]] = []
     for instance in unrolled.instances:
         if instance.kind in _MADE_UP:
-            found.append(())
+            sites_of.append(())
             continue
         who = instance.programs[1:] if instance.kind == "recv" else instance.programs
-        found.append(tuple(next(queues[p]) for p in who))
-    return found
+        sites_of.append(tuple(next(queues[p]) for p in who))
+    return sites_of
 
 
 def divergence_at(result: Partition, site: Site, cause: str) -> Divergence:
@@ -166,10 +170,14 @@ def divergence_at(result: Partition, site: Site, cause: str) -> Divergence:
 def loss_maker(result: Partition, otherwise: Divergence) -> Divergence:
     """The operator that makes a loss which is not the single device's, if there is one."""
     for number, instance in enumerate(result.parallel.unrolled.instances):
-        for found in result.conclusions:
-            if found.kind == "loss" and not found.holds and found.value in instance.outputs:
+        for conclusion in result.conclusions:
+            if (
+                conclusion.kind == "loss"
+                and not conclusion.holds
+                and conclusion.value in instance.outputs
+            ):
                 return Divergence(
-                    (number,), counterparts(result, loosely=True)[number], found.message
+                    (number,), counterparts(result, loosely=True)[number], conclusion.message
                 )
     return otherwise
 

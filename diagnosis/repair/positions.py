@@ -53,20 +53,20 @@ def offsets(fault: FaultContext) -> Iterator[Candidate]:
 
 def _starts(fault: FaultContext, instance: Instance, op: Op, site: Site) -> Iterator[Affine]:
     """Positions at which the operator might begin."""
-    found: dict[Affine, None] = {}
+    starts: dict[Affine, None] = {}
     for value in instance.inputs:
         lineage = fault.lineage(value)
         for addend in lineage.addends if lineage is not None else ():
             for dim in addend.view.dims:
-                found.update((interval.start, None) for interval in dim)
+                starts.update((interval.start, None) for interval in dim)
     program = fault.plan.programs[site.program]
     values = program.bodies[site.body].values
     lengths = {n for v in (*op.inputs, *op.outputs) if v >= 0 for n in values[v].shape}
     for axis, extent, _ in program.axes:
         if extent > 1:
-            found.update((affine(0, {axis: n}), None) for n in sorted(lengths, reverse=True))
+            starts.update((affine(0, {axis: n}), None) for n in sorted(lengths, reverse=True))
     slices = {MICROBATCH, *fault.plan.replica_axes}
-    return (start for start in found if slices.isdisjoint(start.axes))
+    return (start for start in starts if slices.isdisjoint(start.axes))
 
 
 def _begun(fault: FaultContext, at: Site, key: str, wrong: Affine, right: Affine) -> Candidate:
@@ -74,16 +74,16 @@ def _begun(fault: FaultContext, at: Site, key: str, wrong: Affine, right: Affine
     op = op_at(fault.plan, at)
     edits = []
     for program in fault.programs:
-        for site, held in sites(fault.plan.programs[program], program):
-            begins = held.attrs.get(key)
-            if held.source.module != op.source.module or begins is None:
+        for site, there in sites(fault.plan.programs[program], program):
+            begins = there.attrs.get(key)
+            if there.source.module != op.source.module or begins is None:
                 continue
             if begins == wrong or (not wrong.terms and begins == wrong.const):
-                attrs = {**held.attrs, key: right}
-                stop = held.attrs.get(BEGINS[key])
+                attrs = {**there.attrs, key: right}
+                stop = there.attrs.get(BEGINS[key])
                 if isinstance(stop, int | Affine):
                     attrs[BEGINS[key]] = right - wrong + stop
-                edits.append(Edit(site, replace(held, attrs=attrs)))
+                edits.append(Edit(site, replace(there, attrs=attrs)))
     where = named(fault.plan, at)
     return edited(
         "wrong offset", f"{key} {right} in place of {wrong} in {where}", fault.plan, edits
@@ -135,9 +135,9 @@ def shards(fault: FaultContext) -> Iterator[Candidate]:
 def other_shards(plan: Plan, name: str, programs: Sequence[int]) -> Iterator[Candidate]:
     """A parameter is held in another part by some programs."""
     for program in programs:
-        held = plan.programs[program]
-        for shard in dict.fromkeys(s for s in held.shards if s.name == name):
-            for dim, offset in _other_parts(held, shard):
+        own = plan.programs[program]
+        for shard in dict.fromkeys(s for s in own.shards if s.name == name):
+            for dim, offset in _other_parts(own, shard):
                 yield Candidate(
                     "wrong shard",
                     f"{shard.name} held from {offset} along dimension {dim}, in place of "
@@ -149,7 +149,7 @@ def other_shards(plan: Plan, name: str, programs: Sequence[int]) -> Iterator[Can
 def _read(unrolled: Unrolled, values: Sequence[int]) -> list[str]:
     """The names of the parameters that values are made of, the nearest first."""
     maker = {v: instance for instance in unrolled.instances for v in instance.outputs}
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     waiting = [v for v in values if v >= 0]
     seen: set[int] = set()
     while waiting and len(seen) < _MOST_READ:
@@ -159,10 +159,10 @@ def _read(unrolled: Unrolled, values: Sequence[int]) -> list[str]:
         seen.add(value)
         instance = maker.get(value)
         if instance is None or instance.kind == "shard":
-            found.setdefault(unrolled.tensors[value].name)
+            names.setdefault(unrolled.tensors[value].name)
         else:
             waiting += [v for v in instance.inputs if v >= 0]
-    return list(found)
+    return list(names)
 
 
 #: Values before a fault that are looked through for the parameters that they are made of.
@@ -190,8 +190,8 @@ def _held_at(plan: Plan, shard: Shard, dim: int, offset: Affine) -> Plan:
     moved = replace(shard, offset=offsets)
     for number, program in enumerate(plan.programs):
         if shard in program.shards:
-            held = tuple(moved if s == shard else s for s in program.shards)
-            plan = with_program(plan, number, replace(program, shards=held))
+            shards = tuple(moved if s == shard else s for s in program.shards)
+            plan = with_program(plan, number, replace(program, shards=shards))
     return plan
 
 
@@ -206,10 +206,10 @@ def exchanged_parameters(fault: FaultContext) -> Iterator[Candidate]:
         single = fault.result.single.unrolled
         theirs = _read(single, single.instances[fault.divergence.counterpart].inputs)
     for program in fault.programs[:1]:
-        held = {s.name: s for s in fault.plan.programs[program].shards}
+        shards = {s.name: s for s in fault.plan.programs[program].shards}
         pairs = [*product(mine, theirs), *combinations(mine, 2)]
         for one, other in dict.fromkeys(tuple(sorted(pair)) for pair in pairs):
-            if one not in held or other not in held or not _alike(held[one], held[other]):
+            if one not in shards or other not in shards or not _alike(shards[one], shards[other]):
                 continue
             plan = fault.plan
             for p in fault.programs:
@@ -227,5 +227,5 @@ def _exchanged(plan: Plan, number: int, one: str, other: str) -> Plan:
     """The program with two names of parameters exchanged."""
     program = plan.programs[number]
     names = {one: other, other: one}
-    held = tuple(replace(s, name=names.get(s.name, s.name)) for s in program.shards)
-    return with_program(plan, number, replace(program, shards=held))
+    shards = tuple(replace(s, name=names.get(s.name, s.name)) for s in program.shards)
+    return with_program(plan, number, replace(program, shards=shards))

@@ -45,16 +45,16 @@ class Omitted(NamedTuple):
 
 def unwritten(plan: Plan) -> list[Unwritten]:
     """Reads of values that nothing in the body has written, the first of each value."""
-    found: dict[tuple[int, int, int], Unwritten] = {}
+    reads: dict[tuple[int, int, int], Unwritten] = {}
     for p, program in enumerate(plan.programs):
         for b, body in enumerate(program.bodies):
-            held = _given(body)
+            written = _given(body)
             for o, op in enumerate(body.ops):
                 for v in op.inputs:
-                    if v >= 0 and v not in held:
-                        found.setdefault((p, b, v), Unwritten(Site(p, b, o), v))
-                held.update(op.outputs)
-    return list(found.values())
+                    if v >= 0 and v not in written:
+                        reads.setdefault((p, b, v), Unwritten(Site(p, b, o), v))
+                written.update(op.outputs)
+    return list(reads.values())
 
 
 def _given(body: Body) -> set[int]:
@@ -125,10 +125,10 @@ def _made(
         inputs = op_at(plan, reader).inputs
         position = op_at(plan, site).inputs.index(gap.value)
         output = body.ops[made].outputs.index(value)
-        held = op_at(plan, source).outputs
-        if len(inputs) <= position or len(held) <= output:
+        outputs = op_at(plan, source).outputs
+        if len(inputs) <= position or len(outputs) <= output:
             return
-        op = Op(kind, (held[output],), (inputs[position],), attrs)
+        op = Op(kind, (outputs[output],), (inputs[position],), attrs)
         edited = written(edited, Site(source.program, source.body, source.op + 1), op)
     name = kind.replace("_", "-")
     over = f" over {spoken(plan, group, who)}" if attrs else ""
@@ -145,7 +145,7 @@ def _made(
 
 def omitted(plan: Plan) -> list[Omitted]:
     """Backward bodies that are called less often than their forward body."""
-    found = []
+    result = []
     for p, program in enumerate(plan.programs):
         counts = Counter(call.body for call in program.calls)
         for b, body in enumerate(program.bodies):
@@ -153,8 +153,8 @@ def omitted(plan: Plan) -> list[Omitted]:
                 continue
             place = _place(program, b)
             if place is not None:
-                found.append(Omitted(p, b, counts[b], *place))
-    return found
+                result.append(Omitted(p, b, counts[b], *place))
+    return result
 
 
 def _place(program: Program, body: int) -> tuple[tuple[int, ...], int] | None:

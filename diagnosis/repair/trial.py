@@ -65,7 +65,7 @@ def trial(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partitio
         trace = tracer.run(parallel)
     except InvalidInput:
         return None
-    found = Partition(
+    outcome = Partition(
         plan,
         nodes,
         result.single,
@@ -81,7 +81,7 @@ def trial(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partitio
         guessed=trace.guessed,
     )
     if not parallel.faults and not parallel.unsupported:
-        found.conclusions = conclude(
+        outcome.conclusions = conclude(
             plan,
             nodes,
             result.derived,
@@ -90,18 +90,18 @@ def trial(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partitio
             trace.lineages,
             all_ranks=False,
         )
-    return found
+    return outcome
 
 
 def called(unrolled: Unrolled) -> list[Called]:
     """What each tensor is called."""
     counts: dict[tuple[int, str], int] = {}
-    found = []
+    names = []
     for tensor in unrolled.tensors:
         name = (tensor.program, tensor.name)
-        found.append((*name, counts.get(name, 0)))
+        names.append((*name, counts.get(name, 0)))
         counts[name] = counts.get(name, 0) + 1
-    return found
+    return names
 
 
 def _given(unrolled: Unrolled, assumed: Assumed) -> dict[tuple[int, ...], tuple[Lineage, ...]]:
@@ -119,8 +119,8 @@ def _given(unrolled: Unrolled, assumed: Assumed) -> dict[tuple[int, ...], tuple[
 def _copied(nodes: NodeTable) -> NodeTable:
     """A table to which nodes can be added, and the other one stays as it is."""
     table = copy(nodes)
-    for name, held in vars(nodes).items():
-        setattr(table, name, copy(held))
+    for name, content in vars(nodes).items():
+        setattr(table, name, copy(content))
     return table
 
 
@@ -144,7 +144,7 @@ def failed_instances(result: Partition) -> list[Divergence]:
     operator on several ranks is one."""
     side = result.parallel
     aligned = counterparts(result, loosely=True)
-    found: dict[object, list[int]] = {}
+    alike: dict[object, list[int]] = {}
     for number, instance in enumerate(side.unrolled.instances):
         whole = all(v < 0 or side.lineages[v] is not None for v in instance.inputs)
         if whole and any(side.lineages[v] is None for v in instance.outputs):
@@ -153,8 +153,8 @@ def failed_instances(result: Partition) -> list[Divergence]:
                 instance.name,
                 instance.source.location or instance.source.cell,
             )
-            found.setdefault(place, []).append(number)
-    return [Divergence(tuple(rows), aligned[rows[0]], "") for rows in found.values()]
+            alike.setdefault(place, []).append(number)
+    return [Divergence(tuple(rows), aligned[rows[0]], "") for rows in alike.values()]
 
 
 def ought(result: Partition, divergence: Divergence) -> dict[Called, Lineage] | None:
@@ -165,7 +165,7 @@ def ought(result: Partition, divergence: Divergence) -> dict[Called, Lineage] | 
         return None
     theirs = result.single.unrolled.instances[divergence.counterpart]
     names = called(result.parallel.unrolled)
-    found: dict[Called, Lineage] = {}
+    expected: dict[Called, Lineage] = {}
     for number in divergence.instances:
         instance = result.parallel.unrolled.instances[number]
         if len(instance.outputs) != len(theirs.outputs):
@@ -175,8 +175,8 @@ def ought(result: Partition, divergence: Divergence) -> dict[Called, Lineage] | 
             wanted = _seen(result, result.single.lineages[other], like)
             if wanted is None:
                 return None
-            found[names[mine]] = wanted
-    return found
+            expected[names[mine]] = wanted
+    return expected
 
 
 def _seen(
@@ -208,6 +208,7 @@ class Resolved:
         self.failed = failing(before)
 
     def by(self, after: Partition) -> bool:
+        """Whether what was wrong is no longer so after an edit."""
         old = {f.message for f in self.before.faults}
         if after.parallel.unrolled.faults:
             # What is found only once others are gone (messages are matched before anything is
@@ -234,6 +235,8 @@ class Resolved:
 
 
 def key(divergence: Divergence, result: Partition) -> tuple[object, str]:
+    """By what a divergence is recognised in another state of the plan: its counterpart (where it
+    has none, its kind and source) and its cause."""
     instance = result.parallel.unrolled.instances[divergence.instances[0]]
     place: object = divergence.counterpart
     if divergence.counterpart < 0:
@@ -243,9 +246,9 @@ def key(divergence: Divergence, result: Partition) -> tuple[object, str]:
 
 def reached(result: Partition, rows: Sequence[int]) -> set[int]:
     """The tensors that depend on what instances give, those themselves included."""
-    found: set[int] = set()
+    tensors: set[int] = set()
     chosen = set(rows)
     for number, instance in enumerate(result.parallel.unrolled.instances):
-        if number in chosen or any(v in found for v in instance.inputs):
-            found.update(instance.outputs)
-    return found
+        if number in chosen or any(v in tensors for v in instance.inputs):
+            tensors.update(instance.outputs)
+    return tensors

@@ -89,19 +89,19 @@ def _ratio(mine: Essence | None, theirs: Essence | None) -> Fraction | None:
 def repeated_inputs(fault: FaultContext) -> Iterator[Candidate]:
     """A sum that takes an addend twice takes it once."""
     edits: list[Edit] = []
-    found: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     for site in fault.sites:
         op = op_at(fault.plan, site)
         once = tuple(dict.fromkeys(op.inputs))
         if op.name != "add_n" or len(once) == len(op.inputs) or len(once) < 2:
             continue
         body = fault.plan.programs[site.program].bodies[site.body]
-        found = tuple(body.values[v].name for v in once if op.inputs.count(v) > 1)
+        names = tuple(body.values[v].name for v in once if op.inputs.count(v) > 1)
         edits.append(Edit(site, replace(op, inputs=once)))
     if edits:
         yield edited(
             "addend taken twice",
-            f"{', '.join(found)} added once, not twice, in the sum of gradients after "
+            f"{', '.join(names)} added once, not twice, in the sum of gradients after "
             f"{named(fault.plan, fault.sites[0])}",
             fault.plan,
             edits,
@@ -128,12 +128,12 @@ def swapped_inputs(fault: FaultContext) -> Iterator[Candidate]:
     for i, j in pairs:
         edits = []
         for here in fault.sites:
-            held = op_at(fault.plan, here)
-            if len(held.inputs) <= j:
+            mine = op_at(fault.plan, here)
+            if len(mine.inputs) <= j:
                 continue
-            inputs = list(held.inputs)
+            inputs = list(mine.inputs)
             inputs[i], inputs[j] = inputs[j], inputs[i]
-            edits.append(Edit(here, replace(held, inputs=tuple(inputs))))
+            edits.append(Edit(here, replace(mine, inputs=tuple(inputs))))
         what = "gradients" if op.backward and i >= first else "inputs"
         one, other = (values[op.inputs[n]].name for n in (i, j))
         order = f" ({other} before {one})" if one != other else ""
@@ -169,13 +169,13 @@ def other_tensors(fault: FaultContext) -> Iterator[Candidate]:
             edits, done = [], True
             for here in fault.sites:
                 there = peer(fault.plan, site, here.program)
-                held = op_at(fault.plan, here)
+                reader = op_at(fault.plan, here)
                 bodies = fault.plan.programs[here.program].bodies
                 names = {v.name: n for n, v in enumerate(bodies[here.body].values)}
                 source = value if here == site else names.get(body.values[value].name, -1)
                 done = done and there == here and source >= 0
-                inputs = (*held.inputs[:place], source, *held.inputs[place + 1 :])
-                edits.append(Edit(here, replace(held, inputs=inputs)))
+                inputs = (*reader.inputs[:place], source, *reader.inputs[place + 1 :])
+                edits.append(Edit(here, replace(reader, inputs=inputs)))
             if done:
                 yield Candidate(
                     "wrong tensor",
@@ -187,10 +187,10 @@ def other_tensors(fault: FaultContext) -> Iterator[Candidate]:
 
 def _values(fault: FaultContext, site: Site) -> dict[int, int]:
     """Values of a body that are made before an operator of it: their tensors."""
-    found: dict[int, int] = {}
+    tensors: dict[int, int] = {}
     for number, places in enumerate(fault.origins):
         for at, here in enumerate(places):
             if here[:2] == site[:2] and here.op < site.op:
                 instance, made = fault.instance(number), op_at(fault.plan, here).outputs
-                found.update(zip(made, instance.outputs[at * len(made) :], strict=False))
-    return found
+                tensors.update(zip(made, instance.outputs[at * len(made) :], strict=False))
+    return tensors

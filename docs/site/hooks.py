@@ -37,6 +37,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     elif not name.startswith("generated/"):
         # One level further up than docs/ is the repository.
         markdown = markdown.replace(f"]({'../' * (deep + 1)}", f"]({'../' * deep}")
+    # In a table GitHub wants a bar in code escaped; here it would show the backslash.
+    markdown = re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), markdown)
     return re.sub(r"\[([^\]]+)\]\((?:\.\./)*(?:examples|configs)/[^)]*\)", r"\1", markdown)
 
 

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """``const + sum(coefficient * coordinate)``; coefficients are non-zero, sorted by axis name."""
+    """``const + sum(coefficient * coordinate)``; coefficients are non-zero, sorted by axis name.
+
+    Example: ``affine(4, {"tp": 8})``, written ``8*tp + 4``, is where the shard of rank ``tp``
+    begins; at ``tp`` 3 it is 28.
+    """
 
     const: int = 0
     terms: tuple[tuple[str, int], ...] = ()
@@ -96,7 +100,10 @@ ZERO = Affine()
 
 
 def affine(const: int, terms: Mapping[str, int] | None = None) -> Affine:
-    """Build an `Affine`, dropping zero coefficients and sorting by axis name."""
+    """Build an `Affine`, dropping zero coefficients and sorting by axis name.
+
+    Example: ``affine(2, {"tp": 8, "dp": 0})`` is ``8*tp + 2``.
+    """
     if not terms:
         return Affine(const) if const else ZERO
     return Affine(const, tuple(sorted((a, c) for a, c in terms.items() if c)))

@@ -37,6 +37,8 @@ class Term:
     (the function's), ``args`` for "add", "mul" and "app". A "mul" that holds a constant has
     exactly two arguments, the constant first. ``uid`` numbers the nodes of one table in order of
     creation, so arguments have smaller uids than the term they are in.
+
+    Example: ``x * 2 + 0`` is ``(* 2 x)``, the same object as ``2 * x``.
     """
 
     __slots__ = ("args", "kind", "name", "table", "uid", "value")
@@ -169,11 +171,11 @@ class TermTable:
             except (ValueError, OverflowError) as error:
                 raise ValueError(f"not a finite number: {x!r}") from error
         key = (value.numerator, value.denominator)
-        found = self._constants.get(key)
-        if found is None:
+        term = self._constants.get(key)
+        if term is None:
             exact = value if isinstance(value, Fraction) else Fraction(value)
-            found = self._constants[key] = self._new("const", (), exact, None)
-        return found
+            term = self._constants[key] = self._new("const", (), exact, None)
+        return term
 
     def symbol(self, name: str) -> Term:
         """The free variable ``name``. Raises ValueError if the name is empty."""
@@ -261,10 +263,10 @@ class TermTable:
         return term
 
     def _intern(self, kind: Kind, key: object, args: tuple[Term, ...], name: str | None) -> Term:
-        found = self._terms.get((kind, key))
-        if found is None:
-            found = self._terms[kind, key] = self._new(kind, args, None, name)
-        return found
+        term = self._terms.get((kind, key))
+        if term is None:
+            term = self._terms[kind, key] = self._new(kind, args, None, name)
+        return term
 
     def _new(
         self, kind: Kind, args: tuple[Term, ...], value: Fraction | None, name: str | None
@@ -295,6 +297,8 @@ def normal_form(term: Term) -> NormalForm:
     Equal normal forms belong to terms that are equal over the reals (up to collisions of 128-bit
     digests, so never a verdict); unequal ones say nothing: products of sums beyond
     :data:`EXPANSION_LIMIT` monomials stay one factor. Independent of table and order of creation.
+
+    Example: ``x * (y + 1)`` and ``x + y * x`` are two terms with one normal form.
     """
     known = term.table._normal
     stack = [term]

@@ -51,18 +51,18 @@ def cone(
     sum over a block is the complete sum of another node).
     """
     adds = adds or widened > 0
-    found = _cone(nodes, inputs, outputs, adds, widened)
+    narrow = _cone(nodes, inputs, outputs, adds, widened)
     partials = [partial for x in inputs for addend in x.addends for partial in addend.partials]
     if adds or not partials:
-        return found
+        return narrow
     sums = {nodes.reductions[partial.reduction].node for partial in partials}
     completed = any(
         isinstance(nodes[number].definition, Restrict)
         or not sums.isdisjoint(operand_nodes(nodes, number))
-        for number in found.defined
+        for number in narrow.defined
     )
     opened = _cone(nodes, inputs, outputs, True, widened)
-    return opened if completed or len(opened.defined) < len(found.defined) else found
+    return opened if completed or len(opened.defined) < len(narrow.defined) else narrow
 
 
 def _cone(
@@ -109,19 +109,19 @@ def _cone(
 
 def _unblocked(nodes: NodeTable, numbers: set[int]) -> set[int]:
     """Nodes, where one is a block of another, that other one: its entries are no more free."""
-    found = set(numbers)
-    while blocks := {n for n in found if isinstance(nodes[n].definition, Restrict)}:
-        found = (found - blocks) | {o for n in blocks for o in operand_nodes(nodes, n)}
-    return found
+    opaque = set(numbers)
+    while blocks := {n for n in opaque if isinstance(nodes[n].definition, Restrict)}:
+        opaque = (opaque - blocks) | {o for n in blocks for o in operand_nodes(nodes, n)}
+    return opaque
 
 
 def _unpowered(nodes: NodeTable, numbers: set[int]) -> set[int]:
     """Nodes, where one is a power or a product with powers in it, those that it is of: laws join
     powers of one base."""
-    found = set(numbers)
-    while powers := {n for n in found if _has_power(nodes, n)}:
-        found = (found - powers) | {o for n in powers for o in operand_nodes(nodes, n)}
-    return found
+    opaque = set(numbers)
+    while powers := {n for n in opaque if _has_power(nodes, n)}:
+        opaque = (opaque - powers) | {o for n in powers for o in operand_nodes(nodes, n)}
+    return opaque
 
 
 def _has_power(nodes: NodeTable, number: int) -> bool:
@@ -145,12 +145,16 @@ _POWERS: Final = frozenset({"div", "log", "pow", "reciprocal", "rsqrt", "sqrt"})
 
 
 def lawful(nodes: NodeTable, here: Cone, operator: str) -> bool:
-    """Whether a claim may need the laws of `engine.ops.laws`: it reads a power, or an exponential
-    with a negative factor, which another may be the inverse of."""
+    """Whether a claim may need the laws of `engine.ops.laws`: it reads a power, a logarithm, or an
+    exponential with a negative factor, which another may be the inverse of."""
     read = (nodes[number].definition for number in here.opaque | here.defined)
     return operator in _POWERS or any(
         isinstance(d, Unary)
-        and (exponent_of(d.function) is not None or (d.function == "exp" and d.factor < 0))
+        and (
+            exponent_of(d.function) is not None
+            or d.function == "log"
+            or (d.function == "exp" and d.factor < 0)
+        )
         for d in read
     )
 
@@ -163,13 +167,13 @@ def _defined(
     opaque: set[int],
 ) -> set[int]:
     todo = [*sorted(opened), *(t.node for x in (*inputs, *outputs) for t in x.addends)]
-    found: set[int] = set()
+    defined: set[int] = set()
     while todo:
         number = todo.pop()
-        if number in found or number in opaque:
+        if number in defined or number in opaque:
             continue
-        found.add(number)
-        if len(found) > MOST_NODES:
+        defined.add(number)
+        if len(defined) > MOST_NODES:
             raise Unsupported(f"a claim over more than {MOST_NODES} definitions")
         todo += operand_nodes(nodes, number)
-    return found
+    return defined

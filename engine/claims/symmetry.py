@@ -79,10 +79,10 @@ class _Moves:
 
     def ranges(self, partials: Sequence[PartialRange], distances: Sequence[Any]) -> None:
         """The parts of an addend: a range moves as far as its digits do together."""
-        found: dict[int, Any] = {}
+        reach: dict[int, Any] = {}
         for partial, distance in zip(partials, distances, strict=True):
-            found[partial.reduction] = found.get(partial.reduction, self.zero) + distance
-        for number, distance in found.items():
+            reach[partial.reduction] = reach.get(partial.reduction, self.zero) + distance
+        for number, distance in reach.items():
             reduction = self.nodes.reductions[number]
             while reduction.kind == "via":
                 reduction = self.nodes.reductions[reduction.inner]
@@ -165,8 +165,8 @@ def follow(
                 addend.partials, [distance(len(intervals) + n) for n in range(len(addend.partials))]
             )
             vectors.append((addend.node, tuple(vector)))
-        for node, found in vectors:
-            moves.node(node, found)
+        for node, distances in vectors:
+            moves.node(node, distances)
     except Asymmetric:
         return False
     return True

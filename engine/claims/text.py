@@ -54,12 +54,12 @@ def _definitions(nodes: NodeTable, claim: Claim) -> Iterator[str]:
 
 
 def _reductions(nodes: NodeTable, lineages: Iterable[Lineage]) -> set[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     todo = [partial.reduction for x in lineages for t in x.addends for partial in t.partials]
     while todo:
         number = todo.pop()
-        found.add(number)
+        numbers.add(number)
         reduction = nodes.reductions[number]
-        if reduction.kind == "via" and reduction.inner not in found:
+        if reduction.kind == "via" and reduction.inner not in numbers:
             todo.append(reduction.inner)
-    return found
+    return numbers

@@ -121,8 +121,8 @@ class ArrayInterpreter(ABC):
         return Weighted(x.data.reshape([len(weights(dim)) for dim in dims]), dims)
 
     def slice(self, x: Weighted, dim: int, start: Affine, size: int) -> Weighted:
-        cut, taken = narrow(x.dims[dim], self.at(start), size)
-        data = x.data[(slice(None),) * dim + (taken,)]
+        cut, kept = narrow(x.dims[dim], self.at(start), size)
+        data = x.data[(slice(None),) * dim + (kept,)]
         return Weighted(data, (*x.dims[:dim], cut, *x.dims[dim + 1 :]))
 
     def concat(self, xs: Sequence[Weighted], dim: int) -> Weighted:

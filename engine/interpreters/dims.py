@@ -88,7 +88,10 @@ def exact(data: NDArray[Any]) -> Weighted:
 
 
 def unit(size: int) -> Dim:
-    """A dimension whose every position represents itself."""
+    """A dimension whose every position represents itself.
+
+    Example: of 4 positions the weights are 1, 1, 1 and 1.
+    """
     return normal(((1,) * size,))
 
 
@@ -99,7 +102,7 @@ def count(dim: Dim) -> int:
 
 def is_exact(dim: Dim) -> bool:
     """Whether every position represents itself alone."""
-    return all(weight == 1 for factor in dim for weight in factor)
+    return all(map(_is_unit, dim))
 
 
 def weights(dim: Dim) -> tuple[int, ...]:
@@ -109,7 +112,7 @@ def weights(dim: Dim) -> tuple[int, ...]:
 
 def normal(dim: Dim) -> Dim:
     """The representation that equal dimensions share; raises `ValueError` for weights below 1."""
-    if any(weight < 1 for factor in dim for weight in factor):
+    if any(min(factor, default=1) < 1 for factor in dim):
         raise ValueError(f"weights below 1: {dim}")
     if not all(dim):
         return ((),)
@@ -132,7 +135,7 @@ def _joins(outer: Factor, inner: Factor) -> bool:
 
 
 def _is_unit(factor: Factor) -> bool:
-    return all(weight == 1 for weight in factor)
+    return factor.count(1) == len(factor)
 
 
 def _join(outer: Factor, inner: Factor) -> Factor:
@@ -200,7 +203,7 @@ def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> tuple[Dim, ...]:
     factors = list(normal(tuple(factor for dim in dims for factor in dim)))
     result: list[Dim] = []
     for size in reversed(sizes):
-        taken: list[Factor] = []
+        inner: list[Factor] = []
         need = int(size)
         while need > 1:
             factor = factors.pop()
@@ -211,9 +214,9 @@ def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> tuple[Dim, ...]:
                 total = need
             elif need % total:
                 raise Unsupported(f"reshape of {tuple(dims)} to {[int(n) for n in sizes]}")
-            taken.append(factor)
+            inner.append(factor)
             need //= total
-        result.append(normal(tuple(reversed(taken))))
+        result.append(normal(tuple(reversed(inner))))
     return tuple(reversed(result))
 
 
@@ -229,15 +232,15 @@ def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
     head, *rest = dim or ((1,),)
     inner, step = Extent(tuple(rest)), count(tuple(rest))
     if isinstance(head, Joined) and start % inner == 0 and size % inner == 0:
-        found, taken = _narrow_joined(head, start // inner, size // inner)
-        return normal((*found, *rest)), slice(taken.start * step, taken.stop * step)
+        joined, span = _narrow_joined(head, start // inner, size // inner)
+        return normal((*joined, *rest)), slice(span.start * step, span.stop * step)
     if start % inner or size % inner:
         if start % inner + size > inner:
             raise Unsupported(f"positions {start} to {start + size} of {dim}: cut through a factor")
         _, outer = narrow((head,), start // inner, 1)
-        within, taken = narrow(tuple(rest), start % inner, size)
+        within, span = narrow(tuple(rest), start % inner, size)
         skipped = outer.start * step
-        return within, slice(skipped + taken.start, skipped + taken.stop)
+        return within, slice(skipped + span.start, skipped + span.stop)
     first, last = start // inner, (start + size) // inner
     kept: list[int] = []
     skipped = end = 0
@@ -255,15 +258,15 @@ def _narrow_joined(factor: Joined, start: int, size: int) -> tuple[Dim, slice]:
     """`narrow` of a factor of several parts."""
     kept: list[Dim] = []
     bounds: list[int] = []
-    position = taken = 0
+    position = counted = 0
     for part in factor.parts:
         length = int(Extent(part))
         low, high = max(start - position, 0), min(start + size - position, length)
         if low < high:
             cut, own = narrow(part, low, high - low)
             kept.append(cut)
-            bounds += [taken + own.start, taken + own.stop]
-        position, taken = position + length, taken + count(part)
+            bounds += [counted + own.start, counted + own.stop]
+        position, counted = position + length, counted + count(part)
     return _side_by_side(kept), slice(bounds[0], bounds[-1]) if bounds else slice(0, 0)
 
 

@@ -2,8 +2,9 @@
 
 A block of an axis is the positions x for which x mod ``extent`` is in [start, start + size);
 ``extent`` divides the axis.  A node of kind "block" is another node without the positions outside;
-its axes count what is left.  ``q`` and ``k`` of a fused projection of 3,072 columns are the blocks
-[0, 2,048) and [2,560, 3,072) of its last axis.
+its axes count what is left.  ``q`` of a fused projection of 3,072 columns is the block [0, 2,048)
+of its last axis.  (``k``, [2,048, 2,560), is the fifth of six equal blocks: one position of a
+digit, which needs no definition of its own.)
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from shardproof.engine.lineage.lineage import ABSOLUTE
 
 class Block(NamedTuple):
     """Several blocks of one axis hold together: each takes whole periods of those of smaller
-    ``extent``.  `ABSOLUTE`: the axis has no end, and the block is positions of it."""
+    ``extent``.  `ABSOLUTE`: the axis has no end, and the block is positions of it.
+
+    Example: ``Block(0, 0, 3, 4)`` leaves the first three of every four positions of axis 0.
+    """
 
     axis: int
     start: int
@@ -44,8 +48,12 @@ def of_axis(blocks: Iterable[Block], axis: int) -> list[Block]:
 def digits(blocks: Iterable[Block], axis: int, full: int, *, equal: bool = False) -> list[Digit]:
     """The digits, innermost first, of an axis of ``full`` positions of which ``blocks`` are left;
     raises `ValueError` for blocks that are not inside one another and, unless ``equal``, for one
-    of several equal blocks, which is a position of a digit."""
-    found: list[Digit] = []
+    of several equal blocks, which is a position of a digit.
+
+    Example: of 16 positions of which the first three of every four are left: three positions at
+    stride 1, and four that are 3 apart in the block and 4 apart on the axis.
+    """
+    result: list[Digit] = []
     inner = outer = 1
     for block in of_axis(blocks, axis):
         start, rest = divmod(block.start, outer)
@@ -57,19 +65,22 @@ def digits(blocks: Iterable[Block], axis: int, full: int, *, equal: bool = False
             raise ValueError(f"{block}, which is a fixed position of a digit")
         if not extent and full != ABSOLUTE:
             raise ValueError(f"{block} of an axis of {full}")
-        found.append(Digit(inner, outer, size, start, extent))
+        result.append(Digit(inner, outer, size, start, extent))
         inner, outer = inner * size, outer * extent
     if full and (not outer or full % outer):
         raise ValueError(f"blocks of {outer} in an axis of {full}")
     if full and full > outer:
-        found.append(Digit(inner, outer, full // outer, 0, full // outer))
+        result.append(Digit(inner, outer, full // outer, 0, full // outer))
     if not full and outer:
         raise ValueError("blocks that repeat along an axis without an end")
-    return found
+    return result
 
 
 def extents(blocks: Sequence[Block], full: Sequence[int]) -> tuple[int, ...]:
-    """The extents of a node of which ``blocks`` are left; raises `ValueError` as `digits` does."""
+    """The extents of a node of which ``blocks`` are left; raises `ValueError` as `digits` does.
+
+    Example: that leaves 12 of 16.
+    """
     result = []
     for axis, extent in enumerate(full):
         if not any(b.axis == axis for b in blocks):
@@ -83,14 +94,20 @@ def extents(blocks: Sequence[Block], full: Sequence[int]) -> tuple[int, ...]:
 
 
 def place(blocks: Iterable[Block], axis: int, full: int, index: int) -> int:
-    """Where position ``index`` of a block's axis is on the axis that it is of."""
-    found = 0
+    """Where position ``index`` of a block's axis is on the axis that it is of.
+
+    Example: position 4 of them is position 5 of the axis.
+    """
+    position = 0
     for digit in digits(blocks, axis, full):
         index, here = divmod(index, digit.size)
-        found += (here + digit.start) * digit.outer
-    return found
+        position += (here + digit.start) * digit.outer
+    return position
 
 
 def is_shift(blocks: Iterable[Block], axis: int, full: int) -> bool:
-    """Whether what is left of an axis is one interval of it."""
+    """Whether what is left of an axis is one interval of it.
+
+    Example: the block [0, 2,048) of 3,072 is one, a block [0, 3) of every 4 positions of 16 is not.
+    """
     return all(b.extent == full for b in blocks if b.axis == axis)

@@ -54,7 +54,10 @@ class Operand(NamedTuple):
 
 
 def label_name(label: int) -> str:
-    """A label as a letter; beyond the alphabet by its number."""
+    """A label as a letter; beyond the alphabet by its number.
+
+    Example: label 2 is ``c``.
+    """
     return chr(ord("a") + label) if 0 <= label < 26 else f"l{label}"
 
 

@@ -13,7 +13,10 @@ from shardproof.engine.lineage.views import is_block, merge, split
 
 
 def is_floating(interval: StridedInterval) -> bool:
-    """Whether an interval is one position of many."""
+    """Whether an interval is one position of many.
+
+    Example: ``a0[3 +1 of 16]`` is; ``a0[16]`` is not.
+    """
     return interval.size == 1 and interval.axis != BROADCAST and not interval.full
 
 
@@ -61,7 +64,7 @@ def sunk(view: View) -> View:
     interval in place of all of a digit and one position of the digit outside."""
     dims, single = floating(view)
     pool = list(single)
-    found = []
+    result = []
     for dim in dims:
         intervals: list[StridedInterval] = []
         for interval in dim:
@@ -71,10 +74,10 @@ def sunk(view: View) -> View:
                 pool.remove(outer)
                 (interval,) = merge([outer, interval])
             intervals.append(interval)
-        found.append(merge(intervals))
+        result.append(merge(intervals))
     if len(pool) == len(single):
         return view
-    return View(tuple(found), tuple(pool))
+    return View(tuple(result), tuple(pool))
 
 
 def _absorbed(interval: StridedInterval, pool: list[StridedInterval]) -> StridedInterval:
@@ -97,9 +100,9 @@ def _is_outside(outer: StridedInterval, inner: StridedInterval) -> bool:
 
 
 def _merged(pool: list[StridedInterval]) -> tuple[StridedInterval, ...]:
-    found = sorted(pool, key=lambda a: (a.axis, -a.stride, a.extent, str(a.start)))
+    ordered = sorted(pool, key=lambda a: (a.axis, -a.stride, a.extent, str(a.start)))
     result: list[StridedInterval] = []
-    for interval in found:
+    for interval in ordered:
         if result and interval.extent and _is_outside(result[-1], interval):
             (joined,) = merge([result.pop(), interval])
             result.append(joined)

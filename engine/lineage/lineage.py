@@ -15,19 +15,25 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 
-#: The axis number of an atom along which the tensor is constant.
+#: The axis number of an interval along which the tensor is constant.
 BROADCAST = -1
 #: The extent of an axis that counts absolute positions (classes of a one-hot, mask positions).
 ABSOLUTE = 0
 
 
 def start_text(start: Affine) -> str:
-    """A position: a number, or in angle brackets what is affine in coordinates."""
+    """A position: a number, or in angle brackets what is affine in coordinates.
+
+    Example: ``3`` or ``<8*tp + 4>``.
+    """
     return f"<{start}>" if start.terms else str(start.const)
 
 
 def interval_text(start: Affine, size: int, extent: int) -> str:
-    """``size`` positions from ``start`` of ``extent`` (``*``: without an end)."""
+    """``size`` positions from ``start`` of ``extent`` (``*``: without an end).
+
+    Example: ``<8*tp> +8 of 16``.
+    """
     return f"{start_text(start)} +{size} of {extent or '*'}"
 
 
@@ -36,6 +42,9 @@ class StridedInterval(NamedTuple):
 
     ``extent`` is the number of positions at this stride in the full axis (`ABSOLUTE`: unbounded).
     For ``axis == BROADCAST`` only ``size`` counts.
+
+    Example: ``a0[<8*tp> +8 of 16]`` is half of axis 0, which half depends on the rank; ``a0/4[4]``
+    is every fourth position of 16.
     """
 
     axis: int
@@ -62,8 +71,11 @@ Dim = tuple[StridedInterval, ...]
 
 
 class View(NamedTuple):
-    """A view of a node: for each local dimension its atoms, outermost first (their sizes multiply
-    to the dimension; none: size 1), and atoms of size 1 that belong to no dimension."""
+    """A view of a node: for each local dimension its intervals, outermost first (their sizes
+    multiply to the dimension; none: size 1), and intervals of size 1 that belong to no dimension.
+
+    Example: ``[a0/4[4], a0[4], a1[8]]``: a node of 16 by 8 entries, seen as [4, 4, 8].
+    """
 
     dims: tuple[Dim, ...]
     fixed: tuple[StridedInterval, ...] = ()
@@ -79,6 +91,9 @@ class PartialRange(NamedTuple):
 
     Several parts of one reduction hold together (`engine.lineage.positions`): each takes whole
     periods of the ones of smaller extent.
+
+    Example: ``#3[<8*tp> +8 of 16]``: a matrix product of which rank ``tp`` has added up 8 of 16
+    products.
     """
 
     reduction: int
@@ -92,9 +107,11 @@ class PartialRange(NamedTuple):
 
 class Place(NamedTuple):
     """Where a view lies in a local dimension: at the positions i for which i mod ``extent`` is in
-    [start, start + size); ``extent`` divides the dimension.  Elsewhere the term is zero.
+    [start, start + size); ``extent`` divides the dimension.  Elsewhere the addend is zero.
 
     Several places of one dimension hold together, as parts of one reduction do.
+
+    Example: ``0[8 +8 of 16]``: in the second half of dimension 0.
     """
 
     dim: int
@@ -107,7 +124,10 @@ class Place(NamedTuple):
 
 
 class Addend(NamedTuple):
-    """``view`` is of the positions that ``places`` leave: all, if there are none."""
+    """``view`` is of the positions that ``places`` leave: all, if there are none.
+
+    Example: ``1/2*n5[a0[16]] part #3[0 +8 of 16]`` is half of node 5, of which half is summed.
+    """
 
     factor: Fraction
     node: int
@@ -123,10 +143,10 @@ class Addend(NamedTuple):
 
 
 class Lineage(NamedTuple):
-    """A local tensor of ``shape`` as a sum of terms (none: all zero).
+    """A local tensor of ``shape`` as a sum of addends (none: all zero).
 
-    More than one term at one position only while at least one of them is partial: a complete sum
-    is a node.  A concatenation of different values is a sum of terms that lie side by side.
+    More than one addend at one position only while at least one of them is partial: a complete sum
+    is a node.  A concatenation of different values is a sum of addends that lie side by side.
     """
 
     shape: tuple[int, ...]
@@ -143,7 +163,11 @@ def box_view(
     offset: tuple[Affine, ...],
 ) -> Lineage:
     """The lineage of the box of ``shape`` at ``offset`` of a node whose axes are the dimensions of
-    ``full_shape`` that exceed 1."""
+    ``full_shape`` that exceed 1.
+
+    Example: the box [8, 8] at (``8*tp``, 0) of node 5 [16, 8] is ``n5[a0[<8*tp> +8 of 16],
+    a1[8]]``.
+    """
     dims: list[Dim] = []
     axis = 0
     for full, size, start in zip(full_shape, shape, offset, strict=True):

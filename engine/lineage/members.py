@@ -11,7 +11,10 @@ from shardproof.engine.lineage.lineage import Lineage, StridedInterval, View
 
 
 def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
-    """The member of a family at the given coordinates."""
+    """The member of a family at the given coordinates.
+
+    Example: of ``n5[a0[<8*tp> +8 of 16]]``, at ``{"tp": 1}``: ``n5[a0[8 +8 of 16]]``.
+    """
 
     def at(value: Affine) -> Affine:
         for axis, position in here.items():
@@ -32,18 +35,24 @@ def concrete(lineage: Lineage, here: Mapping[str, int]) -> Lineage:
 
 
 def axes_of(lineage: Lineage) -> set[str]:
-    """The coordinates that a lineage's intervals move with."""
-    found: set[str] = set()
+    """The coordinates that a lineage's intervals move with.
+
+    Example: of ``n5[a0[<8*tp> +8 of 16]]`` that is ``{"tp"}``.
+    """
+    axes: set[str] = set()
     for addend in lineage.addends:
         for interval in (*(a for dim in addend.view.dims for a in dim), *addend.view.fixed):
-            found.update(interval.start.axes)
+            axes.update(interval.start.axes)
         for partial in addend.partials:
-            found.update(partial.start.axes)
-    return found
+            axes.update(partial.start.axes)
+    return axes
 
 
 def every(axes: Iterable[str], extents: Mapping[str, int], most: int) -> Iterator[dict[str, int]]:
-    """All coordinates along axes; none where there are more than ``most``."""
+    """All coordinates along axes; none where there are more than ``most``.
+
+    Example: along ``tp`` of extent 2, ``{"tp": 0}`` and ``{"tp": 1}``.
+    """
     names = sorted(axes)
     if prod(extents[axis] for axis in names) <= most:
         for here in product(*(range(extents[axis]) for axis in names)):

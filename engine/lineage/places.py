@@ -37,9 +37,25 @@ def normal(places: Iterable[Place]) -> tuple[Place, ...]:
     return tuple(sorted((p for p in places if p.size != p.extent), key=lambda p: (p.dim, p.extent)))
 
 
+def collapsed(addend: Addend) -> Addend:
+    """An addend whose places of one dimension, inside one another, are one where they are one
+    interval: the first half of the second half is the third quarter."""
+    found: list[Place] = []
+    for place in addend.places:
+        inner = found[-1] if found and found[-1].dim == place.dim else None
+        if inner and place.size == inner.extent and place.start % inner.extent == 0:
+            found[-1] = place._replace(start=place.start + inner.start, size=inner.size)
+        else:
+            found.append(place)
+    return addend._replace(places=tuple(found))
+
+
 def left(shape: Sequence[int], places: Sequence[Place]) -> Shape:
     """The sizes of the dimensions that places leave: places of one dimension are inside one
-    another, and each leaves its share of what is there."""
+    another, and each leaves its share of what is there.
+
+    Example: of [16, 8], the place ``0[0 +8 of 16]`` leaves [8, 8].
+    """
     sizes = list(shape)
     for place in places:
         sizes[place.dim] *= place.size
@@ -50,7 +66,11 @@ def left(shape: Sequence[int], places: Sequence[Place]) -> Shape:
 
 def moved(addend: Addend, shape: Shape, target: Shape) -> Addend:
     """Row-major reshape of an addend of a tensor; raises `Misaligned` where its places are none of
-    the new dimensions."""
+    the new dimensions.
+
+    Example: ``n5[a0[8], a1[8]] in 0[0 +8 of 16]`` of a tensor [16, 8], reshaped to [4, 4, 8], is
+    ``n5[a0/4[2], a0[4], a1[8]] in 0[0 +2 of 4]``.
+    """
     if shape == target:
         return addend
     if not addend.places:
@@ -73,14 +93,14 @@ def split(addend: Addend, dim: int, sizes: Shape) -> Addend:
     flat = (prod(sizes),)
     own = [p._replace(dim=0) for p in of_dim(addend, dim)]
     view = addend.view
-    held = addend._replace(view=view._replace(dims=(view.dims[dim],)), places=normal(own))
-    found = moved(held, flat, sizes)
+    line = addend._replace(view=view._replace(dims=(view.dims[dim],)), places=normal(own))
+    reshaped = moved(line, flat, sizes)
     grown = len(sizes) - 1
     others = [p._replace(dim=p.dim + grown * (p.dim > dim)) for p in addend.places if p.dim != dim]
-    places = [*others, *(p._replace(dim=p.dim + dim) for p in found.places)]
-    dims = (*view.dims[:dim], *found.view.dims, *view.dims[dim + 1 :])
+    places = [*others, *(p._replace(dim=p.dim + dim) for p in reshaped.places)]
+    dims = (*view.dims[:dim], *reshaped.view.dims, *view.dims[dim + 1 :])
     return addend._replace(
-        view=view._replace(dims=dims, fixed=found.view.fixed), places=normal(places)
+        view=view._replace(dims=dims, fixed=reshaped.view.fixed), places=normal(places)
     )
 
 
@@ -132,7 +152,10 @@ def radix(addends: Iterable[Addend], dim: int, size: int) -> Shape:
 
 def split_at(periods: Iterable[int], size: int) -> Shape:
     """A dimension split at periods of places, outermost first; raises `Misaligned` where these are
-    not inside one another."""
+    not inside one another.
+
+    Example: 16 positions at periods of 4 are 4 by 4.
+    """
     bounds = sorted({1, size, *periods})
     if any(high % low for low, high in pairwise(bounds)):
         raise Misaligned
@@ -140,20 +163,23 @@ def split_at(periods: Iterable[int], size: int) -> Shape:
 
 
 def cuts(addends: Iterable[Addend], dim: int, size: int) -> list[int]:
-    """Where intervals of a dimension begin and end, of addends whose places are all intervals."""
-    found = {0, size}
+    """Where intervals of a dimension begin and end, of addends whose places are all intervals.
+
+    Example: one place ``0[0 +8 of 16]`` gives 0, 8 and 16.
+    """
+    bounds = {0, size}
     for addend in addends:
         for place in of_dim(addend, dim):
-            found.update((place.start, place.start + place.size))
-    return sorted(found)
+            bounds.update((place.start, place.start + place.size))
+    return sorted(bounds)
 
 
 def clipped(addend: Addend, dim: int, start: int, size: int, whole: int) -> Addend | None:
     """Positions [start, start + size) of a dimension of ``whole`` in which an addend has one place
     at most; None where it is zero there.  Raises `Misaligned` where they are no view."""
-    held = of_dim(addend, dim)
-    first, stop = (held[0].start, held[0].start + held[0].size) if held else (0, whole)
-    if len(held) > 1 or any(p.extent != whole for p in held):
+    own = of_dim(addend, dim)
+    first, stop = (own[0].start, own[0].start + own[0].size) if own else (0, whole)
+    if len(own) > 1 or any(p.extent != whole for p in own):
         raise Misaligned
     low, high = max(first, start), min(stop, start + size)
     if low >= high:
@@ -168,7 +194,11 @@ def clipped(addend: Addend, dim: int, start: int, size: int, whole: int) -> Adde
 
 def cut(addend: Addend, shape: Shape, dim: int, start: Affine, size: int) -> Addend | None:
     """Positions [start, start + size) of a dimension of a tensor's addend; None where it is zero.
-    Raises `Misaligned` where they are no view."""
+    Raises `Misaligned` where they are no view.
+
+    Example: of ``n5[a0[8]] in 0[0 +8 of 16]``, positions [4, 8) are ``n5[a0[4 +4 of 8]]``, and [8,
+    16) are zero.
+    """
     places = of_dim(addend, dim)
     if not places:
         dims = list(addend.view.dims)
@@ -191,13 +221,13 @@ def cut(addend: Addend, shape: Shape, dim: int, start: Affine, size: int) -> Add
         periods = (*shape[:dim], whole, *shape[dim + 1 :])
         return None if block is None else cut(block, periods, dim, affine(inside), size)
     sizes = radix([addend], dim, shape[dim])
-    found: Addend | None = split(addend, dim, sizes)
+    part: Addend | None = split(addend, dim, sizes)
     kept: list[int] = []
     for place, (low, count) in enumerate(_intervals(sizes, start.const, size)):
-        if found is not None:
-            found = clipped(found, dim + place, low, count, sizes[place])
+        if part is not None:
+            part = clipped(part, dim + place, low, count, sizes[place])
         kept.append(count)
-    return None if found is None else unsplit(found, dim, tuple(kept))
+    return None if part is None else unsplit(part, dim, tuple(kept))
 
 
 def _intervals(sizes: Shape, start: int, size: int) -> list[tuple[int, int]]:
@@ -217,13 +247,16 @@ def _intervals(sizes: Shape, start: int, size: int) -> list[tuple[int, int]]:
 
 def side_by_side(x: Lineage, dim: int) -> list[Lineage]:
     """What lies in a dimension one after the other, of a tensor whose places along it are
-    intervals.  Raises `Misaligned` where they are not, or where nothing lies."""
+    intervals.  Raises `Misaligned` where they are not, or where nothing lies.
+
+    Example: of a concatenation of two tensors these two, one after the other.
+    """
     size = x.shape[dim]
     bounds = cuts(x.addends, dim, size)
     result = []
     for start, stop in pairwise(bounds):
-        found = (clipped(addend, dim, start, stop - start, size) for addend in x.addends)
-        addends = tuple(addend for addend in found if addend is not None)
+        parts = (clipped(addend, dim, start, stop - start, size) for addend in x.addends)
+        addends = tuple(addend for addend in parts if addend is not None)
         if not addends:
             raise Misaligned
         result.append(Lineage((*x.shape[:dim], stop - start, *x.shape[dim + 1 :]), addends))
@@ -232,7 +265,10 @@ def side_by_side(x: Lineage, dim: int) -> list[Lineage]:
 
 def placed(addend: Addend, dim: int, start: int, size: int, whole: int) -> Addend:
     """An addend of a tensor of ``size`` positions as one of ``whole`` positions, from ``start`` on;
-    raises `Misaligned` where its places do not repeat along it."""
+    raises `Misaligned` where its places do not repeat along it.
+
+    Example: ``n5[a0[8]]`` from 8 on among 16 positions is ``n5[a0[8]] in 0[8 +8 of 16]``.
+    """
     places = [p for p in addend.places if p.dim != dim]
     outer = Place(dim, start, size, whole)
     for place in of_dim(addend, dim):
@@ -246,18 +282,22 @@ def placed(addend: Addend, dim: int, start: int, size: int, whole: int) -> Adden
 
 
 def joined(addends: Sequence[Addend]) -> list[Addend]:
-    """Terms that lie side by side and are one view together, as that view; in order of place."""
-    found = list(addends)
-    if not any(t.places for t in found):
-        return found
-    found.sort(key=_order)
+    """Terms that lie side by side and are one view together, as that view; in order of place.
+
+    Example: ``n5[a0[0 +8 of 16]] in 0[0 +8 of 16]`` and ``n5[a0[8 +8 of 16]] in 0[8 +8 of 16]`` are
+    ``n5[a0[16]]``.
+    """
+    result = list(addends)
+    if not any(t.places for t in result):
+        return result
+    result.sort(key=_order)
     changed = True
     while changed:
         changed = False
-        for dim in sorted({p.dim for t in found for p in t.places}):
-            found, again = _joined_along(found, dim)
+        for dim in sorted({p.dim for t in result for p in t.places}):
+            result, again = _joined_along(result, dim)
             changed |= again
-    return sorted(found, key=_order)
+    return sorted(result, key=_order)
 
 
 def _order(addend: Addend) -> tuple[object, ...]:
@@ -342,7 +382,10 @@ def has_places(*lineages: Lineage) -> bool:
 
 
 def permuted(x: Lineage, order: Sequence[int]) -> Lineage:
-    """A tensor with its dimensions in another order."""
+    """A tensor with its dimensions in another order.
+
+    Example: ``n5[a0[16], a1[8]]`` in the order (1, 0) is ``n5[a1[8], a0[16]]``.
+    """
     addends = [
         addend._replace(
             view=addend.view._replace(dims=tuple(addend.view.dims[i] for i in order)),
@@ -354,7 +397,10 @@ def permuted(x: Lineage, order: Sequence[int]) -> Lineage:
 
 
 def alone(addend: Addend, dim: int) -> Addend:
-    """An addend along one of its dimensions."""
+    """An addend along one of its dimensions.
+
+    Example: ``n5[a0[16], a1[8]]`` along dimension 0 is ``n5[a0[16]]``.
+    """
     return addend._replace(
         view=View((addend.view.dims[dim],)),
         places=tuple(p._replace(dim=0) for p in of_dim(addend, dim)),

@@ -18,7 +18,10 @@ from shardproof.engine.lineage.views import Misaligned
 
 def normal(partials: Sequence[PartialRange]) -> tuple[PartialRange, ...]:
     """Parts in order: by reduction, the innermost first; whole ranges are dropped, and an interval
-    inside one single period of the next is an interval of that one."""
+    inside one single period of the next is an interval of that one.
+
+    Example: ``#3[0 +16 of 16]`` is everything and is dropped.
+    """
     result: list[PartialRange] = []
     for partial in sorted(partials, key=lambda p: (p.reduction, p.extent)):
         if partial.size == partial.extent and partial.start == ZERO:
@@ -36,7 +39,10 @@ def along(
 ) -> list[PartialRange]:
     """The union of a part's intervals along a coordinate that it moves with; raises `Misaligned` if
     they overlap, or are no intervals of digits.  A coordinate may count them from the last one on
-    (shards that are dealt in reverse).  ``mesh``: extents of the coordinates."""
+    (shards that are dealt in reverse).  ``mesh``: extents of the coordinates.
+
+    Example: ``#3[<8*tp> +8 of 16]`` over two ranks ``tp`` is ``#3[0 +16 of 16]``, the whole sum.
+    """
     step = partial.start.coefficient(axis)
     first = 0 if step > 0 else extent - 1
     origin = partial._replace(start=partial.start.fix(axis, first))
@@ -47,7 +53,11 @@ def repeated(
     partial: PartialRange, step: int, count: int, mesh: Mapping[str, int]
 ) -> list[PartialRange]:
     """The union of ``count`` > 1 intervals, ``step`` apart, of which ``partial`` is the first and
-    the last is inside its period too; raises `Misaligned` as `along` does."""
+    the last is inside its period too; raises `Misaligned` as `along` does.
+
+    Example: two intervals 16 apart, of which ``#3[0 +8 of 32]`` is the first, are ``#3[0 +8 of
+    16]``.
+    """
     if step == partial.size:
         return [partial._replace(size=partial.size * count)]
     if step < partial.size or partial.extent % step:
@@ -64,7 +74,11 @@ def repeated(
 
 def union(partials: Sequence[PartialRange], mesh: Mapping[str, int]) -> list[PartialRange] | None:
     """The positions of several parts of one reduction and extent, if they are disjoint, and adjoin
-    or lie equally far apart."""
+    or lie equally far apart.
+
+    Example: ``#3[0 +8 of 32]`` and ``#3[8 +8 of 32]`` are ``#3[0 +16 of 32]``; twice the same
+    interval is no union.
+    """
     origin = partials[0].start
     offsets = [partial.start - origin for partial in partials]
     if any(offset.terms for offset in offsets):

@@ -22,12 +22,18 @@ Over = tuple[tuple[str, int], ...]
 
 def largest(factors: Sequence[Fraction]) -> Fraction:
     """The factor that is taken out of a sum: of largest magnitude, positive if there is a choice,
-    so that factors do not pile up from sum to sum and do not depend on the order."""
+    so that factors do not pile up from sum to sum and do not depend on the order.
+
+    Example: of 1/2 and -3 it is -3.
+    """
     return max(factors, key=lambda f: (abs(f), f))
 
 
 def collect(addends: Sequence[Addend]) -> list[Addend]:
-    """Equal views as one addend with the sum of their factors; zero addends are dropped."""
+    """Equal views as one addend with the sum of their factors; zero addends are dropped.
+
+    Example: ``n5[a0[8]]``, ``-1*n5[a0[8]]`` and ``n7[a0[8]]`` are ``n7[a0[8]]``.
+    """
     collected: dict[tuple[int, View, tuple[PartialRange, ...], tuple[Place, ...]], Fraction] = {}
     for addend in addends:
         key = (addend.node, addend.view, addend.partials, addend.places)
@@ -37,13 +43,13 @@ def collect(addends: Sequence[Addend]) -> list[Addend]:
 
 def root_kinds(nodes: NodeTable, partials: Sequence[PartialRange]) -> set[str]:
     """Whether parts are of sums or of maxima."""
-    found = set()
+    kinds = set()
     for partial in partials:
         reduction = nodes.reductions[partial.reduction]
         while reduction.kind == "via":
             reduction = nodes.reductions[reduction.inner]
-        found.add(reduction.kind)
-    return found
+        kinds.add(reduction.kind)
+    return kinds
 
 
 def merge_partials(
@@ -145,7 +151,11 @@ def addend_over_axis(
 
 
 def family_sum(nodes: NodeTable, x: Lineage, over: Over, mesh: Mapping[str, int]) -> Lineage:
-    """The sum of a family along mesh axes; raises `Misaligned` where it is no sum of views."""
+    """The sum of a family along mesh axes; raises `Misaligned` where it is no sum of views.
+
+    Example: over ``tp`` of extent 2, ``n5[a0[8]] part #3[<8*tp> +8 of 16]`` is the complete sum
+    ``n5[a0[8]]``.
+    """
     addends = list(x.addends)
     for axis, extent in over:
         addends = [addend_over_axis(nodes, addend, axis, extent, "sum", mesh) for addend in addends]

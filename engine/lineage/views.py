@@ -20,12 +20,19 @@ class Misaligned(Exception):
 
 
 def constant_interval(size: int) -> StridedInterval:
-    """An interval along which the tensor does not vary."""
+    """An interval along which the tensor does not vary.
+
+    Example: ``_[4]``, four positions at which a bias is the same.
+    """
     return StridedInterval(BROADCAST, 0, size, ZERO, size)
 
 
 def split(interval: StridedInterval, inner: int) -> tuple[StridedInterval, StridedInterval]:
-    """The interval as (outer, inner) with ``inner`` positions in the inner one."""
+    """The interval as (outer, inner) with ``inner`` positions in the inner one.
+
+    Example: ``a0[<8*tp> +8 of 16]`` with 4 inner positions is ``a0/4[<2*tp> +2 of 4]``, ``a0[4]``;
+    eight positions that begin at 2 do not split so.
+    """
     if interval.size % inner:
         raise Misaligned
     if interval.axis == BROADCAST:
@@ -47,7 +54,10 @@ def split(interval: StridedInterval, inner: int) -> tuple[StridedInterval, Strid
 
 
 def is_block(interval: StridedInterval) -> bool:
-    """Whether an interval is one of several equal blocks of its axis, not all of it."""
+    """Whether an interval is one of several equal blocks of its axis, not all of it.
+
+    Example: ``a0[<8*tp> +8 of 16]`` is, ``a0[16]`` and ``a0[4 +8 of 16]`` are not.
+    """
     return (
         interval.axis != BROADCAST
         and interval.extent != ABSOLUTE
@@ -59,7 +69,10 @@ def is_block(interval: StridedInterval) -> bool:
 
 def merge(intervals: Sequence[StridedInterval]) -> Dim:
     """Adjacent intervals of one dimension joined where the outer one strides over the whole
-    inner."""
+    inner.
+
+    Example: ``a0/4[4]``, ``a0[4]`` is ``a0[16]``.
+    """
     if len(intervals) < 2:
         return tuple(intervals)
     result: list[StridedInterval] = []
@@ -106,6 +119,9 @@ def align(dims: Sequence[Dim]) -> list[list[StridedInterval | None]]:
 
     Returns positions, outermost first; each lists one interval per view (None where the view has no
     interval of that size: a broadcast dimension of size 1).
+
+    Example: ``a0[16]`` and ``a1/4[4]``, ``a1[4]`` are refined to the positions (``a0/4[4]``,
+    ``a1/4[4]``) and (``a0[4]``, ``a1[4]``).
     """
     if all(len(d) == 1 for d in dims) and len({d[0].size for d in dims}) == 1:
         return [[d[0] for d in dims]]
@@ -147,20 +163,24 @@ def _split_blocks(
 
 
 def regroup(view: View, shape: tuple[int, ...]) -> View:
-    """Row-major reshape of a view."""
+    """Row-major reshape of a view.
+
+    Example: ``[a0[16], a1[8]]`` as [4, 4, 8] is ``[a0/4[4], a0[4], a1[8]]``, and as [128] ``[a0[16]
+    x a1[8]]``.
+    """
     intervals = [interval for dim in view.dims for interval in dim]
     intervals.reverse()
     dims: list[Dim] = []
     for size in shape:
-        taken: list[StridedInterval] = []
+        pieces: list[StridedInterval] = []
         have = 1
         if size == 1 and intervals:
             if intervals[-1].size == 1:
-                taken.append(intervals.pop())
+                pieces.append(intervals.pop())
             elif is_block(intervals[-1]):
                 # One block of a larger axis: the new dimension is which block it is.
                 outer, inner = split(intervals[-1], intervals[-1].size)
-                taken.append(outer)
+                pieces.append(outer)
                 intervals[-1] = inner
         while have < size:
             if not intervals:
@@ -177,9 +197,9 @@ def regroup(view: View, shape: tuple[int, ...]) -> View:
                 outer, inner = split(interval, interval.size // need)
                 intervals.append(inner)
                 interval = outer
-            taken.append(interval)
+            pieces.append(interval)
             have *= interval.size
-        dims.append(merge(taken))
+        dims.append(merge(pieces))
     if any(interval.size != 1 for interval in intervals):
         raise Misaligned
     rest = tuple(a for a in reversed(intervals) if a.axis != BROADCAST)
@@ -188,7 +208,10 @@ def regroup(view: View, shape: tuple[int, ...]) -> View:
 
 def narrow(dim: Dim, start: Affine, size: int) -> Dim:
     """Positions [start, start + size) of a dimension: an interval of its outermost interval, or of
-    the inner ones at one position of it."""
+    the inner ones at one position of it.
+
+    Example: eight positions of ``a0[16]`` from ``8*tp`` on are ``a0[<8*tp> +8 of 16]``.
+    """
     lead = next((i for i, interval in enumerate(dim) if interval.size != 1), len(dim) - 1)
     if lead < 0:
         return dim
@@ -211,7 +234,10 @@ def narrow(dim: Dim, start: Affine, size: int) -> Dim:
 
 
 def adjoin(dims: Sequence[Dim]) -> Dim:
-    """Dimensions one after the other, where together they are one interval of a view."""
+    """Dimensions one after the other, where together they are one interval of a view.
+
+    Example: ``a0[0 +8 of 16]`` and ``a0[8 +8 of 16]`` are ``a0[16]``.
+    """
     if all(len(d) == 1 and d[0].axis == BROADCAST for d in dims):
         return (constant_interval(sum(d[0].size for d in dims)),)
     if not all(dims):

@@ -72,14 +72,14 @@ class SmallInterpreter(TermInterpreter):
 
     def applied_to(self, function: str, entry: Term) -> Term:
         rule = partial(applied, self.table) if self.laws else super().applied_to
-        found = rule(function, entry)
-        parts = (part for part in flat(found) if part.kind == "app" and is_partial(str(part.name)))
+        term = rule(function, entry)
+        parts = (part for part in flat(term) if part.kind == "app" and is_partial(str(part.name)))
         self.taken.update(parts)
-        return found
+        return term
 
     def product_of(self, factors: Sequence[Any]) -> Any:
-        found = super().product_of(factors)
-        return without_opposites(found) if self.laws and isinstance(found, Term) else found
+        product = super().product_of(factors)
+        return without_opposites(product) if self.laws and isinstance(product, Term) else product
 
     def dim(self, size: int) -> Dim:
         return size.dim if isinstance(size, Extent) else self.representatives.constant_dim(size)
@@ -182,11 +182,11 @@ class Meaning:
         self.interpreter = SmallInterpreter(terms, representatives, masks, laws)
 
     def symbol(self, key: tuple[object, ...]) -> Term:
-        found = self.symbols.get(key)
-        if found is None:
-            found = self.terms.symbol(f"v{self.first_symbol + len(self.symbols)}")
-            self.symbols[key] = found
-        return found
+        term = self.symbols.get(key)
+        if term is None:
+            term = self.terms.symbol(f"v{self.first_symbol + len(self.symbols)}")
+            self.symbols[key] = term
+        return term
 
     # -- entries ----------------------------------------------------------------------------
 
@@ -342,11 +342,11 @@ class Meaning:
     def _restrict(self, definition: Restrict, index: Index) -> Entry:
         operand, blocks = definition.node, definition.blocks
         extents = self.nodes[operand].extents
-        found = (
+        positions = (
             placed(blocks, axis, n, i) if any(b.axis == axis for b in blocks) else i
             for axis, (n, i) in enumerate(zip(extents, index, strict=True))
         )
-        return self.entry(operand, tuple(found))
+        return self.entry(operand, tuple(positions))
 
     def _select(self, number: int, definition: Select, index: Index) -> Entry:
         operand, row = definition.operand, definition.row
@@ -367,9 +367,9 @@ class Meaning:
         if not self.representatives.places and not has_places(lineage):
             like = None  # what does not vary is represented as what has its size
         if not lineage.addends:
-            held = enumerate(lineage.shape)
+            sizes = enumerate(lineage.shape)
             dims = tuple(
-                like or (self.representatives.broadcast_dim(lineage, d, 1, n) for d, n in held)
+                like or (self.representatives.broadcast_dim(lineage, d, 1, n) for d, n in sizes)
             )
             data = np.full([count(d) for d in dims], self.terms.zero, dtype=object)
             return Weighted(data, dims)

@@ -75,20 +75,20 @@ def boundaries(claim: Claim) -> list[tuple[int, int]]:
     else:
         kind = claim.kind
     keys = ("dim",) if kind in ("slice", "concat") else cuts(kind)
-    found = []
+    result = []
     dims = [claim.attrs.get(key) for key in keys]
     for dim in (d for d in dims if isinstance(d, int)):
         for whole in (*given, *claim.outputs):
             for part in (*given, *claim.outputs):
                 large, small = whole.shape[dim], part.shape[dim]
                 if small and large > small:
-                    found += [(large, place) for place in range(small, large, small)][:64]
+                    result += [(large, place) for place in range(small, large, small)][:64]
     start, cut = claim.attrs.get("start"), claim.attrs.get("dim")
     if kind == "slice" and isinstance(start, int) and isinstance(cut, int) and given:
         size, kept = given[0].shape[cut], claim.attrs.get("size")
         kept = kept if isinstance(kept, int) else claim.outputs[0].shape[cut]
-        found += [(size, place) for place in (start, start + kept) if place <= size]
-    return found
+        result += [(size, place) for place in (start, start + kept) if place <= size]
+    return result
 
 
 def _places(claim: Claim) -> list[tuple[int, int]]:
@@ -154,7 +154,7 @@ def _build(
     terms = TermTable()
     goals: list[tuple[Term, Term]] = []
     symbols: dict[str, tuple[object, ...]] = {}
-    taken: set[Term] = set()
+    given: set[Term] = set()
     for point in points(nodes, claim, here):
         representatives = Representatives(
             nodes,
@@ -180,9 +180,9 @@ def _build(
             masks=masks,
             laws=lawful(nodes, here, claim.name),
         )
-        goals += _goals(meaning, claim, taken)
+        goals += _goals(meaning, claim, given)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
-    return Obligation(tuple(goals), symbols, tuple(sorted(taken, key=lambda t: t.uid)))
+    return Obligation(tuple(goals), symbols, tuple(sorted(given, key=lambda t: t.uid)))
 
 
 def _goals(meaning: Meaning, claim: Claim, taken: set[Term]) -> list[tuple[Term, Term]]:
@@ -268,13 +268,13 @@ def every(axes: Sequence[str], extents: Mapping[str, int]) -> list[dict[str, int
 
 def mentioned(lineage: Lineage) -> set[str]:
     """The mesh coordinates that a lineage mentions."""
-    found: set[str] = set()
+    axes: set[str] = set()
     for view in lineage.addends:
         for interval in (*(a for d in view.view.dims for a in d), *view.view.fixed):
-            found.update(interval.start.axes)
+            axes.update(interval.start.axes)
         for partial in view.partials:
-            found.update(partial.start.axes)
-    return found
+            axes.update(partial.start.axes)
+    return axes
 
 
 class _Semantics:
@@ -403,7 +403,7 @@ RULES: Mapping[Effect, Callable[[_Semantics, Sequence[Lineage]], list[Weighted]]
 
 
 def _narrow(x: Weighted, dim: int, start: int, size: int) -> Weighted:
-    cut, taken = narrow(x.dims[dim], start, size)
+    cut, kept = narrow(x.dims[dim], start, size)
     return Weighted(
-        x.data[(slice(None),) * dim + (taken,)], (*x.dims[:dim], cut, *x.dims[dim + 1 :])
+        x.data[(slice(None),) * dim + (kept,)], (*x.dims[:dim], cut, *x.dims[dim + 1 :])
     )

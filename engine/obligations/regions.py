@@ -63,7 +63,7 @@ def side_by_side(
         ]
         if prod(map(len, bounds)) > MOST_REGIONS:
             raise Unsupported(f"a tensor of more than {MOST_REGIONS} regions")
-        found = {
+        regions = {
             place: _region(
                 tensor, addends, [b[i] for b, i in zip(bounds, place, strict=True)], whole
             )
@@ -85,10 +85,10 @@ def side_by_side(
         return normal(representatives.represented(size, sizes[d], part, start, stop))
 
     dims = [
-        [_represented(found, dim, i) or zeros(dim, *bound) for i, bound in enumerate(b)]
+        [_represented(regions, dim, i) or zeros(dim, *bound) for i, bound in enumerate(b)]
         for dim, b in enumerate(bounds)
     ]
-    data = _assembled(zero, found, dims)
+    data = _assembled(zero, regions, dims)
     joined = [adjoin(parts) for parts in dims]
     grouped: list[Dim] = []
     for split_into in sizes:
@@ -106,12 +106,12 @@ def _region(
     """What lies in a region: (start, stop) along every dimension; None: nothing."""
     kept: list[View] = []
     for addend in addends:
-        found: View | None = addend
+        part: View | None = addend
         for dim, (start, stop) in enumerate(region):
-            if found is not None and stop - start < whole[dim]:
-                found = clipped(found, dim, start, stop - start, whole[dim])
-        if found is not None:
-            kept.append(found)
+            if part is not None and stop - start < whole[dim]:
+                part = clipped(part, dim, start, stop - start, whole[dim])
+        if part is not None:
+            kept.append(part)
     if not kept:
         return None
     return tensor(Lineage(tuple(stop - start for start, stop in region), tuple(kept)))
@@ -120,10 +120,10 @@ def _region(
 def _represented(found: dict[tuple[int, ...], Weighted | None], dim: int, part: int) -> Dim | None:
     """How the positions of one part of a dimension are represented, alike in all its regions; None
     where nothing lies there."""
-    held = {x.dims[dim] for place, x in found.items() if place[dim] == part and x is not None}
-    if len(held) > 1:
-        raise Unsupported(f"a part of a tensor represented as {sorted(held)}")
-    return held.pop() if held else None
+    ways = {x.dims[dim] for place, x in found.items() if place[dim] == part and x is not None}
+    if len(ways) > 1:
+        raise Unsupported(f"a part of a tensor represented as {sorted(ways)}")
+    return ways.pop() if ways else None
 
 
 def _split_like(like: Sequence[Dim] | None, sizes: Sequence[Sequence[int]]) -> list[Dim | None]:
@@ -157,15 +157,15 @@ def _beside(
     placed = {place.dim for addend in lineage.addends for place in addend.places}
     result: list[set[int]] = []
     for dim, (size, own) in enumerate(zip(lineage.shape, sizes, strict=True)):
-        found: list[set[int]] = [set() for _ in own]
+        bounds: list[set[int]] = [set() for _ in own]
         for addend in representatives.placed.get(size, ()) if dim in placed else ():
             try:
                 spread = split(addend, 0, own)
             except Misaligned:
                 continue
             for part, n in enumerate(own):
-                found[part].update(cuts([spread], part, n))
-        result += found
+                bounds[part].update(cuts([spread], part, n))
+        result += bounds
     return result
 
 

@@ -45,8 +45,8 @@ def _symbol(key: tuple[object, ...]) -> str:
     """An entry of a node, or of its partial sum: (node, index, parts)."""
     node, index, *parts = key
     place = ", ".join(map(str, index)) if isinstance(index, tuple) else str(index)
-    held = ", ".join(str(part) for part in parts if isinstance(part, PartialRange))
-    return f"n{node}[{place}]{f' part {held}' if held else ''}"
+    ranges = ", ".join(str(part) for part in parts if isinstance(part, PartialRange))
+    return f"n{node}[{place}]{f' part {ranges}' if ranges else ''}"
 
 
 def _count(root: Term, uses: Counter[Term], order: list[Term]) -> None:

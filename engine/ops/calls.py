@@ -76,21 +76,24 @@ _WORDS: Final = {
 
 
 def operands_of(text: str) -> tuple[Operand, ...]:
-    """The operands that a declaration lists; raises `ValueError` where calls would be ambiguous."""
-    found = []
+    """The operands that a declaration lists; raises `ValueError` where calls would be ambiguous.
+
+    Example: ``"x weight bias?"`` lists three operands, of which the last may be left out.
+    """
+    listed = []
     for word in text.split():
         name, _, instead = word.partition("|")
         several, optional = name.endswith("+"), name.endswith("?")
-        found.append(Operand(name.rstrip("?+"), optional, several, instead))
-    absent = [x.optional or bool(x.instead) for x in found]
-    if sum(x.several for x in found) > 1 or absent != sorted(absent):
+        listed.append(Operand(name.rstrip("?+"), optional, several, instead))
+    absent = [x.optional or bool(x.instead) for x in listed]
+    if sum(x.several for x in listed) > 1 or absent != sorted(absent):
         raise ValueError(f"operands {text!r}: which one is meant does not follow from their number")
-    return tuple(found)
+    return tuple(listed)
 
 
 def attributes_of(text: str) -> tuple[Attribute, ...]:
     """The attributes that a declaration lists; raises `ValueError` for a kind that there is not."""
-    found = []
+    listed = []
     for word in text.split():
         name, _, kind = word.partition(":")
         optional = kind.endswith("?")
@@ -98,8 +101,8 @@ def attributes_of(text: str) -> tuple[Attribute, ...]:
         kind = "text" if values else kind.rstrip("?")
         if kind not in KINDS:
             raise ValueError(f"attribute {word!r} is of no kind of {sorted(KINDS)}")
-        found.append(Attribute(name, kind, optional, values))
-    return tuple(found)
+        listed.append(Attribute(name, kind, optional, values))
+    return tuple(listed)
 
 
 def wrong_operands(operands: Sequence[Operand], count: int, attrs: Mapping[str, Attr]) -> str:
@@ -113,10 +116,10 @@ def wrong_operands(operands: Sequence[Operand], count: int, attrs: Mapping[str, 
         if operand.instead:
             constant = attrs.get(operand.instead) is not None
             if constant == (place < count):
-                found = "both" if constant else "neither"
+                given = "both" if constant else "neither"
                 return (
                     f"takes the operand {operand.name} or the attribute {operand.instead}, "
-                    f"found {found}"
+                    f"found {given}"
                 )
     return ""
 

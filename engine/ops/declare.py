@@ -119,7 +119,10 @@ def operator(
 
 def lookup(name: str) -> Operator:
     """The declaration, here or in an installed package; raises `Unsupported` naming an operator
-    that has none, and what is near."""
+    that has none, and what is near.
+
+    Example: ``layer_norm`` is not declared, and ``layernorm`` is near.
+    """
     problems = packages.load() if name not in OPERATORS else ()
     if name not in OPERATORS:
         near = get_close_matches(name, OPERATORS, n=3)
@@ -131,18 +134,21 @@ def lookup(name: str) -> Operator:
 
 def declared_elsewhere(names: Iterable[str]) -> list[tuple[str, str]]:
     """Which of these operators somebody else declared, and in which module."""
-    asked = set(names)
-    if not asked <= OPERATORS.keys():
+    wanted = set(names)
+    if not wanted <= OPERATORS.keys():
         packages.load()
-    held = sorted(asked & OPERATORS.keys())
-    modules = [(name, OPERATORS[name].forward.__module__) for name in held]
+    declared = sorted(wanted & OPERATORS.keys())
+    modules = [(name, OPERATORS[name].forward.__module__) for name in declared]
     return [(name, module) for name, module in modules if not module.startswith("shardproof.")]
 
 
 def misfit(name: str, count: int, attrs: Attrs) -> str:
     """What is wrong with a call of a declared operator with ``count`` operands, in words that
     follow its name; empty if nothing is.  (What an attribute means that is not declared is another
-    question: see `understood`.)"""
+    question: see `understood`.)
+
+    Example: of ``linear`` with one operand, ``takes 2 to 3 operands (x, weight, [bias]), found 1``.
+    """
     declared = lookup(name)
     return wrong_operands(declared.operands, count, attrs) or wrong_attributes(
         declared.attributes, attrs
@@ -207,7 +213,7 @@ def apply_backward(
     if all(gradient is None for gradient in gradients):
         raise Unsupported(f"the derivative of {name} where no gradient arrives")
     if declared.backward is not None:
-        found = list(declared.backward(r, inputs, gradients, attrs))
+        computed = list(declared.backward(r, inputs, gradients, attrs))
     else:
         tape: Tape[Any] = Tape(r)
         tracked = [tape.track(x, wanted=i in wrt) for i, x in enumerate(inputs)]
@@ -223,15 +229,15 @@ def apply_backward(
                     f"its gradient {list(r.shape(gradient))}"
                 )
         total = tape.pull(outputs, gradients)
-        found = [total.get(x.index) for x in tracked]
+        computed = [total.get(x.index) for x in tracked]
         if any(g is None for g in gradients) and any(g is not None for g in gradients):
             # What reaches only outputs without a gradient has a gradient of zero.
             every = tape.pull(outputs, [y.value for y in outputs])
-            found = [
+            computed = [
                 scale(r, Fraction(0), x) if g is None and t.index in every else g
-                for x, t, g in zip(inputs, tracked, found, strict=True)
+                for x, t, g in zip(inputs, tracked, computed, strict=True)
             ]
-    result = [found[i] if i < len(found) else None for i in wrt]
+    result = [computed[i] if i < len(computed) else None for i in wrt]
     for position, gradient in zip(wrt, result, strict=True):
         if gradient is None:
             raise Unsupported(f"{name} has no gradient for its input {position}")
@@ -283,7 +289,10 @@ def integers(attrs: Attrs, key: str) -> tuple[int, ...]:
 
 
 def dimension(index: int, rank: int) -> int:
-    """A dimension counted from either end; raises `ShapeMismatch` outside the tensor."""
+    """A dimension counted from either end; raises `ShapeMismatch` outside the tensor.
+
+    Example: -1 of three dimensions is 2.
+    """
     if not -rank <= index < rank:
         raise ShapeMismatch(f"dimension {index} of a tensor of {rank} dimensions")
     return index % rank

@@ -93,12 +93,12 @@ def _grouped_experts(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     a rank holds experts [local_expert_start, local_expert_end).
     """
     x, indices, weights, gate, up, down = inputs
-    held = sized(r, gate, 3, "projections of experts", 3)[0]
+    local = sized(r, gate, 3, "projections of experts", 3)[0]
     offset = position(attrs, "local_expert_start")
     end = attrs.get("local_expert_end")
-    if end is not None and position(attrs, "local_expert_end") != offset + held:
-        raise ShapeMismatch(f"local experts {offset} to {end} with projections of {held}")
-    chosen = r.onehot(indices, offset, held)
+    if end is not None and position(attrs, "local_expert_end") != offset + local:
+        raise ShapeMismatch(f"local experts {offset} to {end} with projections of {local}")
+    chosen = r.onehot(indices, offset, local)
     share = r.einsum("ak,ake->ae", weights, chosen)
     gated = r.einsum("ah,edh->aed", x, gate)
     hidden = multiply(r, gated, r.unary("sigmoid", gated), r.einsum("ah,edh->aed", x, up))
@@ -172,10 +172,10 @@ def _topk(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
     places = r.reshape(_chosen(r, ranked, Selection(topk=count)), (*outer, count))
     chosen = r.onehot(places, Affine(), shape[dim])
     spec = f"{rows}{names[dim]},{rows}x{names[dim]}->{rows}x"
-    found = [r.einsum(spec, moved, chosen), places]
+    results = [r.einsum(spec, moved, chosen), places]
     if attrs.get("dropped"):
-        return [r.reshape(y, outer or (1,)) for y in found]
-    return [r.einsum(f"{rows}{names[dim]}->{names}", y) for y in found]
+        return [r.reshape(y, outer or (1,)) for y in results]
+    return [r.einsum(f"{rows}{names[dim]}->{names}", y) for y in results]
 
 
 @operator("dispatch_tokens", "b s h, b s e -> e b s h", "x chosen", data=(1,))

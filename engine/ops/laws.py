@@ -2,7 +2,8 @@
 
 ``1 / c`` of a constant is the constant, ``exp(0)`` is 1, ``1 / exp(a)`` is ``exp(-a)``, and
 ``exp(a) exp(-a)`` is 1: an exponential is never zero, so none of these makes a value defined that
-was not.
+was not.  ``exp(a + log(b))`` is ``b exp(a)`` and ``exp(a - log(b))`` is ``exp(a) / b``, wherever
+the logarithm is defined.
 
 A root, a reciprocal and a value itself are powers of one base.  A power of a power is one power
 (``1 / sqrt(a)`` is ``rsqrt(a)``), that of a product the product of theirs (``1 / (a b)`` is
@@ -18,7 +19,7 @@ are uninterpreted otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -31,14 +32,20 @@ _EXPONENTS: Final = {name: exponent for exponent, name in NAMED_POWERS.items()}
 
 
 def exponent_of(function: str) -> Fraction | None:
-    """Which power a function is (None: none)."""
+    """Which power a function is (None: none).
+
+    Example: -1/2 of ``rsqrt``.
+    """
     if function.startswith("pow:"):
         return Fraction(function[4:])
     return _EXPONENTS.get(function)
 
 
 def power(exponent: Fraction) -> str:
-    """The function that is a power."""
+    """The function that is a power.
+
+    Example: ``rsqrt`` of -1/2.
+    """
     return NAMED_POWERS.get(exponent, f"pow:{exponent}")
 
 
@@ -46,7 +53,10 @@ def power_of_power(
     factor: Fraction, inner: Fraction, outer: Fraction
 ) -> tuple[Fraction, Fraction] | None:
     """``(factor a^inner)^outer`` as (factor, exponent of ``a``), wherever it is defined; None where
-    no law says it.  A root of an even power is none: it forgets the sign."""
+    no law says it.  A root of an even power is none: it forgets the sign.
+
+    Example: ``1 / (1 / a)`` is (1, 1), that is ``a``.
+    """
     whole = outer.denominator == 1
     if not whole and (factor != 1 or (inner.denominator == 1 and inner % 2 == 0)):
         return None
@@ -58,7 +68,10 @@ def power_of_power(
 
 def settled(exponents: Sequence[Fraction]) -> list[Fraction] | None:
     """What is left of a product of powers of one base (1, -1, 1/2 and -1/2) that go up and down, or
-    of several roots; None where nothing changes."""
+    of several roots; None where nothing changes.
+
+    Example: 1 and -1 leave nothing, 1 and -1/2 leave 1/2.
+    """
     up, down = (any(sign * e > 0 for e in exponents) for sign in (1, -1))
     if not (up and down) and exponents.count(HALF) < 2:
         return None
@@ -71,7 +84,10 @@ def settled(exponents: Sequence[Fraction]) -> list[Fraction] | None:
 
 
 def of_constant(function: str, value: Fraction) -> Fraction | None:
-    """The value of a function at a constant, where a law says it."""
+    """The value of a function at a constant, where a law says it.
+
+    Example: ``exp`` of 0 is 1.
+    """
     if function == "exp" and not value:
         return Fraction(1)
     return 1 / value if function == "inv" and value else None
@@ -82,6 +98,8 @@ def applied(table: TermTable, function: str, argument: Term) -> Term:
     if argument.value is not None:
         value = of_constant(function, argument.value)
         return table.app(function, argument) if value is None else table.const(value)
+    if function == "exp":
+        return _exponential(table, argument)
     factor, core = _split(argument)
     outer = exponent_of(function)
     if function == "inv" and core.kind == "mul":
@@ -92,10 +110,35 @@ def applied(table: TermTable, function: str, argument: Term) -> Term:
     if function == "inv" and core.name == "exp":
         return table.mul(1 / factor, table.app("exp", table.mul(-1, core.args[0])))
     inner = exponent_of(str(core.name))
-    found = None if inner is None else power_of_power(factor, inner, outer)
-    if found is None:
+    power = None if inner is None else power_of_power(factor, inner, outer)
+    if power is None:
         return table.app(function, argument)
-    return table.mul(found[0], _raised(table, core.args[0], found[1]))
+    return table.mul(power[0], _raised(table, core.args[0], power[1]))
+
+
+def _exponential(table: TermTable, argument: Term) -> Term:
+    """The exponential of a term: logarithms in it are factors."""
+    rest, factors = [], []
+    for scale, part in _addends(Fraction(1), argument):
+        if part.kind == "app" and part.name == "log" and abs(scale) == 1:
+            base = part.args[0]
+            factors.append(base if scale > 0 else applied(table, "inv", base))
+        else:
+            rest.append(table.mul(scale, part))
+    if not factors:
+        return table.app("exp", argument)
+    left = table.add(*rest) if rest else table.const(0)
+    return table.mul(*factors, applied(table, "exp", left))
+
+
+def _addends(scale: Fraction, term: Term) -> Iterator[tuple[Fraction, Term]]:
+    """The addends of a sum of sums, each with its factor."""
+    factor, core = _split(term)
+    if core.kind != "add":
+        yield scale * factor, core
+        return
+    for part in core.args:
+        yield from _addends(scale * factor, part)
 
 
 def _raised(table: TermTable, base: Term, exponent: Fraction) -> Term:

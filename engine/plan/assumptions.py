@@ -34,42 +34,42 @@ def statements(plan: Plan, *, chosen: bool = False) -> tuple[Assumption, ...]:
     buffers = sorted({s.name for s in plan.single.shards if not s.trainable and not s.kind})
     replicas = _replicas(plan)
     slices = replicas * plan.microbatches
-    found = [_default("numbers", "numbers are real: rounding and casts change nothing")]
+    result = [_default("numbers", "numbers are real: rounding and casts change nothing")]
     if parameters:
         equal = (
             f"the {len(parameters)} parameters are equal on both sides by full name and shape; "
             "every rank holds the part that its shard says"
         )
-        found.append(_default("parameters", equal))
+        result.append(_default("parameters", equal))
     if buffers:
         equal = f"buffers and tables are equal on both sides by name: {some(buffers)}"
-        found.append(_default("buffers", equal))
-    found += _inputs(plan)
+        result.append(_default("buffers", equal))
+    result += _inputs(plan)
     loads = any(op.name == "load_batch" for body in plan.single.bodies for op in body.ops)
     if slices > 1 and (loads or not plan.expectations):
         place = _place(replicas, plan.microbatches)
         cut = f"the batch is cut into {slices} slices of equal size; {place}"
-        found.append(_default(BATCH, cut))
+        result.append(_default(BATCH, cut))
     elif loads or not plan.expectations:
-        found.append(_default(BATCH, "both sides read the same batch"))
+        result.append(_default(BATCH, "both sides read the same batch"))
     notes = [Assumption("stated", "specification", "the plan", note) for note in plan.notes]
     if plan.expectations:
-        return (*found, *_expected(plan), *notes, *plan.assumed)
+        return (*result, *_expected(plan), *notes, *plan.assumed)
     combined = (
         f"the single-device loss is the {plan.loss} of the losses of all replicas and "
         f"microbatches{' (--assume)' if chosen else ''}; the incoming gradient of each is "
         f"{_share(plan, slices)}"
     )
-    found.append(
+    result.append(
         Assumption("stated", LOSSES, ASSUME, combined) if chosen else _default(LOSSES, combined)
     )
-    return (*found, *notes, *plan.assumed)
+    return (*result, *notes, *plan.assumed)
 
 
 def _inputs(plan: Plan) -> list[Assumption]:
     """What named inputs are, and the integers that they may hold."""
     shards = {s.name: s for s in plan.single.shards if s.kind or s.domain is not None}
-    found = []
+    result = []
     for kind in INPUT_KINDS[1:]:
         names = sorted(name for name, shard in shards.items() if shard.kind == kind)
         if names:
@@ -77,22 +77,22 @@ def _inputs(plan: Plan) -> list[Assumption]:
                 f"inputs ({kind}) are equal on both sides by name and full shape, and every rank "
                 f"holds the part that its box says: {some(names)}"
             )
-            found.append(_default(kind, text))
+            result.append(_default(kind, text))
     for name, shard in sorted(shards.items()):
         if shard.domain is not None:
             low, high = shard.domain
             text = f"every entry of {name} is an integer from {low} to {high - 1}"
-            found.append(Assumption("stated", name, "the plan", text))
-    return found
+            result.append(Assumption("stated", name, "the plan", text))
+    return result
 
 
 def _expected(plan: Plan) -> list[Assumption]:
     """What a plan's own table of expectations takes for granted, and leaves out."""
-    found = []
+    result = []
     known = any(assumed.about == LOSSES for assumed in plan.assumed)
     if any(program.seeds for program in (plan.single, *plan.programs)) and not known:
         share = _share(plan, _replicas(plan) * plan.microbatches)
-        found.append(_default(LOSSES, f"the incoming gradient of every loss is {share}"))
+        result.append(_default(LOSSES, f"the incoming gradient of every loss is {share}"))
     partial = [
         (f"{row.kind} {row.name}", axis)
         for row in plan.expectations
@@ -103,17 +103,17 @@ def _expected(plan: Plan) -> list[Assumption]:
     ]
     for what, axis in dict.fromkeys(partial):
         text = f"{what} is partial along {axis}: nothing in the plan adds it up"
-        found.append(Assumption("stated", what, "the plan", text))
+        result.append(Assumption("stated", what, "the plan", text))
     gradients = [row for row in plan.expectations if row.kind == "gradient"]
     if any(row.single for row in gradients):
         text = (
             "gradients are held against those that the single-device program computes, not against "
             "the derivative of its forward"
         )
-        found.append(_default("gradients", text))
+        result.append(_default("gradients", text))
     if plan.expectations and not gradients and any(s.trainable for s in plan.single.shards):
-        found.append(_default("gradients", "no gradients are compared"))
-    return found
+        result.append(_default("gradients", "no gradients are compared"))
+    return result
 
 
 def _default(about: str, text: str) -> Assumption:
@@ -138,7 +138,10 @@ def expectation(names: Iterable[str]) -> Assumption:
 
 
 def some(names: Iterable[str], most: int = 4) -> str:
-    """The first few names, and how many more there are."""
+    """The first few names, and how many more there are.
+
+    Example: of 30 names ``0, 1, 2, 3 and 26 more``; of two both.
+    """
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more

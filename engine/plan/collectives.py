@@ -198,18 +198,21 @@ ADDS: Final = frozenset(n for n, c in TABLE.items() if c.adds)
 
 def malformed(op: Op) -> str:
     """Why an operator of this table is none ("" if it is one): how many operands and results it
-    has, what its attributes are.  Operators that are not of the table are not looked at."""
+    has, what its attributes are.  Operators that are not of the table are not looked at.
+
+    Example: ``all_reduce has 2 operands, expected 1``.
+    """
     declared = TABLE.get(op.name)
     if declared is None:
         return ""
     if op.backward:
         return f"{op.name} has no derivative: what runs backward is an operator of its own"
-    for what, found, due in (
+    for what, values, due in (
         ("operands", op.inputs, declared.operands),
         ("results", op.outputs, declared.results),
     ):
-        if not due.has(len(found)):
-            return f"{op.name} has {len(found)} {what}, expected {due}"
+        if not due.has(len(values)):
+            return f"{op.name} has {len(values)} {what}, expected {due}"
     for key, attribute in declared.attrs.items():
         if key in op.attrs:
             value = op.attrs[key]
@@ -261,9 +264,13 @@ def refused(
 def signature(op: Op, rank: int) -> str:
     """What ranks that meet in a collective must agree on, in words: its name and attributes, with
     what is not given as it is by default and dimensions counted from the front.  ``rank``: how many
-    dimensions its operand has."""
+    dimensions its operand has.
+
+    Example: of a matrix, ``all_gather`` with ``dim=-1`` and with ``dim=1`` is ``all_gather dim=1``:
+    ranks of which each says one of the two meet.
+    """
     declared = TABLE[op.name]
-    said = []
+    words = []
     for key, attribute in sorted(declared.attrs.items()):
         if key == "group" or attribute.own:
             continue
@@ -271,12 +278,15 @@ def signature(op: Op, rank: int) -> str:
         if attribute.kind == "dimension" and isinstance(value, int) and -rank <= value < 0:
             value += rank
         if key in op.attrs and value != attribute.default:
-            said.append(f" {key}={value}")
-    return op.name + "".join(said)
+            words.append(f" {key}={value}")
+    return op.name + "".join(words)
 
 
 def cuts(name: str) -> tuple[str, ...]:
-    """The attributes that name a dimension which is cut or grows."""
+    """The attributes that name a dimension which is cut or grows.
+
+    Example: ``split_dim`` and ``concat_dim`` of ``all_to_all``, none of ``all_reduce``.
+    """
     declared = TABLE.get(name)
     if declared is None:
         return ()
@@ -284,12 +294,19 @@ def cuts(name: str) -> tuple[str, ...]:
 
 
 def spans(group: Attr, extents: Mapping[str, int]) -> tuple[list[tuple[str, int]], int]:
-    """The mesh axes of a group with their extents, and how many programs it names."""
+    """The mesh axes of a group with their extents, and how many programs it names.
+
+    Example: of the axes ``dp`` 2 and ``tp`` 4, the group along ``tp`` spans (``tp``, 4), and names
+    one program.
+    """
     if not isinstance(group, Group):
         return [], 1
     return [(axis, extents.get(axis, 1)) for axis in group.axes], max(1, len(group.ranks))
 
 
 def group_size(over: Sequence[tuple[str, int]], members: int) -> int:
-    """How many ranks a group has."""
+    """How many ranks a group has.
+
+    Example: 4 ranks along ``tp`` of 2 programs each are 8.
+    """
     return members * prod(extent for _, extent in over)

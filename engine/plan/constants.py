@@ -22,6 +22,9 @@ def is_rounding(a: object, b: object) -> bool:
     """Whether two different constants differ by no more than rounding to single precision does.
 
     Two whole numbers never do: they are counts and exponents, which nothing rounds.
+
+    Example: 0.1 and 0.10000000149 (0.1 in single precision) differ by rounding, 0.125 and 0.125001
+    do not.
     """
     x, y = exact(a), exact(b)
     if x is None or y is None or x == y or x.denominator == y.denominator == 1:
@@ -59,9 +62,9 @@ def statement(plan: Plan) -> tuple[Assumption, ...]:
     """The assumptions that a plan's replacements make, one for each pair of constants."""
     pairs: dict[tuple[Fraction, Fraction], int] = {}
     for rounded in plan.rounded:
-        held = exact(attribute(plan, rounded))
-        if held is not None:
-            pairs[rounded.value, held] = pairs.get((rounded.value, held), 0) + 1
+        constant = exact(attribute(plan, rounded))
+        if constant is not None:
+            pairs[rounded.value, constant] = pairs.get((rounded.value, constant), 0) + 1
     return tuple(
         Assumption(
             "inferred",
@@ -85,7 +88,10 @@ def attribute(plan: Plan, rounded: Rounded) -> object:
 
 
 def printed(value: Fraction) -> str:
-    """A constant as people write it."""
+    """A constant as people write it.
+
+    Example: 1/8 is ``0.125``.
+    """
     return repr(float(value)) if value.denominator > 1 else str(value.numerator)
 
 

@@ -48,15 +48,15 @@ def table(plan: Plan) -> tuple[Expectation, ...]:
 def _losses(plan: Plan) -> Iterator[Expectation]:
     over = tuple((axis, plan.loss) for axis in (MICROBATCH, *reversed(plan.replica_axes)))
     single = tuple(_lost(0, plan.single, ()))
-    found = False
+    computed = False
     for number, program in enumerate(plan.programs):
         addends = tuple(_lost(number, program, over))
         if addends:
-            found = True
+            computed = True
             body = program.bodies[addends[0].body]
             name = f"{body.name}: {body.values[addends[0].value].name}"
             yield Expectation(LOSS, name, single, addends)
-    if not found:
+    if not computed:
         yield Expectation(LOSS, LOSS, single, ())
 
 
@@ -196,7 +196,10 @@ def _box(plan: Plan, row: Expectation, shape: Shape, full: Shape) -> None:
 
 
 def reach(start: Affine, extents: Mapping[str, int]) -> tuple[int, int]:
-    """The least and the largest value over all coordinates."""
+    """The least and the largest value over all coordinates.
+
+    Example: ``8*tp + 4`` with ``tp`` of two positions is from 4 to 12.
+    """
     steps = [c * (extents[a] - 1) for a, c in start.terms]
     return (
         start.const + sum(x for x in steps if x < 0),

@@ -33,7 +33,10 @@ Attr: TypeAlias = "int | bool | str | Fraction | Affine | Group | tuple[Attr, ..
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an operator comes from, for reports: the plan's cell, the module path, the code."""
+    """Where an operator comes from, for reports: the plan's cell, the module path, the code.
+
+    Example: ``Source(module="h.1.mlp", location="examples/gpt.py:98")``.
+    """
 
     cell: str = ""
     module: str = ""
@@ -56,7 +59,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor of a body: true local shape (elements), element type, printed name."""
+    """A tensor of a body: true local shape (elements), element type, printed name.
+
+    Example: ``Value((8, 16), "float32", "h.1.mlp.linear")``.
+    """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -167,7 +173,10 @@ class Shard:
 def whole(
     name: str, shape: tuple[int, ...], *, trainable: bool = True, dtype: str = "float32"
 ) -> Shard:
-    """A parameter or buffer that a rank holds in full."""
+    """A parameter or buffer that a rank holds in full.
+
+    Example: ``whole("norm.weight", (4096,))``.
+    """
     return Shard(name, shape, shape, tuple(ZERO for _ in shape), dtype, trainable)
 
 

@@ -34,16 +34,16 @@ def on_one_mesh(plan: Plan) -> Plan:
         if axis[0] not in axes or axis[1] > axes[axis[0]][1]:
             axes[axis[0]] = axis
     single = {name: axis for name, axis in axes.items() if axis[1] == 1}
-    held = [
+    meshes = [
         (
             *(single.get(axis[0], axis) for axis in program.axes),
             *(axis for name, axis in single.items() if name not in program.extents),
         )
         for program in plan.programs
     ]
-    if all(own == program.axes for own, program in zip(held, plan.programs, strict=True)):
+    if all(own == program.axes for own, program in zip(meshes, plan.programs, strict=True)):
         return plan
-    programs = zip(plan.programs, held, strict=True)
+    programs = zip(plan.programs, meshes, strict=True)
     return replace(plan, programs=tuple(replace(program, axes=own) for program, own in programs))
 
 
@@ -52,12 +52,14 @@ def described(plan: Plan) -> str:
 
     Programs that hold ranks of their own come first (``2 programs x dp 2``), since a plan does not
     say what divides them.  Empty where programs lie on unlike axes, and for one rank.
+
+    Example: ``dp 2 x tp 4``, and ``2 programs x dp 2`` of a pipeline of two stages.
     """
     meshes = {tuple(axis for axis in program.axes if axis[1] > 1) for program in plan.programs}
     if len(meshes) != 1:
         return ""
     (axes,) = meshes
-    found = [f"{name} {n}" for name, n, _ in sorted(axes, key=lambda axis: -abs(axis[2]))]
+    parts = [f"{name} {n}" for name, n, _ in sorted(axes, key=lambda axis: -abs(axis[2]))]
     if len(plan.programs) > 1:
-        found.insert(0, f"{len(plan.programs)} programs")
-    return " x ".join(found)
+        parts.insert(0, f"{len(plan.programs)} programs")
+    return " x ".join(parts)

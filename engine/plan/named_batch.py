@@ -50,8 +50,8 @@ def named_batch(plan: Plan, *, chosen: bool = False) -> Plan | None:
         program.extents.get(axis, 1) > 1 for program in plan.programs for axis in plan.replica_axes
     )
     names = [f"batch tensor {number}" for number in range(len(full))]
-    taken = {shard.name for shard in plan.single.shards}
-    if not divided or not full or not taken.isdisjoint(names):
+    known = {shard.name for shard in plan.single.shards}
+    if not divided or not full or not known.isdisjoint(names):
         return None
     try:
         single = _Written(plan, plan.single, names, full, whole=True)
@@ -164,7 +164,7 @@ class _Written:
 
     def _body(self, number: int, microbatch: int | None) -> Body:
         body = self.old.bodies[number]
-        held = [
+        read = [
             (value, self._box(position, body.values[value], microbatch or 0))
             for op in _loads(body)
             for position, value in enumerate(op.outputs)
@@ -175,7 +175,7 @@ class _Written:
             forward = next(self.variants.index(v) for v in both if v in self.variants)
         return replace(
             body,
-            shards=(*body.shards, *held),
+            shards=(*body.shards, *read),
             ops=tuple(op for op in body.ops if op.name != _LOAD),
             forward_body=forward,
         )

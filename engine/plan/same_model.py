@@ -33,7 +33,7 @@ def _parameters(plan: Plan) -> None:
 
 def _differences(plan: Plan, single: dict[str, Shard]) -> Iterator[InvalidInput]:
     """What differs, each name once: first in shape, then unknown, then missing."""
-    held: dict[str, tuple[Shard, int]] = {}
+    shards: dict[str, tuple[Shard, int]] = {}
     unknown: dict[str, tuple[Shard, int]] = {}
     differing: set[str] = set()
     for program in plan.programs:
@@ -42,7 +42,7 @@ def _differences(plan: Plan, single: dict[str, Shard]) -> Iterator[InvalidInput]
             if known is None:
                 unknown.setdefault(shard.name, (shard, program.base))
                 continue
-            held.setdefault(shard.name, (shard, program.base))
+            shards.setdefault(shard.name, (shard, program.base))
             if shard.full_shape != known.full_shape and shard.name not in differing:
                 differing.add(shard.name)
                 yield InvalidInput(
@@ -57,7 +57,7 @@ def _differences(plan: Plan, single: dict[str, Shard]) -> Iterator[InvalidInput]
             f"rank {rank}",
         )
     for name, shard in single.items():
-        if shard.trainable and name not in held:
+        if shard.trainable and name not in shards:
             yield InvalidInput(
                 f"parameter {name} of full shape {list(shard.full_shape)} in the single-device "
                 "plan is on no rank of the parallel one"
@@ -131,17 +131,17 @@ def _misfit(
 ) -> InvalidInput:
     count = replicas * microbatches
     name = f"batch tensor {number}" + (f" ({tensor.name})" if tensor.name else "")
-    found = f"{name} has shape {list(tensor.shape)}"
+    what = f"{name} has shape {list(tensor.shape)}"
     shape = whole.shape
     if count == 1:
-        return InvalidInput(f"{found}, expected {list(shape)} as in the single-device plan")
+        return InvalidInput(f"{what}, expected {list(shape)} as in the single-device plan")
     share = f"for {replicas} replicas with {microbatches} microbatches each"
     if shape and shape[0] % count == 0:
         part = [shape[0] // count, *shape[1:]]
         return InvalidInput(
-            f"{found}, expected {part}: 1/{count} of {list(shape)} in the single-device plan, "
+            f"{what}, expected {part}: 1/{count} of {list(shape)} in the single-device plan, "
             f"{share}"
         )
     return InvalidInput(
-        f"{found}, expected 1/{count} of {list(shape)} in the single-device plan, {share}"
+        f"{what}, expected 1/{count} of {list(shape)} in the single-device plan, {share}"
     )

@@ -105,10 +105,10 @@ def _value(kind: str, text: str, items: list[Attr]) -> Attr:
         case "integer", []:
             return _integer(text)
         case "fraction", []:
-            found = _FRACTION.fullmatch(text)
-            if found is not None:
-                value = Fraction(int(found[1]), int(found[2]))
-                if value.denominator == int(found[2]):
+            match = _FRACTION.fullmatch(text)
+            if match is not None:
+                value = Fraction(int(match[1]), int(match[2]))
+                if value.denominator == int(match[2]):
                     return value
         case "tuple", _ if not text:
             return tuple(items)

@@ -23,7 +23,10 @@ def wrong_call(
     backward: bool = False,
 ) -> str:
     """What is wrong with the operands, attributes or number of outputs of a call, in words that
-    follow the operator's name; empty if nothing is, or if the operator is not declared."""
+    follow the operator's name; empty if nothing is, or if the operator is not declared.
+
+    Example: of ``linear`` with one operand, ``takes 2 to 3 operands (x, weight, [bias]), found 1``.
+    """
     declared = OPERATORS.get(name)
     if declared is None:
         return ""

@@ -213,7 +213,7 @@ class _Reader:
         return {k: self.attributes[v] for k, v in zip(keys, values, strict=True)}
 
     def shards(self) -> list[Shard]:
-        found = []
+        shards = []
         for row, cells in enumerate(self.rows("shards")):
             name, full, shape, offset, dtype, trainable, updated_as, kind, domain = cells
             where = f"table shards, row {row}"
@@ -226,10 +226,10 @@ class _Reader:
                 raise InvalidInput(f"{name}: a domain of {len(domain)} numbers", where)
             exact = self.positions(offset, name, where)
             within = (domain[0], domain[1]) if domain else None
-            found.append(
+            shards.append(
                 Shard(name, full, shape, exact, dtype, trainable, updated_as, kind, within)
             )
-        return found
+        return shards
 
     def positions(self, rows: Sequence[int], name: str, where: str) -> tuple[Affine, ...]:
         starts = [self.attributes[i] if 0 <= i < len(self.attributes) else None for i in rows]
@@ -243,12 +243,12 @@ class _Reader:
         table = self.tables["expectations"]
         both = [n for pair in zip(table["single"], table["held"], strict=True) for n in pair]
         own = _divide(addends, both, "addends")
-        found = []
+        expectations = []
         for row, cells in enumerate(self.rows("expectations")):
             kind, name, _, _, offset, required = cells
             place = self.positions(offset, name, f"table expectations, row {row}")
-            found.append(Expectation(kind, name, next(own), next(own), place, required))
-        return tuple(found)
+            expectations.append(Expectation(kind, name, next(own), next(own), place, required))
+        return tuple(expectations)
 
     def addend(self, row: int, cells: tuple[Any, ...]) -> Addend:
         program, body, value, weight, axes, ways = cells
@@ -299,10 +299,10 @@ class _Reader:
         own_bodies = _divide(self.bodies(), table["bodies"], "bodies")
         own_calls = _divide(calls, table["calls"], "calls")
         own_shards = _divide(self.shards(), table["shards"], "shards")
-        found = []
+        programs = []
         for row, cells in enumerate(self.rows("programs")):
             where = f"table programs, row {row}"
-            found.append(
+            programs.append(
                 Program(
                     cells[0],
                     next(own_bodies),
@@ -313,7 +313,7 @@ class _Reader:
                     _zip(where, cells[5:7]),
                 )
             )
-        return found
+        return programs
 
 
 def _zip(where: str, columns: Sequence[Sequence[Any]]) -> tuple[Any, ...]:

@@ -70,16 +70,16 @@ def save(plan: Plan, folder: str | Path) -> str:
     """
     target = Path(folder).resolve()
     columns = to_columns(plan)
-    digest_of = columns.digest()
+    version, digest_of = columns.version, columns.digest()
     _refuse_other_contents(target)
     scratch: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         scratch.chmod(0o755)
-        for name in SCHEMAS[columns.version]:
+        for name in SCHEMAS[version]:
             with pa.OSFile(str(scratch / f"{name}{SUFFIX}"), "wb") as sink:
-                table = _table(name, columns, digest_of)
+                table = _table(name, columns, digest_of, version)
                 with pa.ipc.new_file(sink, table.schema) as writer:
                     writer.write_table(table)
         _put_in_place(scratch, target)
@@ -148,18 +148,24 @@ def _tables(where: Path) -> dict[str, pa.Table]:
 def to_bytes(plan: Plan) -> bytes:
     """``plan`` as one Arrow IPC stream; raises `InvalidInput` if it cannot be stored."""
     columns = to_columns(plan)
-    digest_of = columns.digest()
+    # A large plan that nobody else holds is let go of here, and each table where it is written.
+    del plan
+    version, digest_of = columns.version, columns.digest()
     streams = []
-    names = list(SCHEMAS[columns.version])
+    names = list(SCHEMAS[version])
     for name in names:
-        table = _table(name, columns, digest_of)
+        table = _table(name, columns, digest_of, version)
+        del columns.tables[name]
         inner = pa.BufferOutputStream()
         with pa.ipc.new_stream(inner, table.schema) as writer:
             writer.write_table(table)
         streams.append(inner.getvalue().to_pybytes())
+    archive = pa.table([names, streams], schema=_ARCHIVE)
+    del streams
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _ARCHIVE) as writer:
-        writer.write_table(pa.table([names, streams], schema=_ARCHIVE))
+        writer.write_table(archive)
+    del archive
     return bytes(sink.getvalue().to_pybytes())
 
 
@@ -195,8 +201,7 @@ def digest(plan: Plan) -> str:
 # -- tables and columns --------------------------------------------------------------------------
 
 
-def _table(name: str, columns: Columns, digest_of: str) -> pa.Table:
-    version = columns.version
+def _table(name: str, columns: Columns, digest_of: str, version: int) -> pa.Table:
     metadata = {"format": FORMATS[version], "table": name, "digest": digest_of}
     if name == "programs":
         metadata["plan"] = json.dumps(columns.header, sort_keys=True)
@@ -215,8 +220,8 @@ def _plan(tables: Mapping[str, pa.Table], where: str) -> Plan:
     """The validated plan of Arrow tables."""
     try:
         header, digest_of, version = _header(tables)
-        held = {name: _columns(name, table, version) for name, table in tables.items()}
-        columns = Columns(header, _completed(held))
+        read = {name: _columns(name, table, version) for name, table in tables.items()}
+        columns = Columns(header, _completed(read))
         if columns.digest() != digest_of:
             raise InvalidInput("the contents do not have the stored digest: they were changed")
         plan = from_columns(columns)
@@ -270,8 +275,8 @@ def _columns(name: str, table: pa.Table, version: int) -> Table:
     schema = SCHEMAS[version][name]
     try:
         if table.schema.remove_metadata() != schema:
-            found = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
-            raise InvalidInput(f"has other columns than declared: {found[:300]}", f"table {name}")
+            names = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
+            raise InvalidInput(f"has other columns than declared: {names[:300]}", f"table {name}")
         table.validate(full=True)
         whole = table.combine_chunks()
         return {

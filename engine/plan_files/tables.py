@@ -140,16 +140,16 @@ class Columns:
         Raises `InvalidInput` for text that is no Unicode.
         """
         encode = msgspec.json.Encoder(order="sorted").encode
-        found = hashlib.sha256()
+        sha = hashlib.sha256()
         try:
-            found.update(encode(self.header))
+            sha.update(encode(self.header))
             for name, declared in declared_in(self.version).items():
                 # What the list of the name and all columns is encoded as, a column at a time.
-                found.update(b"[" + encode(name))
+                sha.update(b"[" + encode(name))
                 for column in declared:
-                    found.update(b",")
-                    found.update(encode(self.tables[name][column]))
-                found.update(b"]")
+                    sha.update(b",")
+                    sha.update(encode(self.tables[name][column]))
+                sha.update(b"]")
         except UnicodeEncodeError as error:
             raise InvalidInput(f"cannot be stored: {error}") from error
-        return found.hexdigest()
+        return sha.hexdigest()

@@ -77,7 +77,10 @@ def attribute_text(value: Attr) -> str:
 
 
 def affine_text(value: Affine) -> str:
-    """An affine function of coordinates, in angle brackets."""
+    """An affine function of coordinates, in angle brackets.
+
+    Example: ``<8*tp + 4>``.
+    """
     return f"<{value}>"
 
 

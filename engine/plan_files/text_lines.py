@@ -31,10 +31,10 @@ class Line:
 
     def fail(self, expected: str) -> NoReturn:
         """Raise `InvalidInput`: what was expected here, and what stands here."""
-        found = (
+        here = (
             repr(self.tokens[self.at][1]) if self.at < len(self.tokens) else "the end of the line"
         )
-        raise InvalidInput(f"expected {expected}, found {found}", self.where)
+        raise InvalidInput(f"expected {expected}, found {here}", self.where)
 
     def has(self, token: str) -> bool:
         """Take ``token`` if it is next."""
@@ -86,13 +86,13 @@ class Line:
     ) -> tuple[Any, ...]:
         """What stands between brackets; a last comma is allowed."""
         self.need(opening)
-        found = []
+        items = []
         while not self.has(closing):
-            found.append(item())
+            items.append(item())
             if comma and not self.has(","):
                 self.need(closing)
                 break
-        return tuple(found)
+        return tuple(items)
 
     def sizes(self) -> tuple[int, ...]:
         """Take the sizes of a shape."""
@@ -105,13 +105,16 @@ class Line:
 
 
 def tokens(source: str, where: str) -> list[tuple[str, str]]:
-    """The tokens of a line, each with its kind; raises `InvalidInput` for what is none."""
-    found, at = [], 0
+    """The tokens of a line, each with its kind; raises `InvalidInput` for what is none.
+
+    Example: ``%2: float32[8]`` is a mark, a number, a mark, a word, a mark, a number and a mark.
+    """
+    result, at = [], 0
     stripped = source.rstrip()
     while at < len(stripped):
         match = _TOKEN.match(stripped, at)
         if match is None:
             raise InvalidInput(f"expected a token, found {stripped[at : at + 20]!r}", where)
-        found.append((str(match.lastgroup), match.group(str(match.lastgroup))))
+        result.append((str(match.lastgroup), match.group(str(match.lastgroup))))
         at = match.end()
-    return found
+    return result

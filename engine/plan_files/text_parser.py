@@ -378,12 +378,12 @@ def _group(line: Line) -> Group:
 def _affine(line: Line) -> Affine:
     """``<8*tp + 4>``"""
     line.need("<")
-    found = ZERO
+    total = ZERO
     while True:
-        found += _term(line)
+        total += _term(line)
         if not line.has("+"):
             line.need(">")
-            return found
+            return total
 
 
 def _term(line: Line) -> Affine:
@@ -399,11 +399,11 @@ def _expectation(line: Line) -> Expectation:
     line.need(":")
     single = line.items("[", "]", lambda: _addend(line))
     line.need("is")
-    held = line.items("[", "]", lambda: _addend(line))
+    addends = line.items("[", "]", lambda: _addend(line))
     offset: tuple[Affine, ...] = ()
     if line.has("at"):
         offset = line.items("(", ")", lambda: _affine(line))
-    return Expectation(kind, name, single, held, offset, required)
+    return Expectation(kind, name, single, addends, offset, required)
 
 
 def _addend(line: Line) -> Addend:

@@ -70,9 +70,11 @@ def _ranks(plan: Plan) -> None:
         for _, extent, stride in program.axes:
             own = np.add.outer(own, stride * np.arange(extent)).ravel()
         ranks.append(own)
-    found, counts = np.unique(np.concatenate(ranks), return_counts=True)
+    distinct, counts = np.unique(np.concatenate(ranks), return_counts=True)
     if counts.max() > 1:
-        raise InvalidInput(f"rank {found[counts.argmax()]} runs more than one program", plan.name)
+        raise InvalidInput(
+            f"rank {distinct[counts.argmax()]} runs more than one program", plan.name
+        )
 
 
 def _program(program: Program) -> None:

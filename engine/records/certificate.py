@@ -94,15 +94,15 @@ def read_certificate(folder: Path) -> Certificate:
             raise InvalidInput("is missing: this is no finished run", NAME)
         data = read_file(folder / NAME)
         try:
-            found = msgspec.json.decode(data, type=Certificate)
+            certificate = msgspec.json.decode(data, type=Certificate)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInput(f"is no certificate: {error}", NAME) from error
-        if found.format != FORMAT:
-            raise InvalidInput(f"its format is {found.format!r}, expected {FORMAT!r}", NAME)
-        if found.verdict not in get_args(Verdict):
-            raise InvalidInput(f"its verdict is {found.verdict!r}", NAME)
-        if found.trusted != TRUSTED:
+        if certificate.format != FORMAT:
+            raise InvalidInput(f"its format is {certificate.format!r}, expected {FORMAT!r}", NAME)
+        if certificate.verdict not in get_args(Verdict):
+            raise InvalidInput(f"its verdict is {certificate.verdict!r}", NAME)
+        if certificate.trusted != TRUSTED:
             raise InvalidInput("names another trusted base than this version's", NAME)
     except InvalidInput as error:
         raise error.within(str(folder)) from error
-    return found
+    return certificate

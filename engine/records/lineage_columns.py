@@ -172,10 +172,10 @@ class LineageReader:
         if any(n < 0 for n in counts) or sum(counts) != len(atoms):
             raise InvalidInput(f"{len(atoms)} atoms for dimensions of {list(counts)}", where)
         dims: list[Dim] = []
-        taken = 0
+        first = 0
         for count in counts:
-            dims.append(self._intervals.all(atoms[taken : taken + count], where))
-            taken += count
+            dims.append(self._intervals.all(atoms[first : first + count], where))
+            first += count
         try:
             exact = fraction_of(factor)
         except ValueError as error:

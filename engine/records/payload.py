@@ -48,9 +48,9 @@ def fraction_text(value: Fraction) -> str:
 
 def fraction_of(value: Any) -> Fraction:
     """The fraction in lowest terms that a text spells; raises ``ValueError``."""
-    found = _FRACTION.fullmatch(_text(value))
-    if found is not None:
-        result = Fraction(int(found[1]), int(found[2]))
+    match = _FRACTION.fullmatch(_text(value))
+    if match is not None:
+        result = Fraction(int(match[1]), int(match[2]))
         if fraction_text(result) == value:
             return result
     raise ValueError(f"{value!r:.40} is no fraction in lowest terms")

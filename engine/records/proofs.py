@@ -42,16 +42,16 @@ def read_proofs(folder: Path, certificate: Certificate) -> dict[int, str]:
             return {}
         data = read_file(folder / FILE, certificate.files[FILE])
         columns = decode("proofs", COLUMNS, data, FORMAT)
-        found = dict(zip(columns["template"], columns["proof"], strict=True))
+        proofs = dict(zip(columns["template"], columns["proof"], strict=True))
         named = {entry.template: entry.proof for entry in certificate.proofs if entry.proof}
-        if len(found) < len(columns["template"]):
+        if len(proofs) < len(columns["template"]):
             raise InvalidInput("has two proofs of one template", FILE)
-        for template in sorted(found.keys() | named.keys()):
-            if digest(found.get(template, "")) != named.get(template, ""):
+        for template in sorted(proofs.keys() | named.keys()):
+            if digest(proofs.get(template, "")) != named.get(template, ""):
                 raise InvalidInput(
                     f"its proof of template {template} is not the one that the certificate names",
                     FILE,
                 )
     except InvalidInput as error:
         raise error.within(str(folder)) from error
-    return found
+    return proofs

@@ -211,8 +211,8 @@ def summary(conclusions: Sequence[Conclusion]) -> dict[str, tuple[int, int]]:
     """For each kind of conclusion: how many hold, of how many."""
     result: dict[str, tuple[int, int]] = {}
     for conclusion in conclusions:
-        held, total = result.get(conclusion.kind, (0, 0))
-        result[conclusion.kind] = (held + conclusion.holds, total + 1)
+        holding, total = result.get(conclusion.kind, (0, 0))
+        result[conclusion.kind] = (holding + conclusion.holds, total + 1)
     return dict(sorted(result.items()))
 
 

@@ -43,8 +43,8 @@ def fits(plan: Plan) -> bool:
         for program in plan.programs
         for call in program.calls
     )
-    held = max((prod(s.full_shape) for s in plan.single.shards), default=0)
-    return max(numbers, held) <= MOST_NUMBERS and steps_of(plan) <= MOST_STEPS
+    largest = max((prod(s.full_shape) for s in plan.single.shards), default=0)
+    return max(numbers, largest) <= MOST_NUMBERS and steps_of(plan) <= MOST_STEPS
 
 
 def worst(plan: Plan, seed: int) -> tuple[float, str]:
@@ -71,8 +71,8 @@ def compared(plan: Plan, original: Plan, values: Values, *, together: bool) -> t
             (one,) = _ended(single)
             every = [rank for crew in many for rank in _ended(crew)]
             return max(differences(plan, one, every, SMALLEST_SCALE))
-        found = [*_losses(plan, single, many), *_gradients(values, single, many)]
-    return max(found, default=(np.inf, "none"))
+        errors = [*_losses(plan, single, many), *_gradients(values, single, many)]
+    return max(errors, default=(np.inf, "none"))
 
 
 def _results(single: Crew[Lot]) -> list[Lot]:
@@ -149,7 +149,7 @@ def _gradients(
     full = _full_gradients(single)
     sizes = {name: float(np.abs(x.data).max(initial=0.0)) for name, x in full.items()}
     largest = max(sizes.values(), default=0.0)
-    found = []
+    errors = []
     for crew in many:
         for number, shard in enumerate(crew.program.shards):
             if shard.updated_as >= 0:
@@ -165,5 +165,5 @@ def _gradients(
             off = np.where(np.isnan(off), np.inf, off).reshape([len(off), -1]).max(axis=1)
             rank = int(np.argmax(off))
             where = f"gradient of {shard.name} on rank {crew.ranks[rank]}"
-            found.append((float(off[rank]) / (scale or 1.0), where))
-    return found
+            errors.append((float(off[rank]) / (scale or 1.0), where))
+    return errors

@@ -108,16 +108,16 @@ def _rooted(
 ) -> list[list[T]]:
     """The root gives what all have, or takes what all give: nobody else knows what is in his
     buffer afterwards."""
-    op, held = members[0][0], [x for _, x in members]
+    op, values = members[0][0], [x for _, x in members]
     if root not in ranks:
         raise Stuck(f"ranks {list(ranks)}: {op.name} whose root is rank {root}")
     if op.name == "broadcast":
-        value = held[ranks.index(root)]
+        value = values[ranks.index(root)]
         if value is None:
             raise Stuck(f"ranks {list(ranks)}: {op.name} without an input on rank {root}")
         return [[value] * len(o.outputs) for o, _ in members]
-    given = [x for x in held if x is not None]
-    if len(given) < len(held):
+    given = [x for x in values if x is not None]
+    if len(given) < len(values):
         raise Stuck(f"ranks {list(ranks)}: {op.name} without an input")
     shapes = [tuple(map(int, interpreter.shape(x))) for x in given]
     if len(set(shapes)) > 1:
@@ -133,13 +133,13 @@ def _rooted(
 def _kind(interpreter: Interpreter[T], attrs: Mapping[str, Attr], x: T | None) -> str:
     """What ranks agree on in a collective: what is not said is as by default, and a dimension is
     the same counted from either end."""
-    said = {"op": "sum", **attrs}
+    agreed = {"op": "sum", **attrs}
     rank = 0 if x is None else len(interpreter.shape(x))
     for key in ("dim", "split_dim", "concat_dim"):
-        dim = said.get(key)
+        dim = agreed.get(key)
         if isinstance(dim, int) and -rank <= dim < 0:
-            said[key] = dim + rank
-    return str(sorted((k, str(v)) for k, v in said.items() if k not in ("group", "position")))
+            agreed[key] = dim + rank
+    return str(sorted((k, str(v)) for k, v in agreed.items() if k not in ("group", "position")))
 
 
 def _dim(interpreter: Interpreter[T], op: Op, key: str, x: T) -> int:

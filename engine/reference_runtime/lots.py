@@ -117,10 +117,10 @@ class LotInterpreter:
     def places(self, value: Affine) -> list[int]:
         """A position at every rank; one for all where it is the same."""
         try:
-            found = [value.at(at) for at in self.coordinates] if value.terms else [value.const]
+            positions = [value.at(at) for at in self.coordinates] if value.terms else [value.const]
         except KeyError as missing:
             raise Unsupported(f"the value {value} at an unknown coordinate {missing}") from None
-        return found[:1] if len(set(found)) == 1 else found
+        return positions[:1] if len(set(positions)) == 1 else positions
 
     def einsum(self, spec: str, *xs: Lot, sizes: Mapping[str, int] | None = None) -> Lot:
         left, output = spec.split("->")
@@ -184,7 +184,7 @@ class LotInterpreter:
         for cut, _ in cuts:
             _same((cuts[0][0],), (cut,), "slices of several ranks")
         index = (slice(None),) * dim
-        parts = [x.of(i).data[0][(*index, taken)] for i, (_, taken) in enumerate(cuts)]
+        parts = [x.of(i).data[0][(*index, kept)] for i, (_, kept) in enumerate(cuts)]
         return Lot(np.stack(parts), dims)
 
     def concat(self, xs: Sequence[Lot], dim: int) -> Lot:
@@ -206,8 +206,8 @@ class LotInterpreter:
         if not is_exact(dim):
             raise Unsupported("classes that stand for several")
         first = np.array(self.places(start)).reshape([-1, *(1 for _ in ids.dims), 1])
-        found = ids.data[..., None] == first + np.arange(int(size))
-        return Lot(found.astype(float), (*ids.dims, dim))
+        matches = ids.data[..., None] == first + np.arange(int(size))
+        return Lot(matches.astype(float), (*ids.dims, dim))
 
     def causal(self, queries: int, keys: int) -> Lot:
         rows, columns = self.dim(queries), self.dim(keys)

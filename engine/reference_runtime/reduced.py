@@ -33,7 +33,7 @@ class Reduced:
 def reduced(plan: Plan) -> Reduced:
     """The plan with as few replicas and rounds as can be, down to two; itself if none can go."""
     kept: dict[str, int] = {}
-    said = []
+    notes = []
     smaller = plan
     for axis in plan.replica_axes:
         extents = {p.extents[axis] for p in plan.programs if axis in p.extents}
@@ -41,7 +41,7 @@ def reduced(plan: Plan) -> Reduced:
         if few is not None and not any(_depends(program, axis) for program in plan.programs):
             most, fewer = few
             kept[axis] = fewer
-            said.append(f"{most - fewer} of {most} positions along {axis}")
+            notes.append(f"{most - fewer} of {most} positions along {axis}")
             smaller = replace(
                 smaller, programs=tuple(_cut(p, axis, fewer) for p in smaller.programs)
             )
@@ -49,10 +49,10 @@ def reduced(plan: Plan) -> Reduced:
     if few is not None and all(_rounds(p, plan.microbatches, few[1]) for p in plan.programs):
         most, fewer = few
         kept[MICROBATCH] = fewer
-        said.append(f"{most - fewer} of {most} microbatches")
+        notes.append(f"{most - fewer} of {most} microbatches")
         programs = tuple(_with_rounds(p, most, fewer) for p in smaller.programs)
         smaller = replace(smaller, programs=programs, microbatches=fewer)
-    return Reduced(smaller, kept, tuple(said))
+    return Reduced(smaller, kept, tuple(notes))
 
 
 def _few(extent: int) -> tuple[int, int] | None:

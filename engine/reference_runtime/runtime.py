@@ -163,19 +163,19 @@ class Crew(Generic[T]):
         for value in dict.fromkeys((*body.losses, *body.results)):
             self.results.setdefault((call.body, value), []).append(self.value(values, value))
         if call.body in self.kept:
-            held = {v: values[v] for v in self.kept[call.body] if v in values}
-            self.contexts.setdefault(call.body, []).append(held)
+            context = {v: values[v] for v in self.kept[call.body] if v in values}
+            self.contexts.setdefault(call.body, []).append(context)
 
     @property
     def final_losses(self) -> list[T]:
         """The losses, but for those that communication turned into another loss."""
         before = Counter(id(x) for x in self.passed_on)
-        found = []
+        losses = []
         for x in self.losses:
             before[id(x)] -= 1
             if before[id(x)] < 0:
-                found.append(x)
-        return found
+                losses.append(x)
+        return losses
 
     def sum(self, x: T, y: T) -> T:
         return self.interpreter.combine([x, y], [Fraction(1)] * 2, Fraction(0))
@@ -203,8 +203,10 @@ class Crew(Generic[T]):
                 values[value] = self.value(earlier[k], there)
         for value, _, shard in body.reduced:
             if shard not in self.gradients:
-                held = self.shard(shard)
-                self.gradients[shard] = self.interpreter.combine([held], [Fraction(0)], Fraction(0))
+                parameter = self.shard(shard)
+                self.gradients[shard] = self.interpreter.combine(
+                    [parameter], [Fraction(0)], Fraction(0)
+                )
             values[value] = self.gradients[shard]
         return values
 
@@ -372,17 +374,17 @@ class Crew(Generic[T]):
         while any(m not in world.results and len(world.joined[m]) < len(m[0]) for m in meetings):
             yield
         world.moved = True
-        found = []
+        results = []
         for number, meeting in zip(self.ranks, meetings, strict=True):
             if meeting not in world.results:
-                ranks, held = meeting[0], world.joined.pop(meeting)
-                given_by, root = [held[r] for r in ranks], self.root(op, ranks)
+                ranks, operands = meeting[0], world.joined.pop(meeting)
+                given_by, root = [operands[r] for r in ranks], self.root(op, ranks)
                 outputs = exchanged(self.alone, ranks, given_by, root)
                 world.results[meeting] = dict(zip(ranks, outputs, strict=True))
-            found.append(world.results[meeting].pop(number))
-        if any(len(outputs) != len(op.outputs) for outputs in found):
+            results.append(world.results[meeting].pop(number))
+        if any(len(outputs) != len(op.outputs) for outputs in results):
             raise ShapeMismatch(f"{op.name} gives other tensors than the {len(op.outputs)} named")
-        return [world.arithmetic.together(same) for same in zip(*found, strict=True)]
+        return [world.arithmetic.together(same) for same in zip(*results, strict=True)]
 
 
 def applied(
@@ -400,10 +402,10 @@ def applied(
     places = [w for w in wrt if isinstance(w, int)]
     if any(x is None for x in inputs[:arity]):
         raise Stuck(f"the backward of {op.name} without an operand")
-    found: list[T] = apply_backward(
+    gradients: list[T] = apply_backward(
         interpreter, op.name, inputs[:arity], inputs[arity:], attrs, places
     )
-    return found
+    return gradients
 
 
 # -- both sides ----------------------------------------------------------------------------------
@@ -434,15 +436,15 @@ def crews(
     """All ranks of a plan: by themselves, or those of a program ``together``.  ``original``: the
     plan that ``plan`` is a smaller one of, whose number of slices counts."""
     world = World(arithmetic)
-    found = []
+    result = []
     for number, program in enumerate(plan.programs):
         at = list(ranks_of(program))
         lists = [at] if together else [[one] for one in at]
         slices = slices_of(original or plan, (original or plan).programs[number])
-        for held in lists:
-            places, ranks = [place for _, place in held], [rank for rank, _ in held]
-            found.append(Crew(plan, number, places, ranks, world, slices))
-    return found
+        for members in lists:
+            places, ranks = [place for _, place in members], [rank for rank, _ in members]
+            result.append(Crew(plan, number, places, ranks, world, slices))
+    return result
 
 
 def execute(running: Sequence[Crew[Any]]) -> None:
@@ -459,6 +461,6 @@ def execute(running: Sequence[Crew[Any]]) -> None:
                 world.moved = True
         if not world.moved:
             raise Stuck(f"ranks {sorted(left)} wait for each other")
-    lost = [channel for channel, held in world.mail.items() if held]
+    lost = [channel for channel, messages in world.mail.items() if messages]
     if lost:
         raise Stuck(f"messages that nobody takes, over {lost}")

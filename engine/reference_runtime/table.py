@@ -35,10 +35,10 @@ class Ended(NamedTuple):
         microbatch has a value of its own."""
         if addend.body == ACCUMULATED:
             return self.gradients.get(addend.value, np.zeros(()))
-        found = self.results.get((addend.body, addend.value), ())
-        if len(found) != 1 and MICROBATCH not in dict(addend.over):
-            raise Unsupported(f"a value that is computed {len(found)} times")
-        return np.asarray(sum(found[1:], start=found[0]))
+        values = self.results.get((addend.body, addend.value), ())
+        if len(values) != 1 and MICROBATCH not in dict(addend.over):
+            raise Unsupported(f"a value that is computed {len(values)} times")
+        return np.asarray(sum(values[1:], start=values[0]))
 
 
 def differences(
@@ -50,10 +50,10 @@ def differences(
     wanted = [_wanted(plan, row, single) for row in rows]
     scales = [float(np.abs(x).max(initial=0.0)) for x in wanted]
     least = smallest * max(scales, default=0.0)
-    found = []
+    errors = []
     for row, full, scale in zip(rows, wanted, scales, strict=True):
         if not row.held:
-            found.append((np.inf, f"{row.kind} {row.name} has no counterpart"))
+            errors.append((np.inf, f"{row.kind} {row.name} has no counterpart"))
         for at in _places(plan, row):
             have = _have(plan, row, many, at)
             want = _box(plan, row, full, at)
@@ -63,18 +63,18 @@ def differences(
                 raise ShapeMismatch(f"{row.kind} {row.name} of shape {list(have.shape)}")
             off = np.abs(have - want)
             error = float(np.where(np.isnan(off), np.inf, off).max(initial=0.0))
-            found.append((error / (max(scale, least) or 1.0), f"{row.kind} {row.name} {at or ''}"))
-    return found
+            errors.append((error / (max(scale, least) or 1.0), f"{row.kind} {row.name} {at or ''}"))
+    return errors
 
 
 def _wanted(plan: Plan, row: Expectation, single: Ended) -> Array:
     """The single-device value: the sum of its addends, or what its own backward accumulated."""
     if not row.single:
         numbers = [n for n, s in enumerate(plan.single.shards) if s.name == row.name]
-        held = [single.gradients[n] for n in numbers if n in single.gradients]
-        if len(held) == 1:
-            return held[0]
-        raise Unsupported(f"the single device accumulates {len(held)} gradients of {row.name}")
+        gradients = [single.gradients[n] for n in numbers if n in single.gradients]
+        if len(gradients) == 1:
+            return gradients[0]
+        raise Unsupported(f"the single device accumulates {len(gradients)} gradients of {row.name}")
     total: Array | None = None
     for addend in row.single:
         value = single.of(addend) * float(addend.weight)

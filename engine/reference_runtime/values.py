@@ -79,14 +79,14 @@ class Values:
         data = self.held[f"batch {number}"]
         if slices is None:
             return exact(data)
-        found = []
+        tensors = []
         for place in slices:
             cuts = tuple(
                 slice(None) if n == local else slice(place * local, (place + 1) * local)
                 for n, local in zip(data.shape, shape, strict=True)
             )
-            found.append(exact(data[cuts]))
-        return together(found)
+            tensors.append(exact(data[cuts]))
+        return together(tensors)
 
     def seed(self, shape: Sequence[int], share: Fraction) -> Lot:
         return exact(np.full(tuple(shape), self.gradient * float(share)))
@@ -109,10 +109,10 @@ def loaded(program: Program, number: int) -> tuple[tuple[int, ...], str]:
 
 def classes(program: Program) -> int:
     """How many ids there are: what fits the smallest table."""
-    found = [
+    sizes = [
         body.values[op.inputs[1]].shape[0]
         for body in program.bodies
         for op in body.ops
         if op.name == "embedding" and not op.backward
     ]
-    return min(found, default=8)
+    return min(sizes, default=8)

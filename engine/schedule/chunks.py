@@ -25,6 +25,8 @@ def chunk(program: Program, op: Op, shape: tuple[int, ...]) -> Chunk:
 
     Raises `engine.schedule.dataflow.Structure` where the group gives the rank no position, or no
     part, or no equal part along a mesh axis.
+
+    Example: of 8 positions over ``tp`` of 4 ranks, two positions from ``2*tp`` on.
     """
     group = op.attrs.get("group")
     dim = op.attrs.get("dim")

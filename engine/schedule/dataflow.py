@@ -112,12 +112,12 @@ def label(
         changed = _label_receivers(labels, matching)
         for p, program in enumerate(programs):
             for c in range(len(program.calls)):
-                found = {labels[q][d] for q, d in incoming[p][c]} - {-1, labels[p][c]}
-                if not found:
+                microbatches = {labels[q][d] for q, d in incoming[p][c]} - {-1, labels[p][c]}
+                if not microbatches:
                     continue
-                if labels[p][c] >= 0 or len(found) > 1:
+                if labels[p][c] >= 0 or len(microbatches) > 1:
                     return None
-                labels[p][c] = found.pop()
+                labels[p][c] = microbatches.pop()
                 changed = True
     return labels
 
@@ -177,8 +177,8 @@ def is_symbolic(
                 return False
             issued = communication(program.bodies[number])
             for m, c in calls.items():
-                found = _signature(programs, flows, matching, labels, p, c, m, issued, meetings)
-                if found is None or signatures.setdefault(number, found) != found:
+                signature = _signature(programs, flows, matching, labels, p, c, m, issued, meetings)
+                if signature is None or signatures.setdefault(number, signature) != signature:
                     return False
         if not _gradients_complete(program):
             return False

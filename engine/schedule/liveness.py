@@ -34,11 +34,11 @@ def deadlock(
     programs: Sequence[Program], matching: Matching, *, synchronous: bool = False
 ) -> Finding | None:
     """Run the order of communication alone; a finding if ranks wait for each other."""
-    found = _stuck(programs, matching, synchronous)
-    if not found:
+    waiters = _stuck(programs, matching, synchronous)
+    if not waiters:
         return None
-    ranks = tuple(programs[p].base for p, _ in found)
-    op = found[0][1]
+    ranks = tuple(programs[p].base for p, _ in waiters)
+    op = waiters[0][1]
     return fault(
         "deadlock",
         f"ranks {list(ranks)} wait for each other; rank {ranks[0]} waits in {op.name}",
@@ -52,21 +52,21 @@ def waiting(programs: Sequence[Program], matching: Matching) -> tuple[Waits, ...
     return tuple(_stuck(programs, matching, True))
 
 
-def statement(plan: Plan, found: Sequence[Waits] | None = None) -> tuple[Assumption, ...]:
+def statement(plan: Plan, waits: Sequence[Waits] | None = None) -> tuple[Assumption, ...]:
     """The assumption under which nobody waits for ever, where that takes one: a sentence with the
     place at which ranks would hang if every send waited for its receive.
 
-    ``found``: what `waiting` gives, where the plan was unrolled and has no faults.
+    ``waits``: what `waiting` gives, where the plan was unrolled and has no faults.
     """
     if not any(_sends(program) for program in plan.programs):
         return ()
-    if found is None:
+    if waits is None:
         matching = match(plan.programs)
-        found = () if matching.findings else waiting(plan.programs, matching)
-    if not found:
+        waits = () if matching.findings else waiting(plan.programs, matching)
+    if not waits:
         return ()
-    ranks = some([str(plan.programs[p].base) for p, _ in found])
-    first, op = plan.programs[found[0][0]].base, found[0][1]
+    ranks = some([str(plan.programs[p].base) for p, _ in waits])
+    first, op = plan.programs[waits[0][0]].base, waits[0][1]
     where = op.source.module or op.source.location or op.source.cell
     text = (
         "a send does not wait for its receive: it is buffered, or issued in one group with the "

@@ -33,6 +33,9 @@ def rank_order(program: Program, axes: Sequence[str]) -> tuple[str, ...] | None:
     """Mesh axes of a group, slowest first, so that members along them are ordered by rank.
 
     None if an axis is repeated or no axis of the program, or if ranks along the axes interleave.
+
+    Example: where ``dp`` has stride 4 and ``tp`` stride 1, a group over (``tp``, ``dp``) is ordered
+    (``dp``, ``tp``).
     """
     steps = {name: (stride, extent) for name, extent, stride in program.axes}
     if len(set(axes)) < len(axes) or any(axis not in steps for axis in axes):
@@ -262,11 +265,11 @@ def _root_fault(ranks: Sequence[int], ops: Sequence[Op]) -> str:
     """Whether a rooted collective gives from, or to, another rank than its root."""
     root, rooted = ops[0].attrs.get("root"), TABLE[ops[0].name].root
     if rooted == "gives":
-        found = [rank for rank, op in zip(ranks, ops, strict=True) if op.inputs]
-        return "" if root in found else f"ranks {found} give what is to come from rank {root}"
+        givers = [rank for rank, op in zip(ranks, ops, strict=True) if op.inputs]
+        return "" if root in givers else f"ranks {givers} give what is to come from rank {root}"
     if rooted == "takes":
-        found = [rank for rank, op in zip(ranks, ops, strict=True) if op.outputs]
-        return "" if found == [root] else f"ranks {found} take what goes to rank {root}"
+        givers = [rank for rank, op in zip(ranks, ops, strict=True) if op.outputs]
+        return "" if givers == [root] else f"ranks {givers} take what goes to rank {root}"
     return ""
 
 
@@ -314,10 +317,10 @@ def _pair_collectives(
     members: list[tuple[Event, ...]] = []
     programs, bases = issued.programs, issued.bases
     bodies = [[call.body for call in program.calls] for program in programs]
-    for (ranks, _), found in issued.collectives.items():
+    for (ranks, _), calls in issued.collectives.items():
         # What meets once meets alike in every call of the same bodies.
         sound: set[tuple[tuple[int, int], ...]] = set()
-        lists = [found.get(bases[rank], []) for rank in ranks]
+        lists = [calls.get(bases[rank], []) for rank in ranks]
         count = min(len(events) for events in lists)
         if any(len(events) != count for events in lists):
             short = [r for r, events in zip(ranks, lists, strict=True) if len(events) == count]

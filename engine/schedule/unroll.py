@@ -147,17 +147,17 @@ class _Emitter:
             over = ((MICROBATCH, self.microbatches),)
         if before is not None:
             inputs = [before, *inputs]
-        held = self.programs[p].shards[shard]
-        value = self.tensor(p, held.shape, f"gradient of {held.name}", False)
-        self.instance("accumulate", held.name, (p,), inputs, (value,), over=over)
+        box = self.programs[p].shards[shard]
+        value = self.tensor(p, box.shape, f"gradient of {box.name}", False)
+        self.instance("accumulate", box.name, (p,), inputs, (value,), over=over)
         self.settled[p, shard] = value
         return value
 
     def zero(self, p: int, shard: int) -> int:
         """The gradient that a shard starts with: a sum of nothing."""
-        held = self.programs[p].shards[shard]
-        value = self.tensor(p, held.shape, f"gradient of {held.name}", False)
-        self.instance("accumulate", held.name, (p,), (), (value,), {"shard": shard})
+        box = self.programs[p].shards[shard]
+        value = self.tensor(p, box.shape, f"gradient of {box.name}", False)
+        self.instance("accumulate", box.name, (p,), (), (value,), {"shard": shard})
         return value
 
     # -- operators --------------------------------------------------------------------------
@@ -364,11 +364,11 @@ class _Emitter:
             which = f"{body.name}: {body.values[value].name}"
             self.out.losses.append((p, which, self.held(p, body, value, values, None)))
         for value in dict.fromkeys((*body.losses, *body.results)):
-            held = self.held(p, body, value, values, None)
-            self.out.results.append(Result(p, number, value, held, self.label(p, c)))
+            tensor = self.held(p, body, value, values, None)
+            self.out.results.append(Result(p, number, value, tensor, self.label(p, c)))
         for value, shard in body.gradients:
-            held = self.held(p, body, value, values, None)
-            self.pending.setdefault((p, shard), []).append(held)
+            tensor = self.held(p, body, value, values, None)
+            self.pending.setdefault((p, shard), []).append(tensor)
         for _, value, shard in body.reduced:
             self.settled[p, shard] = self.held(p, body, value, values, None)
 
@@ -396,8 +396,8 @@ class _Emitter:
                 )
         for p, program in enumerate(self.programs):
             for number, shard in enumerate(program.shards):
-                held = (p, number) in self.pending or (p, number) in self.settled
-                if shard.trainable and held and shard.updated_as < 0:
+                accumulated = (p, number) in self.pending or (p, number) in self.settled
+                if shard.trainable and accumulated and shard.updated_as < 0:
                     self.out.gradients.append((p, number, self.settle(p, number)))
         return self.out
 
@@ -435,7 +435,7 @@ def count_instances(programs: Sequence[Program]) -> int:
 
 def _unsupported(programs: Sequence[Program]) -> list[Finding]:
     """What programs say of communication and of their input that has no rule."""
-    found = []
+    findings = []
     for program in programs:
         called = [program.bodies[b] for b in dict.fromkeys(c.body for c in program.calls)]
         for op in (op for body in called for op in body.ops if op.name in TABLE):
@@ -444,8 +444,10 @@ def _unsupported(programs: Sequence[Program]) -> list[Finding]:
                 layer, place = op.source.module, op.source.location or op.source.cell
                 where = f"rank {program.base}: {op.name}" + (f" in {layer}" if layer else "")
                 message = f"{where}: {reason}"
-                found.append(Finding(UNSUPPORTED, message, op.name, layer, place, (program.base,)))
-    return found
+                findings.append(
+                    Finding(UNSUPPORTED, message, op.name, layer, place, (program.base,))
+                )
+    return findings
 
 
 def unroll(programs: Sequence[Program], microbatches: int) -> Unrolled:

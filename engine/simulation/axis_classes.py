@@ -249,23 +249,23 @@ class Axes:
         factors = list(self.resolve([factor for dim in dims for factor in dim]))
         result: list[Factors] = []
         for size in reversed(sizes):
-            taken = self._take(factors, int(size))
-            if taken is None:
+            inner = self._take(factors, int(size))
+            if inner is None:
                 self.freeze(*dims)
                 return tuple(self.fixed(int(n)) for n in sizes)
-            result.append(taken)
+            result.append(inner)
         return tuple(reversed(result))
 
     def _take(self, factors: list[Factor], size: int) -> Factors | None:
         """The innermost factors that make up ``size``, removed from the list."""
-        taken: list[Factor] = []
+        inner: list[Factor] = []
         while size > 1:
             (last,) = factors[-1:]
             if size % last.size == 0:
                 size //= last.size
-                taken.append(factors.pop())
+                inner.append(factors.pop())
             elif last.size % size == 0 and self.split(last.axis, size):
                 factors[:] = self.resolve(factors)
             else:
                 return None
-        return tuple(reversed(taken))
+        return tuple(reversed(inner))

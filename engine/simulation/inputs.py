@@ -104,10 +104,10 @@ class Inputs:
         last = classes if shard.domain is None else min(classes, -(-high // divisor))
         if first >= last:
             raise Unsupported(f"no value of {shard.name} in [{low}, {high}) is left at small sizes")
-        found = self._ids(shape or [1], last - first).reshape(shape) + first
+        drawn = self._ids(shape or [1], last - first).reshape(shape) + first
         if low < 0:
-            found = np.where(self.random.random(shape) < NEGATIVE, float(low), found)
-        return found
+            drawn = np.where(self.random.random(shape) < NEGATIVE, float(low), drawn)
+        return drawn
 
     def _values(self, name: str, dims: tuple[Dim, ...]) -> NDArray[np.float64]:
         shape = [count(dim) for dim in dims]
@@ -191,12 +191,12 @@ class Inputs:
         if number not in self._batch:
             tensor = self.sizes.recorder.batch[number]
             drawn: list[int] = []
-            held: list[int] = []
+            shape: list[int] = []
             for axes, local in zip(self._divided(number), tensor.local, strict=True):
                 size = count(self.sizes.dim(local))
                 drawn += [*(n if a in self.sizes.expanded else 1 for a, n in axes), size]
-                held += [*(n for _, n in axes), size]
+                shape += [*(n for _, n in axes), size]
             classes = self.sizes.classes(tensor.domain)
             values = self._ids(drawn, classes) if classes else self._nudged(self._numbers(drawn))
-            self._batch[number] = np.broadcast_to(values, held)
+            self._batch[number] = np.broadcast_to(values, shape)
         return self._batch[number]

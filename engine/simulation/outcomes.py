@@ -40,7 +40,7 @@ def outcomes(found: Sequence[Demand], one: Replay, many: Replay) -> Iterator[Out
             continue
         for at in many.members(_axes(demand, many)):
             expected = None if demand.expected < 0 else _box(demand, one, many, at)
-            addends = tuple((held.weight, _sum(held, many, at)) for held in demand.held)
+            addends = tuple((term.weight, _sum(term, many, at)) for term in demand.held)
             if demand.kind == LOSS:
                 expected = None if expected is None else _number(expected)
                 addends = tuple((weight, _number(data)) for weight, data in addends)
@@ -63,12 +63,12 @@ def _axes(demand: Demand, many: Replay) -> list[tuple[str, int]]:
     """The coordinates along which the value of a demand is not added up."""
     if not demand.held:
         return many.family(demand.program, False)
-    found: dict[str, int] = {}
-    for held in demand.held:
-        summed = _summed(held)
-        for tensor in held.tensors:
-            found.update({a: n for a, n in many.axes_of(tensor) if a not in summed})
-    return list(found.items())
+    axes: dict[str, int] = {}
+    for term in demand.held:
+        summed = _summed(term)
+        for tensor in term.tensors:
+            axes.update({a: n for a, n in many.axes_of(tensor) if a not in summed})
+    return list(axes.items())
 
 
 def _summed(held: Sum) -> set[str]:

@@ -47,19 +47,19 @@ REDUCING = frozenset(
 
 def needed_axes(programs: Sequence[Program], unrolled: Unrolled) -> frozenset[str]:
     """The axes that have to be expanded: something but the batch differs along them."""
-    found: set[str] = set()
+    axes: set[str] = set()
     for program in programs:
         for shard in program.shards:
             for offset in shard.offset:
-                found.update(offset.axes)
+                axes.update(offset.axes)
     for instance in unrolled.instances:
         for value in instance.attrs.values():
-            found |= _axes_in(value)
+            axes |= _axes_in(value)
         if instance.kind not in REDUCING:
-            found.update(axis for axis, _ in instance.over)
+            axes.update(axis for axis, _ in instance.over)
     if not unrolled.symbolic:
-        found.add(MICROBATCH)
-    return frozenset(found)
+        axes.add(MICROBATCH)
+    return frozenset(axes)
 
 
 def _axes_in(value: Attr) -> set[str]:
@@ -120,8 +120,8 @@ class Replay:
 
     def axes_of(self, tensor: int) -> list[tuple[str, int]]:
         """The coordinates along which members of a tensor are evaluated apart, with extents."""
-        held = self.unrolled.tensors[tensor]
-        return self.family(held.program, held.batched)
+        value = self.unrolled.tensors[tensor]
+        return self.family(value.program, value.batched)
 
     @staticmethod
     def members(axes: Sequence[tuple[str, int]]) -> Iterator[dict[str, int]]:
@@ -140,10 +140,10 @@ class Replay:
     def get(self, tensor: int, at: Mapping[str, int]) -> Weighted:
         """The value of a tensor at coordinates; raises `Unsupported` if it has none."""
         key = self.key(tensor, at)
-        found = self.values[tensor].get(key)
-        if found is None:
+        value = self.values[tensor].get(key)
+        if value is None:
             raise Unsupported(f"{self.unrolled.tensors[tensor].name} has no value at {dict(key)}")
-        return found
+        return value
 
     def put(self, tensor: int, at: Mapping[str, int], value: Weighted) -> None:
         """Keep the value of a tensor at coordinates."""

@@ -133,17 +133,17 @@ class Simulation:
     @property
     def losses(self) -> tuple[Comparison, ...]:
         """The comparisons of losses."""
-        return tuple(found for found in self.comparisons if found.demand.kind == LOSS)
+        return tuple(c for c in self.comparisons if c.demand.kind == LOSS)
 
     @property
     def gradients(self) -> tuple[Comparison, ...]:
         """The comparisons of gradients."""
-        return tuple(found for found in self.comparisons if found.demand.kind == GRADIENT)
+        return tuple(c for c in self.comparisons if c.demand.kind == GRADIENT)
 
     @property
     def differs(self) -> bool:
         """Whether a value differs, on inputs on which the single-device program is defined."""
-        return not self.undefined and any(found.differs for found in self.comparisons)
+        return not self.undefined and any(c.differs for c in self.comparisons)
 
     @property
     def worst(self) -> Comparison | None:
@@ -220,17 +220,19 @@ def confirmed(
 ) -> Simulation:
     """A difference of another plan, sought in the plan itself: all indexed axes at their true
     sizes.  It says so in ``failure`` if that is too large."""
-    found, one, many = _asked(plan, single, parallel, of_losses=simulation.of_losses)
+    required, one, many = _asked(plan, single, parallel, of_losses=simulation.of_losses)
     try:
-        sizes = small_shapes(plan, one, many, simulation.expanded, found=found, whole=True)
+        sizes = small_shapes(plan, one, many, simulation.expanded, found=required, whole=True)
         if sizes.entries > MOST_CONFIRMED:
-            sizes = small_shapes(plan, one, many, simulation.expanded, 1, found=found, whole=True)
+            sizes = small_shapes(
+                plan, one, many, simulation.expanded, 1, found=required, whole=True
+            )
         if sizes.entries > MOST_CONFIRMED:
             raise Unsupported(
                 "a difference was seen at fewer classes, experts or positions only, and the plan "
                 "counts these; at their true number it is too large to be run"
             )
-        return _run(plan, one, many, sizes, simulation.seed, found)
+        return _run(plan, one, many, sizes, simulation.seed, required)
     except (Unsupported, ShapeMismatch, InvalidInput) as error:
         return Simulation(expanded=simulation.expanded, failure=str(error), seed=simulation.seed)
 
@@ -239,13 +241,13 @@ def _asked(
     plan: Plan, single: Derived, parallel: Unrolled, *, of_losses: bool
 ) -> tuple[list[Demand], Unrolled, Unrolled]:
     """The required demands (``of_losses``: of losses alone), and what of both sides they take."""
-    found = [demand for demand in demands(plan, single, parallel) if demand.required]
+    required = [demand for demand in demands(plan, single, parallel) if demand.required]
     if not of_losses:
-        return found, single.unrolled, parallel
-    found = [demand for demand in found if demand.kind == LOSS]
-    one = _reaching(single.unrolled, [demand.expected for demand in found])
-    many = _reaching(parallel, [v for d in found for held in d.held for v in held.tensors])
-    return found, one, many
+        return required, single.unrolled, parallel
+    required = [demand for demand in required if demand.kind == LOSS]
+    one = _reaching(single.unrolled, [demand.expected for demand in required])
+    many = _reaching(parallel, [v for d in required for term in d.held for v in term.tensors])
+    return required, one, many
 
 
 def _reaching(unrolled: Unrolled, values: Iterable[int]) -> Unrolled:
@@ -272,14 +274,14 @@ def simulate_along(
 ) -> Simulation:
     """See `simulate`; members along ``expanded`` are evaluated one by one, and no others.
     ``of_losses``: only what the losses depend on."""
-    found, one, many = _asked(plan, single, parallel, of_losses=of_losses)
+    required, one, many = _asked(plan, single, parallel, of_losses=of_losses)
     try:
-        sizes = small_shapes(plan, one, many, expanded, 2 + more, indexed, found)
+        sizes = small_shapes(plan, one, many, expanded, 2 + more, indexed, required)
         if sizes.entries > MOST_ENTRIES:
-            sizes = small_shapes(plan, one, many, expanded, 1, found=found)
+            sizes = small_shapes(plan, one, many, expanded, 1, found=required)
         if sizes.entries > MOST_ENTRIES:
             raise Unsupported(f"{sizes.entries} numbers after shrinking")
-        result = _run(plan, one, many, sizes, seed, found)
+        result = _run(plan, one, many, sizes, seed, required)
         return replace(result, indexed=indexed, of_losses=of_losses, more=more)
     except ShapeMismatch as error:
         return Simulation(expanded=expanded, failure=str(error), impossible=True)

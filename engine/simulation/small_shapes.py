@@ -18,7 +18,7 @@ from math import isqrt, prod
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters import Dim
-from shardproof.engine.interpreters.dims import Extent, count, normal
+from shardproof.engine.interpreters.dims import Extent, normal
 from shardproof.engine.plan.ir import Attr, Plan
 from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.simulation.axis_classes import AxisClass, Factors, extent
@@ -48,6 +48,7 @@ class Sizes:
     whole: bool = False
     _divisors: dict[int, int] = field(default_factory=dict)
     _dims: dict[Factors, Dim] = field(default_factory=dict)
+    _positions: dict[Factors, int] = field(default_factory=dict)
 
     def divisor(self, axis: int) -> int:
         """By what a class of axes is divided."""
@@ -82,6 +83,14 @@ class Sizes:
             weight = 1 if self.recorder.axes[axis].positional else divisor
             result.append((weight,) * (size // divisor))
         return normal(tuple(result))
+
+    def positions(self, dim: Factors) -> int:
+        """How many positions represent a dimension, told without writing them out."""
+        known = self._positions.get(dim)
+        if known is None:
+            parts = self.recorder.axes.resolve(dim)
+            known = self._positions[dim] = prod(n // self.divisor(axis) for axis, n in parts)
+        return known
 
     def dims(self, x: tuple[Factors, ...]) -> tuple[Dim, ...]:
         return tuple(self.dim(dim) for dim in x)
@@ -161,7 +170,7 @@ class Sizes:
     def entries(self) -> int:
         """How many numbers all tensors of one replica and microbatch hold."""
         return sum(
-            prod(count(dim) for dim in self.dims(x.dims))
+            prod(self.positions(dim) for dim in x.dims)
             for side in (self.single, self.parallel)
             for x in side.tensors
             if x is not None
@@ -173,10 +182,10 @@ def largest_divisor(axis_class: AxisClass, per_shard: int) -> int:
     smallest, or one position where that leaves too many."""
     low = [d for d in range(1, isqrt(axis_class.common) + 1) if axis_class.common % d == 0]
     divisors = {*low, *(axis_class.common // d for d in low)}
-    found = [d for d in divisors if all(rule(d) for rule in axis_class.rules)]
-    found = [d for d in found if axis_class.most // d > 1] or [1]
-    chosen = max((d for d in found if axis_class.least // d >= per_shard), default=1)
-    return max(found) if axis_class.least // chosen > MOST_PER_SHARD else chosen
+    allowed = [d for d in divisors if all(rule(d) for rule in axis_class.rules)]
+    allowed = [d for d in allowed if axis_class.most // d > 1] or [1]
+    chosen = max((d for d in allowed if axis_class.least // d >= per_shard), default=1)
+    return max(allowed) if axis_class.least // chosen > MOST_PER_SHARD else chosen
 
 
 def small_shapes(

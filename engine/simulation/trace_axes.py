@@ -230,14 +230,14 @@ class Recorder:
         """The gradients, which have the dimensions of what they are gradients of, also where the
         derivative does not read that (a cast's)."""
         arity, wrt = backward_attrs(instance)
-        found: list[Recorded] = apply_backward(
+        gradients: list[Recorded] = apply_backward(
             self.interpreter, instance.name, inputs[:arity], inputs[arity:], instance.attrs, wrt
         )
-        for position, gradient in zip(wrt, found, strict=True):
+        for position, gradient in zip(wrt, gradients, strict=True):
             operand = inputs[position]
             assert operand is not None
             self.interpreter.unify(operand, gradient)
-        return found
+        return gradients
 
     def communicate(self, instance: Instance, inputs: Sequence[Recorded]) -> list[Recorded]:
         """Accumulation and communication: what ranks share, join and keep parts of."""
@@ -339,13 +339,13 @@ def backward_attrs(instance: Instance) -> tuple[int, list[int]]:
 
 def _loaded(unrolled: Unrolled, who: str) -> list[tuple[int, ...]]:
     """The shapes of what the side's loads give, which must agree."""
-    found = {
+    shapes = {
         tuple(unrolled.tensors[v].shape for v in instance.outputs)
         for instance in unrolled.instances
         if instance.kind == "load"
     }
-    if not found:
+    if not shapes:
         return []
-    if len(found) > 1:
-        raise InvalidInput(f"the {who} load batches of {len(found)} different shapes")
-    return list(found.pop())
+    if len(shapes) > 1:
+        raise InvalidInput(f"the {who} load batches of {len(shapes)} different shapes")
+    return list(shapes.pop())

@@ -126,11 +126,11 @@ class Classes:
             digit = above
         return digit
 
-    def order(self, found: Class) -> Class:
+    def order(self, top: Class) -> Class:
         """The class together with those that masks compare it with."""
-        while (above := self.ordered.get(found)) is not None:
-            found = above
-        return found
+        while (above := self.ordered.get(top)) is not None:
+            top = above
+        return top
 
     def along(self, axis: Axis, stride: int, extent: int) -> list[Class]:
         """The classes of the digits of an axis from ``stride`` up to ``stride * extent``."""
@@ -162,11 +162,11 @@ class Levels:
 
     def pairs(self) -> Count:
         """The most labels of two arguments that are compared."""
-        found: Count = Counter()
+        most: Count = Counter()
         for levels in self.of.values():
             for one, other in combinations_with_replacement(levels, 2):
-                found |= one.free + other.free + (one.summed | other.summed)
-        return found
+                most |= one.free + other.free + (one.summed | other.summed)
+        return most
 
 
 class Definitions:
@@ -190,18 +190,20 @@ class Definitions:
         return self.known[number]
 
     def lineage(self, lineage: Lineage) -> Count:
-        found: Count = Counter()
+        labels: Count = Counter()
         for addend in lineage.addends:
-            found |= self.summed(addend.node)
-        return found
+            labels |= self.summed(addend.node)
+        return labels
 
     def _axis(self, axis: Axis, extent: int) -> list[Class]:
         return self.classes.along(axis, 1, extent)
 
     def _reduced(self, number: int, read: Labelled) -> Count:
         """The reduced labels of a definition."""
-        found = {x: e for o in read.reads() for _, _, e, x in o.intervals if x not in read.outputs}
-        return Counter(c for x, e in found.items() for c in self._axis((number, -1 - x), e))
+        extents = {
+            x: e for o in read.reads() for _, _, e, x in o.intervals if x not in read.outputs
+        }
+        return Counter(c for x, e in extents.items() for c in self._axis((number, -1 - x), e))
 
     def _fixed(self, read: Operand) -> Count:
         """Positions that a definition reads by their number are labels, too."""
@@ -214,18 +216,18 @@ class Definitions:
     def _summed(self, number: int) -> Count:
         reads = operands(self.nodes, number)
         below = [self.summed(read.node) + self._fixed(read) for read in reads]
-        found: Count = Counter()
+        labels: Count = Counter()
         match self.nodes[number].definition:
             case Einsum() as read:
                 for part in below:
-                    found += part
-                found += self._reduced(number, read)
+                    labels += part
+                labels += self._reduced(number, read)
             case Combine():
                 for part in below:
-                    found |= part
+                    labels |= part
             case Restrict(node=operand):
-                found += self.summed(operand)
-        return found
+                labels += self.summed(operand)
+        return labels
 
     def _note(self, number: int) -> None:
         node = self.nodes[number]
@@ -324,10 +326,10 @@ class Counting:
 
 
 def _most(counts: Iterable[Count]) -> Count:
-    found: Count = Counter()
+    most: Count = Counter()
     for count in counts:
-        found |= count
-    return found
+        most |= count
+    return most
 
 
 class Requirements:
@@ -341,19 +343,19 @@ class Requirements:
         self.classes = classes
         self.most = levels.pairs()
         self.ordered: Count = Counter()
-        for level in (*entries, *(x for held in levels.of.values() for x in held)):
+        for level in (*entries, *(x for arguments in levels.of.values() for x in arguments)):
             labels = level.free + level.summed
             self.most |= labels
             together: Count = Counter()
-            for found, count in labels.items():
-                together[classes.order(found)] += count
+            for label, count in labels.items():
+                together[classes.order(label)] += count
             self.ordered |= together
 
     def of(self, axis: Axis, stride: int, extent: int) -> int:
         """How many positions a piece of (all digits of) an interval of an axis has to keep."""
-        found = self.classes.along(axis, stride, extent)
+        digits = self.classes.along(axis, stride, extent)
         return max(
-            (max(self.most[c], self.ordered[self.classes.order(c)]) for c in found), default=0
+            (max(self.most[c], self.ordered[self.classes.order(c)]) for c in digits), default=0
         )
 
 
@@ -399,8 +401,10 @@ def _enough(
     inputs, outputs = counteds[: len(given)], counteds[len(given) :]
     if claim.kind in ("op", "slice"):
         rest = iter(inputs)
-        found = applied(counting, claim, [None if x is None else next(rest) for x in claim.inputs])
-        summed = [x.summed for x in found]
+        results = applied(
+            counting, claim, [None if x is None else next(rest) for x in claim.inputs]
+        )
+        summed = [x.summed for x in results]
         if not set(relations_of(reading, tensors)) <= set(relations):
             raise Unsupported("an operator that relates other dimensions when it is read again")
     else:

@@ -110,10 +110,10 @@ class MixedRadix:
         return reduction.node, -1 - reduction.where
 
     def _stride(self, key: Axis, stride: int, extent: int) -> None:
-        held = self.strides.setdefault(key, {1})
-        held.add(stride)
+        strides = self.strides.setdefault(key, {1})
+        strides.add(stride)
         if extent != ABSOLUTE:
-            held.add(stride * extent)
+            strides.add(stride * extent)
             self.full[key] = max(self.full.get(key, 0), stride * extent)
 
     def _family_strides(
@@ -181,15 +181,15 @@ class MixedRadix:
 
     def _carry(self, source: Axis, a: int, target: Axis, b: int, extent: int) -> bool:
         """Strides of one axis from ``a`` on, as strides of another from ``b`` on."""
-        found = {
+        carried = {
             s // a * b
             for s in self.strides.get(source, ())
             if s % a == 0 and (extent == ABSOLUTE or s <= a * extent)
         }
-        held = self.strides.setdefault(target, {1})
-        if found <= held:
+        known = self.strides.setdefault(target, {1})
+        if carried <= known:
             return False
-        held |= found
+        known |= carried
         return True
 
     def _carry_shifted(self, shift: Shift) -> bool:

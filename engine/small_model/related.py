@@ -27,9 +27,11 @@ def related(claim: Claim, coarse: bool = False) -> list[Relation]:
     tensors = [reading.tensor(x.shape) for x in (*given, *claim.outputs)]
     outputs = tensors[len(given) :]
     if claim.kind in ("op", "slice"):
-        held = iter(tensors)
-        found = applied(reading, claim, [None if x is None else next(held) for x in claim.inputs])
-        for x, y in zip(found, outputs, strict=True):
+        operands = iter(tensors)
+        computed = applied(
+            reading, claim, [None if x is None else next(operands) for x in claim.inputs]
+        )
+        for x, y in zip(computed, outputs, strict=True):
             reading.combine([x, y], [], Fraction(0))
     else:
         for tensor in tensors[1:]:

@@ -38,7 +38,7 @@ FEWEST = 2
 #: Rounds in which cuts are carried between blocks and the axes that they are of.
 MOST_SHIFTED = 8
 #: Positions of an axis, and entries of a tensor, of claims that are stated without reduction.
-MOST_WHOLE, MOST_ENTRIES = 64, 4096
+MOST_WHOLE, MOST_ENTRIES = 1024, 4096
 
 
 class Representatives(MixedRadix):
@@ -207,8 +207,8 @@ class Representatives(MixedRadix):
                     if inner < place.extent <= inner * sizes[part]:
                         bounds[part] |= {place.start // inner, (place.start + place.size) // inner}
                     inner *= sizes[part]
-        for part, found in enumerate(bounds):
-            for low, high in pairwise(sorted(found)):
+        for part, positions in enumerate(bounds):
+            for low, high in pairwise(sorted(positions)):
                 inside = clipped(one, part, low, high - low, sizes[part])
                 if inside is not None:
                     self._note_cuts([Lineage((), (inside._replace(partials=()),))])
@@ -236,11 +236,11 @@ class Representatives(MixedRadix):
         if above == last:
             return  # it is a digit of its own, and cut like all of that extent
         first = start // step
-        held = self.cuts.setdefault(last, {0, last})
-        for stop in sorted(held):
+        cuts = self.cuts.setdefault(last, {0, last})
+        for stop in sorted(cuts):
             self._cut(around, at, extent // step, first, stop)
         begin = first % above if above else first
-        held |= {p - begin for p in self.cuts[above] if begin <= p <= begin + last}
+        cuts |= {p - begin for p in self.cuts[above] if begin <= p <= begin + last}
         units = max(self.units.get(last, 0), self.units.get(above, 0))
         self.units[last] = self.units[above] = units
 
@@ -302,11 +302,11 @@ class Representatives(MixedRadix):
         """(position, multiplicity) that represent [0, size) of a label's range, where ``partials``
         hold (of stride 1)."""
         if self.exact:
-            held = [(p.extent, self.at(p.start), p.size) for p in partials]
+            ranges = [(p.extent, self.at(p.start), p.size) for p in partials]
             return [
                 (position, 1)
                 for position, _ in self._every(size)
-                if all(first <= position % n < first + many for n, first, many in held)
+                if all(first <= position % n < first + many for n, first, many in ranges)
             ]
         if key not in self.strides:
             self._stride(key, stride, extent)
@@ -317,8 +317,8 @@ class Representatives(MixedRadix):
             if prod(e for _, e in inner) != partial.extent:
                 raise Unsupported(f"a range that repeats every {partial.extent} positions")
             # The intervals of the digits inside a period; those outside are not restricted.
-            found = self._intervals(inner, self.at(partial.start), partial.size)
-            for k, (low, high) in enumerate(found):
+            pieces = self._intervals(inner, self.at(partial.start), partial.size)
+            for k, (low, high) in enumerate(pieces):
                 intervals[k] = max(low, intervals[k][0]), min(high, intervals[k][1])
         places = [
             [(p * s // stride, w) for p, w in self._kept(e, interval)]
@@ -380,13 +380,14 @@ class Representatives(MixedRadix):
     def represented(self, size: int, sizes: Sequence[int], part: int, low: int, high: int) -> Dim:
         """How positions [low, high) of part ``part`` of a local dimension of ``size``, split into
         ``sizes``, are represented where nothing lies there: as what does elsewhere."""
-        for addend in self.beside.get(size, ()):
+        # What has places itself comes first: another dimension may have this size by chance.
+        for addend in (*self.placed.get(size, ()), *self.beside.get(size, ())):
             with suppress(Misaligned):
                 own = split(addend, 0, tuple(sizes))
-                found = clipped(own, part, low, high - low, sizes[part])
-                if found is None or any(p.dim == part for p in found.places):
+                piece = clipped(own, part, low, high - low, sizes[part])
+                if piece is None or any(p.dim == part for p in piece.places):
                     continue
-                intervals = found.view.dims[part]
+                intervals = piece.view.dims[part]
                 if all(a.axis != BROADCAST for a in intervals):
                     return tuple(
                         f for a in intervals for f, _ in self.digits((addend.node, a.axis), a)

@@ -72,7 +72,7 @@ class Relating:
     def same(self, a: Dim, b: Dim) -> Dim:
         """The dimension that two are taken for."""
         mine, other = list(a), list(b)
-        found: list[Digit] = []
+        common: list[Digit] = []
         while mine and other:
             x, y = mine.pop(), other.pop()
             if x.size > y.size:
@@ -83,10 +83,10 @@ class Relating:
                 other.append(outer)
             if x != y:
                 self.relations.append(Relation(x, y))
-            found.append(x)
+            common.append(x)
         if mine or other:
             raise ShapeMismatch("dimensions of different sizes")
-        return tuple(reversed(found))
+        return tuple(reversed(common))
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
         return tuple(prod(digit.size for digit in dim) for dim in x)
@@ -117,7 +117,7 @@ class Relating:
         digits = [digit for dim in x for digit in dim]
         result: list[Dim] = []
         for size in reversed(shape):
-            taken: list[Digit] = []
+            inner: list[Digit] = []
             need = int(size)
             while need > 1:
                 if not digits:
@@ -128,16 +128,16 @@ class Relating:
                     digits.append(outer)
                 if need % digit.size:
                     raise Unsupported(f"a view of {list(self.shape(x))} as {list(shape)}")
-                taken.append(digit)
+                inner.append(digit)
                 need //= digit.size
-            result.append(tuple(reversed(taken)))
+            result.append(tuple(reversed(inner)))
         return tuple(reversed(result))
 
     def slice(self, x: Tensor, dim: int, start: Affine, size: int) -> Tensor:
         return (*x[:dim], self._cut(x[dim], start, int(size)), *x[dim + 1 :])
 
     def _cut(self, dim: Dim, start: Affine, size: int) -> Dim:
-        taken: list[Digit] = []
+        kept: list[Digit] = []
         inner = 1
         for digit in reversed(dim):
             if size == 1:
@@ -146,12 +146,12 @@ class Relating:
                 raise Unsupported(f"{size} positions of a dimension in blocks of {digit.size}")
             equal = digit.size % size == 0 and start.divisible(inner * size)
             if size < digit.size and not equal:
-                taken.append(self._part(digit, start, inner, size))
+                kept.append(self._part(digit, start, inner, size))
             else:
-                taken.append(digit._replace(size=min(size, digit.size)))
+                kept.append(digit._replace(size=min(size, digit.size)))
             inner *= digit.size
             size = max(1, size // digit.size)
-        return tuple(reversed(taken))
+        return tuple(reversed(kept))
 
     def _part(self, digit: Digit, start: Affine, inner: int, size: int) -> Digit:
         """``size`` positions of a digit, ``inner`` positions of the dimension apart, that are none

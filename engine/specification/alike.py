@@ -67,7 +67,7 @@ def _operands(node: Node, addend: Addend) -> list[Addend]:
     if not isinstance(total, Combine) or node.coordinates or addend.partials:
         return []
     labels = total.outputs
-    found = []
+    views = []
     for factor, operand in zip(total.factors, total.operands, strict=True):
         axes = {label: axis for axis, _, _, label in operand.intervals}
         plain = [
@@ -88,8 +88,8 @@ def _operands(node: Node, addend: Addend) -> list[Addend]:
             )
 
         view = View(tuple(moved(dim) for dim in layout.dims), moved(layout.fixed))
-        found.append(Addend(addend.factor * factor, operand.node, view, places=addend.places))
-    return found
+        views.append(Addend(addend.factor * factor, operand.node, view, places=addend.places))
+    return views
 
 
 def _summands(nodes: NodeTable, addend: Addend) -> list[Addend]:
@@ -110,13 +110,13 @@ def _summands(nodes: NodeTable, addend: Addend) -> list[Addend]:
     extents = each.extents
     axes = tuple(StridedInterval(i, 1, n, ZERO, n) for i, n in enumerate(extents))
     inner = _operands(each, Addend(addend.factor, read.node, View(tuple((a,) for a in axes))))
-    found = []
+    sums = []
     for one in inner:
         number = nodes.find(Einsum((_all_of(nodes, one.node),), ()))
         if number is None:
             return []
-        found.append(addend._replace(factor=one.factor, node=number))
-    return found
+        sums.append(addend._replace(factor=one.factor, node=number))
+    return sums
 
 
 def _all_of(nodes: NodeTable, number: int) -> Operand:

@@ -42,9 +42,9 @@ _OF_NONNEGATIVE = frozenset({"log", "sqrt", "rsqrt"})
 _NONNEGATIVE = frozenset({"exp", "sigmoid", "sqrt", "rsqrt", "normal_cdf", "normal_pdf"})
 
 #: Functions whose values are positive.
-_POSITIVE = frozenset({"exp", "sigmoid", "normal_cdf", "normal_pdf", "inv", "rsqrt", "sqrt"})
+POSITIVE_VALUES = frozenset({"exp", "sigmoid", "normal_cdf", "normal_pdf", "inv", "rsqrt", "sqrt"})
 #: Of these, the ones that are so of positive values only.
-_OF_POSITIVE = frozenset({"inv", "rsqrt", "sqrt"})
+OF_POSITIVE = frozenset({"inv", "rsqrt", "sqrt"})
 
 
 class Domain(Enum):
@@ -59,7 +59,10 @@ class Domain(Enum):
 
 
 def domain(function: str) -> Domain:
-    """The domain of a partial function."""
+    """The domain of a partial function.
+
+    Example: positive numbers of ``log``, numbers that are not zero of ``inv``.
+    """
     exponent = exponent_of(function)
     if exponent is None or (exponent < 0 and exponent.denominator != 1):
         return Domain.POSITIVE
@@ -118,8 +121,8 @@ class Signs:
                 return sign > 0 and self.positive(operand.node)
             case Restrict() | Opaque():
                 return self._all_of(definition, self.positive)
-            case Unary(function=function, factor=factor, node=node) if function in _POSITIVE:
-                if function in _OF_POSITIVE:
+            case Unary(function=function, factor=factor, node=node) if function in POSITIVE_VALUES:
+                if function in OF_POSITIVE:
                     return factor > 0 and self.positive(node)
                 return self.finite(node)
         return False
@@ -129,8 +132,8 @@ class Signs:
             case Onehot():
                 return True
             case Einsum(operands=operands):
-                found = Counter(operands)
-                return all(self.nonnegative(o.node) or n % 2 == 0 for o, n in found.items())
+                powers = Counter(operands)
+                return all(self.nonnegative(o.node) or n % 2 == 0 for o, n in powers.items())
             case Combine(factors=factors, operands=operands):
                 kept = zip(factors, operands, strict=True)
                 return all(f > 0 and self.nonnegative(o.node) for f, o in kept)

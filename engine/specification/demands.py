@@ -79,7 +79,7 @@ def roots(plan: Plan, derived: Derived, parallel: Unrolled) -> tuple[set[int], s
     """The tensors of both sides that conclusions are about."""
     required = [demand for demand in demands(plan, derived, parallel) if demand.required]
     single = {*derived.gradients.values(), *(demand.expected for demand in required)}
-    many = {v for demand in required for held in demand.held for v in held.tensors}
+    many = {v for demand in required for term in demand.held for v in term.tensors}
     if derived.gradients:
         single |= {v for _, _, v in derived.unrolled.gradients}
     if not plan.expectations:
@@ -174,9 +174,11 @@ def _extents(plan: Plan, program: Program) -> dict[str, int]:
 def _lies_in(demand: Demand, shard: Shard, extents: Mapping[str, int]) -> bool:
     """Whether a box lies in what the single device holds as one shard, at all coordinates."""
     place = demand.offset or (ZERO,) * len(demand.full)
-    for start, size, own, held in zip(place, demand.shape, shard.offset, shard.shape, strict=True):
+    for start, size, own, extent in zip(
+        place, demand.shape, shard.offset, shard.shape, strict=True
+    ):
         low, high = reach(start, extents)
-        if low < own.const or high + size > own.const + held:
+        if low < own.const or high + size > own.const + extent:
             return False
     return True
 
@@ -215,14 +217,14 @@ def _left_out(plan: Plan, rows: Sequence[Expectation]) -> Iterator[Demand]:
     if not plan.expectations:
         return
     expected = {row.name: row for row in rows if row.kind == GRADIENT}
-    told = {(row.name, a.program) for row in rows if row.kind == GRADIENT for a in row.held}
+    named = {(row.name, a.program) for row in rows if row.kind == GRADIENT for a in row.held}
     for number, program in enumerate(plan.programs):
         for shard in program.shards:
             expectation = expected.get(shard.name)
             if expectation is None or not shard.trainable or shard.updated_as >= 0:
                 continue
-            if (shard.name, number) not in told:
-                told.add((shard.name, number))
+            if (shard.name, number) not in named:
+                named.add((shard.name, number))
                 yield Demand(
                     GRADIENT,
                     shard.name,

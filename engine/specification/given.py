@@ -19,9 +19,9 @@ class Given:
         self.gradients = {(p, shard): v for p, shard, v in side.gradients}
         self.results: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         for r in side.results:
-            found = self.results.setdefault((r.program, r.body, r.value), [])
+            tensors = self.results.setdefault((r.program, r.body, r.value), [])
             if r.tensor not in before:
-                found.append((r.tensor, r.microbatch))
+                tensors.append((r.tensor, r.microbatch))
 
     def of(self, addend: Addend) -> list[tuple[int, int]]:
         """Its tensors, each with its microbatch (-1: of all, or of none)."""
@@ -38,10 +38,10 @@ class Given:
 def _passed_on(side: Unrolled) -> set[int]:
     """Losses that communication on the same rank turns into another loss: what was sent on, or an
     addend before its all-reduce."""
-    found = {value: program for program, _, value in side.losses}
+    losses = {value: program for program, _, value in side.losses}
     before: set[int] = set()
     for instance in side.instances:
         if instance.kind != "op" or instance.name == "identity":
-            held = {found[v] for v in instance.outputs if v in found}
-            before.update(v for v in instance.inputs if v in found and found[v] in held)
+            programs = {losses[v] for v in instance.outputs if v in losses}
+            before.update(v for v in instance.inputs if v in losses and losses[v] in programs)
     return before

@@ -135,7 +135,7 @@ def _values(
 
 def _addends(read: Given, kind: str, addends: Sequence[Addend]) -> list[tuple[int, Fraction]]:
     """The tensors of a single-device value, each with its weight."""
-    found = []
+    result = []
     for addend in addends:
         tensors = [tensor for tensor, _ in read.of(addend)]
         if kind != LOSS and len(tensors) != 1:
@@ -143,10 +143,10 @@ def _addends(read: Given, kind: str, addends: Sequence[Addend]) -> list[tuple[in
                 f"the single-device plan computes a value that is expected {len(tensors)} times",
                 kind,
             )
-        found += [(tensor, addend.weight) for tensor in tensors]
-    if not found:
+        result += [(tensor, addend.weight) for tensor in tensors]
+    if not result:
         raise Unsupported("a single-device program with 0 losses, expected one")
-    return found
+    return result
 
 
 def _differentiate(program: Program, work: _Deriver, loss: int) -> tuple[dict[int, int], int]:
@@ -183,9 +183,9 @@ def _differentiate(program: Program, work: _Deriver, loss: int) -> tuple[dict[in
     for instance in forward:
         number = instance.attrs.get("shard")
         if instance.kind == "shard" and isinstance(number, int) and instance.outputs[0] in needed:
-            found = work.gradient(instance.outputs[0])
-            if found >= 0:
-                uses.setdefault(first[number], []).append(found)
+            gradient = work.gradient(instance.outputs[0])
+            if gradient >= 0:
+                uses.setdefault(first[number], []).append(gradient)
     return {n: work.total(program.shards[n].name, parts) for n, parts in uses.items()}, seed
 
 
@@ -201,17 +201,17 @@ def first_of_box(program: Program) -> list[int]:
 def _disjoint(program: Program) -> None:
     """Raise `Unsupported` where a parameter is held in boxes that overlap: the gradient of neither
     is that of what it holds."""
-    held: dict[str, set[tuple[tuple[int, int], ...]]] = {}
+    boxes: dict[str, set[tuple[tuple[int, int], ...]]] = {}
     for shard in program.shards:
         box = tuple((o.const, o.const + n) for o, n in zip(shard.offset, shard.shape, strict=True))
         if not shard.trainable:
             continue
-        for other in held.setdefault(shard.name, set()) - {box}:
+        for other in boxes.setdefault(shard.name, set()) - {box}:
             if all(a < d and c < b for (a, b), (c, d) in zip(box, other, strict=True)):
                 raise Unsupported(
                     f"a single-device program that holds parts of {shard.name} that overlap"
                 )
-        held[shard.name].add(box)
+        boxes[shard.name].add(box)
 
 
 def _needing_gradients(program: Program, instances: Sequence[Instance]) -> set[int]:

@@ -58,8 +58,8 @@ def read_yaml(path: Path) -> Any:
     try:
         return yaml.safe_load(_text(path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        said = " ".join(str(error).split())
-        raise InvalidInput(f"expected YAML: {said}", str(path)) from error
+        message = " ".join(str(error).split())
+        raise InvalidInput(f"expected YAML: {message}", str(path)) from error
 
 
 def _text(path: Path) -> str:
@@ -75,8 +75,8 @@ def decoded(data: object, kind: type[T], where: str = "", key: str = "") -> T:
     ``key``: where the data lies in what is read.
     """
     try:
-        found: T = _converted(data, kind)
-        return found
+        value: T = _converted(data, kind)
+        return value
     except msgspec.ValidationError:
         place, message = _misfit(data, kind, key)
     error = InvalidInput(message, place)

@@ -68,8 +68,8 @@ def decode(name: str, declared: Declared, data: bytes, form: str) -> dict[str, l
         if metadata != {b"format": form.encode(), b"table": name.encode()}:
             raise InvalidInput(f"its metadata do not say {form!r}, table {name!r}")
         if table.schema.remove_metadata() != schema(declared):
-            found = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
-            raise InvalidInput(f"has other columns than declared: {found[:300]}")
+            names = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
+            raise InvalidInput(f"has other columns than declared: {names[:300]}")
         table.validate(full=True)
         whole = table.combine_chunks()
         return {

@@ -69,11 +69,11 @@ def widen_address_space(more_bytes: int) -> tuple[int, int] | None:
     not tell or does not bound.
     """
     before = resource.getrlimit(resource.RLIMIT_AS)
-    held = address_space()
-    if held is None or not bounds_memory():
+    limit = address_space()
+    if limit is None or not bounds_memory():
         return None
     known = [n for n in before if n != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min([held + more_bytes, *known]), before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (min([limit + more_bytes, *known]), before[1]))
     return before
 
 
@@ -120,12 +120,12 @@ def _resident_elsewhere(process: int) -> tuple[int, int]:
     import psutil
 
     try:
-        held = int(psutil.Process(process).memory_info().rss)
+        resident = int(psutil.Process(process).memory_info().rss)
     except psutil.Error as error:
         raise ProcessLookupError(f"process {process} has ended") from error
     if process != os.getpid():
-        return held, held
-    return held, max(held, most_resident(resource.getrusage(resource.RUSAGE_SELF)))
+        return resident, resident
+    return resident, max(resident, most_resident(resource.getrusage(resource.RUSAGE_SELF)))
 
 
 def most_resident(used: resource.struct_rusage) -> int:

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.ir import Op
 from shardproof.frontends.aten.ids import Ids, Narrow, ids, inverse, number_of
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -25,6 +26,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
 )
 from shardproof.frontends.aten.masks import flags, numbers
+from shardproof.frontends.aten.roots import VIEWS, maker
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
 
@@ -75,6 +77,7 @@ class Lookup:
         """What ids from ``part.id`` on choose, one row each; zero for any other id."""
         table: Any = self.table
         if self.picked:
+            lo.picks_logarithms |= _of_logarithms(lo, self.table)
             table = lo.reshape(table, (*self.ids.shape, self.rows()))
         dim = len(table.shape) - 1 if self.picked else 0
         table = lo.real(lo.slice(table, dim, part.row, part.size))
@@ -124,6 +127,23 @@ class Lookup:
         real = replace(self.ids, function=pieces).indicated(lo)
         rest = (1,) * (len(self.shape) - len(real.shape))
         return lo.expand(lo.reshape(real, (*real.shape, *rest)), self.shape)
+
+
+def _made(lo: Lowering, number: int) -> Op | None:
+    """The operator that made a value; of a view, that of what it is a view of."""
+    op = maker(lo, number)
+    while op is not None and op.name in VIEWS:
+        op = maker(lo, op.inputs[0])
+    return op
+
+
+def _of_logarithms(lo: Lowering, table: Real) -> bool:
+    """Whether a value is the difference of something and a logarithm."""
+    op = _made(lo, table.number)
+    if op is None or op.name != "sub" or op.backward:
+        return False
+    less = _made(lo, op.inputs[1]) if len(op.inputs) == 2 else None
+    return less is not None and less.name == "log"
 
 
 @dataclass(frozen=True, slots=True)

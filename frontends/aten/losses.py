@@ -135,9 +135,13 @@ def _known(lo: Lowering, logs: Lowered) -> Exponentials | None:
 def _each(
     lo: Lowering, logs: Real, known: Exponentials | None, ids: Real, ignored: int
 ) -> tuple[Any, Lowered]:
-    """Every row's loss, 0 where its label is the ignored one; and 1 where it is not."""
+    """Every row's loss, 0 where its label is the ignored one; and 1 where it is not.
+
+    The log-probability of the label is the logit less the logarithm, or (``lo.literal``) an entry
+    of their difference: the same for a label that is a class, as PyTorch wants it.
+    """
     valid = _valid(lo, ids, ignored)
-    if known is None:
+    if known is None or lo.literal:
         each: Any = lo.scale(lo.emit("pick", logs, ids), Fraction(-1))
     else:
         shifted, _, total = known

@@ -61,23 +61,30 @@ class Derived:
 
 
 class Symbolic(Protocol):
-    """A tensor that is no value yet, and can be moved without becoming one."""
+    """A tensor that is no value yet, as shifted ids, and can be moved without becoming one."""
 
     @property
-    def shape(self) -> Shape: ...
+    def shape(self) -> Shape:
+        """The tensor's shape."""
 
     @property
-    def dtype(self) -> str: ...
+    def dtype(self) -> str:
+        """Its element type, as PyTorch names it."""
 
-    def reshape(self, shape: Shape) -> Symbolic: ...
+    def reshape(self, shape: Shape) -> Symbolic:
+        """The same entries, in their order, in another shape."""
 
-    def expand(self, shape: Shape) -> Symbolic: ...
+    def expand(self, shape: Shape) -> Symbolic:
+        """The tensor repeated along dimensions of size 1 and new leading ones."""
 
-    def permute(self, order: Sequence[int]) -> Symbolic: ...
+    def permute(self, order: Sequence[int]) -> Symbolic:
+        """The tensor with its dimensions in another order."""
 
-    def slice(self, dim: int, start: int, size: int) -> Symbolic: ...
+    def slice(self, dim: int, start: int, size: int) -> Symbolic:
+        """``size`` positions of a dimension, from ``start`` on."""
 
-    def real(self, lo: Lowering) -> Real: ...
+    def real(self, lo: Lowering) -> Real:
+        """The value that it is, once an operator computes with it."""
 
 
 Lowered: TypeAlias = "Real | Const | Undefined | Symbolic"
@@ -117,10 +124,8 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 class Lowering:
-    """A body under construction.
-
-    ``expected``: shape and element type of each output of the operator that is being lowered.
-    """
+    """A body under construction; ``expected``: shape and element type of each output of the
+    operator that is being lowered."""
 
     def __init__(self, inference: Inference | None = None) -> None:
         self.inference = inference or Inference()
@@ -132,16 +137,16 @@ class Lowering:
         self.expected: Sequence[tuple[Shape, str]] = ()
         #: Of every log-softmax: the shifted operand, its exponentials, and their sum.
         self.exponentials: dict[int, tuple[Real, Real, Real]] = {}
-        #: Tables of constants by name, and their entries; those of the other side (None: this side
-        #: may have any).
+        #: Whether entries of computed log-probabilities are picked; whether losses are, too.
+        self.picks_logarithms = self.literal = False
+        #: Tables of constants by name, and their entries; those of the other side (None: any).
         self.tables: dict[str, Real] = {}
         self.contents: dict[str, Any] = {}
         self.shared: Mapping[str, Any] | None = None
-        #: Inputs that are others, moved.
         self.derived: dict[str, Derived] = {}
         self._constants: dict[Fraction, Real] = {}
-        #: The named input that a value is, moved.
         self.origins: dict[int, int] = {}
+        self.notes: dict[str, None] = {}  # printed with the verdict
         #: Ids of which those of one row (along the last dimension) differ.
         self.distinct: set[int] = set()
         #: Whether a lookup needs ids of which it is known that all of them choose rows.

@@ -17,8 +17,13 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 class _Stream(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-    def readline(self, size: int, /) -> bytes: ...
+    """A file, or one that is decompressed as it is read."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most ``size`` of the next bytes."""
+
+    def readline(self, size: int, /) -> bytes:
+        """The next bytes up to a line's end, at most ``size``."""
 
 
 class Source:

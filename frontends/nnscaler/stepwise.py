@@ -28,7 +28,8 @@ class Writer(Protocol):
         source: Source,
         *,
         backward: bool = False,
-    ) -> None: ...
+    ) -> None:
+        """Append an operator; one that its declaration does not fit is named so, and refused."""
 
     def contribute(
         self,
@@ -40,15 +41,20 @@ class Writer(Protocol):
         source: Source,
         *,
         backward: bool = False,
-    ) -> None: ...
+    ) -> None:
+        """Append an operator that makes gradients, each of the forward value in ``owners``."""
 
-    def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int: ...
+    def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
+        """A new value, which ``tensor`` is from here on."""
 
-    def hold(self, held: Held) -> int: ...
+    def hold(self, held: Held) -> int:
+        """The value of what both sides hold alike."""
 
-    def context(self, value: int, tensor: Tensor) -> int: ...
+    def context(self, value: int, tensor: Tensor) -> int:
+        """A forward value saved for the backward pass; parameters are read as they are."""
 
-    def kept(self, value: int) -> int: ...
+    def kept(self, value: int) -> int:
+        """What the backward body reads of a value of the forward one."""
 
 
 def pushed(

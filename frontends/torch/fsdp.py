@@ -37,6 +37,12 @@ def _copy_in(replay: State, event: Event) -> None:
         at += prod(shape)
 
 
+def _put(replay: State, flat: StridedTensor, shape: tuple[int, ...], value: int) -> None:
+    """A tensor of a shape, into a flat part of a buffer."""
+    into = StridedTensor(flat.storage, flat.offset, shape, contiguous(shape), flat.dtype)
+    replay.memory.write(into, value)
+
+
 @handles("fsdp.split_with_sizes_copy.default")
 def _split_copy(replay: State, event: Event) -> None:
     """Parts of a dimension of the first operand, each copied into an output."""
@@ -61,7 +67,8 @@ def _split_copy(replay: State, event: Event) -> None:
 
 @handles("fsdp.chunk_cat.default")
 def _chunk_cat(replay: State, event: Event) -> None:
-    """Chunk i of every tensor, flat, one after the other, in row i of the output."""
+    """Chunk i of every tensor, flat, one after the other, in row i of the output: as many positions
+    of the first dimension in each, and zeros where there are no more."""
     dim, count = number(event.args[1]), number(event.args[2])
     (target,) = tensors_of(event.kwargs["out"])
     output = replay.held(Tensor(target))
@@ -73,16 +80,20 @@ def _chunk_cat(replay: State, event: Event) -> None:
     for source in listed(event.args[0]):
         value = replay.memory.cast(replay.read(source), output.dtype)
         shape = replay.out.values[value].shape
-        if not shape or shape[0] % count:
-            raise InvalidInput(f"a parameter of shape {list(shape)} in {count} uneven chunks")
-        rows = (shape[0] // count, *shape[1:])
+        if not shape:
+            raise InvalidInput("a chunk_cat of a tensor without dimensions")
+        rows = (-(-shape[0] // count), *shape[1:])
         for row in range(count):
-            part = replay.memory.slice(value, 0, row * rows[0], rows[0])
-            tensor = _flat(output, row * output.shape[1] + at, prod(rows))
-            replay.memory.write(
-                StridedTensor(tensor.storage, tensor.offset, rows, contiguous(rows), tensor.dtype),
-                part,
-            )
+            start = row * output.shape[1] + at
+            size = max(0, min(rows[0], shape[0] - row * rows[0]))
+            own = (size, *shape[1:])
+            if size:
+                part = replay.memory.slice(value, 0, row * rows[0], size)
+                _put(replay, _flat(output, start, prod(own)), own, part)
+            if size < rows[0]:
+                rest = (rows[0] - size, *shape[1:])
+                zeros = replay.memory.emit("aten.zeros.default", (), rest, output.dtype)
+                _put(replay, _flat(output, start + prod(own), prod(rest)), rest, zeros)
         at += prod(rows)
     if at != output.shape[1]:
         raise InvalidInput(f"a chunk_cat of {at} columns into {list(output.shape)}")

@@ -21,6 +21,7 @@ from shardproof.frontends.torch.memory import (
     Compared,
     Functional,
     Input,
+    Messages,
     Op,
     Storage,
     number,
@@ -355,9 +356,9 @@ def _flat(args: Sequence[Arg]) -> list[Arg]:
     return found
 
 
-def functional(recorded: Trace) -> Functional:
+def functional(recorded: Trace, messages: Messages = Messages.TENSORS) -> Functional:
     """The step as values; raises `InvalidInput` where memory is used in a way that has no value."""
-    return alive(Replay(recorded).run())
+    return alive(Replay(recorded, messages).run())
 
 
 def alive(step: Functional) -> Functional:

@@ -36,13 +36,18 @@ class Result:
 @dataclass(slots=True)
 class Side:
     """``gaps``: operators without a rule, by name, with why; ``derived``: inputs that are others,
-    moved, and whether these are read as they are too."""
+    moved, and whether these are read as they are too; ``picks_logarithms``: an entry of
+    log-probabilities that the program computes itself is picked; ``literal``: so losses are;
+    ``notes``: printed with the verdict."""
 
     program: Program
     results: list[Result]
     contents: dict[str, Any]
     gaps: dict[str, str] = field(default_factory=dict)
     derived: dict[str, tuple[Derived, bool]] = field(default_factory=dict)
+    picks_logarithms: bool = False
+    literal: bool = False
+    notes: tuple[str, ...] = ()
 
 
 #: What a rule raises for arguments that are not those of its operator.
@@ -176,11 +181,18 @@ def _numbers(op: Op) -> list[int]:
     return list(tensors_of(*op.args, *op.kwargs.values()))
 
 
-def lower(step: Functional, inference: Inference, shared: Mapping[str, Any] | None = None) -> Side:
+def lower(
+    step: Functional,
+    inference: Inference,
+    shared: Mapping[str, Any] | None = None,
+    literal: bool = False,
+) -> Side:
     """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
-    tables of constants that the single side has (None: this is that side)."""
+    tables of constants that the single side has (None: this is that side); ``literal``: losses are
+    entries of log-probabilities (`shardproof.frontends.aten.losses`)."""
     rank = _Rank(step, inference)
     rank.lo.shared = shared
+    rank.lo.literal = literal
     rank.run()
     results = [Result(c, rank.result(c.value)) for c in step.compared]
     if not results:
@@ -198,4 +210,6 @@ def lower(step: Functional, inference: Inference, shared: Mapping[str, Any] | No
         f"rank {step.trace.rank}", (body,), (Call(0),), tuple(rank.lo.shards), step.trace.rank
     )
     derived = {name: (d, rank.lo.read(d.base)) for name, d in rank.lo.derived.items()}
-    return Side(program, results, rank.lo.contents, rank.gaps, derived)
+    picks = rank.lo.picks_logarithms
+    notes = tuple(rank.lo.notes)
+    return Side(program, results, rank.lo.contents, rank.gaps, derived, picks, literal, notes)

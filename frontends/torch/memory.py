@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from math import prod
 from typing import NamedTuple
 
@@ -80,16 +81,30 @@ class Compared(NamedTuple):
         return kind, f"{about}: {self.state}" if self.state else about
 
 
+class Messages(Enum):
+    """What a collective over a flat buffer of several tensors is read as: one for each tensor, with
+    its dimensions; one for each, flat; or one of the whole buffer, as it was issued.
+
+    A rank is read by itself, so the first two are guesses: what other ranks put into their buffers
+    at these places may be divided otherwise (`shardproof.frontends.torch.messages`).
+    """
+
+    TENSORS = 0
+    FLAT = 1
+    WHOLE = 2
+
+
 @dataclass(slots=True)
 class Functional:
     """One rank's step as straight-line code.
 
-    ``boxes``: of parameters, by their local names (one of several pieces: "name[0]", ...);
-    ``made``: of parameters that the step makes itself, where their pieces lie (dimension, start,
-    size; None: there is one).
+    ``messages``: how it was read; ``boxes``: of parameters, by their local names (one of several
+    pieces: "name[0]", ...); ``made``: of parameters that the step makes itself, where their pieces
+    lie (dimension, start, size; None: there is one).
     """
 
     trace: Trace
+    messages: Messages = Messages.TENSORS
     values: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     inputs: list[Input] = field(default_factory=list)
@@ -206,6 +221,8 @@ class Memory:
 
     def structured(self, value: int) -> int:
         """A value before it was flattened: what its rows are is then still seen."""
+        if self.out.messages is not Messages.TENSORS:
+            return value
         op = self.made.get(value)
         while op is not None and op.name == RESHAPE and len(self.out.values[value].shape) <= 1:
             source = next(trace.tensors_of(*op.args))
@@ -321,7 +338,8 @@ class Memory:
             StridedTensor(tensor.storage, tensor.offset + i * size, (size,), (1,), tensor.dtype)
             for i in range(count)
         ]
-        if geometry.contiguous(tensor.shape) != _normal(tensor):
+        whole = self.out.messages is Messages.WHOLE
+        if whole or geometry.contiguous(tensor.shape) != _normal(tensor):
             return [step]
         parts = [self.parts(block) for block in step]
         shapes = [[p.shape for p in block] for block in parts]
@@ -333,7 +351,8 @@ class Memory:
         """The tensor as the pieces of memory that it is made of, if it is exactly several of them
         (a flat buffer); otherwise itself."""
         storage = self.storages.get(tensor.storage)
-        if storage is None or geometry.contiguous(tensor.shape) != _normal(tensor):
+        whole = self.out.messages is Messages.WHOLE
+        if whole or storage is None or geometry.contiguous(tensor.shape) != _normal(tensor):
             return [tensor]
         last = tensor.offset + prod(tensor.shape)
         found = [p for p in storage.pieces if p.start < last and tensor.offset < p.stop]
@@ -347,6 +366,8 @@ class Memory:
         result = []
         for piece in found:
             shape = self.out.values[piece.value].shape
+            if self.out.messages is Messages.FLAT:
+                shape = (prod(shape),)
             strides = geometry.contiguous(shape)
             result.append(StridedTensor(tensor.storage, piece.start, shape, strides, tensor.dtype))
         return result

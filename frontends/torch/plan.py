@@ -16,6 +16,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program
 from shardproof.frontends.builder.shapes import Inference
+from shardproof.frontends.torch import messages
 from shardproof.frontends.torch.families import Compared, Families, families, shown
 from shardproof.frontends.torch.functional import functional
 from shardproof.frontends.torch.lower import Result, Side, lower
@@ -90,9 +91,18 @@ def sides(
     known = {} if known is None else known
     inference = Inference()
     if ALONE not in known:
-        known[ALONE] = _lowered(single, inference, None, "single side")
+        known[ALONE] = _alone(single, inference)
     step, alone = known[ALONE]
     own = _ranks(parallel, known, inference, alone.contents)
+    if any(side.picks_logarithms for _, side in own.values()):
+        # Ranks that pick log-probabilities themselves: losses of both sides are read in that way.
+        for number in (ALONE, *own):
+            other, side = known[number]
+            if not side.literal:
+                tables = None if number == ALONE else alone.contents
+                known[number] = other, lower(other, inference, tables, literal=True)
+        step, alone = known[ALONE]
+        own = {rank: known[rank] for rank in own}
     found = _families(parallel, own, together)
     ranks = tuple(side for _, side in own.values())
     return Sides(alone, step, ranks, tuple(s for s, _ in own.values()), found)
@@ -118,9 +128,10 @@ def _ranks(
     worlds = {t.world_size for t in parallel}
     if len(worlds) != 1 or len(set(numbers)) < len(numbers):
         raise InvalidInput(f"traces of ranks {numbers} of worlds of {sorted(worlds)} ranks")
-    for trace in parallel:
-        if trace.rank not in known:
-            known[trace.rank] = _lowered(trace, inference, tables, f"rank {trace.rank}")
+    steps = messages.read(parallel, {rank: step for rank, (step, _) in known.items()})
+    for rank, step in steps.items():
+        if rank not in known or known[rank][0] is not step:
+            known[rank] = step, lower(step, inference, tables)
     return {rank: known[rank] for rank in sorted(numbers)}
 
 
@@ -130,14 +141,12 @@ def _families(parallel: Sequence[Trace], own: Known, together: bool) -> Families
     return families(steps, parallel[0].world_size, names, together=together)
 
 
-def _lowered(
-    trace: Trace, inference: Inference, tables: Mapping[str, Any] | None, where: str
-) -> tuple[Functional, Side]:
+def _alone(trace: Trace, inference: Inference) -> tuple[Functional, Side]:
     try:
         step = functional(trace)
     except InvalidInput as error:
-        raise error.within(where) from error
-    return step, lower(step, inference, tables)
+        raise error.within("single side") from error
+    return step, lower(step, inference)
 
 
 def plan(found: Sides, name: str = "torch", combination: Combination | None = None) -> Plan:
@@ -410,6 +419,7 @@ def notes(found: Sides) -> tuple[str, ...]:
     if not any(r.value >= 0 and r.compared.kind == GRADIENT for r in found.single.results):
         lines.append("no gradients compared: the single side has none")
     lines += [note for step in (found.single_step, *found.steps) for note in step.trace.notes]
+    lines += [note for side in (found.single, *found.ranks) for note in side.notes]
     return tuple(dict.fromkeys(lines))
 
 

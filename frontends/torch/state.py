@@ -8,7 +8,7 @@ from typing import NamedTuple
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
-from shardproof.frontends.torch.memory import Functional, Memory
+from shardproof.frontends.torch.memory import Functional, Memory, Messages
 from shardproof.frontends.torch.trace import Arg, Event, Items, StridedTensor, Tensor, Trace
 
 
@@ -31,9 +31,9 @@ def _meet(a: StridedTensor, b: StridedTensor) -> bool:
 class State:
     """The state of a replay, over `Memory`; collectives and operators change it."""
 
-    def __init__(self, recorded: Trace) -> None:
+    def __init__(self, recorded: Trace, messages: Messages = Messages.TENSORS) -> None:
         self.trace = recorded
-        self.out = Functional(recorded)
+        self.out = Functional(recorded, messages)
         self.memory = Memory(self.out)
         self.pending: dict[int, Pending] = {}
         #: Receives that were posted, by their handle: from whom, and where to.

@@ -148,25 +148,25 @@ class _Lookup:
         that each is stated by itself."""
         for first in range(0, len(family), batch):
             coordinates = family.coordinates(first, min(batch, len(family) - first))
-            found = []
+            templates = []
             for place in coordinates.tolist():
                 member = _member(family.claim, dict(zip(family.axes, place, strict=True)))
                 self.more.append(
                     build(self.result.nodes, member, widened=steps, more=self.result.more)
                 )
-                found.append(len(self.result.templates) + len(self.more) - 1)
-            yield coordinates, np.array(found, np.int64)
+                templates.append(len(self.result.templates) + len(self.more) - 1)
+            yield coordinates, np.array(templates, np.int64)
 
     def _templates(
         self, family: Family, coordinates: Numbers, known: list[tuple[Numbers, Numbers, int]]
     ) -> Numbers:
         """``known``: members of this family that were looked up one by one, with their template."""
         mine = family.numbers(coordinates)
-        found = np.full(len(coordinates), NONE, np.int64)
+        templates = np.full(len(coordinates), NONE, np.int64)
         open_: Mask = np.ones(len(coordinates), np.bool_)
         for starts, attrs, template in known:
             same = family.moved(mine, (starts, attrs)) & open_
-            found[same] = template
+            templates[same] = template
             open_ &= ~same
         while open_.any():
             one = int(np.argmax(open_))
@@ -178,9 +178,9 @@ class _Lookup:
                 example = mine[0][one], mine[1][one]
                 same |= family.moved(mine, example) & open_
                 known.append((*example, template))
-            found[same] = template
+            templates[same] = template
             open_ &= ~same
-        return found
+        return templates
 
     def one(self, claim: Claim) -> int:
         """The template of one instance: of a stated member that it is, moved, or one of ``more``

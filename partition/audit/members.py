@@ -77,10 +77,10 @@ class Family:
 
     def numbers(self, coordinates: Numbers) -> tuple[Numbers, Numbers]:
         """Of each member: where its intervals begin, and its attributes; a row each."""
-        found = []
+        numbers = []
         for constants, coefficients in (self._starts, self._attrs):
-            found.append(constants + coordinates @ coefficients)
-        return found[0], found[1]
+            numbers.append(constants + coordinates @ coefficients)
+        return numbers[0], numbers[1]
 
     def moved(self, mine: tuple[Numbers, Numbers], example: tuple[Numbers, Numbers]) -> Mask:
         """Which members (rows of ``mine``) are the example (one row of each), moved."""

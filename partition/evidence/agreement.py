@@ -118,10 +118,12 @@ def _position(
 ) -> dict[int, Affine] | None:
     """Where in its node a view reads at a local position: per axis that is not at 0.  Beyond the
     view the digit ``lead`` goes on counting; None where there is none to count."""
-    found: dict[int, Affine] = {}
+    positions: dict[int, Affine] = {}
     for interval in addend.view.fixed:
         if interval.axis != BROADCAST:
-            found[interval.axis] = found.get(interval.axis, ZERO) + interval.start * interval.stride
+            positions[interval.axis] = (
+                positions.get(interval.axis, ZERO) + interval.start * interval.stride
+            )
     for dim, i, n in zip(addend.view.dims, point, size, strict=True):
         if not dim and i:
             return None
@@ -138,5 +140,5 @@ def _position(
         for interval, digit in zip(reversed(dim), digits, strict=True):
             if interval.axis != BROADCAST:
                 at = (interval.start + digit) * interval.stride
-                found[interval.axis] = found.get(interval.axis, ZERO) + at
-    return {axis: at for axis, at in found.items() if at != ZERO}
+                positions[interval.axis] = positions.get(interval.axis, ZERO) + at
+    return {axis: at for axis, at in positions.items() if at != ZERO}

@@ -25,16 +25,16 @@ def places(instances: list[Instance]) -> list[Place | None]:
     microbatch's operators of that kind it is, and how many of them there are (where the sides have
     different numbers of a kind, none of that kind is aligned)."""
     counts: dict[tuple[object, ...], int] = {}
-    found: list[tuple[tuple[str, bool, str, str], tuple[object, ...], int] | None] = []
+    result: list[tuple[tuple[str, bool, str, str], tuple[object, ...], int] | None] = []
     for instance in instances:
         if instance.kind != "op" or not (instance.source.module or instance.source.location):
-            found.append(None)
+            result.append(None)
             continue
         key = (instance.name, instance.backward, instance.source.module, instance.source.location)
-        held = (*key, instance.programs, instance.microbatch)
-        found.append((key, held, counts.get(held, 0)))
-        counts[held] = counts.get(held, 0) + 1
-    return [None if x is None else (*x[0], x[2], counts[x[1]]) for x in found]
+        who = (*key, instance.programs, instance.microbatch)
+        result.append((key, who, counts.get(who, 0)))
+        counts[who] = counts.get(who, 0) + 1
+    return [None if x is None else (*x[0], x[2], counts[x[1]]) for x in result]
 
 
 def counterparts(result: Partition, loosely: bool = False) -> list[int]:
@@ -47,8 +47,8 @@ def counterparts(result: Partition, loosely: bool = False) -> list[int]:
     given = places(single)
     numbers = {place: number for number, place in enumerate(given) if place is not None}
     instances = result.parallel.unrolled.instances
-    found = [numbers.get(place, -1) if place is not None else -1 for place in places(instances)]
-    return _loosely(single, given, instances, found) if loosely else found
+    aligned = [numbers.get(place, -1) if place is not None else -1 for place in places(instances)]
+    return _loosely(single, given, instances, aligned) if loosely else aligned
 
 
 def _loosely(
@@ -57,11 +57,11 @@ def _loosely(
     """The alignment with what is left on both sides aligned by name, direction and module."""
     known = [n for n, place in enumerate(given) if place is not None]
     groups: dict[tuple[_Who, _What], list[int]] = {}
-    taken: dict[_Who, set[int]] = {}
+    used: dict[_Who, set[int]] = {}
     for number, instance in enumerate(instances):
         who = (instance.programs, instance.microbatch)
         if found[number] >= 0:
-            taken.setdefault(who, set()).add(found[number])
+            used.setdefault(who, set()).add(found[number])
         elif instance.kind == "op" and instance.source.module:
             key = (instance.name, instance.backward, instance.source.module)
             groups.setdefault((who, key), []).append(number)
@@ -71,7 +71,7 @@ def _loosely(
         by_key.setdefault((instance.name, instance.backward, instance.source.module), []).append(n)
     result = list(found)
     for (who, key), members in groups.items():
-        left = [n for n in by_key.get(key, ()) if n not in taken.get(who, ())]
+        left = [n for n in by_key.get(key, ()) if n not in used.get(who, ())]
         if len(left) == len(members):
             for number, n in zip(members, left, strict=True):
                 result[number] = n

@@ -15,7 +15,7 @@ def order(result: Partition, kind: str) -> list[Finding]:
         return []
     aligned = counterparts(result)
     last: dict[tuple[tuple[int, ...], int, bool], int] = {}
-    found: dict[tuple[str, str, str], Finding] = {}
+    findings: dict[tuple[str, str, str], Finding] = {}
     instances, theirs = result.parallel.unrolled.instances, result.single.unrolled.instances
     for number, instance in enumerate(instances):
         counterpart = aligned[number]
@@ -29,11 +29,11 @@ def order(result: Partition, kind: str) -> list[Finding]:
         ranks = tuple(result.parallel.programs[p].base for p in instance.programs)
         name = f"backward of {instance.name}" if instance.backward else instance.name
         place = instance.source.location or instance.source.cell
-        finding = found.get((name, instance.source.module, place))
+        finding = findings.get((name, instance.source.module, place))
         if finding is not None:
             ranks = tuple(sorted({*finding.ranks, *ranks}))
         other = theirs[before]
-        found[name, instance.source.module, place] = Finding(
+        findings[name, instance.source.module, place] = Finding(
             kind,
             f"{name} in {instance.source.module} on rank {ranks[0]} comes after {other.name} in "
             f"{other.source.module}; the single-device program has them the other way round",
@@ -42,4 +42,4 @@ def order(result: Partition, kind: str) -> list[Finding]:
             place,
             ranks,
         )
-    return list(found.values())
+    return list(findings.values())

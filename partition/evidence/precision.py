@@ -13,7 +13,7 @@ CASTS = frozenset({"float", "to"})
 def precision(result: Partition) -> list[Finding]:
     """Casts of the parallel side to another type than their counterpart's, or without one."""
     aligned = counterparts(result)
-    found: dict[tuple[str, ...], Finding] = {}
+    findings: dict[tuple[str, ...], Finding] = {}
     for number, instance in enumerate(result.parallel.unrolled.instances):
         if instance.kind != "op" or instance.name not in CASTS or instance.backward:
             continue
@@ -29,10 +29,10 @@ def precision(result: Partition) -> list[Finding]:
         ranks = tuple(result.parallel.programs[p].base for p in instance.programs)
         place = instance.source.location or instance.source.cell
         key = (instance.name, instance.source.module, place, mine, theirs)
-        finding = found.get(key)
+        finding = findings.get(key)
         ranks = tuple(sorted({*ranks, *(finding.ranks if finding is not None else ())}))
         layer = f" in {instance.source.module}" if instance.source.module else ""
-        found[key] = Finding(
+        findings[key] = Finding(
             "precision",
             f"{instance.name}{layer} on ranks {list(ranks)} casts to {mine}, "
             f"the single-device program " + (f"to {theirs}" if theirs else "has no such cast"),
@@ -43,4 +43,4 @@ def precision(result: Partition) -> list[Finding]:
             expected=theirs,
             actual=mine,
         )
-    return list(found.values())
+    return list(findings.values())

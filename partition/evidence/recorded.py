@@ -47,9 +47,9 @@ class Contradiction(NamedTuple):
 def metadata(result: Partition) -> list[Finding]:
     """Contradictions of what the parallel plan records with what it computes, and of its records
     among each other; nothing for plans without such records."""
-    found = [*_claims(result), *order(result, KIND)]
+    contradictions = [*_claims(result), *order(result, KIND)]
     recorded = list(result.plan.recorded)
-    every = [*recorded, *found]
+    every = [*recorded, *contradictions]
     if len(every) <= MOST:
         return every
     rest = len(every) - MOST + 1
@@ -78,18 +78,18 @@ def _claims(result: Partition) -> list[Finding]:
     slices = _Slices(result)
     wrong: dict[int, Contradiction] = {}
     for values in groups.values():
-        for found in _Group(result, slices, values, made).contradictions():
-            wrong.setdefault(found.value, found)
+        for contradiction in _Group(result, slices, values, made).contradictions():
+            wrong.setdefault(contradiction.value, contradiction)
     if not wrong:
         return []
     findings: dict[tuple[int, str], Finding] = {}
     for value in _first(result, wrong):
-        claim, found = tensors[value].claim, wrong[value]
+        claim, contradiction = tensors[value].claim, wrong[value]
         assert claim is not None
-        finding = _finding(result, made[value], found)
-        known = findings.setdefault((claim.full, found.what), finding)
+        finding = _finding(result, made[value], contradiction)
+        known = findings.setdefault((claim.full, contradiction.what), finding)
         if known is not finding:
-            findings[claim.full, found.what] = known._replace(
+            findings[claim.full, contradiction.what] = known._replace(
                 ranks=tuple(sorted({*known.ranks, *finding.ranks})),
                 microbatches=tuple(sorted({*known.microbatches, *finding.microbatches})),
             )

@@ -80,21 +80,21 @@ def rounded(plan: Plan) -> Plan:
 
 def findings(plan: Plan) -> list[Finding]:
     """Every replacement of constants, one finding for an operator on all its ranks."""
-    found: dict[tuple[object, ...], Finding] = {}
+    alike: dict[tuple[object, ...], Finding] = {}
     for place in plan.rounded:
         program = plan.programs[place.program]
         op = program.bodies[place.body].ops[place.op]
-        held = exact(attribute(plan, place))
-        if held is None:
+        constant = exact(attribute(plan, place))
+        if constant is None:
             continue
         source = op.source.location or op.source.cell
-        key = (op.name, op.backward, op.source.module, source, place.key, place.value, held)
-        finding = found.get(key)
+        key = (op.name, op.backward, op.source.module, source, place.key, place.value, constant)
+        finding = alike.get(key)
         ranks = tuple(sorted({program.base, *(finding.ranks if finding is not None else ())}))
         name = f"backward of {op.name}" if op.backward else op.name
         layer = f" in {op.source.module}" if op.source.module else ""
-        mine, other = printed(place.value), printed(held)
-        found[key] = Finding(
+        mine, other = printed(place.value), printed(constant)
+        alike[key] = Finding(
             "precision",
             f"{name}{layer} on ranks {list(ranks)} has the constant {mine}, the single-device "
             f"program {other}: they differ by rounding alone, and are taken as equal",
@@ -105,19 +105,19 @@ def findings(plan: Plan) -> list[Finding]:
             expected=other,
             actual=mine,
         )
-    return list(found.values())
+    return list(alike.values())
 
 
 def _places(program: Program) -> Iterator[tuple[Place, _At]]:
     """The operators of a program, each by its place in the model."""
-    held = [
+    operators = [
         ((op.name, op.backward, op.source.module, op.source.location), _At(b, o, op))
         for b, body in enumerate(program.bodies)
         for o, op in enumerate(body.ops)
     ]
-    total = Counter(key for key, _ in held)
+    total = Counter(key for key, _ in operators)
     counts: Counter[tuple[str, bool, str, str]] = Counter()
-    for key, at in held:
+    for key, at in operators:
         yield (*key, counts[key], total[key]), at
         counts[key] += 1
 
@@ -128,8 +128,8 @@ def _with(program: Program, ops: Mapping[tuple[int, int], Op]) -> Program:
         return program
     bodies = list(program.bodies)
     for b in sorted({b for b, _ in ops}):
-        held = bodies[b].ops
+        before = bodies[b].ops
         bodies[b] = replace(
-            bodies[b], ops=tuple(ops.get((b, o), held[o]) for o in range(len(held)))
+            bodies[b], ops=tuple(ops.get((b, o), before[o]) for o in range(len(before)))
         )
     return replace(program, bodies=tuple(bodies))

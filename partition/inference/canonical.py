@@ -42,8 +42,8 @@ def _outline(draft: Draft) -> tuple[object, ...]:
     """What an operand is, before labels: comparable, node number first."""
     node, intervals, fixed, weight = draft
     shape = sorted((a.axis, -a.stride, a.extent) for a, _ in intervals)
-    held = sorted((a.axis, a.stride, a.extent, str(a.start)) for a in fixed)
-    return (node, tuple(shape), tuple(held), weight)
+    positions = sorted((a.axis, a.stride, a.extent, str(a.start)) for a in fixed)
+    return (node, tuple(shape), tuple(positions), weight)
 
 
 def _orders(drafts: Sequence[Draft]) -> list[list[int]]:
@@ -111,14 +111,14 @@ def _adjacent(outer: StridedInterval, inner: StridedInterval) -> bool:
 
 
 def _candidates(current: Sequence[dict[int, StridedInterval]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    candidates: list[tuple[int, int]] = []
     for intervals in current:
         items = list(intervals.items())
         for outer, a in items:
             for inner, b in items:
-                if outer != inner and _adjacent(a, b) and (outer, inner) not in found:
-                    found.append((outer, inner))
-    return found
+                if outer != inner and _adjacent(a, b) and (outer, inner) not in candidates:
+                    candidates.append((outer, inner))
+    return candidates
 
 
 def canonical(

@@ -62,7 +62,7 @@ def closed(nodes: NodeTable, addend: Addend, product: Product) -> Addend:
     left = ",".join("".join(names[label] for *_, label in o.intervals) for o in operands)
     spec = left + "->" + "".join(names[label] for label in outputs)
     whole = product(spec, reads, frozenset(names[label] for label in own))
-    return _composed(addend, whole)
+    return composed(addend, whole)
 
 
 def _view(
@@ -82,7 +82,7 @@ def _view(
     return Addend(ONE, operand.node, View(tuple(dims), fixed), partials)
 
 
-def _composed(view: Addend, of: Addend) -> Addend:
+def composed(view: Addend, of: Addend) -> Addend:
     """A view of a node, where that node is a view of another one."""
     if of.partials:
         raise Misaligned

@@ -52,8 +52,8 @@ def _maximum(interpreter: LineageInterpreter, members: Sequence[Lineage]) -> Lin
         addends = merge_partials(interpreter.table, views, interpreter.mesh, add=False)
         if len(addends) == 1:
             return Lineage(first.shape, tuple(addends))
-    taken = tuple(interpreter.piece(m).addends[0] for m in members)
-    node = interpreter.local_node(Maximum(taken), first.shape, taken)
+    pieces = tuple(interpreter.piece(m).addends[0] for m in members)
+    node = interpreter.local_node(Maximum(pieces), first.shape, pieces)
     return local_view(node, first.shape)
 
 
@@ -75,9 +75,9 @@ def _over_axis(
     try:
         addends = [over(t) for t in x.addends]
     except Misaligned:
-        taken = interpreter.piece(x)
+        piece = interpreter.piece(x)
         node = interpreter.table.define(
-            AcrossRanks(axis, extent, kind, taken.addends[0].node),
+            AcrossRanks(axis, extent, kind, piece.addends[0].node),
             tuple(n for n in x.shape if n != 1),
             lineage_axes(x, interpreter.table) - {axis},
         )
@@ -154,9 +154,9 @@ def at_coordinate(interpreter: LineageInterpreter, x: Lineage, axis: str, positi
     for addend in x.addends:
         node = addend.node
         if axis in interpreter.table[node].coordinates:
-            held = interpreter.table[node]
+            family = interpreter.table[node]
             node = interpreter.table.define(
-                AtCoordinate(axis, position, node), held.extents, held.coordinates - {axis}
+                AtCoordinate(axis, position, node), family.extents, family.coordinates - {axis}
             )
         view = View(
             tuple(tuple(fixed(a) for a in dim) for dim in addend.view.dims),

@@ -83,7 +83,7 @@ def _digits(addends: Sequence[Addend]) -> list[int]:
 def _cut(addend: Addend, inner: int) -> Addend:
     """A view whose positions of one of many are two digits, where the inner one is of ``inner``."""
     dims, single = floating(addend.view)
-    found: list[StridedInterval] = []
+    fixed: list[StridedInterval] = []
     for interval in single:
         rest = affine(interval.start.const % inner)
         if (
@@ -92,15 +92,15 @@ def _cut(addend: Addend, inner: int) -> Addend:
             and ((interval.start - rest).divisible(inner))
         ):
             outer = (interval.start - rest) // inner
-            found.append(
+            fixed.append(
                 StridedInterval(
                     interval.axis, interval.stride * inner, interval.extent // inner, outer, 1
                 )
             )
-            found.append(StridedInterval(interval.axis, interval.stride, inner, rest, 1))
+            fixed.append(StridedInterval(interval.axis, interval.stride, inner, rest, 1))
         else:
-            found.append(interval)
-    return addend._replace(view=View(dims, tuple(found)))
+            fixed.append(interval)
+    return addend._replace(view=View(dims, tuple(fixed)))
 
 
 def _in_blocks(addend: Addend) -> Addend:
@@ -147,11 +147,11 @@ def _ways(
     sums: bool,
     usual: bool = True,
 ) -> Iterator[Way]:
-    found = [floating(t.view) for t in addends]
-    if not any(single for _, single in found):
+    parted = [floating(t.view) for t in addends]
+    if not any(single for _, single in parted):
         return
-    dims = [list(d) for d, _ in found]
-    single = [list(s) for _, s in found]
+    dims = [list(d) for d, _ in parted]
+    single = [list(s) for _, s in parted]
     roles = ("kept", "summed", "fixed") if sums else ("kept", "fixed")
     count = 0
     for chosen in _exposures(dims, single, mesh):
@@ -176,7 +176,7 @@ def _exposures(
     mesh: Mapping[str, int],
 ) -> Iterator[tuple[Exposure, ...]]:
     """Atoms that lie in blocks that are other views' positions: all of them, some, and none."""
-    found: list[Exposure] = []
+    exposures: list[Exposure] = []
     for k, own in enumerate(dims):
         others = [a for i, s in enumerate(single) if i != k for a in s]
         places = [(d, j, a) for d, dim in enumerate(own) for j, a in enumerate(dim)]
@@ -184,12 +184,12 @@ def _exposures(
         for d, j, interval in places:
             blocks = _chain(interval, others, mesh)
             if blocks:
-                found.append((k, d, j, blocks))
-    if len(found) > MOST_EXPOSED:
-        yield from (tuple(found), ())
+                exposures.append((k, d, j, blocks))
+    if len(exposures) > MOST_EXPOSED:
+        yield from (tuple(exposures), ())
         return
-    sizes = range(len(found), -1, -1)
-    yield from chain.from_iterable(combinations(found, n) for n in sizes)
+    sizes = range(len(exposures), -1, -1)
+    yield from chain.from_iterable(combinations(exposures, n) for n in sizes)
 
 
 def _chain(
@@ -197,15 +197,15 @@ def _chain(
 ) -> tuple[StridedInterval, ...]:
     """Positions of other views that an interval lies in, one inside the other."""
     left = sorted(others, key=lambda o: o.extent)
-    found: list[StridedInterval] = []
+    chain: list[StridedInterval] = []
     while True:
         outer = next((o for o in left if _lies_in(interval, o, mesh)), None)
         if outer is None:
-            return tuple(found)
+            return tuple(chain)
         parts = within(interval, outer)
         assert parts is not None
         left.remove(outer)
-        found.append(outer)
+        chain.append(outer)
         interval = parts[1]
 
 
@@ -232,8 +232,8 @@ def _exposed(
     gone: list[tuple[int, StridedInterval]] = []
     for k, d, j, blocks in chosen:
         interval = whole = dims[k][d][j] if d >= 0 else single[k][j]
-        for held in blocks:
-            parts = within(interval, held)
+        for inside in blocks:
+            parts = within(interval, inside)
             assert parts is not None
             outer[k].append(parts[0])
             interval = parts[1]
@@ -349,9 +349,9 @@ class Reductions:
     def part(self, addend: Addend) -> Addend | None:
         """A view as part of a sum; None where it is none."""
         for number, definition in self.of.get(addend.node, ()):
-            found = self._part(addend, number, definition)
-            if found is not None:
-                return found
+            part = self._part(addend, number, definition)
+            if part is not None:
+                return part
         return None
 
     def _part(self, addend: Addend, number: int, definition: Einsum) -> Addend | None:

@@ -18,6 +18,7 @@ from string import ascii_letters
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.engine.lineage.cutting import cut_up, moved_apart
 from shardproof.engine.lineage.expressions import (
     Amax,
     Causal,
@@ -40,10 +41,8 @@ from shardproof.engine.lineage.lineage import (
 )
 from shardproof.engine.lineage.places import (
     MOST_REGIONS,
-    cut,
     has_places,
     joined,
-    moved,
     permuted,
     placed,
     side_by_side,
@@ -52,9 +51,11 @@ from shardproof.engine.lineage.sums import merge_partials
 from shardproof.engine.lineage.views import Misaligned, regroup
 from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.partition.inference.canonical import Draft, canonical
+from shardproof.partition.inference.closing import composed
 from shardproof.partition.inference.families import along_axes
 from shardproof.partition.inference.floats import Way, dropped, ways
 from shardproof.partition.inference.laws import Factor, factors_of, rewritten
+from shardproof.partition.inference.opened import logarithms
 from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.products import Products
 from shardproof.partition.inference.sums import tried
@@ -71,12 +72,39 @@ class LineageInterpreter(Products):
     """A `engine.ops.primitives.Reading` over lineages; all nodes go to ``table``."""
 
     def unary(self, function: str, x: Lineage) -> Lineage:
+        """A function of every entry, as a node of its own."""
         several = self._each(x, lambda lineage: self.unary(function, lineage))
         if several is not None:
             return several
         addend = self._single(x)
-        made = self._reciprocals(addend) if function == "inv" else None
+        made = None
+        if function == "inv":
+            made = self._reciprocals(addend)
+        elif function == "exp":
+            made = self._without_logarithms(addend)
         return Lineage(x.shape, (made or self._function(function, addend),))
+
+    def _without_logarithms(self, addend: Addend) -> Addend | None:
+        """``exp(a + log(b))`` as ``b exp(a)``, and ``exp(a - log(b))`` as ``exp(a) / b``; None if
+        no logarithm is added there."""
+        parts = logarithms(self.table, addend)
+        if parts is None:
+            return None
+        shape, rest, bases = parts
+        names = ascii_letters[: len(shape)]
+        factors = [
+            base if up else self.unary("inv", base)
+            for base, up in ((Lineage(shape, (base,)), up) for base, up in bases)
+        ]
+        if rest:
+            factors.append(self.unary("exp", self.fold(Lineage(shape, tuple(rest)))))
+        whole = self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
+        try:
+            made = composed(addend._replace(factor=Fraction(1)), self._single(whole))
+        except Misaligned:
+            return None
+        self.rewrote = True
+        return made
 
     def _reciprocals(self, addend: Addend) -> Addend | None:
         """1 / (a b) as 1 / a times 1 / b; None if the addend is no product."""
@@ -86,23 +114,23 @@ class LineageInterpreter(Products):
             [a if a.axis == BROADCAST else n for a, n in zip(dim, numbers, strict=False)]
             for dim in addend.view.dims
         ]
-        held = {n: a for n, a in enumerate(flat) if a.axis != BROADCAST}
-        whole = Factor(addend, tuple((interval, n) for n, interval in held.items()))
-        found = factors_of(self.table, whole)
-        if len(found) < 2 or not addend.factor:
+        real = {n: a for n, a in enumerate(flat) if a.axis != BROADCAST}
+        whole = Factor(addend, tuple((interval, n) for n, interval in real.items()))
+        factors = factors_of(self.table, whole)
+        if len(factors) < 2 or not addend.factor:
             return None
         factor = 1 / addend.factor
         inverse: list[Addend] = []
-        for one in found:
+        for one in factors:
             own = View(tuple((interval,) for interval, _ in one.intervals), one.addend.view.fixed)
             made = self._function("inv", one.addend._replace(view=own))
             factor *= made.factor
             inverse.append(made)
         self.rewrote = True
-        extents = {n: interval.extent for n, interval in held.items()}
-        intervals = [one.intervals for one in found]
+        extents = {n: interval.extent for n, interval in real.items()}
+        intervals = [one.intervals for one in factors]
         return self._product_addend(
-            factor, inverse, intervals, dims, frozenset(held), extents, held
+            factor, inverse, intervals, dims, frozenset(real), extents, real
         )
 
     def _function(self, function: str, addend: Addend) -> Addend:
@@ -126,26 +154,29 @@ class LineageInterpreter(Products):
                 self.partial.append((function, addend._replace(factor=factor, node=node)))
 
     def reshape(self, x: Lineage, shape: tuple[int, ...]) -> Lineage:
+        """The same view with its dimensions regrouped, or a tensor that only this side has."""
         if prod(shape) != prod(x.shape):
             raise ShapeMismatch(f"view of {list(x.shape)} as {list(shape)}")
         if shape == x.shape:
             return x
         try:
-            addends = tuple(joined([moved(t, x.shape, shape) for t in x.addends]))
+            apart = [moved_apart(t, x.shape, shape) for t in x.addends]
+            addends = tuple(joined([t for own in apart for t in own]))
         except Misaligned:
-            taken = self.piece(x).addends[0]
-            addends = (taken._replace(view=regroup(taken.view, shape)),)
+            piece = self.piece(x).addends[0]
+            addends = (piece._replace(view=regroup(piece.view, shape)),)
         return Lineage(shape, addends)
 
     def slice(self, x: Lineage, dim: int, start: Affine, size: int) -> Lineage:
+        """Part of a dimension of the same nodes."""
         start = start.settled(self.mesh)
         shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
         if size > x.shape[dim] or (not start.terms and not 0 <= start.const <= x.shape[dim] - size):
             raise ShapeMismatch(f"slice [{start}, +{size}) of a dimension of {x.shape[dim]}")
 
         def taken(given: Lineage, start: Affine) -> Lineage:
-            addends = [cut(t, x.shape, dim, start, size) for t in given.addends]
-            return Lineage(shape, tuple(joined([t for t in addends if t is not None])))
+            apart = [cut_up(t, x.shape, dim, start, size) for t in given.addends]
+            return Lineage(shape, tuple(joined([t for own in apart for t in own])))
 
         try:
             return taken(x, start)
@@ -157,6 +188,7 @@ class LineageInterpreter(Products):
             return taken(self.piece(x), start)
 
     def concat(self, xs: Sequence[Lineage], dim: int) -> Lineage:
+        """Tensors one after the other: one view of a node, where they are consecutive in it."""
         shape = list(xs[0].shape)
         for x in xs[1:]:
             if x.shape[:dim] != xs[0].shape[:dim] or x.shape[dim + 1 :] != xs[0].shape[dim + 1 :]:
@@ -169,8 +201,8 @@ class LineageInterpreter(Products):
         try:
             return Lineage(tuple(shape), tuple(self._side_by_side(xs, dim, shape[dim])))
         except Misaligned:
-            taken = tuple(self.piece(x).addends[0] for x in xs)
-            node = self.local_node(Concatenated(dim, taken), tuple(shape), taken)
+            pieces = tuple(self.piece(x).addends[0] for x in xs)
+            node = self.local_node(Concatenated(dim, pieces), tuple(shape), pieces)
             return local_view(node, tuple(shape))
 
     def _side_by_side(self, xs: Sequence[Lineage], dim: int, whole: int) -> list[Addend]:
@@ -185,6 +217,7 @@ class LineageInterpreter(Products):
         return joined(addends)
 
     def amax(self, x: Lineage, dim: int) -> Lineage:
+        """The maximum over a dimension, or its part over a shard of one."""
         if has_places(x):
             order = [i for i in range(len(x.shape)) if i != dim]
             rows = permuted(x, [*order, dim])
@@ -236,12 +269,12 @@ class LineageInterpreter(Products):
         def others() -> Iterator[Addend | None]:
             inside = addend._replace(view=sunk(addend.view))
             yield tried(lambda t: self._amax(shape, t, dim).addends[0], inside)
-            found = ways([addend], self.mesh, ascii_letters, sums=True, sides=self.as_partial)
-            yield from (tried(another, way) for way in found)
+            readings = ways([addend], self.mesh, ascii_letters, sums=True, sides=self.as_partial)
+            yield from (tried(another, way) for way in readings)
 
         first = tried(lambda t: self._amax(shape, t, dim).addends[0], addend)
-        taken = self._taken([addend], first, others)
-        return Lineage(shape[:dim] + shape[dim + 1 :], (taken,))
+        maximum = self._taken([addend], first, others)
+        return Lineage(shape[:dim] + shape[dim + 1 :], (maximum,))
 
     def _amax(self, shape: tuple[int, ...], addend: Addend, dim: int) -> Lineage:
         reduced = shape[:dim] + shape[dim + 1 :]
@@ -285,6 +318,7 @@ class LineageInterpreter(Products):
         return Lineage(reduced, (addend._replace(view=addend.view._replace(dims=dims)),))
 
     def onehot(self, ids: Lineage, start: Affine, size: int) -> Lineage:
+        """Which classes ids name, from ``start`` on."""
         several = self._each(ids, lambda lineage: self.onehot(lineage, start, size))
         if several is not None:
             return several
@@ -298,12 +332,15 @@ class LineageInterpreter(Products):
         return Lineage((*ids.shape, size), (Addend(Fraction(1), node, view),))
 
     def causal(self, queries: int, keys: int) -> Lineage:
+        """The causal mask, minus infinity where the key comes after the query."""
         return causal_view(self.table, queries, keys, Causal())
 
     def order(self, queries: int, keys: int) -> Lineage:
+        """The causal mask as numbers: 1, or 0 where the key comes after the query."""
         return causal_view(self.table, queries, keys, Order())
 
     def select(self, scores: Lineage, selection: Selection) -> Lineage:
+        """Which entries of the last dimension are chosen."""
         several = self._each(scores, lambda lineage: self.select(lineage, selection), 1)
         if several is not None:
             return several
@@ -339,4 +376,5 @@ class LineageInterpreter(Products):
         return Lineage(shape, (Addend(Fraction(1), node, View((*view.dims, chosen), view.fixed)),))
 
     def constant(self, name: str) -> Lineage:
+        """A table of constants by its name."""
         return constant_view(self.table, name)

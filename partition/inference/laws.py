@@ -57,11 +57,11 @@ def _one_power(table: NodeTable, function: str, addend: Addend, unary: Unary) ->
     inner, outer = exponent_of(unary.function), exponent_of(function)
     if inner is None or outer is None:
         return None
-    found = power_of_power(addend.factor, inner, outer)
-    if found is None:
+    power = power_of_power(addend.factor, inner, outer)
+    if power is None:
         return None
-    node, factor = _raised(table, unary.factor, unary.node, found[1])
-    return Addend(found[0] * factor, node, addend.view)
+    node, factor = _raised(table, unary.factor, unary.node, power[1])
+    return Addend(power[0] * factor, node, addend.view)
 
 
 def _raised(
@@ -109,27 +109,27 @@ def left(
         return None
     # No product is opened further than it has to be: its claim reads what is opened.
     for depth in range(DEEPEST + 1):
-        found = [x for one in factors for x in _flat(table, one, depth)]
-        scale, kept = _without_powers(table, _without_exponentials(table, found))
-        if len(kept) < len(found):
+        every = [x for one in factors for x in _flat(table, one, depth)]
+        scale, kept = _without_powers(table, _without_exponentials(table, every))
+        if len(kept) < len(every):
             break
     else:
         return None
     factor *= scale
-    held = frozenset(label for x in kept for _, label in x.intervals)
+    used = frozenset(label for x in kept for _, label in x.intervals)
     spread = [
         [
             x
-            if isinstance(x, StridedInterval) or x in held
+            if isinstance(x, StridedInterval) or x in used
             else constant_interval(intervals[x].size)
             for x in dim
         ]
         for dim in dims
     ]
-    factor *= prod(intervals[label].size for label in extents.keys() - held - outputs)
-    kept_extents = {label: n for label, n in extents.items() if label in held}
+    factor *= prod(intervals[label].size for label in extents.keys() - used - outputs)
+    kept_extents = {label: n for label, n in extents.items() if label in used}
     addends, atoms = [x.addend for x in kept], [x.intervals for x in kept]
-    return Left(factor, addends, atoms, spread, outputs & held, kept_extents)
+    return Left(factor, addends, atoms, spread, outputs & used, kept_extents)
 
 
 def _may_cancel(table: NodeTable, number: int) -> bool:
@@ -169,22 +169,22 @@ def _power(table: NodeTable, number: int) -> _Power | None:
 def _without_powers(table: NodeTable, factors: Sequence[Factor]) -> tuple[Fraction, list[Factor]]:
     """A product in which powers of one base that go up and down are one, and its factor."""
     for first in factors:
-        held = _power(table, first.addend.node)
-        if held is None or first.addend.partials:
+        base = _power(table, first.addend.node)
+        if base is None or first.addend.partials:
             continue
         own: dict[int, Fraction] = {}
         for i, x in enumerate(factors):
-            exponent = _exponent(table, x, held, first)
+            exponent = _exponent(table, x, base, first)
             if exponent is not None:
                 own[i] = exponent
         left = settled(list(own.values()))
         if left is None:
             continue
-        plain = sum(factors[i].addend.node == held.operand for i in own)
+        plain = sum(factors[i].addend.node == base.operand for i in own)
         kept = [x for i, x in enumerate(factors) if i not in own]
-        scale = held.scale**-plain
+        scale = base.scale**-plain
         for exponent in left:
-            node, share = _raised(table, held.scale, held.operand, exponent)
+            node, share = _raised(table, base.scale, base.operand, exponent)
             scale *= share
             kept.append(first._replace(addend=first.addend._replace(factor=Fraction(1), node=node)))
         share, kept = _without_powers(table, kept)
@@ -200,10 +200,10 @@ def _exponent(table: NodeTable, one: Factor, base: _Power, like: Factor) -> Frac
         return None
     if one.addend.node == base.operand:
         return Fraction(1)
-    held = _power(table, one.addend.node)
-    if held is None or (held.scale, held.operand) != (base.scale, base.operand):
+    power = _power(table, one.addend.node)
+    if power is None or (power.scale, power.operand) != (base.scale, base.operand):
         return None
-    return held.exponent
+    return power.exponent
 
 
 def _exponential(table: NodeTable, number: int) -> Unary | None:
@@ -242,7 +242,7 @@ def _flat(table: NodeTable, factor: Factor, depth: int) -> list[Factor]:
     whole = len(read) == len(factor.intervals) and all(a.stride == 1 for a, _ in factor.intervals)
     if not whole or any(not _reads(o, read) for o in operands):
         return [factor]
-    found = []
+    flat = []
     for o in operands:
         intervals = []
         for axis, _, extent, name in o.intervals:
@@ -251,8 +251,8 @@ def _flat(table: NodeTable, factor: Factor, depth: int) -> list[Factor]:
                 (StridedInterval(axis, 1, extent, interval.start, interval.size), label)
             )
         addend = Addend(Fraction(1), o.node, View(()))
-        found += _flat(table, Factor(addend, tuple(intervals)), depth - 1)
-    return found
+        flat += _flat(table, Factor(addend, tuple(intervals)), depth - 1)
+    return flat
 
 
 def _reads(operand: Operand, read: Mapping[int, tuple[StridedInterval, int]]) -> bool:

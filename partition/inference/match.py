@@ -92,11 +92,18 @@ class Alias(NamedTuple):
 
 class _Sum(NamedTuple):
     """A node multiplied out: factors of distinct products; ``reduced``: where the labels that a
-    single product reduces are in its form; ``leaves``: which operands lead to those of its form."""
+    single product reduces are in its form; ``leaves``: which operands lead to those of its form;
+    ``opened``: the nodes that were multiplied out."""
 
     forms: dict[_Form, Fraction]
     reduced: dict[Inside, Digit]
     leaves: tuple[Path, ...] = ()
+    opened: frozenset[int] = frozenset()
+
+
+def _leaves(value: _Sum) -> frozenset[int]:
+    """The nodes that a value is multiplied out to."""
+    return frozenset(o.node for form in value.forms for o in form.operands)
 
 
 @dataclass(slots=True)
@@ -109,6 +116,7 @@ class _Expansion:
     stop: frozenset[int]
     extents: dict[int, int] = field(default_factory=dict)
     reduced: dict[Inside, int] = field(default_factory=dict)
+    opened: set[int] = field(default_factory=set)
     work: int = 0
 
     def whole(self, number: int, depth: int) -> tuple[list[_Product], list[int]]:
@@ -131,6 +139,7 @@ class _Expansion:
         definition = self.table[leaf.node].definition
         opens = own or (depth > 0 and leaf.node not in self.stop)
         if opens and isinstance(definition, Einsum | Combine):
+            self.opened.add(leaf.node)
             return self._definition(definition, leaf, factor, depth if own else depth - 1)
         if own:
             raise _TooLarge
@@ -152,16 +161,16 @@ class _Expansion:
                 for p in self._open(o, factor * f, depth)
             ]
             return self._bounded(terms)
-        found = [_Product(factor, ())]
+        products = [_Product(factor, ())]
         for o in below:
             opened = self._open(o, Fraction(1), depth)
-            found = self._bounded(
+            products = self._bounded(
                 [
                     _Product(p.factor * q.factor, p.leaves + q.leaves)
-                    for p, q in product(found, opened)
+                    for p, q in product(products, opened)
                 ]
             )
-        return found
+        return products
 
     def _bounded(self, products: list[_Product]) -> list[_Product]:
         self.work += len(products)
@@ -219,8 +228,8 @@ class Matcher:
         partials = [self._part(partial, alias) for partial in addend.partials]
         if any(partial is None for partial in partials):
             return x
-        found = normal([partial for partial in partials if partial is not None])
-        return Lineage(x.shape, (_renamed(addend, alias)._replace(partials=found),))
+        parts = normal([partial for partial in partials if partial is not None])
+        return Lineage(x.shape, (_renamed(addend, alias)._replace(partials=parts),))
 
     def _part(self, partial: PartialRange, alias: Alias) -> PartialRange | None:
         """A part of a value as one of the node that it is; None where its range is none there."""
@@ -234,10 +243,10 @@ class Matcher:
             if read is not None:
                 inside = self._via(alias.node, read, number)
                 return None if inside is None else partial._replace(reduction=inside)
-        found = alias.sums.get((tuple(path), reduction.where))
-        if reduction.kind != "sum" or found is None:
+        place = alias.sums.get((tuple(path), reduction.where))
+        if reduction.kind != "sum" or place is None:
             return None
-        (there, label), stride = found
+        (there, label), stride = place
         number = self._reduction(alias.node, there, label)
         if number is None:
             return None
@@ -282,10 +291,10 @@ class Matcher:
             if self._work > MOST_WORK:
                 return None
             try:
-                mine = self._sum(number, frozenset(), depth)
+                mine = self._even(number, depth)
             except _TooLarge:
                 return None
-            leaves = frozenset(o.node for form in mine.forms for o in form.operands)
+            leaves = _leaves(mine)
             for candidate in self._candidates(leaves, node.extents):
                 if self._work > MOST_WORK:
                     return None
@@ -297,8 +306,18 @@ class Matcher:
                     return alias
         return None
 
+    def _even(self, number: int, depth: int) -> _Sum:
+        """A node multiplied out, everywhere down to the same nodes: what one product ends at is not
+        multiplied out in another, where it is reached over fewer definitions."""
+        stop: frozenset[int] = frozenset()
+        mine = self._sum(number, stop, depth)
+        while not mine.opened.isdisjoint(_leaves(mine)):
+            stop |= _leaves(mine) & mine.opened
+            mine = self._sum(number, stop, depth)
+        return mine
+
     def _sum(self, number: int, stop: frozenset[int], depth: int) -> _Sum:
-        """A node multiplied out."""
+        """A node multiplied out, but for the nodes of ``stop``."""
         expansion = _Expansion(self.table, self.reference_size, stop)
         try:
             products, labels = expansion.whole(number, depth)
@@ -311,10 +330,13 @@ class Matcher:
             form, places, order = _form(leaves, labels, expansion.extents)
             found[form] = found.get(form, Fraction(0)) + factor
             if len(products) == 1:
-                held = expansion.reduced.items()
-                reduced = {inside: places[label] for inside, label in held if label in places}
+                reduced_labels = expansion.reduced.items()
+                reduced = {
+                    inside: places[label] for inside, label in reduced_labels if label in places
+                }
                 paths = tuple(leaves[i].path for i in order)
-        return _Sum({form: factor for form, factor in found.items() if factor}, reduced, paths)
+        forms = {form: factor for form, factor in found.items() if factor}
+        return _Sum(forms, reduced, paths, frozenset(expansion.opened))
 
     def _candidates(self, leaves: frozenset[int], extents: tuple[int, ...]) -> Iterator[int]:
         """Reference nodes of these extents above the leaf that is read least."""

@@ -2,21 +2,24 @@
 putting in their nodes.
 
 What an operator makes of its inputs depends on their forms, on which of their nodes are one node,
-on what each node is (`Repeats._fact`; not on what that is made of) and on the order of the nodes'
-numbers.  Where all that is as it was before, the definitions that the operator made are made again
-over the new nodes, and so are the lineages of its outputs.  What masks is the exception: a sum
-looks whether what it is added to has the mask already.
+on what each node is (`Repeats._fact`; of what that is made of only on logarithms in sums, and on
+operands of sums that are inputs too) and on the order of the nodes' numbers.  Where all that is as
+it was before, the definitions that the operator made are made again over the new nodes, and so are
+the lineages of its outputs.  What masks is the exception: a sum looks whether what it is added to
+has the mask already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from shardproof.engine.lineage.expressions import (
     Causal,
+    Combine,
     Comparison,
     Constant,
+    Expression,
     Labelled,
     Onehot,
     Renaming,
@@ -106,7 +109,7 @@ class Repeats:
         """
         if instance.kind in GIVEN:
             return read()
-        said = (
+        signature = (
             instance.kind,
             instance.name if instance.kind == "op" else "",
             instance.backward,
@@ -116,7 +119,7 @@ class Repeats:
             told,
         )
         # Of one lineage, as of values that many ranks hold alike, nothing need be looked at again.
-        same = (said, tuple(map(id, inputs)))
+        same = (signature, tuple(map(id, inputs)))
         before = self._same.get(same)
         if before is not None:
             self.rows[number] = before.repeat
@@ -130,11 +133,12 @@ class Repeats:
         if any(isinstance(self._table[n].definition, Causal) for n in nodes):
             return read()
         key = (
-            said,
+            signature,
             tuple([-1 if v is None else v.form for v in views]),
             tuple([nodes[n] for n in viewed]),
             tuple([tokens[t] for t in summed]),
             tuple([self._fact(n) for n in nodes]),
+            self._shared(nodes),
             _order(list(nodes)),
             _order(list(tokens)),
         )
@@ -142,14 +146,14 @@ class Repeats:
         if repeat is None:
             return self._record(number, key, list(nodes), list(tokens), read)
         given = (repeat.number, *nodes, *tokens)
-        found = self._found.get(given) or self._again(repeat, list(nodes), list(tokens))
-        if found is None:
+        lineages = self._found.get(given) or self._again(repeat, list(nodes), list(tokens))
+        if lineages is None:
             # What was made anew for the first row may be there by now, and lie otherwise.
             return self._record(number, key, list(nodes), list(tokens), read)
         self.rows[number] = repeat
-        self._found[given] = found
-        self._same[same] = _Same(repeat, found, tuple(inputs))
-        return found
+        self._found[given] = lineages
+        self._same[same] = _Same(repeat, lineages, tuple(inputs))
+        return lineages
 
     def _fact(self, number: int) -> int:
         known = self._facts.get(number)
@@ -166,9 +170,24 @@ class Repeats:
                     number == self._table.one,
                     self._table.is_masked(number),
                     self._is_reference(number),
+                    self._logarithms(node.definition),
                 )
             )
         return known
+
+    def _logarithms(self, definition: Expression) -> tuple[bool, ...]:
+        """Which operands of a sum are logarithms: its exponential is a product then."""
+        if not isinstance(definition, Combine):
+            return ()
+        inner = (self._table[n].definition for n in definition.children())
+        return tuple(isinstance(d, Unary) and d.function == "log" for d in inner)
+
+    def _shared(self, nodes: Mapping[int, int]) -> Hashable:
+        """Which of some nodes are operands of sums among them: they may cancel."""
+        sums = [n for n in nodes if isinstance(self._table[n].definition, Combine)]
+        return tuple(
+            tuple(nodes.get(o, -1) for o in self._table[n].definition.children()) for n in sums
+        )
 
     def _is_reference(self, number: int) -> bool:
         return self._reference_size is None or number < self._reference_size

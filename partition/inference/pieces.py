@@ -59,11 +59,11 @@ def _clip(addend: Addend, region: Sequence[tuple[int, int]], shape: Shape) -> Ad
         apart = place.start >= stop or place.start + place.size <= start
         if apart and place.extent == shape[place.dim]:
             return None
-    found: Addend | None = addend
+    part: Addend | None = addend
     for dim, (start, stop) in enumerate(region):
-        if found is not None and stop - start < shape[dim]:
-            found = clipped(found, dim, start, stop - start, shape[dim])
-    return found
+        if part is not None and stop - start < shape[dim]:
+            part = clipped(part, dim, start, stop - start, shape[dim])
+    return part
 
 
 def _put(x: Lineage, region: Sequence[tuple[int, int]], shape: Shape) -> list[Addend]:
@@ -111,10 +111,10 @@ def each(
             Lineage(size, tuple(c for t in own if (c := _clip(t, region, virtual)) is not None))
             for own in spread.addends
         ]
-        found = make(lineages)
+        made = make(lineages)
         kept = len(virtual) - inner
-        behind = found.shape[kept:]
-        addends += _put(found, region[:kept], virtual)
+        behind = made.shape[kept:]
+        addends += _put(made, region[:kept], virtual)
     back = [_unsplit(t, spread.sizes[:outer]) for t in joined(addends)]
     return Lineage((*xs[0].shape[:outer], *behind), tuple(joined(back)))
 
@@ -131,7 +131,7 @@ def multiplied(
     regions."""
     parts: dict[str, Shape] = {}
     for name, size in sizes.items():
-        held = [
+        operands = [
             t._replace(
                 places=tuple(p._replace(dim=0) for p in t.places if p.dim == own.index(name))
             )
@@ -139,10 +139,10 @@ def multiplied(
             if name in own
             for t in x.addends
         ]
-        parts[name] = radix(held, 0, size)
+        parts[name] = radix(operands, 0, size)
     letters = iter(ascii_letters)
     try:
-        spelled = {n: "".join(next(letters) for _ in found) for n, found in parts.items()}
+        spelled = {n: "".join(next(letters) for _ in parts_of) for n, parts_of in parts.items()}
     except StopIteration:
         raise Misaligned from None
     whole = {a: n for name, own in spelled.items() for a, n in zip(own, parts[name], strict=True)}
@@ -156,20 +156,20 @@ def multiplied(
     for own, addends in zip(left, spread, strict=True):
         for dim, a in enumerate(own):
             bounds[a].update(cuts(addends, dim, whole[a]))
-    found: list[Addend] = []
+    parts_of: list[Addend] = []
     shapes = [tuple(whole[a] for a in own) for own in left]
     # Regions that differ along a label which an operand does not have are one for it.
     known: dict[tuple[int, Region], Lineage] = {}
 
     def inside(number: int, box: Region) -> Lineage:
         """An operand in a box."""
-        held = known.get((number, box))
-        if held is None:
+        operands = known.get((number, box))
+        if operands is None:
             clips = (_clip(t, box, shapes[number]) for t in spread[number])
             kept = tuple(c for c in clips if c is not None)
-            held = Lineage(tuple(stop - start for start, stop in box), kept)
-            known[number, box] = held
-        return held
+            operands = Lineage(tuple(stop - start for start, stop in box), kept)
+            known[number, box] = operands
+        return operands
 
     for region in _regions([sorted(b) for b in bounds.values()]):
         at = dict(zip(bounds, region, strict=True))
@@ -177,6 +177,6 @@ def multiplied(
         if all(x.addends for x in lineages):
             each_size = {a: stop - start for a, (start, stop) in at.items()}
             made = make(",".join(left) + "->" + right, lineages, each_size)
-            found += _put(made, [at[a] for a in right], tuple(whole[a] for a in right))
+            parts_of += _put(made, [at[a] for a in right], tuple(whole[a] for a in right))
     result = tuple(sizes[n] for n in output)
-    return Lineage(result, tuple(_unsplit(t, [parts[n] for n in output]) for t in found))
+    return Lineage(result, tuple(_unsplit(t, [parts[n] for n in output]) for t in parts_of))

@@ -20,7 +20,7 @@ from shardproof.engine.lineage.lineage import (
     StridedInterval,
     View,
 )
-from shardproof.engine.lineage.nodes import Reduction
+from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import SOME
 from shardproof.engine.lineage.views import Misaligned, align, constant_interval, merge
@@ -37,11 +37,26 @@ from shardproof.partition.inference.windows import Reads
 #: two; behind a fault there are as many as ranks, and every operator multiplies them.
 MOST_PRODUCTS = 4
 
+#: The product in a region: its labels, its operands there, and how far labels run.
+Region = tuple[str, tuple[Lineage, ...], tuple[tuple[str, int], ...]]
+
 
 class Products(Sums):
     """Products over lineages, summed over labels."""
 
+    def __init__(
+        self,
+        table: NodeTable,
+        reference_size: int | None = None,
+        mesh: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(table, reference_size, mesh)
+        self._in_regions: dict[Region, Lineage] = {}
+        self._singles: dict[Lineage, Addend] = {}
+
     def einsum(self, spec: str, *xs: Lineage, sizes: Mapping[str, int] | None = None) -> Lineage:
+        """A product summed over labels, addend by addend; over a shard of a label it is part of a
+        sum."""
         left, output = spec.split("->")
         operands = left.split(",")
         extents = dict(sizes or {})
@@ -68,17 +83,23 @@ class Products(Sums):
             try:
                 addends.append(self._placed_product(operands, output, chosen, extents))
             except Misaligned:
-                taken = [
+                pieces = [
                     self.piece(Lineage(x.shape, (t,))).addends[0]
                     for x, t in zip(xs, chosen, strict=True)
                 ]
-                addends.append(self._product(operands, output, taken, extents))
+                addends.append(self._product(operands, output, pieces, extents))
         if len(addends) == 1:
             return self.known(Lineage(shape, (addends[0],)))
         return self.fold(Lineage(shape, tuple(addends)))
 
     def _einsum(self, spec: str, xs: Sequence[Lineage], sizes: Mapping[str, int]) -> Lineage:
-        return self.einsum(spec, *xs, sizes=sizes)
+        """A product in one region.  Behind a wrong chunk ranks, layers and operands have the same
+        regions again and again, while no operator repeats as a whole."""
+        key = (spec, tuple(xs), tuple(sizes.items()))
+        made = self._in_regions.get(key)
+        if made is None:
+            made = self._in_regions[key] = self.einsum(spec, *xs, sizes=sizes)
+        return made
 
     def _each(
         self, x: Lineage, make: Callable[[Lineage], Lineage], inner: int = 0
@@ -106,8 +127,8 @@ class Products(Sums):
             letters = "".join(a for a in ascii_letters if a not in used)
             inside = [t._replace(view=sunk(t.view)) for t in addends]
             yield tried(lambda t: self._product(names, output, t, sizes), inside)
-            found = ways(addends, self.mesh, letters, sums=True, sides=self.as_partial)
-            yield from (tried(another, way) for way in found)
+            readings = ways(addends, self.mesh, letters, sums=True, sides=self.as_partial)
+            yield from (tried(another, way) for way in readings)
 
         def another(way: Way) -> Addend:
             spelled = [n + more for n, more in zip(names, way.labels, strict=True)]
@@ -184,9 +205,9 @@ class Products(Sums):
             )
         if len(real) == 1 and len(outputs) == len(extents):
             only = addends[real[0]]
-            held = {label: interval for interval, label in atoms[real[0]]}
+            intervals_of = {label: interval for interval, label in atoms[real[0]]}
             moved = tuple(
-                merge([a if isinstance(a, StridedInterval) else held[a] for a in dim])
+                merge([a if isinstance(a, StridedInterval) else intervals_of[a] for a in dim])
                 for dim in dims
             )
             return Addend(factor, only.node, View(moved, only.view.fixed), only.partials)
@@ -247,20 +268,28 @@ class Products(Sums):
         """The one complete addend of ``x``; taken as it is if there is no such addend."""
         if len(x.addends) == 1 and not x.addends[0].partials and not x.addends[0].places:
             return x.addends[0]
-        whole = self.closed(x)
-        return self.piece(x).addends[0] if whole is None else whole.addends[0]
+        made = self._singles.get(x)
+        if made is None:
+            whole = self.closed(x)
+            made = self._singles[x] = (self.piece(x) if whole is None else whole).addends[0]
+        return made
 
     def closed(self, x: Lineage) -> Lineage | None:
         """Partial sums over constant blocks as one complete addend over these blocks (None: it is
         none, or none that the single-device program has)."""
         if has_places(x) or not any(t.partials for t in x.addends):
             return None
-        try:
-            addends = [closed(self.table, t, self._closed_product) for t in x.addends]
-        except Misaligned:
+        size = self.reference_size
+        if size is not None and any(not t.partials and t.node >= size for t in x.addends):
             return None
-        if self.reference_size is not None and any(t.node >= self.reference_size for t in addends):
-            return None
+        addends: list[Addend] = []
+        for t in x.addends:
+            try:
+                addends.append(closed(self.table, t, self._closed_product))
+            except Misaligned:
+                return None
+            if size is not None and addends[-1].node >= size:
+                return None
         result = self.fold(Lineage(x.shape, tuple(addends)))
         if len(result.addends) != 1 or result.addends[0].partials:
             return None

@@ -19,6 +19,7 @@ from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.floats import Reductions, Way, dropped, ways
 from shardproof.partition.inference.masks import masked_once, unscaled
 from shardproof.partition.inference.match import Matcher
+from shardproof.partition.inference.opened import cancelled
 from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.views import (
     lineage_axes,
@@ -54,6 +55,7 @@ class Values:
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
+        """The local shape."""
         return x.shape
 
     def known(self, x: Lineage) -> Lineage:
@@ -93,9 +95,9 @@ class Values:
         size = self.reference_size
         guess = size is not None and (first is None or first.node >= size)
         if size is not None and guess and all(t.node < size for t in addends):
-            for found in others():
-                if found is not None and found.node < size:
-                    return found
+            for other in others():
+                if other is not None and other.node < size:
+                    return other
         if first is None:
             raise Misaligned
         return first
@@ -115,6 +117,7 @@ class Values:
     def local_node(
         self, definition: Local, shape: tuple[int, ...], addends: Sequence[Addend]
     ) -> int:
+        """The node of a value that only this side has; its axes are the local dimensions."""
         axes = lineage_axes(Lineage(shape, tuple(addends)), self.table)
         return self.table.define(definition, tuple(n for n in shape if n != 1), axes)
 
@@ -125,6 +128,7 @@ class Sums(Values):
     def combine(
         self, xs: Sequence[Lineage], factors: Sequence[Fraction], constant: Fraction
     ) -> Lineage:
+        """Tensors times factors, added up and joined to complete sums."""
         shape = xs[0].shape
         if any(x.shape != shape for x in xs):
             raise ShapeMismatch(f"sum of shapes {[list(x.shape) for x in xs]}")
@@ -171,18 +175,21 @@ class Sums(Values):
         addends = masked_once(self.table, addends)
         if len(addends) == 1:
             return self.known(Lineage(x.shape, tuple(addends)))
+        if (rest := cancelled(self.table, addends)) is not None:
+            self.rewrote = True
+            return self.fold(Lineage(x.shape, tuple(rest)))
         try:
-            found = self._placed_sum(x.shape, addends)
-            known = self.reference_size is None or found.addends[0].node < self.reference_size
-            return self.known(found if known else self._as_parts(x.shape, addends) or found)
+            total = self._placed_sum(x.shape, addends)
+            known = self.reference_size is None or total.addends[0].node < self.reference_size
+            return self.known(total if known else self._as_parts(x.shape, addends) or total)
         except Misaligned:
             apart = [
                 self.piece(Lineage(x.shape, (t._replace(factor=Fraction(1)),))) for t in addends
             ]
-            taken = [
+            pieces = [
                 p.addends[0]._replace(factor=t.factor) for p, t in zip(apart, addends, strict=True)
             ]
-            return self.known(self._sum_node(x.shape, taken))
+            return self.known(self._sum_node(x.shape, pieces))
 
     def _as_parts(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage | None:
         """Positions of one value as a part of the sum over all of them, if they are one."""
@@ -194,8 +201,8 @@ class Sums(Values):
 
     def _in_sums(self, addend: Addend, sums: set[int]) -> Addend:
         """A view as part of one of some sums, if it is one."""
-        found = self.as_partial(addend)
-        return addend if found is None or found.node not in sums else found
+        part = self.as_partial(addend)
+        return addend if part is None or part.node not in sums else part
 
     def _placed_sum(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage:
         """`_sum_node`, with positions of one of many where the single-device program has them."""
@@ -212,8 +219,8 @@ class Sums(Values):
         def others() -> Iterator[Addend | None]:
             inside = [t._replace(view=sunk(t.view)) for t in addends]
             yield tried(lambda t: self._sum_node(shape, t).addends[0], inside)
-            found = ways(addends, self.mesh, ascii_letters, sums=False, sides=self.as_partial)
-            yield from (tried(another, way) for way in found)
+            readings = ways(addends, self.mesh, ascii_letters, sums=False, sides=self.as_partial)
+            yield from (tried(another, way) for way in readings)
 
         first = tried(lambda t: self._sum_node(shape, t).addends[0], addends)
         return Lineage(shape, (self._taken(addends, first, others),))

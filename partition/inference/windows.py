@@ -56,20 +56,20 @@ class Windows:
         """Aligned intervals that are no common interval as one label (``closed``: which runs along
         what they are, no further); raises `Misaligned` where they are none."""
         none = (None,) * len(position)
-        held = [i for i, a in enumerate(position) if a is not None and a.axis != BROADCAST]
+        varying = [i for i, a in enumerate(position) if a is not None and a.axis != BROADCAST]
         intervals = [a for a in position if a is not None and a.axis != BROADCAST]
         if len({a.size for a in intervals}) > 1:
             raise Misaligned
-        windows = self._windows(intervals, [nodes[i] for i in held], closed)
+        windows = self._windows(intervals, [nodes[i] for i in varying], closed)
         result: list[StridedInterval | None] = list(position)
         fixed: list[StridedInterval | None] = list(none)
         blocks: list[Block | None] = list(none)
-        for i, interval, window in zip(held, intervals, windows, strict=True):
+        for i, interval, window in zip(varying, intervals, windows, strict=True):
             result[i], fixed[i], blocks[i] = _inside(interval, window)
         size = windows[0][1]
         if size == 1:
             return Settled(constant_interval(1), none, tuple(fixed), tuple(blocks))
-        first = result[held[0]]
+        first = result[varying[0]]
         assert first is not None
         return Settled(first, tuple(result), tuple(fixed), tuple(blocks))
 
@@ -78,9 +78,9 @@ class Windows:
     ) -> Sequence[Window]:
         exact = not any(a.start.terms for a in intervals)
         if exact and (self.defining or closed):
-            found: Sequence[Window] = [(a.start.const, a.size) for a in intervals]
-            self._note(intervals, nodes, found)
-            return found
+            windows: Sequence[Window] = [(a.start.const, a.size) for a in intervals]
+            self._note(intervals, nodes, windows)
+            return windows
         known = [self._known(a, n) for a, n in zip(intervals, nodes, strict=True)]
         for count, chosen in enumerate(product(*known)):
             if count > MOST_CHOICES:
@@ -95,11 +95,11 @@ class Windows:
         self, intervals: Sequence[StridedInterval], nodes: Sequence[int], found: Sequence[Window]
     ) -> None:
         for interval, node, (start, size) in zip(intervals, nodes, found, strict=True):
-            held = self.table.blocks.setdefault((node, interval.axis, _period(interval)), [])
+            known = self.table.blocks.setdefault((node, interval.axis, _period(interval)), [])
             window = start * interval.stride, size * interval.stride
-            if window not in held:
-                held.append(window)
-                held.sort(key=lambda w: (w[1], w[0]))
+            if window not in known:
+                known.append(window)
+                known.sort(key=lambda w: (w[1], w[0]))
 
     def _known(self, interval: StridedInterval, node: int) -> list[Window]:
         """Windows of the single-device program that an interval lies in, the smallest first."""
@@ -212,16 +212,16 @@ class Reads:
                             )
                 return joined
         nodes = [self.addends[k].node for k in owners]
-        found = self.windows.settle(position, nodes, closed=closed)
+        settled = self.windows.settle(position, nodes, closed=closed)
         for i, k in enumerate(owners):
-            interval, fixed, block = found.intervals[i], found.fixed[i], found.blocks[i]
+            interval, fixed, block = settled.intervals[i], settled.fixed[i], settled.blocks[i]
             if interval is not None and interval.axis != BROADCAST:
-                self._intervals[k].append((interval._replace(extent=found.joined.extent), label))
+                self._intervals[k].append((interval._replace(extent=settled.joined.extent), label))
             if fixed is not None:
                 self._fixed.setdefault(k, []).append(fixed)
             if block is not None:
                 self._blocks.setdefault(k, []).append(block)
-        return found.joined
+        return settled.joined
 
     def settled(self) -> tuple[list[Addend], list[tuple[tuple[StridedInterval, int], ...]]]:
         """The views, over the blocks of nodes that are read and at the positions that are fixed,
@@ -232,9 +232,9 @@ class Reads:
         for k, (addend, own) in enumerate(zip(self.addends, self._intervals, strict=True)):
             blocks = self._blocks.get(k, ())
             fixed = (*addend.view.fixed, *self._fixed.get(k, ()))
-            held = tuple(compressed(atom, blocks) for atom in fixed)
+            positions = tuple(compressed(atom, blocks) for atom in fixed)
             node = self._block(addend, blocks) if blocks else addend.node
-            addends.append(addend._replace(node=node, view=addend.view._replace(fixed=held)))
+            addends.append(addend._replace(node=node, view=addend.view._replace(fixed=positions)))
             intervals.append(tuple((compressed(atom, blocks), label) for atom, label in own))
         return addends, intervals
 

@@ -28,14 +28,14 @@ def lowered(
 def obligations(result: Partition) -> list[Obligation]:
     """The obligations of all templates, stated here; those that cannot be stated are dropped from
     the partition (`settle`)."""
-    found = [
+    results = [
         lowered(result.nodes, template.claim, result.more, result.memo)
         if template.obligation is None
         else template.obligation
         for template in result.templates
     ]
-    settle(result, {n: why for n, why in enumerate(found) if isinstance(why, str)})
-    return [one for one in found if isinstance(one, Obligation)]
+    settle(result, {n: why for n, why in enumerate(results) if isinstance(why, str)})
+    return [one for one in results if isinstance(one, Obligation)]
 
 
 def settle(result: Partition, problems: Mapping[int, str]) -> None:

@@ -133,6 +133,7 @@ class Partition:
     memo: Memo | None = None
 
     def side(self, name: str) -> Side:
+        """A side by its name."""
         return self.single if name == SINGLE else self.parallel
 
 
@@ -188,15 +189,15 @@ def partition(
     for finding in (*first.findings, *second.findings):
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
-    taken = second.partial
+    partial = second.partial
     if not parallel.faults and not parallel.unsupported:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
         )
         _stage(result, forms, lambda done: tell(own + others + done, total))
         live = {s.row for s in result.stages if s.side == PARALLEL and s.live}
-        taken = {number: of for number, of in taken.items() if number in live}
-    result.findings += _less_defined(nodes, first, taken, tracer.mesh)
+        partial = {number: of for number, of in partial.items() if number in live}
+    result.findings += _less_defined(nodes, first, partial, tracer.mesh)
     tell(total, total)
     return result
 
@@ -257,18 +258,18 @@ def _stage(result: Partition, forms: Forms, tell: Callable[[int], None]) -> None
             if instance.kind in UNCLAIMED:
                 result.stages.append(Stage(name, number, NONE, used))
                 continue
-            found = LoweredClaim(NONE, POINTLESS)
+            lowered = LoweredClaim(NONE, POINTLESS)
             if not pointless:
-                found = _template(result, name, number, known)
-            result.stages.append(Stage(name, number, found.template, used, found.problem))
+                lowered = _template(result, name, number, known)
+            result.stages.append(Stage(name, number, lowered.template, used, lowered.problem))
 
 
 def _template(result: Partition, name: str, number: int, known: Known) -> LoweredClaim:
     side = result.side(name)
     repeat = side.repeats.get(number)
-    found = None if repeat is None else known.repeats.get((name, repeat.number))
-    if found is not None:
-        return found
+    lowered = None if repeat is None else known.repeats.get((name, repeat.number))
+    if lowered is not None:
+        return lowered
     claim = side.claim(side.unrolled.instances[number])
     if claim is None:
         return LoweredClaim(NONE, "a tensor without a lineage")
@@ -276,18 +277,18 @@ def _template(result: Partition, name: str, number: int, known: Known) -> Lowere
         signature = known.signatures(claim)
     except Unsupported as error:
         return LoweredClaim(NONE, str(error))
-    found = known.equal.get(signature.content)
-    if found is None:
-        found = _alike(result, claim, known) or _lowered(result, claim, known)
-        known.equal[signature.content] = found
-    if found.alone:
-        found = _unfolded(result, claim)
+    lowered = known.equal.get(signature.content)
+    if lowered is None:
+        lowered = _alike(result, claim, known) or _lowered(result, claim, known)
+        known.equal[signature.content] = lowered
+    if lowered.alone:
+        lowered = _unfolded(result, claim)
     elif repeat is not None and repeat.row == number and signature.nodes <= repeat.nodes:
         # A claim that speaks of no other nodes is the same claim wherever the instance is repeated.
-        known.repeats[name, repeat.number] = found
-    if found.template == len(result.examples):
+        known.repeats[name, repeat.number] = lowered
+    if lowered.template == len(result.examples):
         result.examples.append((name, number))
-    return found
+    return lowered
 
 
 def _alike(result: Partition, claim: Claim, known: Known) -> LoweredClaim | None:
@@ -301,22 +302,22 @@ def _alike(result: Partition, claim: Claim, known: Known) -> LoweredClaim | None
 def _lowered(result: Partition, claim: Claim, known: Known) -> LoweredClaim:
     """A new template for a claim; where values were guessed, or one that is read is also made of
     others, `ALONE` if it does not hold, or why it cannot be stated."""
-    found = LoweredClaim(len(result.templates))
+    lowered = LoweredClaim(len(result.templates))
     obligation = None
     if result.guessed or _makes_what_it_reads(claim):
         try:
             obligation = built(result.nodes, claim, result.more, result.memo)
         except Unsupported:
             # What is too large to state down to the inputs may be small behind them.
-            found = ALONE
+            lowered = ALONE
         except ShapeMismatch as error:
-            found = LoweredClaim(NONE, str(error))
+            lowered = LoweredClaim(NONE, str(error))
         else:
-            found = found if holds(obligation) else ALONE
-    if found.template != NONE:
+            lowered = lowered if holds(obligation) else ALONE
+    if lowered.template != NONE:
         result.templates.append(Template(claim, obligation))
-    known.forms.setdefault(key(result.nodes, claim), []).append((claim, found))
-    return found
+    known.forms.setdefault(key(result.nodes, claim), []).append((claim, lowered))
+    return lowered
 
 
 def _makes_what_it_reads(claim: Claim) -> bool:
@@ -375,27 +376,27 @@ def _less_defined(
     of that domain of, and which are not in it by their definition: the parallel program might be
     undefined where the other one is not.  ``parallel``: what instances that a conclusion depends on
     take them of; what nothing reads may be undefined."""
-    taken: dict[tuple[int, int], list[tuple[Domain, Addend]]] = {}
+    defined: dict[tuple[int, int], list[tuple[Domain, Addend]]] = {}
     for f, t in chain.from_iterable(single.partial.values()):
-        taken.setdefault((t.node, _sign(t.factor)), []).append((domain(f), t))
+        defined.setdefault((t.node, _sign(t.factor)), []).append((domain(f), t))
     signs = Signs(nodes)
-    found = {}
+    findings = {}
     for function, addend in chain.from_iterable(parallel.values()):
-        held = domain(function)
-        known = taken.get((addend.node, _sign(addend.factor)), [])
-        if signs.within(addend.factor, addend.node, held) or any(
-            own.lies_in(held) and (_is_whole(box) or lies_in(addend, box, mesh))
+        where = domain(function)
+        known = defined.get((addend.node, _sign(addend.factor)), [])
+        if signs.within(addend.factor, addend.node, where) or any(
+            own.lies_in(where) and (_is_whole(box) or lies_in(addend, box, mesh))
             for own, box in known
         ):
             continue
-        found[function, addend.node] = Finding(
+        findings[function, addend.node] = Finding(
             "definedness",
             f"the parallel program takes {function} of values that the single-device program does "
             "not take it of",
             operator=function,
             actual=str(addend),
         )
-    return list(found.values())
+    return list(findings.values())
 
 
 def _sign(factor: Fraction) -> int:

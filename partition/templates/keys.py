@@ -48,10 +48,10 @@ class _Numbering:
     def definition(self, node: int) -> tuple[object, ...]:
         """What the claim reads of a node: its definition, or only how large it is and whether it is
         the number 1."""
-        held = self.nodes[node]
+        read = self.nodes[node]
         if node not in self.here.defined:
-            return ("symbol", held.extents, node == self.nodes.one)
-        return (held.definition.rename(self), held.extents)
+            return ("symbol", read.extents, node == self.nodes.one)
+        return (read.definition.rename(self), read.extents)
 
 
 def _origins(lineages: Iterable[Lineage], held: frozenset[str]) -> dict[int, Affine]:
@@ -83,9 +83,9 @@ def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.adds)
     number = _Numbering(nodes, here)
-    held = frozenset(axis for axis, _ in claim.over)
-    origins = _origins((*inputs, *claim.outputs), held)
-    axes: set[str] = set(held)
+    summed = frozenset(axis for axis, _ in claim.over)
+    origins = _origins((*inputs, *claim.outputs), summed)
+    axes: set[str] = set(summed)
 
     def moved(start: Affine, extent: int) -> Affine:
         start = start - origins[extent] if extent in origins else start

@@ -92,6 +92,6 @@ class Signatures:
             number == self.nodes.one,
             self.nodes.is_masked(number),
         )
-        found = (self._forms.number(outline), below)
-        self._definitions[number] = found
-        return found
+        form = (self._forms.number(outline), below)
+        self._definitions[number] = form
+        return form

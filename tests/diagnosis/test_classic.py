@@ -27,7 +27,6 @@ MISPLACED = {"vocabulary-replicated", "ulysses-back", "context-keys"}
 UNNAMED = {
     "attention-unmasked",
     "attention-heads",
-    "norm-with-local-mean",
     "dropout-absent",
     "residual-missing",
     "stage-sends-its-input",

@@ -6,20 +6,22 @@ items of section E of the issue on wrong proofs, as people write them
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from benchmarks.random_programs.judge import judge
-from benchmarks.random_programs.programs import CLASSES
+from benchmarks.random_programs.programs import CLASSES, make
 from benchmarks.random_programs.written import CASES, made
 from shardproof.checker import check
 from shardproof.engine.algebra.affine import ZERO, affine
 from shardproof.engine.plan.ir import Plan, Program, Shard
 from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
 from tests.checker.forge import forgeries
-from tests.faults.plans import verify
+from tests.faults.plans import attrs, verify
 
 #: Item of the issue, case, number of its mesh.
 SAMPLE = [
@@ -34,6 +36,7 @@ SAMPLE = [
     ("E4 rotated halves", "rotate_half", 1),
     ("E4 flat buckets", "gradients_in_buckets", 1),
     ("E4 a softmax over values side by side", "learned_keys", 0),
+    ("E4 a prefix before the tokens", "learned_prefix", 0),
     ("E5 sums in steps", "summed_in_steps", 2),
     ("E5 local means", "local_means_mean", 1),
     ("E6, E7 groups of heads", "grouped_heads", 1),
@@ -73,6 +76,8 @@ def test_every_program_written_by_hand(name: str, tmp_path: Path) -> None:
 # -- E9: a law holds where the single-device program is defined ------------------------------------
 
 Formula = Callable[[BodyBuilder, int], int]
+#: A random program with a layernorm of values that cancel.
+CANCELLED: Final = 1200064
 
 
 def _plan(single: Formula, parallel: Formula) -> Plan:
@@ -115,6 +120,14 @@ def _root_times(b: BodyBuilder, y: int) -> int:
     return b.mul(y, b.op("rsqrt", y))
 
 
+def _with_logarithm(b: BodyBuilder, y: int) -> int:
+    return b.exp(b.add(b.log(y), y))
+
+
+def _times_exponential(b: BodyBuilder, y: int) -> int:
+    return b.mul(y, b.exp(y))
+
+
 def _of_square(formula: Formula) -> Formula:
     return lambda b, y: formula(b, b.op("add", b.mul(y, y), other=Fraction(1)))
 
@@ -125,8 +138,9 @@ def _of_square(formula: Formula) -> Formula:
         (_one, _quotient, "inconclusive"),
         (_root, _one_over_root, "proved"),
         (_square_root, _root_times, "proved"),
+        (_times_exponential, _with_logarithm, "refuted"),
     ],
-    ids=["x / x", "1 / sqrt(x)", "x rsqrt(x)"],
+    ids=["x / x", "1 / sqrt(x)", "x rsqrt(x)", "exp(log(x) + x)"],
 )
 def test_a_law_is_used_where_the_single_device_is_defined(
     less: Formula, more: Formula, otherwise: str, tmp_path: Path
@@ -161,6 +175,36 @@ def test_what_nothing_reads_may_be_undefined(tmp_path: Path) -> None:
     found = verify(_plan(_one, unread), out=tmp_path)
     assert found.verdict == "proved", found.reason
     assert check(tmp_path).ok
+
+
+@pytest.mark.parametrize("least", [Fraction(1, 100), Fraction(0), Fraction(-1, 100)])
+def test_a_root_of_a_number_is_defined_by_the_number(least: Fraction, tmp_path: Path) -> None:
+    """What is left of a normaliser of values that cancel is its epsilon: 1 / sqrt(0 + 1/100)."""
+    program = make(CANCELLED)
+    assert program is not None
+    plan = program.plan
+
+    def within(held: Program) -> Program:
+        bodies = tuple(
+            replace(
+                body,
+                ops=tuple(attrs(eps=least)(op) if "eps" in op.attrs else op for op in body.ops),
+            )
+            for body in held.bodies
+        )
+        return replace(held, bodies=bodies)
+
+    plan = replace(
+        plan,
+        single=within(plan.single),
+        programs=tuple(within(held) for held in plan.programs),
+    )
+    found = verify(plan, out=tmp_path)
+    if least > 0:
+        assert found.verdict == "proved", found.reason
+        assert check(tmp_path).ok
+    else:
+        assert found.verdict == "inconclusive"
 
 
 # -- E8: how parameters are held, and shapes of losses

@@ -127,6 +127,70 @@ def there_and_elsewhere(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int
     return b.sub(b.add(b.matmul(x, b.add(w1, w2)), b.matmul(t, w2)), b.matmul(t, w2))
 
 
+def _normaliser(b: BodyBuilder, x: int, w: int) -> int:
+    """1 plus the sum of exponentials of a row."""
+    total = b.sum(b.exp(b.matmul(x, w)), 1, keepdim=True)
+    return b.op("add", total, other=Fraction(1))
+
+
+def quotient(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    return b.op("div", b.exp(b.matmul(x, w1)), _normaliser(b, x, w2))
+
+
+def less_a_logarithm(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    return b.exp(b.sub(b.matmul(x, w1), b.log(_normaliser(b, x, w2))))
+
+
+def less_another_logarithm(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    return b.exp(b.sub(b.matmul(x, w1), b.log(_normaliser(b, x, w1))))
+
+
+def _of_targets(b: BodyBuilder, t: int) -> int:
+    return b.sum(b.exp(t), 1, keepdim=True)
+
+
+def times_normaliser(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    return b.mul(b.exp(b.matmul(b.matmul(x, w1), w2)), _of_targets(b, t))
+
+
+def and_a_logarithm(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    return b.exp(b.add(b.log(_of_targets(b, t)), b.matmul(b.matmul(x, w1), w2)))
+
+
+def and_another_logarithm(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    return b.exp(b.add(b.log(_of_targets(b, x)), b.matmul(b.matmul(x, w1), w2)))
+
+
+def exponential(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    return b.mul(b.exp(b.matmul(x, w1)), b.matmul(x, w2))
+
+
+def one_less_one_less(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    return b.mul(_less_from_one(b, _less_from_one(b, b.exp(b.matmul(x, w1)))), b.matmul(x, w2))
+
+
+def one_less(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    return b.mul(_less_from_one(b, b.exp(b.matmul(x, w1))), b.matmul(x, w2))
+
+
+def _less_from_one(b: BodyBuilder, x: int) -> int:
+    return b.op("add", b.mul_constant(x, -1), other=Fraction(1))
+
+
+def function_of_one(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    return b.silu(b.matmul(x, w1))
+
+
+def function_of_a_difference(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    p, q = b.matmul(x, w1), b.exp(b.matmul(x, w2))
+    return b.silu(b.sub(b.add(p, q), q))
+
+
+def function_of_another_difference(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+    p, q = b.matmul(x, w1), b.exp(b.matmul(x, w2))
+    return b.silu(b.sub(b.add(p, q), p))
+
+
 ROUTES = [
     pytest.param(two_products, product_of_sum, product_of_difference, id="distribution"),
     pytest.param(from_the_left, from_the_right, other_order, id="order of products"),
@@ -134,6 +198,15 @@ ROUTES = [
     pytest.param(pairs, chain, chain_without_one, id="groups of a sum"),
     pytest.param(scaled_after, scaled_before, scaled_once, id="place of a scale"),
     pytest.param(straight, there_and_back, there_and_elsewhere, id="what cancels"),
+    pytest.param(quotient, less_a_logarithm, less_another_logarithm, id="less a logarithm"),
+    pytest.param(times_normaliser, and_a_logarithm, and_another_logarithm, id="and a logarithm"),
+    pytest.param(exponential, one_less_one_less, one_less, id="1 - (1 - x)"),
+    pytest.param(
+        function_of_one,
+        function_of_a_difference,
+        function_of_another_difference,
+        id="(p + q) - q",
+    ),
 ]
 
 

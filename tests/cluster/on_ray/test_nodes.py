@@ -84,8 +84,14 @@ def test_one_proof_from_one_process_one_node_and_three(
 def test_a_job_ends_with_the_code_of_its_verdict(
     cluster: Cluster, whole: Path, plan: Path, tmp_path: Path
 ) -> None:
-    store.save(small_plans.row_parallel(reduce=False), tmp_path / "wrong")
+    # A training repository, with packages that are called as ours are.
+    repository = tmp_path / "repository"
+    for name in ("engine", "cluster", "solvers"):
+        (repository / name).mkdir(parents=True)
+        (repository / name / "__init__.py").write_text("raise ImportError('not Shardproof')\n")
+    store.save(small_plans.row_parallel(reduce=False), repository / "wrong")
     submit = [*SHARDPROOF, "submit", "--address", cluster.url, "--installed", "--"]
+    there = [*submit[:-1], "--working-dir", str(repository), "--"]
     out = tmp_path / "run"
     right = cluster.run(*submit, "verify", str(plan), "--json", "--out", str(out), *FIXED)
     assert right.returncode == 0, right.stderr
@@ -93,8 +99,7 @@ def test_a_job_ends_with_the_code_of_its_verdict(
     assert same(out, whole), "a job uses the cluster it runs on"
     events = [json.loads(line) for line in (out / "events.jsonl").open()]
     assert any(event["event"] == "pool" for event in events)
-    wrong = cluster.run(*submit, "verify", str(tmp_path / "wrong"), "--json", "--out",
-                        str(tmp_path / "wrong-run"))  # fmt: skip
+    wrong = cluster.run(*there, "verify", "wrong", "--json", "--out", str(tmp_path / "wrong-run"))
     assert (wrong.returncode, json.loads(wrong.stdout)["verdict"]) == (1, "refuted")
     missing = cluster.run(*submit, "verify", str(tmp_path / "nothing"))
     assert (missing.returncode, missing.stdout) == (3, "")

@@ -36,6 +36,7 @@ def value(term: Term, symbols: dict[str, float]) -> float:
 
 FUNCTIONS = {
     "exp": math.exp,
+    "log": math.log,
     "inv": lambda x: 1 / x,
     "sqrt": math.sqrt,
     "rsqrt": lambda x: 1 / math.sqrt(x),
@@ -65,6 +66,20 @@ def test_exponentials_cancel_wherever_they_are_in_a_product() -> None:
     assert without_opposites(table.mul(grow, decay)) is table.one
     found = without_opposites(table.mul(table.mul(b, decay), table.mul(-2, grow), decay))
     assert found is table.mul(-2, table.mul(b, decay))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("scale", [1, -1, Fraction(1, 2)])
+def test_logarithms_in_an_exponential_are_factors(sign: int, scale: Fraction) -> None:
+    """exp(s (a + b - t log(a + 3))), wherever the sign of the logarithm is all that it has."""
+    table = TermTable()
+    a, b = table.symbol("a"), table.symbol("b")
+    base = table.add(a, table.const(3))
+    exponent = table.mul(scale, table.add(a, table.add(b, table.mul(sign, table.app("log", base)))))
+    found = applied(table, "exp", exponent)
+    assert ("log" in {t.name for t in below(found)}) == (abs(scale) != 1)
+    want = math.exp(scale * (POINT["a"] + POINT["b"] + sign * math.log(POINT["a"] + 3)))
+    assert math.isclose(value(found, POINT), want)
 
 
 @pytest.mark.parametrize("other", ["exp(2a)", "exp(-b)", "inv(a)", "sum"])

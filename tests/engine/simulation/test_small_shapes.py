@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import prod
 from pathlib import Path
 
 import pytest
 
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.errors import ShapeMismatch
+from shardproof.engine.interpreters.dims import count
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.ops.primitives import Selection
 from shardproof.engine.simulation.axis_classes import Axes, extent
@@ -152,6 +154,18 @@ def test_one_slice_stands_for_all_unless_expanded() -> None:
     assert together.dim(together.recorder.batch[0].full[0]) == ((4,), (1, 1, 1))
     apart = small_shapes(plan, *both, frozenset({"dp", "mb"}))
     assert apart.dim(apart.recorder.batch[0].full[0]) == ((1,) * 12,)
+
+
+def test_numbers_are_counted_without_being_written_out() -> None:
+    """Dimensions of a hundred million positions are only counted."""
+    plan = build("llama3-8b", layers=1, dp=1, tp=2, pp=1, microbatches=1)
+    sizes = small_shapes(plan, *sides(plan))
+    held = [x for side in (sizes.single, sizes.parallel) for x in side.tensors if x is not None]
+    positions = [sizes.positions(dim) for x in held for dim in x.dims]
+    entries = sizes.entries
+    assert not sizes._dims
+    assert positions == [count(sizes.dim(dim)) for x in held for dim in x.dims]
+    assert entries == sum(prod(count(dim) for dim in sizes.dims(x.dims)) for x in held)
 
 
 def test_indexed_axes_are_taken_smaller_on_both_sides() -> None:

@@ -15,6 +15,7 @@ from tests.partition.truth import truth
 ROWS, WIDTH, HALF = 8, 6, 8
 BATCH = [(ROWS, WIDTH), (ROWS, HALF)]
 WEIGHTS = {"w": Weight((HALF, WIDTH), over=("dp",))}
+DEEP = {**WEIGHTS, "v": Weight((HALF, HALF), over=("dp",))}
 
 
 def hidden(b: BodyBuilder, given: Given) -> int:
@@ -48,6 +49,30 @@ def local_means(right: bool) -> Formula:
     return formula
 
 
+def deep(b: BodyBuilder, given: Given) -> int:
+    y = b.linear(given.batch[0], given["w"])
+    return b.linear(b.linear(y, given["v"]), given["v"])
+
+
+def weighted(b: BodyBuilder, given: Given) -> int:
+    """Three times y t, squared."""
+    z = b.mul_constant(b.mul(deep(b, given), given.batch[1]), Fraction(3))
+    return b.sum(b.mul(z, z))
+
+
+def in_three(right: bool) -> Formula:
+    """The same as y t + (y - t) t + (y + t) t: one product is multiplied out from y t, the others
+    from y, and y is higher above the inputs than anything is multiplied out."""
+
+    def formula(b: BodyBuilder, given: Given) -> int:
+        y, t = deep(b, given), given.batch[1]
+        less = b.mul(b.op("sub", y, t) if right else b.add(y, t), t)
+        z = b.add(b.add(b.mul(y, t), less), b.mul(b.add(y, t), t))
+        return b.sum(b.mul(z, z))
+
+    return formula
+
+
 def repeated(times: int, dim: int) -> Formula:
     def formula(b: BodyBuilder, given: Given) -> int:
         z = b.repeat_interleave(hidden(b, given), times, dim)
@@ -62,14 +87,16 @@ def repeated(times: int, dim: int) -> Formula:
         (whole, twice, columns),
         (twice, whole, columns),
         (mean, local_means(True), local_means(False)),
+        (weighted, in_three(True), in_three(False)),
         (repeated(2, 0), repeated(2, 0), repeated(3, 0)),
         (repeated(2, 1), repeated(2, 1), repeated(3, 1)),
     ],
-    ids=["sum of sums", "sum", "local means", "repeated rows", "repeated columns"],
+    ids=["sum of sums", "sum", "local means", "in three", "repeated rows", "repeated columns"],
 )
 def test_another_route(single: Formula, right: Formula, wrong: Formula) -> None:
     def made(formula: Formula) -> Plan:
-        return pair(single, formula, WEIGHTS, BATCH, axes={"dp": 2}, replicas=("dp",))
+        weights = DEEP if single is weighted else WEIGHTS
+        return pair(single, formula, weights, BATCH, axes={"dp": 2}, replicas=("dp",))
 
     proved(made(right))
     not_proved(made(wrong))

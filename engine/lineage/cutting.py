@@ -1,0 +1,127 @@
+"""What is no one view as several side by side: the rest of a row, whole rows, part of another one.
+
+A shard of a flat buffer begins inside a parameter: of a weight of 16 rows of 8, laid flat, 12 to
+100 are half a row, ten rows and half of the next.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.lineage.lineage import Addend, Dim, Place
+from shardproof.engine.lineage.places import (
+    MOST_REGIONS,
+    Shape,
+    collapsed,
+    cut,
+    moved,
+    normal,
+    of_dim,
+)
+from shardproof.engine.lineage.views import Misaligned, narrow, regroup
+
+
+def cut_up(addend: Addend, shape: Shape, dim: int, start: Affine, size: int) -> list[Addend]:
+    """`cut`, as several addends side by side where the positions are no one view: the rest of a
+    row, whole rows, the beginning of another one."""
+    try:
+        found = cut(addend, shape, dim, start, size)
+        return [] if found is None else [found]
+    except Misaligned:
+        addend = collapsed(addend)
+        held = of_dim(addend, dim)
+        if start.terms or len(held) > 1 or any(p.extent != shape[dim] for p in held):
+            raise
+    first = held[0].start if held else 0
+    count = held[0].size if held else shape[dim]
+    low, high = max(first, start.const), min(first + count, start.const + size)
+    if low >= high:
+        return []
+    others = [p for p in addend.places if p.dim != dim]
+    result = []
+    for at, own in _runs(addend.view.dims[dim], low - first, high - low):
+        dims = list(addend.view.dims)
+        dims[dim] = narrow(dims[dim], affine(at), own)
+        place = Place(dim, first + at - start.const, own, size)
+        view = addend.view._replace(dims=tuple(dims))
+        result.append(addend._replace(view=view, places=normal([*others, place])))
+    return result
+
+
+def _runs(dim: Dim, start: int, size: int) -> list[tuple[int, int]]:
+    """Positions of a dimension as runs each of which is a view: (start, size)."""
+    lead = next((i for i, interval in enumerate(dim) if interval.size != 1), len(dim))
+    rest = dim[lead + 1 :]
+    inner = prod(interval.size for interval in rest)
+    if inner == 1 or (start % inner == 0 and size % inner == 0):
+        return [(start, size)]
+    stop = start + size
+    if start // inner == (stop - 1) // inner:
+        base = start // inner * inner
+        return [(base + at, own) for at, own in _runs(rest, start - base, size)]
+    head, tail = -(-start // inner) * inner, stop // inner * inner
+    result = _runs(dim, start, head - start) if head > start else []
+    result += [(head, tail - head)] if tail > head else []
+    return result + (_runs(dim, tail, stop - tail) if stop > tail else [])
+
+
+def moved_apart(addend: Addend, shape: Shape, target: Shape) -> list[Addend]:
+    """`moved`, as several addends side by side where what lies in one interval of a flat tensor
+    lies in several of its rows; raises `Misaligned` where it is none."""
+    try:
+        return [moved(addend, shape, target)]
+    except Misaligned:
+        if len(addend.places) != 1:
+            raise
+    (place,) = addend.places
+    inner = prod(shape[place.dim + 1 :])
+    total = prod(shape)
+    if place.extent * inner != total:
+        raise Misaligned
+    start, size = place.start * inner, place.size * inner
+    flat = addend._replace(
+        view=regroup(addend.view, (size,)), places=(Place(0, start, size, total),)
+    )
+    return _rows_apart(flat, total, (start, size), target)
+
+
+def _rows_apart(flat: Addend, total: int, interval: tuple[int, int], target: Shape) -> list[Addend]:
+    """An interval of a flat tensor as addends of a shape; raises `Misaligned` where it is none."""
+    parts = [
+        (at + p.start, p.size, t) if (p := next(iter(t.places), None)) else (at, own, t)
+        for at, own in _boxes(*interval, target)
+        for t in cut_up(flat, (total,), 0, affine(at), own)
+    ]
+    result: list[Addend] = []
+    for at, own, part in parts:
+        held = part._replace(places=normal([Place(0, at, own, total)]))
+        try:
+            result.append(moved(held, (total,), target))
+        except Misaligned:
+            finer = [(at, own)]
+            if finer == [interval]:
+                # A box of the shape and a run of the view, which divide it in unlike ways.
+                inner = max(
+                    prod(target[i:]) for i in range(len(target) + 1) if prod(target[i:]) < own
+                )
+                finer = [(first, inner) for first in range(at, at + own, inner)]
+            if len(result) + len(finer) > MOST_REGIONS:
+                raise
+            result += [t for one in finer for t in _rows_apart(flat, total, one, target)]
+    return result
+
+
+def _boxes(start: int, size: int, shape: Shape) -> list[tuple[int, int]]:
+    """An interval of a flat tensor as intervals that are boxes of a shape."""
+    inner = prod(shape[1:])
+    if inner == 1 or (start % inner == 0 and size % inner == 0):
+        return [(start, size)]
+    stop = start + size
+    if start // inner == (stop - 1) // inner:
+        base = start // inner * inner
+        return [(base + at, own) for at, own in _boxes(start - base, size, shape[1:])]
+    head, tail = -(-start // inner) * inner, stop // inner * inner
+    result = _boxes(start, head - start, shape) if head > start else []
+    result += [(head, tail - head)] if tail > head else []
+    return result + (_boxes(tail, stop - tail, shape) if stop > tail else [])

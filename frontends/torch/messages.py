@@ -1,0 +1,63 @@
+"""Whether ranks, each read by itself, issue the same collectives.
+
+A flat buffer of several tensors is reduced or gathered tensor by tensor
+(`shardproof.frontends.torch.memory.Messages`).  That says more of each tensor than one collective
+of the whole buffer would, and is the same as long as all ranks of the group divide their buffers
+alike.  Where they do not (the last rank pads), all ranks are read another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.functional import functional
+from shardproof.frontends.torch.memory import Functional, Messages
+from shardproof.frontends.torch.trace import Ranks, Trace
+
+#: What a rank issues to a group: names and shapes of results, in order.
+Issued = list[tuple[str, tuple[int, ...]]]
+
+
+def read(traces: Sequence[Trace], known: Mapping[int, Functional]) -> dict[int, Functional]:
+    """The steps of ranks, by rank, all read in the first way in which they issue the same; in the
+    first one there is, where none is such.  ``known``: steps that were read before."""
+    ways: dict[Messages, dict[int, Functional]] = {}
+    for messages in Messages:
+        ways[messages] = {}
+        for trace in traces:
+            step = known.get(trace.rank)
+            if step is None or step.messages is not messages:
+                step = _step(trace, messages)
+            ways[messages][trace.rank] = step
+        if alike(ways[messages]):
+            return ways[messages]
+    return ways[Messages.TENSORS]
+
+
+def _step(trace: Trace, messages: Messages) -> Functional:
+    try:
+        return functional(trace, messages)
+    except InvalidInput as error:
+        raise error.within(f"rank {trace.rank}") from error
+
+
+def alike(steps: Mapping[int, Functional]) -> bool:
+    """Whether all ranks of every group issue the same collectives to it, in the same order."""
+    first: dict[tuple[int, ...], Issued] = {}
+    for rank, step in steps.items():
+        own: dict[tuple[int, ...], Issued] = {}
+        for group, issued in _collectives(step):
+            if rank in group:
+                own.setdefault(group, []).append(issued)
+        for group in own.keys() | {g for g in first if rank in g}:
+            if first.setdefault(group, own.get(group, [])) != own.get(group, []):
+                return False
+    return True
+
+
+def _collectives(step: Functional) -> Iterator[tuple[tuple[int, ...], tuple[str, tuple[int, ...]]]]:
+    for op in step.ops:
+        groups = [a.ranks for a in op.args if isinstance(a, Ranks)]
+        if groups and op.name.startswith("comm.") and op.outputs:
+            yield groups[0], (op.name, step.values[op.outputs[0]].shape)

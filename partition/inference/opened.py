@@ -1,0 +1,105 @@
+"""Sums opened: the addends of a view of a sum, and what cancels among them.
+
+``1 - (1 - x)`` is the sum of 1 and of a view of the node ``1 - x``.  Opened, that view is 1 and
+``-x``; the ones cancel, and what is left is a view of ``x``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from shardproof.engine.algebra.affine import ZERO
+from shardproof.engine.lineage.expressions import Combine, Unary
+from shardproof.engine.lineage.floating import settled
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Addend,
+    StridedInterval,
+    View,
+)
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.views import constant_interval, merge
+
+
+def opened(nodes: NodeTable, addend: Addend) -> list[Addend]:
+    """A view of a sum as the views of its operands (none: it is no sum, or one that reads an
+    operand otherwise than along whole axes)."""
+    node = nodes[addend.node]
+    total = node.definition
+    if not isinstance(total, Combine) or node.coordinates or addend.partials:
+        return []
+    outputs = total.outputs
+    found = []
+    for factor, operand in zip(total.factors, total.operands, strict=True):
+        axes = {
+            outputs.index(label): axis
+            for axis, stride, extent, label in operand.intervals
+            if (stride, extent) == (1, node.extents[outputs.index(label)])
+        }
+        if operand.fixed or len(axes) < len(operand.intervals):
+            return []
+        dims = tuple(merge(_moved(dim, axes)) for dim in addend.view.dims)
+        fixed = tuple(a for a in _moved(addend.view.fixed, axes) if a.axis != BROADCAST)
+        own = Addend(addend.factor * factor, operand.node, View(dims, fixed), places=addend.places)
+        found.append(own)
+    return found
+
+
+def _moved(
+    intervals: Iterable[StridedInterval], axes: Mapping[int, int]
+) -> tuple[StridedInterval, ...]:
+    """Intervals of a sum's axes as those of an operand, which may not vary along some."""
+    return tuple(
+        constant_interval(a.size) if axes.get(a.axis) is None else a._replace(axis=axes[a.axis])
+        for a in intervals
+    )
+
+
+def cancelled(nodes: NodeTable, addends: Sequence[Addend]) -> list[Addend] | None:
+    """The addends of a sum without one that another, opened, has with the opposite sign; None where
+    nothing cancels.  Minus infinity cancels nothing."""
+    for place, addend in enumerate(addends):
+        total = nodes[addend.node].definition
+        if not isinstance(total, Combine):
+            continue
+        read = {operand.node for operand in total.operands}
+        for other_place, other in enumerate(addends):
+            if other_place == place or other.node not in read or nodes.is_masked(other.node):
+                continue
+            parts = opened(nodes, addend)
+            against = next((n for n, p in enumerate(parts) if _opposite(nodes, p, other)), None)
+            if against is not None:
+                kept = [t for n, t in enumerate(addends) if n not in (place, other_place)]
+                return [*kept, *parts[:against], *parts[against + 1 :]]
+    return None
+
+
+def _opposite(nodes: NodeTable, one: Addend, other: Addend) -> bool:
+    if one.partials or other.partials or one.places != other.places:
+        return False
+    alike = one.node == nodes.one or settled(one.view) == settled(other.view)
+    return alike and (one.node, one.factor) == (other.node, -other.factor)
+
+
+def logarithms(
+    nodes: NodeTable, addend: Addend
+) -> tuple[tuple[int, ...], list[Addend], list[tuple[Addend, bool]]] | None:
+    """The exponent of an exponential, a view of a node: the node's extents, the addends that it is
+    without its logarithms, and what these are taken of, each with whether it is added; all of them
+    read along all axes of the node.  None where it is no such sum."""
+    node = nodes[addend.node]
+    shape = node.extents
+    if ABSOLUTE in shape:
+        return None
+    axes = tuple((StridedInterval(i, 1, n, ZERO, n),) for i, n in enumerate(shape))
+    whole = Addend(addend.factor, addend.node, View(axes))
+    rest: list[Addend] = []
+    bases: list[tuple[Addend, bool]] = []
+    for part in opened(nodes, whole) or [whole]:
+        inner = nodes[part.node].definition
+        if isinstance(inner, Unary) and inner.function == "log" and abs(part.factor) == 1:
+            bases.append((part._replace(factor=inner.factor, node=inner.node), part.factor > 0))
+        else:
+            rest.append(part)
+    return (shape, rest, bases) if bases else None
