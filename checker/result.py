@@ -62,6 +62,7 @@ class Problems:
         self._more: dict[str, int] = {}
 
     def add(self, kind: str, message: str) -> None:
+        """One more problem, of those that are listed or counted."""
         messages = self._found.setdefault(kind, [])
         if len(messages) < MOST_OF_A_KIND:
             messages.append(message)
@@ -76,6 +77,7 @@ class Problems:
         return any(kind not in UNPROVED for kind in self._found)
 
     def all(self) -> tuple[Problem, ...]:
+        """All problems by kind, with how many more there are of each."""
         result = []
         for kind, messages in self._found.items():
             result += [Problem(kind, message) for message in messages]

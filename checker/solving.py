@@ -79,4 +79,5 @@ class Solver:
         return f"{solved.verdict}{reason}", solved.short_of_memory
 
     def unsat(self, texts: Texts) -> bool:
+        """Whether a text is known to have no model."""
         return self.verdicts.get(texts) == "unsat"

@@ -82,11 +82,11 @@ FRONTENDS: Final = (
 
 def frontends() -> tuple[Frontend, ...]:
     """All of them, imported."""
-    found = []
+    modules = []
     for name in FRONTENDS:
         module, _, member = name.partition(":")
-        found.append(getattr(import_module(module), member))
-    return tuple(found)
+        modules.append(getattr(import_module(module), member))
+    return tuple(modules)
 
 
 def of(path: Path) -> Frontend:
@@ -100,15 +100,15 @@ def of(path: Path) -> Frontend:
                 head = file.read(HEAD_BYTES)
         except OSError:
             return known[0]
-    found: Frontend | None = next((f for f in known if f.accepts(path, head)), None)
-    if found is not None or not path.exists():
-        return found or known[0]
+    reader: Frontend | None = next((f for f in known if f.accepts(path, head)), None)
+    if reader is not None or not path.exists():
+        return reader or known[0]
     installed = packages.load()
-    found = next((f for f in installed.frontends if f.accepts(path, head)), None)
-    if found is None and installed.problems:
+    reader = next((f for f in installed.frontends if f.accepts(path, head)), None)
+    if reader is None and installed.problems:
         failed = "; ".join(installed.problems)
         raise InvalidInput(f"is of no known format; frontends not loaded: {failed}", str(path))
-    return found or known[0]
+    return reader or known[0]
 
 
 def foreign(frontend: Frontend) -> tuple[Assumption, ...]:

@@ -26,12 +26,12 @@ class Installed(NamedTuple):
 @cache
 def load() -> Installed:
     """The frontends of packages, imported."""
-    found, problems = [], []
+    loaded, problems = [], []
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
         try:
-            found.append(point.load())
+            loaded.append(point.load())
         except Exception as error:  # noqa: BLE001
             # Somebody else's code: whatever it raises, its format is not known, which says so
             # where a path is of no known format.
             problems.append(f"{point.name} ({point.value}): {type(error).__name__}: {error}")
-    return Installed(tuple(found), tuple(problems))
+    return Installed(tuple(loaded), tuple(problems))

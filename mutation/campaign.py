@@ -68,6 +68,7 @@ class Outcome:
         return ""
 
     def to_dict(self) -> dict[str, Any]:
+        """The outcome as plain data."""
         return {**asdict(self), "disagreement": self.disagreement}
 
 

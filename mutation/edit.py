@@ -62,6 +62,7 @@ class Draft:
         self.ops[number] = replace(self.ops[number], **fields)  # type: ignore[arg-type]
 
     def shape(self, value: int) -> tuple[int, ...]:
+        """The shape of a value."""
         return self.values[value].shape
 
     def built(self, **fields: object) -> Body:
@@ -106,12 +107,14 @@ def name_op(plan: Plan, place: Place) -> str:
 
 
 def with_program(plan: Plan, number: int, program: Program) -> Plan:
+    """The plan with one program replaced."""
     programs = list(plan.programs)
     programs[number] = program
     return replace(plan, programs=tuple(programs))
 
 
 def with_body(plan: Plan, program: int, number: int, body: Body) -> Plan:
+    """The plan with one body of one program replaced."""
     own = plan.programs[program]
     bodies = list(own.bodies)
     bodies[number] = body
@@ -119,6 +122,7 @@ def with_body(plan: Plan, program: int, number: int, body: Body) -> Plan:
 
 
 def with_calls(plan: Plan, program: int, calls: Sequence[Call]) -> Plan:
+    """The plan with other calls of one program."""
     return with_program(plan, program, replace(plan.programs[program], calls=tuple(calls)))
 
 
@@ -142,6 +146,7 @@ def readers(body: Body, value: int) -> list[int]:
 
 
 def alike(x: Value, y: Value) -> bool:
+    """Whether two tensors are of one shape and type."""
     return x.shape == y.shape and x.dtype == y.dtype
 
 

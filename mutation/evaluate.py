@@ -88,12 +88,14 @@ class FieldReplay(Replay):
     """Evaluates rows over the finite field."""
 
     def interpreter(self, at: Mapping[str, int]) -> Any:
+        """The interpreter of residues, at coordinates."""
         return FieldInterpreter(coordinates=dict(at))
 
     @staticmethod
     def reduced(
         reading: Any, instance: Instance, inputs: Sequence[Weighted], alike: int
     ) -> Weighted:
+        """An all-reduce; a maximum is that over a new dimension along which operands lie."""
         if instance.attrs.get("op", "sum") != "max":
             return Replay.reduced(reading, instance, inputs, alike)
         reading.combine(inputs, [Fraction(1)] * len(inputs), Fraction(0))

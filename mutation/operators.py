@@ -23,6 +23,7 @@ NUMBERS: Final = ("other", "eps", "exponent", "alpha", "route_scale", "count")
 
 
 def local(op: Op, body: Body) -> bool:
+    """Whether an operator is one that a rank runs by itself, on what it has."""
     return op.name not in COMMUNICATION and op.name != "load_batch"
 
 
@@ -32,12 +33,14 @@ def computes(op: Op, body: Body) -> bool:
 
 
 def with_fields(body: Body, number: int, what: str, **fields: object) -> Changed:
+    """The body with other fields of one operator."""
     draft = Draft(body)
     draft.change(number, **fields)
     return Changed(draft.built(), what)
 
 
 def with_attr(body: Body, number: int, key: str, value: Attr) -> Changed:
+    """The body with another attribute of one operator."""
     op = body.ops[number]
     attrs = {**op.attrs, key: value}
     return with_fields(body, number, f"{key} {op.attrs.get(key)} becomes {value}", attrs=attrs)

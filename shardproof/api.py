@@ -134,9 +134,9 @@ def check(
 
     source = read_again(run_dir, files)
     if cluster is not None and not proofs and spread_check.can_be_spread(run_dir):
-        found = spread_check.check(run_dir, cluster, inputs=source.inputs, plan=source.plan)
+        checked = spread_check.check(run_dir, cluster, inputs=source.inputs, plan=source.plan)
     else:
-        found = checker.check(
+        checked = checker.check(
             run_dir,
             memory_limits=limits(Settings(), machine_bytes()),
             inputs=source.inputs,
@@ -146,11 +146,11 @@ def check(
             cpc=cpc,
         )
     if source.note:
-        found = found._replace(notes=(source.note, *found.notes))
+        checked = checked._replace(notes=(source.note, *checked.notes))
     if source.refused:
         problem = checker.Problem("input", source.refused)
-        found = found._replace(ok=False, problems=(*found.problems, problem))
-    return found._replace(compared=source.files)
+        checked = checked._replace(ok=False, problems=(*checked.problems, problem))
+    return checked._replace(compared=source.files)
 
 
 def _run(

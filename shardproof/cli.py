@@ -139,13 +139,13 @@ class _Face(click.Group):
 
     def _internal(self, error: Exception) -> str:
         """Keep the traceback of a fault of ours; what to say of it."""
-        said = "".join(traceback.format_exception_only(error)).strip()
+        summary = "".join(traceback.format_exception_only(error)).strip()
         text = "".join(traceback.format_exception(error))
         try:
             place = f"; the traceback is in {_kept(text, self.progress)}"
         except OSError as failure:
             place = f"; its traceback could not be kept: {failure}"
-        return f"internal error: {said}{place}"
+        return f"internal error: {summary}{place}"
 
 
 @contextmanager

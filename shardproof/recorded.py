@@ -93,49 +93,49 @@ def answered(
 ) -> Result:
     """The verdict on traces of both sides; ``start``: when the work on them began; ``known``: what
     of them was lowered already."""
-    found = sides(single, parallel, known)
-    check_names(found)
-    too_early = [f for step in found.steps for f in step.findings]
+    traces = sides(single, parallel, known)
+    check_names(traces)
+    too_early = [f for step in traces.steps for f in step.findings]
     if too_early:
-        return Result("refuted", findings=distinct(too_early), assumptions=notes(found))
-    if found.families.missing:
-        return Result("inconclusive", reason=uncaptured(found), assumptions=notes(found))
-    made = make_plan(found, combination=combination(found, combine))
+        return Result("refuted", findings=distinct(too_early), assumptions=notes(traces))
+    if traces.families.missing:
+        return Result("inconclusive", reason=uncaptured(traces), assumptions=notes(traces))
+    made = make_plan(traces, combination=combination(traces, combine))
     check_plan(made)
-    made = guarded(made, found.single.contents)
+    made = guarded(made, traces.single.contents)
     if validated:
         from shardproof.torch.validate import validate
 
-        checked = validate(found, made, [single, *sorted(parallel, key=lambda t: t.rank)])
+        checked = validate(traces, made, [single, *sorted(parallel, key=lambda t: t.rank)])
         if not checked.agrees:
             reason = f"the translation is not what PyTorch computes: {checked.message}"
             return Result("inconclusive", reason=reason)
         made = replace(made, notes=(*made.notes, checked.text()))
-    return reasoned(prove(made, options, progress, time.perf_counter() - start), found)
+    return reasoned(prove(made, options, progress, time.perf_counter() - start), traces)
 
 
 def reasoned(result: Result, found: Sides) -> Result:
     """The result with the reason why an operator was not lowered, in place of "is not declared"."""
-    told = {
+    reasons = {
         f"operator {name} is not declared": f"{name} is not lowered: {reason}"
         for side in (found.single, *found.ranks)
         for name, reason in side.gaps.items()
     }
 
     def text(said: str) -> str:
-        for before, after in told.items():
+        for before, after in reasons.items():
             said = said.replace(before, after)
         return said
 
     findings = tuple(f._replace(message=text(f.message)) for f in result.findings)
-    return replace(result, reason=text(result.reason), findings=findings) if told else result
+    return replace(result, reason=text(result.reason), findings=findings) if reasons else result
 
 
 def uncaptured(found: Sides) -> str:
     """That some ranks have to be captured before anything can be said, and which."""
-    held = shown(tuple(step.trace.rank for step in found.steps))
+    captured = shown(tuple(step.trace.rank for step in found.steps))
     return (
-        f"what was captured (ranks {held}) does not tell what all ranks run: ranks "
+        f"what was captured (ranks {captured}) does not tell what all ranks run: ranks "
         f"{shown(found.families.missing)} have to be captured too"
     )
 
@@ -166,11 +166,11 @@ def combination(found: Sides, combine: Combine) -> Combination:
     asking = probe(found)
     check_plan(asking)
     result = partition(asking)
-    held: dict[str, list[bool]] = {}
+    holding: dict[str, list[bool]] = {}
     for conclusion in result.conclusions:
-        held.setdefault(conclusion.kind, []).append(conclusion.holds)
+        holding.setdefault(conclusion.kind, []).append(conclusion.holds)
     for number, way in allowed:
-        rows = held.get(f"{CANDIDATE} {number}", [])
+        rows = holding.get(f"{CANDIDATE} {number}", [])
         if rows and all(rows):
             return way
     # None is proved: a way that differs on numbers must not be what a refutation is about.

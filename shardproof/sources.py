@@ -68,5 +68,5 @@ def replayed(result: Result, checked: Validation) -> Result:
     if not checked.agrees:
         reason = f"the translation is not what {checked.judge} computes: {checked.message}"
         return Result("inconclusive", reason=reason, assumptions=result.assumptions)
-    said = tuple(checked.text() if t == NOT_REPLAYED else t for t in result.assumptions)
-    return replace(result, assumptions=said)
+    assumptions = tuple(checked.text() if t == NOT_REPLAYED else t for t in result.assumptions)
+    return replace(result, assumptions=assumptions)

@@ -114,10 +114,10 @@ def _applied(
     operator: str, inputs: Sequence[Array], attrs: Mapping[str, Attr], where: str
 ) -> list[Array]:
     try:
-        found = apply_forward(FloatInterpreter(), operator, [exact(x) for x in inputs], attrs)
+        outputs = apply_forward(FloatInterpreter(), operator, [exact(x) for x in inputs], attrs)
     except (ShapeMismatch, Unsupported) as error:
         raise Nonconforming(f"{where}: {error}") from error
-    return [np.asarray(x.data) for x in found]
+    return [np.asarray(x.data) for x in outputs]
 
 
 def _gradients(
@@ -139,7 +139,7 @@ def _gradients(
     torch.autograd.backward(differentiable, [torch.tensor(g) for g in arriving if g is not None])
     wrt = [n for n, x in enumerate(tensors) if x.grad is not None]
     try:
-        found = apply_backward(
+        derived = apply_backward(
             FloatInterpreter(),
             operator,
             [exact(x) for x in inputs],
@@ -149,7 +149,7 @@ def _gradients(
         )
     except (ShapeMismatch, Unsupported) as error:
         raise Nonconforming(f"backward of {where}: {error}") from error
-    for number, gradient in zip(wrt, found, strict=True):
+    for number, gradient in zip(wrt, derived, strict=True):
         _close(
             np.asarray(gradient.data),
             tensors[number].grad.numpy(),

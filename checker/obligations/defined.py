@@ -10,11 +10,12 @@ an operand as it is, since laws may leave nothing of the function in what such a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Final, NamedTuple
 
 from shardproof.checker.values.sides import Side
+from shardproof.engine.algebra.terms import Term
 from shardproof.engine.lineage.expressions import Unary
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage
 from shardproof.engine.lineage.nodes import NodeTable
@@ -22,10 +23,19 @@ from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.ops.laws import power
 from shardproof.engine.ops.primitives import is_partial
 from shardproof.engine.plan.ir import Attr
-from shardproof.engine.specification.definedness import Domain, Signs, domain
+from shardproof.engine.specification.definedness import (
+    OF_POSITIVE,
+    POSITIVE_VALUES,
+    Domain,
+    Signs,
+    domain,
+)
 
 #: Which operand an operator takes a function of, as it is, forward and backward.
 _OPERAND: Final = {"div": 1, "reciprocal": 0, "log": 0, "sqrt": 0, "rsqrt": 0, "pow": 0}
+
+#: The node, the entry and the partial ranges that the symbols of an obligation stand for, by name.
+Symbols = Mapping[str, tuple[object, ...]]
 
 
 class Taken(NamedTuple):
@@ -80,6 +90,30 @@ class Defined:
             case Unary(function=function, factor=factor, node=node) if is_partial(function):
                 return domain(function), factor, node
         return None
+
+
+def positive(term: Term, symbols: Symbols, signs: Signs) -> bool:
+    """Whether a term is positive whatever its symbols are, so that every partial function is
+    defined there: a positive number, an exponential of what is not masked, sums, products and roots
+    of such.  Example: 1/100 + exp(x)."""
+    if term.value is not None:
+        return term.value > 0
+    if term.kind == "symbol":
+        number, *place = symbols[str(term.name)]
+        return isinstance(number, int) and len(place) == 1 and signs.positive(number)
+    if term.kind != "app":
+        return all(positive(part, symbols, signs) for part in term.args)
+    if term.name in OF_POSITIVE:
+        return positive(term.args[0], symbols, signs)
+    return term.name in POSITIVE_VALUES and _finite(term, symbols, signs)
+
+
+def _finite(term: Term, symbols: Symbols, signs: Signs) -> bool:
+    """Whether no symbol below a term may be minus infinity."""
+    if term.kind == "symbol":
+        number = symbols[str(term.name)][0]
+        return isinstance(number, int) and signs.finite(number)
+    return all(_finite(part, symbols, signs) for part in term.args)
 
 
 def _taken(side: Side) -> Iterable[Taken]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
 
-from shardproof.checker.obligations.defined import Defined
+from shardproof.checker.obligations.defined import Defined, positive
 from shardproof.checker.obligations.families import members
 from shardproof.checker.obligations.forms import form
 from shardproof.checker.obligations.translations import is_moved
@@ -21,7 +21,6 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.ops.primitives import is_partial
 from shardproof.engine.records.run import TemplateRecord
-from shardproof.engine.specification.definedness import domain
 from shardproof.solvers import Query
 
 #: By how many definitions a solved obligation may have been widened.
@@ -73,6 +72,9 @@ class Rebuilder:
         self.stated: dict[int, list[Claim]] = {}
         self.forms: dict[int, list[object]] = {}
         self.moved: list[tuple[Claim, int, str]] = []
+        #: Whether it is due to its own nodes that the claim at hand is defined: then no other claim
+        #: of its form is known to be.
+        self.particular = False
         self.rebuilt = 0
         self.unforeseen = 0
 
@@ -118,16 +120,21 @@ class Rebuilder:
         if not self.thorough and self.known.get(key) == template:
             return
         self._follow(claim)
+        self.particular = False
         widened = self._rebuild(claim, template, where, defined)
         if widened is None:
             self._moved(claim, template, where, defined)
-            self.known[key] = template
+            self._remember(key, template)
             return
         self.matched.add(template)
         if widened == 0:
-            self.known[key] = template
+            self._remember(key, template)
             self.stated.setdefault(template, []).append(claim)
         self._members(claim, widened, where, self.texts[template])
+
+    def _remember(self, key: tuple[object, ...], template: int) -> None:
+        if not self.particular:
+            self.known[key] = template
 
     def _moved(self, claim: Claim, template: int, where: str, defined: Defined | None) -> None:
         """A claim whose text is not its template's: it may be the template's claim, moved to where
@@ -225,7 +232,10 @@ class Rebuilder:
         if defined.operand(claim):
             return
         claimed = _partial(b for _, b in obligation.goals)
-        for term in (t for t in obligation.taken if t not in claimed and not _of_constant(t)):
+        for term in (t for t in obligation.taken if t not in claimed):
+            if positive(term.args[0], obligation.symbols, defined.signs):
+                self.particular = True
+                continue
             same = tuple(
                 dict.fromkeys(
                     _equal(term.args[0], other.args[0])
@@ -251,12 +261,6 @@ class Rebuilder:
                     f"{where} takes {definition.function} of a value that the single "
                     "device does not compute",
                 )
-
-
-def _of_constant(term: Term) -> bool:
-    """Whether a function is taken of a number of its domain, as the root of an epsilon alone."""
-    value = term.args[0].value
-    return value is not None and term.name is not None and domain(term.name).holds(value)
 
 
 def _texts(goals: Sequence[tuple[Term, Term]]) -> Texts:

@@ -59,6 +59,7 @@ class Terms:
         self.false = self.of("false")
 
     def of(self, key: Fraction | str | tuple[str, tuple[int, ...]]) -> int:
+        """The number of a term, a new one for a new term."""
         number = self._numbers.get((type(key), key))
         if number is None:
             number = self._numbers[type(key), key] = len(self.keys)
@@ -66,6 +67,7 @@ class Terms:
         return number
 
     def app(self, head: str, *operands: int) -> int:
+        """The number of ``head`` applied to operands."""
         return self.of((head, operands))
 
     def split(self, term: int) -> tuple[str, tuple[int, ...]]:
@@ -74,6 +76,7 @@ class Terms:
         return key if isinstance(key, tuple) else ("", ())
 
     def equality(self, term: int) -> tuple[int, int]:
+        """The two sides of an equality; raises `Rejected` for any other term."""
         head, operands = self.split(term)
         if head != "=" or len(operands) != 2:
             raise Rejected("a premise or an argument is no equality")

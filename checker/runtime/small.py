@@ -85,18 +85,22 @@ class Shapes:
             self.slices[axis] = self.axes.factor(self.axes.new(slices=axis), n)
 
     def interpreter(self, places: Sequence[Mapping[str, int]]) -> Interpreter[Recorded]:
+        """What records the dimensions of all ranks' tensors at once."""
         return self.recording
 
     def of(self, x: Recorded, position: int) -> Recorded:
+        """The tensor of one rank: all have the same dimensions."""
         return x
 
     def together(self, xs: Sequence[Recorded]) -> Recorded:
+        """The tensor of ranks that must have the same dimensions."""
         for x in xs[1:]:
             if x is not xs[0]:
                 self.recording.unify(xs[0], x)
         return xs[0]
 
     def box(self, shard: Shard, places: Sequence[Mapping[str, int]]) -> Recorded:
+        """The dimensions of a rank's part of a named input."""
         if shard not in self.boxes:
             full = self.full(shard)
             self.boxes[shard] = Recorded(
@@ -119,6 +123,7 @@ class Shapes:
     def batch(
         self, number: int, shape: Sequence[int], dtype: str, slices: Sequence[int] | None
     ) -> Recorded:
+        """The dimensions of a batch tensor, whole or of one slice."""
         dims = self.tensor(number)
         return Recorded(dims.full if slices is None else dims.local, dims.domain)
 
@@ -143,6 +148,7 @@ class Shapes:
         return self.batches[number]
 
     def seed(self, shape: Sequence[int], share: Fraction) -> Recorded:
+        """The incoming gradient of a loss, which has one element."""
         if prod(shape) != 1:
             raise ShapeMismatch(f"the loss has shape {list(shape)}, expected one element")
         return Recorded(tuple(() for _ in shape))
@@ -154,6 +160,7 @@ class Shapes:
         op: Op,
         inputs: Sequence[Recorded | None],
     ) -> list[Recorded]:
+        """The dimensions that an operator gives, and what it relates."""
         evaluated = (
             self.gradients(op, inputs) if op.backward else self.forward(op, op.attrs, inputs)
         )
@@ -266,6 +273,7 @@ class Sized(Values):
     # -- inputs -------------------------------------------------------------------------------
 
     def full(self, shard: Shard) -> Lot:
+        """The numbers of a whole named input, drawn once."""
         if shard.name not in self.lots:
             dims = tuple(self.dim(dim) for dim in self.shapes.full(shard))
             shape = [count(dim) for dim in dims]
@@ -276,6 +284,7 @@ class Sized(Values):
         return self.lots[shard.name]
 
     def cut(self, full: Lot, shard: Shard, places: Sequence[Mapping[str, int]]) -> Lot:
+        """The parts of a named input that ranks hold."""
         interpreter = LotInterpreter(places)
         parts = self.shapes.box(shard, places).dims
         for i, (whole, part) in enumerate(zip(self.shapes.full(shard), parts, strict=True)):
@@ -287,6 +296,7 @@ class Sized(Values):
     def batch(
         self, number: int, shape: Sequence[int], dtype: str, slices: Sequence[int] | None
     ) -> Lot:
+        """The numbers of a batch tensor, or of one slice of it for each rank."""
         tensor = self.shapes.tensor(number)
         whole = [self.dim(dim) for dim in tensor.full]
         local = [self.dim(dim) for dim in tensor.local]
@@ -317,6 +327,7 @@ class Sized(Values):
     def evaluate(
         self, where: Where, interpreter: Interpreter[Lot], op: Op, inputs: Sequence[Lot | None]
     ) -> list[Lot]:
+        """An operator on numbers, its attributes at the small sizes."""
         return applied(interpreter, op, self.attrs(op, self.shapes.seen[where]), inputs)
 
     def attrs(self, op: Op, seen: _Evaluated) -> Mapping[str, Attr]:
@@ -352,6 +363,7 @@ class Sized(Values):
         return changed
 
     def index(self, value: int | Affine, dim: Factors) -> Attr:
+        """A position along a dimension, at its small size."""
         scaled = self.scaled(value, dim)
         return scaled if isinstance(value, Affine) else scaled.const
 

@@ -100,6 +100,8 @@ class Assumptions:
         self.problems = problems
 
     def check(self) -> None:
+        """Look at every instance that reads an input, a batch, a seed or another instance's
+        value."""
         for number, instance in enumerate(self.side.unrolled.instances):
             if instance.kind == "shard":
                 self.shard(number, instance)
@@ -111,6 +113,7 @@ class Assumptions:
                 self.handed_on(number, instance)
 
     def expect(self, number: int, value: int, expected: Lineage | None) -> None:
+        """Hold a tensor's lineage against the one that the plan gives it."""
         if expected is None or self.side.lineages[value] != expected:
             self.problems.add(
                 "assumption",
@@ -119,10 +122,12 @@ class Assumptions:
             )
 
     def view(self, name: str, shape: Shape, offset: tuple[Affine, ...]) -> Lineage | None:
+        """The lineage of a box of an input; None where no such node is stored."""
         node, full = self.nodes.find(Input(name)), self.inputs.shape(name)
         return None if node is None or full is None else box(node, full, shape, offset)
 
     def shard(self, number: int, instance: Instance) -> None:
+        """A shard is the box of its parameter that the plan says."""
         place = instance.attrs["shard"]
         shards = self.side.programs[instance.programs[0]].shards
         if not isinstance(place, int) or not 0 <= place < len(shards):
@@ -141,6 +146,7 @@ class Assumptions:
         self.expect(number, instance.outputs[0], self.view(shard.name, shard.shape, offset))
 
     def load(self, number: int, instance: Instance) -> None:
+        """A load is the slice of the batch that its replica and microbatch read."""
         which, count = slice_of(self.side, instance)
         if not self.divided(instance, count):
             self.problems.add(
@@ -176,6 +182,7 @@ class Assumptions:
         return self.side.name == "single" or count == 1 or cut > 0 or not instance.outputs
 
     def seed(self, number: int, instance: Instance) -> None:
+        """A seed is the single-device side's incoming gradient."""
         shape = self.side.unrolled.tensors[instance.outputs[0]].shape
         node = self.nodes.find(Input(SEED))
         if node is None or any(n != 1 for n in shape):
@@ -187,6 +194,7 @@ class Assumptions:
         self.expect(number, instance.outputs[0], Lineage(shape, (addend,)))
 
     def handed_on(self, number: int, instance: Instance) -> None:
+        """A value that is handed on is what it was."""
         if len(instance.inputs) != 1:
             self.problems.add(
                 "plan",

@@ -170,6 +170,7 @@ class DefinitionChecker:
                 assert_never(other)
 
     def pieces(self, number: int, node: Node, addends: Sequence[View]) -> Coordinates:
+        """The coordinates that the tensors of which a local one is made depend on."""
         if any(n < 2 for n in node.extents):
             raise IllFormed(f"extents {list(node.extents)}")
         coordinates: set[str] = set()
@@ -191,11 +192,13 @@ class DefinitionChecker:
             return False
 
     def earlier(self, number: int, operand: int) -> Node:
+        """The node that an operand names; raises `IllFormed` unless it stands before."""
         if not 0 <= operand < number:
             raise IllFormed(f"is defined by node {operand}, which is not before it")
         return self.nodes[operand]
 
     def choice(self, number: int, choice: Select) -> tuple[Extents, Coordinates]:
+        """Extents and coordinates of a choice among an operand's entries."""
         labels: dict[int, int] = {}
         coordinates = self.operand(number, choice.operand, labels)
         row, topk = choice.row, choice.selection.topk
@@ -212,6 +215,7 @@ class DefinitionChecker:
         *,
         reduces: bool = True,
     ) -> tuple[Extents, Coordinates]:
+        """Extents and coordinates of a product or sum of operands over labels."""
         labels: dict[int, int] = {}
         coordinates: Coordinates = frozenset()
         for operand in operands:

@@ -36,6 +36,7 @@ class ViewChecker:
 
     @staticmethod
     def size(dim: Dim) -> int:
+        """How many positions a dimension has."""
         return prod(interval.size for interval in dim)
 
     @staticmethod
@@ -51,6 +52,7 @@ class ViewChecker:
         nested(strides, full)
 
     def lineage(self, lineage: Lineage, mesh: Mapping[str, int]) -> None:
+        """Check every addend of a lineage."""
         if any(n < 1 for n in lineage.shape):
             raise IllFormed(f"a tensor of shape {list(lineage.shape)}")
         for addend in lineage.addends:
@@ -120,6 +122,7 @@ class ViewChecker:
 
     @staticmethod
     def interval(start: Affine, size: int, extent: int, mesh: Mapping[str, int]) -> None:
+        """Check that an interval lies inside what it is of, at every coordinate."""
         low, high = bounds(start, mesh)
         if size < 1 or low < 0 or (extent != ABSOLUTE and high + size > extent):
             raise IllFormed(f"[{start}, +{size}) is not inside [0, {extent})")

@@ -70,6 +70,7 @@ class Measured:
     largest: tuple[float, ...] = ()
 
     def with_peak(self, peak_mib: float) -> Measured:
+        """With one more measured peak among the largest ones."""
         largest = sorted((*self.largest, round(peak_mib, 3)), reverse=True)[:KEPT]
         return Measured(self.count + 1, tuple(largest))
 

@@ -171,6 +171,7 @@ class RayExecutor(Closing):
             self._meters.retried(cause, len(keys))
 
     def open(self) -> None:
+        """Connect to the cluster, or start one."""
         self._began_ray = connect(self._settings) or self._began_ray
         if self._meters is None:
             self._meters = Meters(self.events.run)

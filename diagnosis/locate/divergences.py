@@ -70,6 +70,7 @@ class Divergence(NamedTuple):
 
 
 def essence(lineage: Lineage | None) -> Essence | None:
+    """What a value is, wherever it lies: the nodes of its addends with their factors."""
     if lineage is None:
         return None
     return frozenset((t.factor, t.node) for t in lineage.addends)

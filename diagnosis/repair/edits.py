@@ -30,6 +30,7 @@ Identity = tuple[object, ...]
 
 
 def op_at(plan: Plan, site: Site) -> Op:
+    """The operator at a place."""
     return plan.programs[site.program].bodies[site.body].ops[site.op]
 
 
@@ -42,6 +43,7 @@ def with_body(plan: Plan, program: int, body: int, edited: Body) -> Plan:
 
 
 def with_program(plan: Plan, number: int, program: Program) -> Plan:
+    """The plan with one program replaced."""
     programs = list(plan.programs)
     programs[number] = program
     return replace(plan, programs=tuple(programs))
@@ -109,6 +111,7 @@ def identity(op: Op) -> Identity:
 
 
 def sites(program: Program, number: int) -> Iterator[tuple[Site, Op]]:
+    """All operators of a program, each with its place."""
     for b, body in enumerate(program.bodies):
         for o, op in enumerate(body.ops):
             yield Site(number, b, o), op

@@ -59,12 +59,15 @@ class FaultContext:
 
     @property
     def programs(self) -> list[int]:
+        """The programs that have the fault."""
         return sorted({site.program for site in self.sites})
 
     def lineage(self, value: int) -> Lineage | None:
+        """What a tensor of the parallel side is made of, if that is known."""
         return self.result.parallel.lineages[value] if value >= 0 else None
 
     def instance(self, number: int) -> Instance:
+        """An instance of the parallel side by its number."""
         return self.result.parallel.unrolled.instances[number]
 
     def before(self, value: int, follows: Callable[[Instance], bool]) -> list[int]:
@@ -122,6 +125,7 @@ class FaultContext:
         )
 
     def is_partial(self, value: int) -> bool:
+        """Whether a tensor is a sum or maximum that is not complete."""
         lineage = self.lineage(value)
         return lineage is not None and any(t.partials for t in lineage.addends)
 

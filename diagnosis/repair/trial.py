@@ -208,6 +208,7 @@ class Resolved:
         self.failed = failing(before)
 
     def by(self, after: Partition) -> bool:
+        """Whether what was wrong is no longer so after an edit."""
         old = {f.message for f in self.before.faults}
         if after.parallel.unrolled.faults:
             # What is found only once others are gone (messages are matched before anything is
@@ -234,6 +235,8 @@ class Resolved:
 
 
 def key(divergence: Divergence, result: Partition) -> tuple[object, str]:
+    """By what a divergence is recognised in another state of the plan: its counterpart (where it
+    has none, its kind and source) and its cause."""
     instance = result.parallel.unrolled.instances[divergence.instances[0]]
     place: object = divergence.counterpart
     if divergence.counterpart < 0:

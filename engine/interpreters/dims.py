@@ -88,7 +88,10 @@ def exact(data: NDArray[Any]) -> Weighted:
 
 
 def unit(size: int) -> Dim:
-    """A dimension whose every position represents itself."""
+    """A dimension whose every position represents itself.
+
+    Example: of 4 positions the weights are 1, 1, 1 and 1.
+    """
     return normal(((1,) * size,))
 
 

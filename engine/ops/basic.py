@@ -168,7 +168,10 @@ def _permute(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 
 def view_shape(shape: tuple[int, ...], size: Sequence[int]) -> tuple[int, ...]:
-    """The target of a view, with at most one -1 inferred; raises `ShapeMismatch`."""
+    """The target of a view, with at most one -1 inferred; raises `ShapeMismatch`.
+
+    Example: of [4, 6], the size (2, -1) is (2, 12).
+    """
     known = prod(n for n in size if n != -1)
     total = prod(shape)
     if list(size).count(-1) > 1 or (-1 in size and (known == 0 or total % known)):

@@ -76,7 +76,10 @@ _WORDS: Final = {
 
 
 def operands_of(text: str) -> tuple[Operand, ...]:
-    """The operands that a declaration lists; raises `ValueError` where calls would be ambiguous."""
+    """The operands that a declaration lists; raises `ValueError` where calls would be ambiguous.
+
+    Example: ``"x weight bias?"`` lists three operands, of which the last may be left out.
+    """
     listed = []
     for word in text.split():
         name, _, instead = word.partition("|")

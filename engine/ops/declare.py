@@ -119,7 +119,10 @@ def operator(
 
 def lookup(name: str) -> Operator:
     """The declaration, here or in an installed package; raises `Unsupported` naming an operator
-    that has none, and what is near."""
+    that has none, and what is near.
+
+    Example: ``layer_norm`` is not declared, and ``layernorm`` is near.
+    """
     problems = packages.load() if name not in OPERATORS else ()
     if name not in OPERATORS:
         near = get_close_matches(name, OPERATORS, n=3)
@@ -142,7 +145,10 @@ def declared_elsewhere(names: Iterable[str]) -> list[tuple[str, str]]:
 def misfit(name: str, count: int, attrs: Attrs) -> str:
     """What is wrong with a call of a declared operator with ``count`` operands, in words that
     follow its name; empty if nothing is.  (What an attribute means that is not declared is another
-    question: see `understood`.)"""
+    question: see `understood`.)
+
+    Example: of ``linear`` with one operand, ``takes 2 to 3 operands (x, weight, [bias]), found 1``.
+    """
     declared = lookup(name)
     return wrong_operands(declared.operands, count, attrs) or wrong_attributes(
         declared.attributes, attrs
@@ -283,7 +289,10 @@ def integers(attrs: Attrs, key: str) -> tuple[int, ...]:
 
 
 def dimension(index: int, rank: int) -> int:
-    """A dimension counted from either end; raises `ShapeMismatch` outside the tensor."""
+    """A dimension counted from either end; raises `ShapeMismatch` outside the tensor.
+
+    Example: -1 of three dimensions is 2.
+    """
     if not -rank <= index < rank:
         raise ShapeMismatch(f"dimension {index} of a tensor of {rank} dimensions")
     return index % rank

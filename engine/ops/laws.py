@@ -32,14 +32,20 @@ _EXPONENTS: Final = {name: exponent for exponent, name in NAMED_POWERS.items()}
 
 
 def exponent_of(function: str) -> Fraction | None:
-    """Which power a function is (None: none)."""
+    """Which power a function is (None: none).
+
+    Example: -1/2 of ``rsqrt``.
+    """
     if function.startswith("pow:"):
         return Fraction(function[4:])
     return _EXPONENTS.get(function)
 
 
 def power(exponent: Fraction) -> str:
-    """The function that is a power."""
+    """The function that is a power.
+
+    Example: ``rsqrt`` of -1/2.
+    """
     return NAMED_POWERS.get(exponent, f"pow:{exponent}")
 
 
@@ -47,7 +53,10 @@ def power_of_power(
     factor: Fraction, inner: Fraction, outer: Fraction
 ) -> tuple[Fraction, Fraction] | None:
     """``(factor a^inner)^outer`` as (factor, exponent of ``a``), wherever it is defined; None where
-    no law says it.  A root of an even power is none: it forgets the sign."""
+    no law says it.  A root of an even power is none: it forgets the sign.
+
+    Example: ``1 / (1 / a)`` is (1, 1), that is ``a``.
+    """
     whole = outer.denominator == 1
     if not whole and (factor != 1 or (inner.denominator == 1 and inner % 2 == 0)):
         return None
@@ -59,7 +68,10 @@ def power_of_power(
 
 def settled(exponents: Sequence[Fraction]) -> list[Fraction] | None:
     """What is left of a product of powers of one base (1, -1, 1/2 and -1/2) that go up and down, or
-    of several roots; None where nothing changes."""
+    of several roots; None where nothing changes.
+
+    Example: 1 and -1 leave nothing, 1 and -1/2 leave 1/2.
+    """
     up, down = (any(sign * e > 0 for e in exponents) for sign in (1, -1))
     if not (up and down) and exponents.count(HALF) < 2:
         return None
@@ -72,7 +84,10 @@ def settled(exponents: Sequence[Fraction]) -> list[Fraction] | None:
 
 
 def of_constant(function: str, value: Fraction) -> Fraction | None:
-    """The value of a function at a constant, where a law says it."""
+    """The value of a function at a constant, where a law says it.
+
+    Example: ``exp`` of 0 is 1.
+    """
     if function == "exp" and not value:
         return Fraction(1)
     return 1 / value if function == "inv" and value else None

@@ -111,7 +111,10 @@ def scale(r: Interpreter[T], factor: Fraction | int, x: T) -> T:
 
 
 def labels(rank: int) -> str:
-    """``rank`` distinct einsum labels before "x"; raises `Unsupported` beyond 23 dimensions."""
+    """``rank`` distinct einsum labels before "x"; raises `Unsupported` beyond 23 dimensions.
+
+    Example: three are ``abc``.
+    """
     if rank > 23:
         raise Unsupported(f"a tensor of {rank} dimensions (at most 23 are supported)")
     return "abcdefghijklmnopqrstuvw"[:rank]
@@ -182,7 +185,10 @@ PARTIAL_FUNCTIONS = frozenset({"log", "inv", "sqrt", "rsqrt"})
 
 
 def is_partial(function: str) -> bool:
-    """Whether the function is undefined somewhere (a division, a root, a negative power)."""
+    """Whether the function is undefined somewhere (a division, a root, a negative power).
+
+    Example: ``log`` and ``sqrt`` are, ``exp`` is not.
+    """
     if function.startswith("pow:"):
         exponent = Fraction(function[4:])
         return exponent < 0 or exponent.denominator != 1

@@ -44,7 +44,10 @@ class Recorded:
 
 
 def step_of(offset: Affine) -> int:
-    """The greatest number that divides the offset at every coordinate (0 for offset 0)."""
+    """The greatest number that divides the offset at every coordinate (0 for offset 0).
+
+    Example: 2 of ``6*tp + 4``.
+    """
     return gcd(offset.const, *(coefficient for _, coefficient in offset.terms))
 
 

@@ -380,7 +380,8 @@ class Representatives(MixedRadix):
     def represented(self, size: int, sizes: Sequence[int], part: int, low: int, high: int) -> Dim:
         """How positions [low, high) of part ``part`` of a local dimension of ``size``, split into
         ``sizes``, are represented where nothing lies there: as what does elsewhere."""
-        for addend in self.beside.get(size, ()):
+        # What has places itself comes first: another dimension may have this size by chance.
+        for addend in (*self.placed.get(size, ()), *self.beside.get(size, ())):
             with suppress(Misaligned):
                 own = split(addend, 0, tuple(sizes))
                 piece = clipped(own, part, low, high - low, sizes[part])

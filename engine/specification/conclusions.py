@@ -336,7 +336,10 @@ class Wants:
 
 
 def told(kind: str, name: str) -> str:
-    """A row of the table in words."""
+    """A row of the table in words.
+
+    Example: ``gradient of w``, ``output y``.
+    """
     return f"{kind} of {name}" if kind == GRADIENT else f"{kind} {name}"
 
 

@@ -42,9 +42,9 @@ _OF_NONNEGATIVE = frozenset({"log", "sqrt", "rsqrt"})
 _NONNEGATIVE = frozenset({"exp", "sigmoid", "sqrt", "rsqrt", "normal_cdf", "normal_pdf"})
 
 #: Functions whose values are positive.
-_POSITIVE = frozenset({"exp", "sigmoid", "normal_cdf", "normal_pdf", "inv", "rsqrt", "sqrt"})
+POSITIVE_VALUES = frozenset({"exp", "sigmoid", "normal_cdf", "normal_pdf", "inv", "rsqrt", "sqrt"})
 #: Of these, the ones that are so of positive values only.
-_OF_POSITIVE = frozenset({"inv", "rsqrt", "sqrt"})
+OF_POSITIVE = frozenset({"inv", "rsqrt", "sqrt"})
 
 
 class Domain(Enum):
@@ -57,17 +57,12 @@ class Domain(Enum):
     def lies_in(self, other: Domain) -> bool:
         return self is other or self is Domain.POSITIVE
 
-    def holds(self, value: Fraction) -> bool:
-        """Whether a number is one of these."""
-        return (
-            value > 0
-            or (value == 0 and self is Domain.NONNEGATIVE)
-            or (value < 0 and self is Domain.NONZERO)
-        )
-
 
 def domain(function: str) -> Domain:
-    """The domain of a partial function."""
+    """The domain of a partial function.
+
+    Example: positive numbers of ``log``, numbers that are not zero of ``inv``.
+    """
     exponent = exponent_of(function)
     if exponent is None or (exponent < 0 and exponent.denominator != 1):
         return Domain.POSITIVE
@@ -126,8 +121,8 @@ class Signs:
                 return sign > 0 and self.positive(operand.node)
             case Restrict() | Opaque():
                 return self._all_of(definition, self.positive)
-            case Unary(function=function, factor=factor, node=node) if function in _POSITIVE:
-                if function in _OF_POSITIVE:
+            case Unary(function=function, factor=factor, node=node) if function in POSITIVE_VALUES:
+                if function in OF_POSITIVE:
                     return factor > 0 and self.positive(node)
                 return self.finite(node)
         return False

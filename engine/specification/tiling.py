@@ -49,7 +49,11 @@ def boxes(offset: Sequence[Affine], shape: Sequence[int], extents: Mapping[str, 
 
 def covers(families: Iterable[Boxes], full: Sequence[int]) -> bool:
     """Whether boxes are inside of ``full`` and together all of it; they may overlap.  Raises
-    `TooMany`."""
+    `TooMany`.
+
+    Example: boxes of 4 positions at ``4*tp``, with ``tp`` of two positions, cover 8 positions; at 0
+    on both ranks they do not.
+    """
     different = set(families)
     if any(_counts(family, full) for family in different):
         return True

@@ -355,12 +355,12 @@ class ProgramBuilder:
         body = self.body(name)
         current: dict[int, tuple[int, int]] = {}
         for shard, group, *scatter in shards:
-            held = self.shards[shard]
+            box = self.shards[shard]
             if shard not in current:
-                value = body.value(held.shape, f"gradient of {held.name}", held.dtype)
+                value = body.value(box.shape, f"gradient of {box.name}", box.dtype)
                 current[shard] = (value, value)
             first, last = current[shard]
-            with body.module(held.name):
+            with body.module(box.name):
                 if scatter:
                     dim, owned = scatter
                     body.gradients.append((body.reduce_scatter(last, dim, group), owned))

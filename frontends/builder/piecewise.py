@@ -50,22 +50,22 @@ def value(f: Function) -> int | None:
 
 def simplified(pieces: list[Piece]) -> Function:
     """Neighbours of one rule joined."""
-    found: list[Piece] = []
+    joined: list[Piece] = []
     for p in pieces:
         if p.high <= p.low:
             continue
         if p.high - p.low == 1 and p.slope:
-            p = _as_neighbour(found, p)
-        if found and found[-1][2:] == p[2:] and found[-1].high == p.low:
-            found[-1] = found[-1]._replace(high=p.high)
+            p = _as_neighbour(joined, p)
+        if joined and joined[-1][2:] == p[2:] and joined[-1].high == p.low:
+            joined[-1] = joined[-1]._replace(high=p.high)
         else:
-            found.append(p)
-    if len(found) > MOST_PIECES:
+            joined.append(p)
+    if len(joined) > MOST_PIECES:
         raise Unsupported(f"index arithmetic of more than {MOST_PIECES} cases")
-    for p in found:
+    for p in joined:
         if not all(-_LARGEST <= p.at(x) < _LARGEST for x in (p.low, p.high - 1)):
             raise Unsupported("index arithmetic that overflows 32 bits")
-    return tuple(found)
+    return tuple(joined)
 
 
 def _as_neighbour(found: list[Piece], p: Piece) -> Piece:
@@ -76,11 +76,11 @@ def _as_neighbour(found: list[Piece], p: Piece) -> Piece:
 
 def _pairs(f: Function, g: Function) -> list[tuple[int, int, Piece, Piece]]:
     cuts = sorted({p.low for p in (*f, *g)} | {f[-1].high})
-    found = []
+    pairs = []
     for low, high in itertools.pairwise(cuts):
         pieces = [next(p for p in h if p.low <= low < p.high) for h in (f, g)]
-        found.append((low, high, pieces[0], pieces[1]))
-    return found
+        pairs.append((low, high, pieces[0], pieces[1]))
+    return pairs
 
 
 def combine(opcode: str, f: Function, g: Function) -> Function:
@@ -133,10 +133,10 @@ def compare(direction: str, f: Function, g: Function) -> Function:
             cuts |= {c for c in (root, root + 1) if low < c < high}
         ordered = sorted(cuts)
         for a, b in itertools.pairwise(ordered):
-            found = {_holds(direction, slope * x + offset) for x in (a, b - 1)}
-            if len(found) > 1:
+            values = {_holds(direction, slope * x + offset) for x in (a, b - 1)}
+            if len(values) > 1:
                 raise AssertionError("a comparison changes inside a piece")
-            pieces.append(Piece(a, b, 0, int(found.pop())))
+            pieces.append(Piece(a, b, 0, int(values.pop())))
     return simplified(pieces)
 
 
@@ -169,8 +169,8 @@ def span(f: Function) -> tuple[int, int] | None:
     several intervals or nowhere."""
     if any(p.slope or p.offset not in (0, 1) for p in f):
         return None
-    found = [(p.low, p.high) for p in simplified(list(f)) if p.offset]
-    return found[0] if len(found) == 1 else None
+    intervals = [(p.low, p.high) for p in simplified(list(f)) if p.offset]
+    return intervals[0] if len(intervals) == 1 else None
 
 
 # -- rows that are chosen -------------------------------------------------------------------------
@@ -194,18 +194,18 @@ def counted(f: Function, live: Function) -> Iterator[tuple[int, int, Piece]]:
 
 def chosen_rows(f: Function, live: Function, rows: int) -> list[Rows] | None:
     """Which ids choose which rows; None: some choose rows that are none, or one row by many ids."""
-    found: list[Rows] = []
+    chosen: list[Rows] = []
     for low, high, rule in counted(f, live):
         if rule.slope != 1 and high - low > 1:
             return None
         if not (rule.at(low) >= 0 and rule.at(high - 1) < rows):
             return None
-        joined = found and found[-1].id + found[-1].size == low
-        if joined and found[-1].row + found[-1].size == rule.at(low):
-            found[-1] = Rows(found[-1].id, found[-1].row, found[-1].size + high - low)
+        joined = chosen and chosen[-1].id + chosen[-1].size == low
+        if joined and chosen[-1].row + chosen[-1].size == rule.at(low):
+            chosen[-1] = Rows(chosen[-1].id, chosen[-1].row, chosen[-1].size + high - low)
         else:
-            found.append(Rows(low, rule.at(low), high - low))
-    return [_widened(found[0], f, rows)] if len(found) == 1 else found
+            chosen.append(Rows(low, rule.at(low), high - low))
+    return [_widened(chosen[0], f, rows)] if len(chosen) == 1 else chosen
 
 
 def _widened(own: Rows, f: Function, rows: int) -> Rows:

@@ -224,10 +224,10 @@ class Tape:
         if isinstance(shard, Tensor) or shard >= len(self._held):
             raise self.fail(f"expected a shard of the program, found {shard!r}")
         if shard not in self.shards:
-            held = self._held[shard]
-            self.values.append(Value(held.shape, held.dtype, held.name))
+            box = self._held[shard]
+            self.values.append(Value(box.shape, box.dtype, box.name))
             self.shards[int(shard)] = Tensor(len(self.values) - 1, self)
-            if held.trainable:
+            if box.trainable:
                 self.differentiable.add(self.shards[shard])
         return self.shards[shard]
 
@@ -294,10 +294,10 @@ class Tape:
         attrs = {key: exactly(key, value) for key, value in given.items()}
         shapes = [self.shape(v) for v in inputs]
         try:
-            found = self._inference.forward(operator, shapes, attrs)
+            made = self._inference.forward(operator, shapes, attrs)
         except (ShapeMismatch, Unsupported) as error:
             raise self.fail(f"{operator} of shapes {[list(s) for s in shapes]}: {error}") from error
-        outputs = [self.value(shape, name or operator) for shape in found]
+        outputs = [self.value(shape, name or operator) for shape in made]
         self.append(operator, inputs, outputs, attrs)
         data = lookup(operator).index_data(len(inputs))
         wrt = tuple(i for i, v in enumerate(inputs) if v in self.differentiable and i not in data)
@@ -393,8 +393,10 @@ class Reverse:
 
     def gradient_value(self, value: int) -> Tensor:
         """A new value for a gradient of forward value ``value``."""
-        held = self.forward.values[value]
-        self.tape.values.append(Value(held.shape, held.dtype, f"gradient of {held.name}"))
+        forward_value = self.forward.values[value]
+        self.tape.values.append(
+            Value(forward_value.shape, forward_value.dtype, f"gradient of {forward_value.name}")
+        )
         return Tensor(len(self.tape.values) - 1, self.tape)
 
     def operator(
@@ -447,15 +449,17 @@ class Reverse:
         forward, tape = self.forward, self.tape
         for value in forward.outputs:
             if value in forward.differentiable:
-                held = forward.values[value]
-                self.arrive(value, tape.input(held.shape, f"gradient of {held.name}", held.dtype))
+                output = forward.values[value]
+                self.arrive(
+                    value, tape.input(output.shape, f"gradient of {output.name}", output.dtype)
+                )
         for step in reversed(forward.steps):
             gradients = [self.settle(v) for v in step.outputs]
             if not step.always and all(g < 0 for g in gradients):
                 continue
             with tape.derived(step.source):
-                found = step.pullback(self, gradients)
-            for value, gradient in zip(step.inputs, found, strict=True):
+                contributions = step.pullback(self, gradients)
+            for value, gradient in zip(step.inputs, contributions, strict=True):
                 self.arrive(value, gradient)
         for value in forward.inputs:
             if value in forward.differentiable and self.settle(value) >= 0:

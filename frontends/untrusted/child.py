@@ -175,14 +175,14 @@ def _death(returncode: int, errors: BinaryIO, bounds: Bounds) -> InvalidInput | 
         return _too_slow(bounds.seconds)
     errors.seek(0, os.SEEK_END)
     errors.seek(max(0, errors.tell() - _ERROR_BYTES))
-    said = errors.read().decode(errors="replace").strip()
+    stderr = errors.read().decode(errors="replace").strip()
     # malloc's and Arrow's own ways of dying, and the kernel's, when memory is out.
-    if returncode == -signal.SIGKILL or "MemoryError" in said or "bad_alloc" in said:
+    if returncode == -signal.SIGKILL or "MemoryError" in stderr or "bad_alloc" in stderr:
         return _too_large(bounds.memory_bytes)
     if returncode < 0:
         name = signal.Signals(-returncode).name
         return InvalidInput(f"the reader crashed on it ({name}), which a plan does not cause")
-    return BoundedCallError(f"the reading child ended with code {returncode}: {said}")
+    return BoundedCallError(f"the reading child ended with code {returncode}: {stderr}")
 
 
 def _limit(memory_bytes: int, seconds: float, result_bytes: int) -> None:

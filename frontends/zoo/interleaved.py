@@ -97,8 +97,8 @@ def receiver(program: ProgramBuilder, into: BodyBuilder, peer: int, name: str) -
     """A body that receives the inputs of another from a rank."""
     body = program.body(name)
     for value in into.inputs:
-        held = into.values[value]
-        body.output(body.recv(held.shape, peer, name=held.name, gradient=False))
+        sent = into.values[value]
+        body.output(body.recv(sent.shape, peer, name=sent.name, gradient=False))
     return body
 
 

@@ -66,13 +66,13 @@ class Layout:
 
     def axes(self) -> tuple[tuple[str, int, int], ...]:
         """(name, extent, rank stride) of every axis that has ranks, outermost first."""
-        found, stride = [], 1
+        axes, stride = [], 1
         for axis in ("tp", "cp", *reversed(self.replica_axes)):
             extent = self.size(axis)
             if extent > 1:
-                found.append((axis, extent, stride))
+                axes.append((axis, extent, stride))
             stride *= extent
-        return tuple(reversed(found))
+        return tuple(reversed(axes))
 
     @property
     def ranks(self) -> int:

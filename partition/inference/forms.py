@@ -37,6 +37,7 @@ class Forms:
         return self._numbers.setdefault(what, len(self._numbers))
 
     def view(self, lineage: Lineage) -> View:
+        """A lineage without its nodes, made once for each."""
         known = self._views.get(id(lineage))
         if known is None:
             known = self._views[id(lineage)] = lineage, self._seen(lineage)

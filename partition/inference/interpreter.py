@@ -72,6 +72,7 @@ class LineageInterpreter(Products):
     """A `engine.ops.primitives.Reading` over lineages; all nodes go to ``table``."""
 
     def unary(self, function: str, x: Lineage) -> Lineage:
+        """A function of every entry, as a node of its own."""
         several = self._each(x, lambda lineage: self.unary(function, lineage))
         if several is not None:
             return several
@@ -153,6 +154,7 @@ class LineageInterpreter(Products):
                 self.partial.append((function, addend._replace(factor=factor, node=node)))
 
     def reshape(self, x: Lineage, shape: tuple[int, ...]) -> Lineage:
+        """The same view with its dimensions regrouped, or a tensor that only this side has."""
         if prod(shape) != prod(x.shape):
             raise ShapeMismatch(f"view of {list(x.shape)} as {list(shape)}")
         if shape == x.shape:
@@ -166,6 +168,7 @@ class LineageInterpreter(Products):
         return Lineage(shape, addends)
 
     def slice(self, x: Lineage, dim: int, start: Affine, size: int) -> Lineage:
+        """Part of a dimension of the same nodes."""
         start = start.settled(self.mesh)
         shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
         if size > x.shape[dim] or (not start.terms and not 0 <= start.const <= x.shape[dim] - size):
@@ -185,6 +188,7 @@ class LineageInterpreter(Products):
             return taken(self.piece(x), start)
 
     def concat(self, xs: Sequence[Lineage], dim: int) -> Lineage:
+        """Tensors one after the other: one view of a node, where they are consecutive in it."""
         shape = list(xs[0].shape)
         for x in xs[1:]:
             if x.shape[:dim] != xs[0].shape[:dim] or x.shape[dim + 1 :] != xs[0].shape[dim + 1 :]:
@@ -213,6 +217,7 @@ class LineageInterpreter(Products):
         return joined(addends)
 
     def amax(self, x: Lineage, dim: int) -> Lineage:
+        """The maximum over a dimension, or its part over a shard of one."""
         if has_places(x):
             order = [i for i in range(len(x.shape)) if i != dim]
             rows = permuted(x, [*order, dim])
@@ -313,6 +318,7 @@ class LineageInterpreter(Products):
         return Lineage(reduced, (addend._replace(view=addend.view._replace(dims=dims)),))
 
     def onehot(self, ids: Lineage, start: Affine, size: int) -> Lineage:
+        """Which classes ids name, from ``start`` on."""
         several = self._each(ids, lambda lineage: self.onehot(lineage, start, size))
         if several is not None:
             return several
@@ -326,12 +332,15 @@ class LineageInterpreter(Products):
         return Lineage((*ids.shape, size), (Addend(Fraction(1), node, view),))
 
     def causal(self, queries: int, keys: int) -> Lineage:
+        """The causal mask, minus infinity where the key comes after the query."""
         return causal_view(self.table, queries, keys, Causal())
 
     def order(self, queries: int, keys: int) -> Lineage:
+        """The causal mask as numbers: 1, or 0 where the key comes after the query."""
         return causal_view(self.table, queries, keys, Order())
 
     def select(self, scores: Lineage, selection: Selection) -> Lineage:
+        """Which entries of the last dimension are chosen."""
         several = self._each(scores, lambda lineage: self.select(lineage, selection), 1)
         if several is not None:
             return several
@@ -367,4 +376,5 @@ class LineageInterpreter(Products):
         return Lineage(shape, (Addend(Fraction(1), node, View((*view.dims, chosen), view.fixed)),))
 
     def constant(self, name: str) -> Lineage:
+        """A table of constants by its name."""
         return constant_view(self.table, name)

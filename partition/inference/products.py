@@ -55,6 +55,8 @@ class Products(Sums):
         self._singles: dict[Lineage, Addend] = {}
 
     def einsum(self, spec: str, *xs: Lineage, sizes: Mapping[str, int] | None = None) -> Lineage:
+        """A product summed over labels, addend by addend; over a shard of a label it is part of a
+        sum."""
         left, output = spec.split("->")
         operands = left.split(",")
         extents = dict(sizes or {})

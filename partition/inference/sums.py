@@ -55,6 +55,7 @@ class Values:
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
+        """The local shape."""
         return x.shape
 
     def known(self, x: Lineage) -> Lineage:
@@ -116,6 +117,7 @@ class Values:
     def local_node(
         self, definition: Local, shape: tuple[int, ...], addends: Sequence[Addend]
     ) -> int:
+        """The node of a value that only this side has; its axes are the local dimensions."""
         axes = lineage_axes(Lineage(shape, tuple(addends)), self.table)
         return self.table.define(definition, tuple(n for n in shape if n != 1), axes)
 
@@ -126,6 +128,7 @@ class Sums(Values):
     def combine(
         self, xs: Sequence[Lineage], factors: Sequence[Fraction], constant: Fraction
     ) -> Lineage:
+        """Tensors times factors, added up and joined to complete sums."""
         shape = xs[0].shape
         if any(x.shape != shape for x in xs):
             raise ShapeMismatch(f"sum of shapes {[list(x.shape) for x in xs]}")

@@ -156,6 +156,7 @@ class Tracer:
         return self.extents[instance.programs[0]], batched
 
     def finding(self, kind: str, instance: Instance, message: str) -> Finding:
+        """A finding about an instance, with its operator, place and ranks."""
         ranks = tuple(self.programs[p].base for p in instance.programs)
         name = f"backward of {instance.name}" if instance.backward else instance.name
         where = f"rank {ranks[0]}: {name}" + (
@@ -220,6 +221,7 @@ class Tracer:
         return self.collective(instance, present)
 
     def backward(self, instance: Instance, inputs: Sequence[Lineage | None]) -> list[Lineage]:
+        """The gradients that an operator's derivative gives."""
         wrt = instance.attrs.get("wrt")
         arity = instance.attrs.get("arity")
         if not isinstance(wrt, tuple) or not isinstance(arity, int):
@@ -239,6 +241,7 @@ class Tracer:
     def accumulate(
         self, instance: Instance, inputs: Sequence[Lineage], unrolled: Unrolled
     ) -> Lineage:
+        """The sum of what arrives for one gradient, over microbatches where it is one for each."""
         batched = [
             x for x, v in zip(inputs, instance.inputs, strict=True) if unrolled.tensors[v].batched
         ]
@@ -257,6 +260,7 @@ class Tracer:
     # -- assumptions ----------------------------------------------------------------------------
 
     def shard(self, instance: Instance) -> Lineage:
+        """The box of a parameter or another named input."""
         program = self.programs[instance.programs[0]]
         number = instance.attrs["shard"]
         assert isinstance(number, int)
@@ -278,6 +282,7 @@ class Tracer:
         return box_view(node, full, shard.shape, offset)
 
     def input_node(self, name: str, full: tuple[int, ...]) -> int:
+        """The node of a named input, whose axes are its dimensions of more than one position."""
         return self.table.define(Input(name), tuple(n for n in full if n != 1))
 
     def slice_number(self, instance: Instance) -> tuple[Affine, int]:
@@ -301,6 +306,7 @@ class Tracer:
         return number.settled(extents), count * self.plan.microbatches
 
     def batch(self, name: str, shape: tuple[int, ...], instance: Instance) -> Lineage:
+        """The slice of a batch tensor that a microbatch reads."""
         full = self.known.batch.get(name)
         where = f"rank {self.programs[instance.programs[0]].base}"
         if full is None or len(full) != len(shape):
@@ -325,6 +331,7 @@ class Tracer:
         return box_view(self.input_node(name, full), full, shape, tuple(offset))
 
     def seed(self, shape: tuple[int, ...], instance: Instance) -> Lineage:
+        """The incoming gradient of a loss."""
         node = self.input_node(SEED, ())
         if any(n != 1 for n in shape):
             raise ShapeMismatch(f"the loss has shape {list(shape)}, expected one element")
@@ -356,23 +363,27 @@ class Tracer:
         return RULES[declared.effect](self, instance, inputs)
 
     def copied(self, instance: Instance, inputs: Sequence[Lineage]) -> list[Lineage]:
+        """The members' copies of one operand."""
         if len(inputs) != 1:
             raise ShapeMismatch(f"{len(inputs)} sources in one {instance.kind}")
         return [inputs[0]] * len(instance.outputs)
 
     def totals(self, instance: Instance, inputs: Sequence[Lineage]) -> list[Lineage]:
+        """All-reduce: the sum or maximum over the group."""
         result = total(
             self.interpreter, inputs, instance.over, str(instance.attrs.get("op", "sum"))
         )
         return [result] * len(instance.outputs)
 
     def gathers(self, instance: Instance, inputs: Sequence[Lineage]) -> list[Lineage]:
+        """All-gather: what the group has, one after the other."""
         result = gather(
             self.interpreter, inputs, instance.over, self.dim(instance, inputs[0], "dim")
         )
         return [result] * len(instance.outputs)
 
     def scatters(self, instance: Instance, inputs: Sequence[Lineage]) -> list[Lineage]:
+        """Reduce-scatter: each rank's part of the sum over the group."""
         members = len(instance.programs)
         dim = self.dim(instance, inputs[0], "dim")
         self.even(instance, inputs[0], dim)
@@ -383,6 +394,7 @@ class Tracer:
         ]
 
     def exchanges(self, instance: Instance, inputs: Sequence[Lineage]) -> list[Lineage]:
+        """All-to-all: each rank's part of what every other one has."""
         split = self.dim(instance, inputs[0], "split_dim")
         joined = self.dim(instance, inputs[0], "concat_dim")
         self.even(instance, inputs[0], split)
@@ -408,6 +420,7 @@ class Tracer:
 
     @staticmethod
     def dim(instance: Instance, x: Lineage, key: str) -> int:
+        """The dimension that an attribute names, counted from the front."""
         value = instance.attrs.get(key)
         if not isinstance(value, int) or not -len(x.shape) <= value < len(x.shape):
             raise ShapeMismatch(f"{key} {value} of a tensor of shape {list(x.shape)}")

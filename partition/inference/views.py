@@ -38,12 +38,18 @@ def lineage_axes(lineage: Lineage, table: NodeTable) -> frozenset[str]:
 
 
 def view_of_constant(shape: tuple[int, ...]) -> View:
-    """The view of a scalar as a tensor of ``shape``."""
+    """The view of a scalar as a tensor of ``shape``.
+
+    Example: ``[_[2], _[3]]``.
+    """
     return View(tuple(() if n == 1 else (constant_interval(n),) for n in shape))
 
 
 def local_view(node: int, shape: tuple[int, ...]) -> Lineage:
-    """All of a node whose axes are the dimensions of ``shape`` that exceed 1."""
+    """All of a node whose axes are the dimensions of ``shape`` that exceed 1.
+
+    Example: of a node of shape [2, 1, 3], ``[a0[2], 1, a1[3]]``.
+    """
     return box_view(node, shape, shape, (ZERO,) * len(shape))
 
 
@@ -65,7 +71,10 @@ def constant_view(table: NodeTable, name: str) -> Lineage:
 
 
 def join(position: Sequence[StridedInterval | None]) -> StridedInterval:
-    """The common interval of aligned intervals: all that vary must agree on it."""
+    """The common interval of aligned intervals: all that vary must agree on it.
+
+    Example: ``a0[8]`` and ``_[8]``, a broadcast, have ``a0[8]`` in common.
+    """
     common: StridedInterval | None = None
     broadcast: StridedInterval | None = None
     for interval in position:

@@ -133,6 +133,7 @@ class Partition:
     memo: Memo | None = None
 
     def side(self, name: str) -> Side:
+        """A side by its name."""
         return self.single if name == SINGLE else self.parallel
 
 

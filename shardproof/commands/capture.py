@@ -126,11 +126,11 @@ def capture(
         raise click.UsageError(str(error)) from error
     wanted = _ranks(ranks)
     cluster = Settings(executor="ray", address=address) if executor == "ray" else None
-    found = chosen(_step(step, args), world_size, wanted, given, alone, limits, {}, cluster)
-    traces.keep(found, out)
-    events = sum(len(t.events) for t in found)
-    all_of_them = many(len(found), "rank")
-    who = f"{len(found)} of {world_size} ranks" if len(found) < world_size else all_of_them
+    captured = chosen(_step(step, args), world_size, wanted, given, alone, limits, {}, cluster)
+    traces.keep(captured, out)
+    events = sum(len(t.events) for t in captured)
+    all_of_them = many(len(captured), "rank")
+    who = f"{len(captured)} of {world_size} ranks" if len(captured) < world_size else all_of_them
     click.echo(f"{who}, {many(events, 'event')}, in {out}")
     return 0
 
@@ -139,7 +139,7 @@ def _ranks(text: str) -> str | list[int]:
     """The ranks that ``--ranks`` names; raises a usage error for what names none."""
     if text in ("auto", "all"):
         return text
-    found: list[int] = []
+    ranks: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
         if match is None:
@@ -147,8 +147,8 @@ def _ranks(text: str) -> str | list[int]:
         first, last = match.groups()
         if int(last or first) - int(first) > 1 << 20:
             raise click.UsageError(f"--ranks {text}: too many")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        ranks += range(int(first), int(last or first) + 1)
+    return ranks
 
 
 def _batch(text: str) -> tuple[str, TensorSpec]:
@@ -156,12 +156,12 @@ def _batch(text: str) -> tuple[str, TensorSpec]:
     from shardproof.frontends.torch.capture import is_dtype
     from shardproof.frontends.torch.stated import TensorSpec
 
-    found = _BATCH.fullmatch(text)
-    if found is None:
+    match = _BATCH.fullmatch(text)
+    if match is None:
         raise click.UsageError(
             f"--batch {text}: expected NAME=SHAPE:DTYPE, such as tokens=16x8192:int64[0,32000)"
         )
-    name, shape, dtype, low, high = found.groups()
+    name, shape, dtype, low, high = match.groups()
     if not is_dtype(dtype):
         raise click.UsageError(f"--batch {text}: {dtype} is no element type of torch")
     bounds = (None, None) if low is None else (int(low), int(high))
@@ -190,7 +190,7 @@ def _function(step: str) -> Any:
             f"{step}: expected FILE.py:FUNCTION or FILE.py, and a file that is there"
         )
     sys.path.insert(0, str(Path(path).resolve().parent))
-    found = runpy.run_path(path).get(name)
-    if not callable(found):
+    function = runpy.run_path(path).get(name)
+    if not callable(function):
         raise click.UsageError(f"{path} has no function {name}")
-    return found
+    return function

@@ -70,31 +70,31 @@ def check(
             raise click.UsageError(str(error)) from error
     elif address is not None or workers is not None:
         raise click.UsageError("--address and --workers are of use with --executor ray only")
-    found = api.check(run_dir, inputs, **options)
-    problems = [str(problem) for problem in found.problems]
+    checked = api.check(run_dir, inputs, **options)
+    problems = [str(problem) for problem in checked.problems]
     if as_json:
         import json
 
         document = {
-            "ok": bool(found.ok),
+            "ok": bool(checked.ok),
             "problems": problems,
-            "notes": list(found.notes),
-            "counts": found.counts,
-            "compared": list(found.compared),
+            "notes": list(checked.notes),
+            "counts": checked.counts,
+            "compared": list(checked.compared),
             "run_dir": str(run_dir.resolve()),
         }
         click.echo(json.dumps(document, indent=2))
-        return 0 if found.ok else 1
+        return 0 if checked.ok else 1
     # Of a run that holds, that is what it says itself: one line is enough.
-    said = [] if found.ok else problems
-    for line in (*said, *(f"note: {note}" for note in found.notes)):
+    lines = [] if checked.ok else problems
+    for line in (*lines, *(f"note: {note}" for note in checked.notes)):
         click.echo(plain(line))
-    for name in found.compared:
+    for name in checked.compared:
         click.echo(plain(f"compared with {name}"))
     if proofs:
-        click.echo(_of_proofs(found.counts))
-    click.echo(plain(_in_a_line(found)))
-    return 0 if found.ok else 1
+        click.echo(_of_proofs(checked.counts))
+    click.echo(plain(_in_a_line(checked)))
+    return 0 if checked.ok else 1
 
 
 def _in_a_line(found: CheckResult) -> str:

@@ -36,8 +36,8 @@ def wanted(subject: Path, junit: Path | None, sarif: Path | None) -> Wanted:
     from shardproof.report.ci.files import Wanted
 
     annotate = os.environ.get("GITHUB_ACTIONS") == "true"
-    found = Wanted(plan_name(subject), str(subject), junit, sarif, annotate)
-    reason = found.refused()
+    outputs = Wanted(plan_name(subject), str(subject), junit, sarif, annotate)
+    reason = outputs.refused()
     if reason:
         raise click.UsageError(reason)
-    return found
+    return outputs

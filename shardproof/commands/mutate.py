@@ -52,16 +52,16 @@ def mutate(
     from shardproof.mutation import campaign
     from shardproof.run.mutant import verify
 
-    held = load_plan(plan, parallel, Assumptions())
+    original = load_plan(plan, parallel, Assumptions())
     outcomes: list[Outcome] = []
     start = time.perf_counter()
     keep = _keeper(out, bool(only))
     numbers = only or range(count)
-    for outcome in campaign.run(held, seed, numbers, verify, keep):
+    for outcome in campaign.run(original, seed, numbers, verify, keep):
         outcomes.append(outcome)
         if outcome.disagreement:
             click.echo(_line(outcome), err=True)
-    document = _document(held, seed, outcomes, time.perf_counter() - start)
+    document = _document(original, seed, outcomes, time.perf_counter() - start)
     if out is not None:
         (out / "mutants.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
     if as_json:
@@ -131,8 +131,8 @@ def _show(document: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
         for row in document["table"]:
             cells = (row["kind"], row["label"], *(str(row[v] or "") for v in VERDICTS))
             grid.add_row(*(Text(cell) for cell in cells))
-        for found, row in document["totals"].items():
-            grid.add_row(*map(Text, ("all", found, *(str(row[v] or "") for v in VERDICTS))))
+        for label, row in document["totals"].items():
+            grid.add_row(*map(Text, ("all", label, *(str(row[v] or "") for v in VERDICTS))))
         to.print(grid)
         wrong = [o for o in outcomes if o.disagreement]
         to.print(Text(f"\n{len(outcomes)} mutants, {len(wrong)} disagreements"))

@@ -50,8 +50,8 @@ def nightly(
         folder = out / name
         now = night.run(one, folder, datetime.now(), _tell, jobs)
         before = night.previous(folder, one.name, now.began)
-        found = changes.changes(now, before, one.limits)
-        data = page.document(now, before, found)
+        changed = changes.changes(now, before, one.limits)
+        data = page.document(now, before, changed)
         path = page.write(folder / now.began, data)
         documents.append(data | {"report": str(path.resolve())})
         click.echo(f"{one.name}: {data['headline']}; {path}", err=as_json)

@@ -21,15 +21,15 @@ def operators(name: str | None, as_json: bool) -> int:
     from shardproof.engine.ops import described, listing
 
     try:
-        found = listing() if name is None else [described(name)]
+        listed = listing() if name is None else [described(name)]
     except Unsupported as error:
         raise InvalidInput(str(error)) from error
     if as_json:
         import json
 
-        click.echo(json.dumps(found if name is None else found[0], indent=2))
+        click.echo(json.dumps(listed if name is None else listed[0], indent=2))
         return 0
-    for operator in found:
+    for operator in listed:
         click.echo("\n".join(_full(operator)) if name else _line(operator))
     return 0
 

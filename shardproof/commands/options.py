@@ -57,16 +57,18 @@ class PathOrName(_Path):
         self.folder = CONFIGS / kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        if found.name != str(found) or found.suffix or found.exists():
-            return found
+        """The path, or that of the file of ours which has this name; refuses a name that is
+        neither."""
+        path = super().convert(value, param, ctx)
+        if path.name != str(path) or path.suffix or path.exists():
+            return path
         names = sorted(ours.stem for ours in self.folder.glob("*.yaml"))
-        if found.name in names:
-            return self.folder / f"{found}.yaml"
+        if path.name in names:
+            return self.folder / f"{path}.yaml"
         from shardproof.engine.system.names import near
 
         self.fail(
-            f"there is no file {found}, and none of ours{near(found.name, names)}; "
+            f"there is no file {path}, and none of ours{near(path.name, names)}; "
             f"those that come with us are {', '.join(names)}",
             param,
             ctx,
@@ -112,8 +114,8 @@ def jobs_here(jobs: int) -> int:
 
     here = min(jobs, most_workers())
     if here < jobs:
-        said = f"{jobs} runs at once are more than this machine has use for: {here} go on at once"
-        click.echo(f"shardproof: {said}", err=True)
+        note = f"{jobs} runs at once are more than this machine has use for: {here} go on at once"
+        click.echo(f"shardproof: {note}", err=True)
     return here
 
 

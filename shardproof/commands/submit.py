@@ -103,9 +103,9 @@ def submit(
     if "--json" in arguments:
         import json
 
-        found = submission.document_in("".join(log))
-        if found is None:
+        document = submission.document_in("".join(log))
+        if document is None:
             click.echo("shardproof: the job wrote no JSON document", err=True)
             return code or submission.NO_CODE
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(document, indent=2))
     return code

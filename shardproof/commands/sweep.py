@@ -71,12 +71,12 @@ def sweep(
         click.echo(json.dumps(swept.to_dict(), indent=2, allow_nan=False))
     else:
         for grown in (one for growths in swept.growth for one in growths):
-            asked = ""
+            bound = ""
             if grown.bound is not None:
-                asked = f" (at most {grown.bound:.4g}: {'holds' if grown.holds else 'fails'})"
+                bound = f" (at most {grown.bound:.4g}: {'holds' if grown.holds else 'fails'})"
             click.echo(
                 f"{grown.sweep}: {grown.axis} {grown.first} to {grown.last}: "
-                f"{grown.ratios['cpu']:.2f} times the processor time{asked}"
+                f"{grown.ratios['cpu']:.2f} times the processor time{bound}"
             )
         click.echo(f"{swept.verdict}; {path}")
     return swept.exit_code

@@ -45,6 +45,7 @@ class Assumptions:
 
     @property
     def as_recorded(self) -> bool:
+        """Whether groups are taken in the order that the plan records."""
         return self.groups == "as recorded"
 
     def of_frontends(self) -> dict[str, str]:
@@ -60,8 +61,8 @@ class Assumptions:
     def describe(self, plan: Plan) -> tuple[Assumption, ...]:
         """Every assumption under which a verdict on ``plan`` holds, defaults and notes of the plan
         included; and what was expected."""
-        found = statements(plan, chosen=self.chosen)
-        return (*found, expectation(self.expected)) if self.expected else found
+        stated = statements(plan, chosen=self.chosen)
+        return (*stated, expectation(self.expected)) if self.expected else stated
 
     def unmet(self, concluded: Iterable[str]) -> tuple[str, ...]:
         """The expected parameters that are not among ``concluded``."""
@@ -96,10 +97,10 @@ def read(path: Path) -> Assumptions:
         frozen=True,
         forbid_unknown_fields=True,
     )
-    found = decoded(data, file, str(path))
-    fields = {k: v for name in named for k, v in given(getattr(found, name)).items()}
-    loss: _Loss = getattr(found, "loss")  # noqa: B009
-    expect: _Expect = getattr(found, "expect")  # noqa: B009
+    settings = decoded(data, file, str(path))
+    fields = {k: v for name in named for k, v in given(getattr(settings, name)).items()}
+    loss: _Loss = getattr(settings, "loss")  # noqa: B009
+    expect: _Expect = getattr(settings, "expect")  # noqa: B009
     return Assumptions(**fields, loss=loss.combine, expected=tuple(expect.parameters))
 
 

@@ -149,10 +149,10 @@ def digests(single: Path | Plan, parallel: Path | None, relations: str = "") -> 
     of its files, each with its name."""
     if parallel is None or isinstance(single, Plan):
         return {}
-    found = {"single": _digest(single), "parallel": _digest(parallel)}
+    result = {"single": _digest(single), "parallel": _digest(parallel)}
     if relations:
-        found["relations"] = _digest(Path(relations))
-    return found
+        result["relations"] = _digest(Path(relations))
+    return result
 
 
 def _digest(path: Path) -> str:

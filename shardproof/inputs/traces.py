@@ -46,13 +46,13 @@ def kept(folder: Path) -> list[Trace]:
     numbers = _numbers(folder)
     if len(numbers) > MOST_RANKS:
         raise InvalidInput(f"{len(numbers)} traces (at most {MOST_RANKS})", str(folder))
-    found = [trace.read(folder / f"{n}{SUFFIX}") for n in numbers]
-    if not found:
+    traces = [trace.read(folder / f"{n}{SUFFIX}") for n in numbers]
+    if not traces:
         raise InvalidInput("expected a folder of traces", str(folder))
-    for number, one in zip(numbers, found, strict=True):
+    for number, one in zip(numbers, traces, strict=True):
         if one.rank != number:
             raise InvalidInput(f"{number}{SUFFIX} is a trace of rank {one.rank}", str(folder))
-    if found[0].world_size > MOST_RANKS:
-        message = f"a world of {found[0].world_size} ranks (at most {MOST_RANKS})"
+    if traces[0].world_size > MOST_RANKS:
+        message = f"a world of {traces[0].world_size} ranks (at most {MOST_RANKS})"
         raise InvalidInput(message, str(folder))
-    return found
+    return traces

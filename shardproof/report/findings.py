@@ -50,12 +50,12 @@ def summary_of(result: Result) -> Summary:
             beside.setdefault(finding.kind, []).append(finding)
         else:
             causes.setdefault((finding.kind, finding.message), []).append(finding)
-    held = list(causes.values())
+    groups = list(causes.values())
     return Summary(
-        [_block(findings) for findings in held[:MOST]],
-        [_block(findings, BRIEF) for findings in held[:MOST]],
-        [heading(findings) for findings in held],
-        [len(findings) for findings in held],
+        [_block(findings) for findings in groups[:MOST]],
+        [_block(findings, BRIEF) for findings in groups[:MOST]],
+        [heading(findings) for findings in groups],
+        [len(findings) for findings in groups],
         [_counted(kind, findings) for kind, findings in beside.items()],
     )
 

@@ -95,30 +95,30 @@ def _issued(held: Program) -> Iterable[tuple[Op, int]]:
 def _operators(sides: Mapping[str, Sequence[Program]]) -> list[Data]:
     counts: dict[tuple[str, bool], Counter[str]] = {}
     for side, programs in sides.items():
-        for held in programs:
-            for op, times in _issued(held):
+        for program in programs:
+            for op, times in _issued(program):
                 counts.setdefault((op.name, op.backward), Counter())[side] += times
     return [
-        {"name": name, "backward": backward, **{side: found[side] for side in sides}}
-        for (name, backward), found in sorted(counts.items())
+        {"name": name, "backward": backward, **{side: counted[side] for side in sides}}
+        for (name, backward), counted in sorted(counts.items())
     ]
 
 
 def _parameters(held: Plan) -> list[Data]:
     """By parameter or buffer: its parts and the ranks that hold one."""
-    found: dict[str, Data] = {}
+    parameters: dict[str, Data] = {}
     for shard in held.single.shards:
-        found[shard.name] = _parameter(shard.name, shard.full_shape, shard.trainable)
+        parameters[shard.name] = _parameter(shard.name, shard.full_shape, shard.trainable)
     for p in held.programs:
         for shard in p.shards:
-            row = found.setdefault(
+            row = parameters.setdefault(
                 shard.name, _parameter(shard.name, shard.full_shape, shard.trainable)
             )
             row["ranks"] += p.ranks
             part = list(shard.shape)
             if part not in row["parts"]:
                 row["parts"].append(part)
-    return list(found.values())
+    return list(parameters.values())
 
 
 def _parameter(name: str, shape: tuple[int, ...], trainable: bool) -> Data:
@@ -129,19 +129,19 @@ def _communication(programs: Iterable[Program]) -> list[Data]:
     """By kind of communication and by how many take part: how many times ranks issue it."""
     counts: Counter[tuple[str, int, int]] = Counter()
     elements: Counter[tuple[str, int, int]] = Counter()
-    for held in programs:
-        for number, count in sorted(Counter(call.body for call in held.calls).items()):
-            body = held.bodies[number]
+    for program in programs:
+        for number, count in sorted(Counter(call.body for call in program.calls).items()):
+            body = program.bodies[number]
             for op in body.ops:
                 if op.name in COMMUNICATION:
-                    key = (op.name, *_members(op, held))
-                    counts[key] += count * held.ranks
+                    key = (op.name, *_members(op, program))
+                    counts[key] += count * program.ranks
                     values = op.inputs if op.inputs else op.outputs
                     for value in values:
                         size = 1
                         for extent in body.values[value].shape:
                             size *= extent
-                        elements[key] += size * count * held.ranks
+                        elements[key] += size * count * program.ranks
     return [
         {
             "name": name,
@@ -215,19 +215,19 @@ def _verdicts(folder: Path) -> Data:
 
 def _file(folder: Path, path: Path) -> Data:
     """A file of the run; of an Arrow file also how many rows it has."""
-    found: Data = {"name": str(path.relative_to(folder)), "bytes": path.stat().st_size}
+    described: Data = {"name": str(path.relative_to(folder)), "bytes": path.stat().st_size}
     if path.suffix == ".arrow":
         import pyarrow as pa
 
         try:
             with pa.memory_map(str(path)) as source:
                 reader = pa.ipc.open_file(source)
-                found["rows"] = sum(
+                described["rows"] = sum(
                     reader.get_batch(i).num_rows for i in range(reader.num_record_batches)
                 )
         except (pa.ArrowException, OSError) as error:
             raise InvalidInput(f"is no Arrow file: {error}", str(path)) from error
-    return found
+    return described
 
 
 # -- tables --------------------------------------------------------------------------------------

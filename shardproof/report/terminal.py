@@ -63,12 +63,12 @@ def write(result: Result, to: Console) -> None:
         head.append(Text(f"  proved, under {count} that you did not state"))
     if result.reason:
         head.append(Padding(Text(short(result.reason)), (0, 0, 0, 2)))
-    told = summary_of(result)
-    taken = sum(lines(part, to) for part in head) + bool(result.run_dir)
-    wanted = sum(lines(block, to) for block in told.blocks)
-    rows = _fitted(result, LINES - taken - min(ROOM, wanted), to)
+    findings = summary_of(result)
+    used = sum(lines(part, to) for part in head) + bool(result.run_dir)
+    wanted = sum(lines(block, to) for block in findings.blocks)
+    rows = _fitted(result, LINES - used - min(ROOM, wanted), to)
     summary = _summary_block(rows)
-    shown = fitted(told, LINES - taken - lines(summary, to), to)
+    shown = fitted(findings, LINES - used - lines(summary, to), to)
     for part in (*head, *shown, summary):
         to.print(part)
     if result.run_dir:
@@ -119,14 +119,14 @@ def _assumed(result: Result, count: int) -> Iterator[str]:
 
 
 def _conclusions(result: Result) -> Iterator[str]:
-    held: dict[str, list[str]] = {}
+    holding: dict[str, list[str]] = {}
     failed: dict[str, list[Conclusion]] = {}
     for conclusion in result.conclusions:
         if conclusion.holds:
-            held.setdefault(conclusion.kind, []).append(conclusion.name)
+            holding.setdefault(conclusion.kind, []).append(conclusion.name)
         else:
             failed.setdefault(conclusion.kind, []).append(conclusion)
-    for kind, names in held.items():
+    for kind, names in holding.items():
         yield plain(_counted(kind, names))
     each = sum(map(len, failed.values())) <= FEW
     for kind, alike in failed.items():

@@ -22,11 +22,11 @@ def stand_in(result: Partition, simulation: Simulation) -> Assumption | None:
         return None
     known = {shard.name for program in _programs(result) for shard in program.shards}
     first: Assumption | None = None
-    for found in simulation.comparisons:
-        if not found.differs:
+    for comparison in simulation.comparisons:
+        if not comparison.differs:
             continue
-        single = _inputs([result.plan.single], result.single.unrolled, [found.demand.expected])
-        values = [v for part in found.demand.held for v in part.tensors]
+        single = _inputs([result.plan.single], result.single.unrolled, [comparison.demand.expected])
+        values = [v for part in comparison.demand.held for v in part.tensors]
         names = single | _inputs(result.plan.programs, result.parallel.unrolled, values)
         left = [a for a in assumptions if a.about not in known or a.about in names]
         if not left:
@@ -41,12 +41,12 @@ def _programs(result: Partition) -> list[Program]:
 
 def _inputs(programs: Sequence[Program], unrolled: Unrolled, values: Iterable[int]) -> set[str]:
     """Names of the inputs that values depend on."""
-    needed, found = set(values), set()
+    needed, names = set(values), set()
     for instance in reversed(unrolled.instances):
         if needed.isdisjoint(instance.outputs):
             continue
         needed.update(instance.inputs)
         number = instance.attrs.get("shard")
         if instance.kind == "shard" and isinstance(number, int):
-            found.add(programs[instance.programs[0]].shards[number].name)
-    return found
+            names.add(programs[instance.programs[0]].shards[number].name)
+    return names

@@ -23,20 +23,20 @@ KIND = "not required"
 def optional(result: Partition, answers: Answers) -> list[Finding]:
     """For every row that is not required: proved, not decided, or that it does not hold."""
     sides = result.single.lineages, result.parallel.unrolled, result.parallel.lineages
-    found = []
+    findings = []
     for demand, conclusion in beside(result.plan, result.nodes, result.derived, *sides):
         if demand.kind == PARTIAL:
             continue
         what = told(demand.kind, demand.name)
-        values = [v for held in demand.held for v in held.tensors]
+        values = [v for term in demand.held for v in term.tensors]
         if not conclusion.holds:
             message = f"{what} is not what is expected: {conclusion.message}"
         elif _proved(result, answers, [demand.expected], values):
             message = f"{what} is what is expected"
         else:
             message = f"{what} is not decided: a claim that it depends on is not proved"
-        found.append(Finding(KIND, message, what, demand.name, ranks=conclusion.ranks))
-    return found
+        findings.append(Finding(KIND, message, what, demand.name, ranks=conclusion.ranks))
+    return findings
 
 
 def partials(result: Partition) -> list[Finding]:
@@ -49,7 +49,7 @@ def partials(result: Partition) -> list[Finding]:
             failed.setdefault(conclusion.name, []).append(conclusion)
     if not failed:
         return []
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for demand, summed in beside(result.plan, result.nodes, result.derived, *sides):
         name = demand.name
         if demand.kind != PARTIAL or not summed.holds or name not in failed:
@@ -60,9 +60,11 @@ def partials(result: Partition) -> list[Finding]:
         )
         source = made_at(result.parallel.unrolled.instances, failed[name][0].value)
         ranks = tuple(sorted({rank for c in failed[name] for rank in c.ranks}))
-        number = len(found) + 1
-        found.append(Finding(PARTIAL, message, f"output {name}", name, source, ranks, group=number))
-    return found
+        number = len(findings) + 1
+        findings.append(
+            Finding(PARTIAL, message, f"output {name}", name, source, ranks, group=number)
+        )
+    return findings
 
 
 def is_all(result: Partition, found: Iterable[Finding]) -> bool:

@@ -216,12 +216,12 @@ class Options:
 
     def given(self) -> dict[str, Scalar]:
         """The options that are not their defaults, as a file can hold them, paths from the root."""
-        found: dict[str, Scalar] = {}
+        chosen: dict[str, Scalar] = {}
         for name, default in defaults().items():
             value = getattr(self, name)
             if value != default:
-                found[name] = os.path.abspath(value) if Path in shown(name).kinds else value
-        return found
+                chosen[name] = os.path.abspath(value) if Path in shown(name).kinds else value
+        return chosen
 
 
 def _bytes(size: int | str | None) -> int | None:

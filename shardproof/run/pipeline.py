@@ -113,19 +113,19 @@ def run(
     if options.strict:
         decision = strictly(decision, assumed)
     composed = time.perf_counter()
-    found = counts(result, answers)
+    counted = counts(result, answers)
     proofs: list[Proof] = []
     if options.proofs:
         progress.phase("prove")
         proofs = produce(answers, settings, progress.update)
     there = saved if result.plan is plan else ""
     certificate.write(
-        out, result, answers, decision, assumed, found, settings, inputs or {}, proofs, there
+        out, result, answers, decision, assumed, counted, settings, inputs or {}, proofs, there
     )
     return Result(
         verdict=decision.verdict,
         reason=decision.reason,
-        counts=found,
+        counts=counted,
         seconds=Seconds(
             load=load_seconds,
             partition=partitioned - start,
@@ -188,8 +188,8 @@ class _Work(NamedTuple):
             answers = solving.run(stated)
             if exhaustive:
                 batch = batch_instances(settings.memory_budget_bytes)
-                found = audit(result, self.out / INSTANCES, batch, progress.update)
-                _audit(result, solving, found)
+                audited = audit(result, self.out / INSTANCES, batch, progress.update)
+                _audit(result, solving, audited)
         solved = time.perf_counter()
         progress.phase("compose")
         decision = _decide(result, answers, otherwise, progress)
@@ -218,7 +218,7 @@ def _decide(
     tell = partial(progress.update, detail="inputs tried")
     open_stages = unproved(result, answers)
     simulation: Simulation | None = None
-    found: tuple[Finding, ...] = ()
+    causes: tuple[Finding, ...] = ()
     if not is_proved(result, open_stages):
         if not result.faults:
             seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
@@ -226,18 +226,18 @@ def _decide(
         summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
             known = not result.faults and summed and is_all(result, summed)
-            found = (
+            causes = (
                 ()
                 if known
                 else diagnosed(
                     result, simulation, otherwise, partial(progress.update, detail="repairs tried")
                 )
             )
-        others = (f._replace(group=f.group + len(summed)) if f.group else f for f in found)
-        found = (*summed, *others)
+        others = (f._replace(group=f.group + len(summed)) if f.group else f for f in causes)
+        causes = (*summed, *others)
     elif doubtful(result.nodes, result.reference_size):
         simulation = simulated(result, SEEDS, until_defined=True, tell=tell)
-    return decide(result, open_stages, found, simulation)
+    return decide(result, open_stages, causes, simulation)
 
 
 def _of_cache(cache: VerdictCache | None) -> tuple[Finding, ...]:

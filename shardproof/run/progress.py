@@ -97,6 +97,7 @@ class Sparse(Progress):
         self._next = self._started + FIRST_SECONDS
 
     def show(self) -> None:
+        """Write a line, if it is time for one."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + EVERY_SECONDS
@@ -104,6 +105,7 @@ class Sparse(Progress):
             self._stream.flush()
 
     def note(self, text: str) -> None:
+        """Write a line at once."""
         self._stream.write(f"shardproof: {text}\n")
         self._stream.flush()
 

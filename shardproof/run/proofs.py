@@ -31,7 +31,7 @@ def produce(answers: Answers, settings: Settings, told: Callable[[int, int], Non
     left: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(answers.texts)):
         left.put(number)
-    found: dict[int, Proof] = {}
+    proofs: dict[int, Proof] = {}
     lock = threading.Lock()
 
     def work() -> None:
@@ -43,13 +43,13 @@ def produce(answers: Answers, settings: Settings, told: Callable[[int, int], Non
                     return
                 proof = provers.of(answers, number)
                 with lock:
-                    found[number] = proof
-                    told(len(found), len(answers.texts))
+                    proofs[number] = proof
+                    told(len(proofs), len(answers.texts))
 
     with ThreadPoolExecutor(settings.local_workers()) as pool:
         for future in [pool.submit(work) for _ in range(settings.local_workers())]:
             future.result()
-    return [found[number] for number in sorted(found)]
+    return [proofs[number] for number in sorted(proofs)]
 
 
 class _Provers:
@@ -72,21 +72,21 @@ class _Provers:
     def of(self, answers: Answers, number: int) -> Proof:
         """What is to be known of one text."""
         texts, solved = answers.texts[number], answers.solved[number]
-        said = [a.solver for a in solved.answers if a.verdict == "unsat"]
+        proving = [a.solver for a in solved.answers if a.verdict == "unsat"]
         text = texts[1] if solved.rung == "nonlinear" else texts[0]
         proof = self.proving.prove(text)
         if proof.verdict == "unsat":
-            said.append("cvc5")
+            proving.append("cvc5")
         for name, portfolio in self.alone.items():
-            if name not in said and portfolio.solve(Query(name, *texts)).verdict == "unsat":
-                said.append(name)
+            if name not in proving and portfolio.solve(Query(name, *texts)).verdict == "unsat":
+                proving.append(name)
         entry = ProofEntry(
             template=number,
             rung=solved.rung,
             text=digest(text),
             proof=digest(proof.proof),
-            first=said[0] if solved.verdict == "unsat" else "",
-            solvers=tuple(sorted(set(said))),
+            first=proving[0] if solved.verdict == "unsat" else "",
+            solvers=tuple(sorted(set(proving))),
             reason="" if proof.proof else f"{proof.verdict}: {proof.reason}".rstrip(": "),
         )
         return entry, proof.proof

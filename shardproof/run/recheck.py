@@ -92,10 +92,10 @@ def _as_in(run_dir: Path, plan: Plan, assumptions: Assumptions) -> Plan:
         stored = read_certificate(run_dir).plan
     except InvalidInput:
         return plan  # the check itself says what is wrong
-    for found in (plan, *forms(plan, chosen=assumptions.chosen)):
-        if stored == store.digest(found):
-            return found
-        other = rounded(found)
+    for form in (plan, *forms(plan, chosen=assumptions.chosen)):
+        if stored == store.digest(form):
+            return form
+        other = rounded(form)
         if stored == store.digest(other):
             return other
     return plan

@@ -68,13 +68,13 @@ def decode(data: bytes) -> Request:
     """What was asked, from its bytes, of this version or of the one before; raises `InvalidInput`
     for another version, and the errors of msgspec, UnicodeDecodeError, RecursionError and
     ValueError."""
-    found = msgspec.json.decode(data, type=dict[str, Any])
-    version = found.get("format")
+    document = msgspec.json.decode(data, type=dict[str, Any])
+    version = document.get("format")
     if version == 1:
-        found = _of_format_1(found)
+        document = _of_format_1(document)
     elif isinstance(version, int) and version != FORMAT:
         raise InvalidInput(f"expected format {FORMAT}, found {version}", NAME)
-    return msgspec.convert(found, Request)
+    return msgspec.convert(document, Request)
 
 
 def _of_format_1(found: dict[str, Any]) -> dict[str, Any]:
@@ -90,9 +90,9 @@ def _of_format_1(found: dict[str, Any]) -> dict[str, Any]:
 def read(run_dir: Path) -> tuple[Request, Plan]:
     """What was asked in a run directory, and the plan; raises `InvalidInput`."""
     if not (run_dir / NAME).is_file():
-        found = "one that had not begun" if run_dir.is_dir() else "nothing"
+        there = "one that had not begun" if run_dir.is_dir() else "nothing"
         raise InvalidInput(
-            f"expected the directory of a run that can go on (with {NAME}), found {found}",
+            f"expected the directory of a run that can go on (with {NAME}), found {there}",
             str(run_dir),
         )
     try:

@@ -154,7 +154,7 @@ class Result:
 
     def told(self) -> list[tuple[str, str]]:
         """The result in a few lines, each with a name; the first is the verdict."""
-        held = sum(c.holds for c in self.conclusions)
+        holding = sum(c.holds for c in self.conclusions)
         rows: list[tuple[str, str]] = [(self.verdict, self.reason or SAYS[self.verdict])]
         for finding in self.findings[:MOST_TOLD]:
             rows.append((finding.kind, finding.message))
@@ -162,7 +162,7 @@ class Result:
         if len(self.findings) > MOST_TOLD:
             rows.append(("more", f"{len(self.findings) - MOST_TOLD} more in `findings`"))
         if self.conclusions:
-            rows.append(("conclusions", f"{held} of {len(self.conclusions)} hold"))
+            rows.append(("conclusions", f"{holding} of {len(self.conclusions)} hold"))
         if self.run_dir:
             rows += [("run", self.run_dir), ("page", f"shardproof report {quote(self.run_dir)}")]
         return rows
@@ -221,16 +221,16 @@ def _finding(finding: Finding) -> dict[str, Any]:
     fields = _listed({name: getattr(finding, name) for name in _FINDING})
     fields["counterexample"] = [
         {
-            "ranks": list(found.ranks),
-            "index": list(found.index),
-            "expected": _number(found.expected),
-            "actual": _number(found.actual),
-            "tensor": found.tensor,
-            "shard": found.shard,
-            "microbatch": found.microbatch,
-            "near": [[[_number(e), _number(a)] for e, a in row] for row in found.near],
+            "ranks": list(difference.ranks),
+            "index": list(difference.index),
+            "expected": _number(difference.expected),
+            "actual": _number(difference.actual),
+            "tensor": difference.tensor,
+            "shard": difference.shard,
+            "microbatch": difference.microbatch,
+            "near": [[[_number(e), _number(a)] for e, a in row] for row in difference.near],
         }
-        for found in finding.counterexample
+        for difference in finding.counterexample
     ]
     return fields
 
@@ -241,7 +241,7 @@ def _number(value: float) -> float | str:
 
 def _read_finding(fields: Mapping[str, Any]) -> Finding:
     """The finding that `_finding` gave; documents of earlier versions have fewer fields."""
-    found = tuple(
+    differences = tuple(
         Difference(
             tuple(d["ranks"]),
             tuple(d["index"]),
@@ -255,7 +255,7 @@ def _read_finding(fields: Mapping[str, Any]) -> Finding:
         for d in fields.get("counterexample", ())
     )
     rest = {name: value for name, value in fields.items() if name != "counterexample"}
-    return Finding(**_tupled(rest), counterexample=found)
+    return Finding(**_tupled(rest), counterexample=differences)
 
 
 def _listed(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class Answers:
     solver_peak_mib: float = 0.0
 
     def proved(self, template: int) -> bool:
+        """Whether a template's text has no model."""
         return self.of(template).verdict == "unsat"
 
     def of(self, template: int) -> Solved:
@@ -93,12 +94,12 @@ class Ahead:
             with closing(self._made()) as executor:
                 more = True
                 while more and not self._left:
-                    found: list[Texts] = []
-                    while more and (len(found) < ROUND or not self._given.empty()):
+                    lowered: list[Texts] = []
+                    while more and (len(lowered) < ROUND or not self._given.empty()):
                         texts = self._given.get()
                         more = texts is not None
-                        found += [] if texts is None else [texts]
-                    self._round(found, executor)
+                        lowered += [] if texts is None else [texts]
+                    self._round(lowered, executor)
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits (a budget, too)
             self._error = error
 

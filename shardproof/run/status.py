@@ -130,17 +130,17 @@ def lines(data: dict[str, Any]) -> Iterator[str]:
         done = f", {data['done']} of {data['total']}" if data["total"] else ""
         memory = f", {data['memory_mib']:.0f} MiB" if data["memory_mib"] else ""
         yield f"phase {data['phase']}{done}{memory}, {data['seconds']:.0f} s"
-    found = data["verdicts"]
-    said = ", ".join(f"{count} {verdict}" for verdict, count in found.items()) or "none"
-    yield f"verdicts on record: {said}"
+    verdicts = data["verdicts"]
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "none"
+    yield f"verdicts on record: {counts}"
 
 
 def _read(path: Path) -> dict[str, Any]:
     """A JSON object; empty if there is none."""
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(files.contents(path))
-        if isinstance(found, dict):
-            return found
+        document = json.loads(files.contents(path))
+        if isinstance(document, dict):
+            return document
     return {}
 
 

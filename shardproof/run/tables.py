@@ -34,8 +34,8 @@ def guarded(plan: Plan, contents: Mapping[str, Any]) -> Plan:
         return plan
     if not all(_agree(plan, contents, seed) for seed in range(SEEDS)):
         return plan
-    said = "is taken for any numbers; with those that the programs have, both sides agree"
-    tables = (Assumption("stand-in", name, "", f"{name} {said}") for name in sorted(contents))
+    text = "is taken for any numbers; with those that the programs have, both sides agree"
+    tables = (Assumption("stand-in", name, "", f"{name} {text}") for name in sorted(contents))
     return replace(plan, assumed=(*plan.assumed, *tables))
 
 

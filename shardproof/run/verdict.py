@@ -37,6 +37,8 @@ _KINDS: Final[Mapping[str, str]] = {
 
 
 class Decision(NamedTuple):
+    """The verdict, its reason and its findings."""
+
     verdict: Verdict
     reason: str
     findings: tuple[Finding, ...]
@@ -44,18 +46,18 @@ class Decision(NamedTuple):
 
 def unproved(result: Partition, answers: Answers) -> list[tuple[Stage, str]]:
     """Live stages whose obligation is not proved, each with why."""
-    found = []
+    unproved_stages = []
     for stage in result.stages:
         if not stage.live:
             continue
         if stage.problem:
-            found.append((stage, stage.problem))
+            unproved_stages.append((stage, stage.problem))
         elif stage.template >= 0 and not answers.proved(stage.template):
             solved = answers.of(stage.template)
-            found.append(
+            unproved_stages.append(
                 (stage, f"{solved.verdict}" + (f": {solved.reason}" if solved.reason else ""))
             )
-    return found
+    return unproved_stages
 
 
 def name_stage(result: Partition, stage: Stage) -> str:
@@ -90,8 +92,8 @@ def decide(
     """The verdict and its findings; ``simulation``: of a plan that is not proved, if it was run;
     ``diagnosis``: what is wrong with one that contradicts itself or differs in the simulation, and
     which findings beside the verdict follow from it."""
-    told = {(f.kind, f.message) for f in diagnosis}
-    notes = listed([f for f in result.findings if (f.kind, f.message) not in told])
+    known = {(f.kind, f.message) for f in diagnosis}
+    notes = listed([f for f in result.findings if (f.kind, f.message) not in known])
     if is_proved(result, open_stages):
         if simulation is not None and simulation.undefined:
             return Decision("inconclusive", UNDEFINED, notes)
@@ -136,13 +138,13 @@ def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     alike: dict[tuple[int, str], list[Finding]] = {}
     for finding in findings:
         alike.setdefault((finding.group, finding.kind), []).append(finding)
-    found: list[Finding] = []
+    result: list[Finding] = []
     for (group, kind), same in alike.items():
-        found += same[:MOST]
+        result += same[:MOST]
         if len(same) > MOST:
             more = f"and {len(same) - MOST} more findings of this kind"
-            found.append(Finding(kind, more, group=group))
-    return tuple(found)
+            result.append(Finding(kind, more, group=group))
+    return tuple(result)
 
 
 def why(
@@ -155,12 +157,12 @@ def why(
         return result.unsupported[0].message
     failed = [c for c in result.conclusions if not c.holds]
     if failed:
-        found = failed[0].message + _where_it_left(result)
+        reason = failed[0].message + _where_it_left(result)
         if simulation is not None and simulation.undefined:
-            return f"{UNDEFINED}, and this is not concluded: {found}"
+            return f"{UNDEFINED}, and this is not concluded: {reason}"
         if simulation is not None and simulation.failure:
-            return f"local mismatch that could not be confirmed ({simulation.failure}): {found}"
-        return f"local mismatch that no conclusion confirms: {found}"
+            return f"local mismatch that could not be confirmed ({simulation.failure}): {reason}"
+        return f"local mismatch that no conclusion confirms: {reason}"
     if open_stages:
         stage, problem = open_stages[0]
         return f"{name_stage(result, stage)} is not proved ({problem})"
@@ -175,14 +177,14 @@ def why(
 def _where_it_left(result: Partition) -> str:
     """Which operator first gives what is no value of the single device, in words ("" if none is
     found), and what to do."""
-    found = divergences(result)
-    if not found:
+    begun = divergences(result)
+    if not begun:
         return ""
-    first = explain(result, found[0])
+    first = explain(result, begun[0])
     beside = f"; on the single device: {first.reference}" if first.reference else ""
     return (
         f". The first operator that leaves the single device's values: {first.message}{beside}."
-        f"{_held(result, found[0])} "
+        f"{_held(result, begun[0])} "
         "If both sides compute the same there, write it alike on both; if not, this is the fault"
     )
 
@@ -193,12 +195,12 @@ def _held(result: Partition, divergence: Divergence) -> str:
     given = next(
         (x for v in instance.outputs if (x := result.parallel.lineages[v]) is not None), None
     )
-    said = "" if given is None else f" It gives {_shortened(str(given))}"
-    if divergence.counterpart < 0 or not said:
-        return f"{said}, which is no value of the single device." if said else ""
+    text = "" if given is None else f" It gives {_shortened(str(given))}"
+    if divergence.counterpart < 0 or not text:
+        return f"{text}, which is no value of the single device." if text else ""
     there = result.single.unrolled.instances[divergence.counterpart]
     wanted = next((x for v in there.outputs if (x := result.single.lineages[v]) is not None), None)
-    return f"{said}, expected a part of {_shortened(str(wanted))}."
+    return f"{text}, expected a part of {_shortened(str(wanted))}."
 
 
 def _shortened(text: str) -> str:

@@ -49,6 +49,7 @@ class Layout:
 
     @property
     def world_size(self) -> int:
+        """How many ranks there are."""
         return self.tp * self.pp * self.dp
 
 

@@ -36,6 +36,7 @@ SAMPLE = [
     ("E4 rotated halves", "rotate_half", 1),
     ("E4 flat buckets", "gradients_in_buckets", 1),
     ("E4 a softmax over values side by side", "learned_keys", 0),
+    ("E4 a prefix before the tokens", "learned_prefix", 0),
     ("E5 sums in steps", "summed_in_steps", 2),
     ("E5 local means", "local_means_mean", 1),
     ("E6, E7 groups of heads", "grouped_heads", 1),

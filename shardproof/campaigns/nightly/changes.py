@@ -47,20 +47,23 @@ DECIDED: Final = ("unsat", "sat")
 
 @dataclass(frozen=True, slots=True)
 class Change:
+    """One thing to report of a night; ``kind`` decides the exit code."""
+
     kind: Kind
     plan: str
     message: str
 
     def to_dict(self) -> dict[str, Any]:
+        """The change as plain data."""
         return asdict(self) | {"exit_code": CODES[self.kind]}
 
 
 def changes(night: Night, before: Night | None, limits: Limits) -> list[Change]:
     """Everything to report, the worst first; without a night before, of this night alone."""
-    found = [*_alone(night), *_unstable(night, limits)]
+    result = [*_alone(night), *_unstable(night, limits)]
     if before is not None:
-        found += _against(night, before, limits)
-    return sorted(found, key=lambda c: (_ORDER.index(CODES[c.kind]), list(CODES).index(c.kind)))
+        result += _against(night, before, limits)
+    return sorted(result, key=lambda c: (_ORDER.index(CODES[c.kind]), list(CODES).index(c.kind)))
 
 
 def exit_code(found: list[Change]) -> int:
@@ -87,15 +90,15 @@ def _unstable(night: Night, limits: Limits) -> Iterator[Change]:
     for plan, points in _by_plan(night).items():
         verdicts = {point.verdict for point in points}
         if len(verdicts) > 1:
-            said = ", ".join(f"seed {p.seed}: {p.verdict}" for p in points)
-            yield Change("unstable", plan, f"the verdict depends on the seed: {said}")
+            by_seed = ", ".join(f"seed {p.seed}: {p.verdict}" for p in points)
+            yield Change("unstable", plan, f"the verdict depends on the seed: {by_seed}")
         keys = sorted({key for point in points for key in point.templates})
         for key in keys:
             templates = [(p.seed, p.templates[key]) for p in points if key in p.templates]
-            told = {t.verdict for _, t in templates}
-            if len(told) > 1:
-                said = ", ".join(f"seed {seed}: {t.verdict}" for seed, t in templates)
-                yield Change("unstable", plan, f"template {key}: {said}")
+            decided = {t.verdict for _, t in templates}
+            if len(decided) > 1:
+                by_seed = ", ".join(f"seed {seed}: {t.verdict}" for seed, t in templates)
+                yield Change("unstable", plan, f"template {key}: {by_seed}")
                 continue
             least, most = (f(t.seconds for _, t in templates) for f in (min, max))
             if most - least > limits.seconds and most > limits.unstable * max(least, 1e-3):
@@ -147,8 +150,8 @@ def _point(point: Point, old: Point, limits: Limits) -> Iterator[Change]:
     if _worse(point.seconds, old.seconds, limits.time, limits.seconds):
         yield Change("slower", point.plan, f"{seed}{old.seconds:.1f} s before, {point.seconds:.1f}")
     if _worse(point.peak_rss_mib, old.peak_rss_mib, limits.memory, limits.mib):
-        told = f"{seed}{old.peak_rss_mib:.0f} MiB before, {point.peak_rss_mib:.0f}"
-        yield Change("more memory", point.plan, told)
+        memory = f"{seed}{old.peak_rss_mib:.0f} MiB before, {point.peak_rss_mib:.0f}"
+        yield Change("more memory", point.plan, memory)
 
 
 def _worse(now: float, then: float, factor: float, least: float) -> bool:
@@ -156,7 +159,7 @@ def _worse(now: float, then: float, factor: float, least: float) -> bool:
 
 
 def _by_plan(night: Night) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
+    points: dict[str, list[Point]] = {}
     for point in night.points:
-        found.setdefault(point.plan, []).append(point)
-    return found
+        points.setdefault(point.plan, []).append(point)
+    return points

@@ -41,6 +41,8 @@ INTERNAL: Final = "internal error"
 
 
 class Template(msgspec.Struct, frozen=True):
+    """What one template came to: its verdict and seconds."""
+
     verdict: str
     seconds: float
 
@@ -84,12 +86,14 @@ def run(
     except OSError as error:
         raise unwritable(error, here) from error
     work = [(entry, seed) for entry in suite.entries for seed in suite.seeds]
-    found: dict[int, Point] = {}
+    verified: dict[int, Point] = {}
     with _pool(suite, here) as pool:
         for number, point in _points(suite, work, here, jobs, pool):
-            found[number] = point
-            tell(f"{len(found)} of {len(work)}: {point.plan}, seed {point.seed}: {point.verdict}")
-    points = [found[number] for number in range(len(work))]
+            verified[number] = point
+            tell(
+                f"{len(verified)} of {len(work)}: {point.plan}, seed {point.seed}: {point.verdict}"
+            )
+    points = [verified[number] for number in range(len(work))]
     versions = {solver: installed_version(solver) for solver in ("z3", "cvc5")}
     night = Night(suite.name, began, versions, points)
     rundir.keep(here, NAME, msgspec.json.format(msgspec.json.encode(night)).decode() + "\n")
@@ -154,8 +158,8 @@ def _point(suite: Suite, entry: Entry, seed: int, here: Path, shared: SharedPool
     except Exception as error:  # noqa: BLE001 - kept in a file, and the night's exit code says so
         out.mkdir(parents=True, exist_ok=True)
         (out / "internal-error.txt").write_text("".join(traceback.format_exception(error)))
-        said = "".join(traceback.format_exception_only(error)).strip()
-        return _of(entry, seed, INTERNAL, said, Result("inconclusive", run_dir=str(out)))
+        text = "".join(traceback.format_exception_only(error)).strip()
+        return _of(entry, seed, INTERNAL, text, Result("inconclusive", run_dir=str(out)))
     return _of(entry, seed, result.verdict, result.reason, result)
 
 

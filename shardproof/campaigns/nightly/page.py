@@ -30,14 +30,14 @@ def document(night: Night, before: Night | None, found: Sequence[Change]) -> dic
         )  # fmt: skip
     code = exit_code(list(found))
     counts = {kind: sum(c.kind == kind for c in found) for kind in CODES}
-    said = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     return {
         "suite": night.suite,
         "began": night.began,
         "before": "" if before is None else before.began,
         "versions": night.versions,
         "exit_code": code,
-        "headline": said or ("as expected, as before" if before else "as expected"),
+        "headline": counted or ("as expected, as before" if before else "as expected"),
         "changes": [change.to_dict() for change in found],
         "points": points,
     }

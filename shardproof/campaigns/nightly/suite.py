@@ -57,6 +57,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
+    """A suite as its file gives it."""
+
     name: str
     options: Mapping[str, Scalar]
     seeds: tuple[int, ...]

@@ -57,7 +57,7 @@ def read(path: Path) -> list[Figure]:
             f"({', '.join(SECONDS)})",
             str(path),
         )
-    found = []
+    figures = []
     for number, row in enumerate(rows, start=2):
         try:
             took = float(row[seconds])
@@ -66,8 +66,8 @@ def read(path: Path) -> list[Figure]:
                 f"expected seconds in column {seconds}, found {row[seconds]!r}",
                 f"{path}: line {number}",
             ) from None
-        found.append(Figure({names[c]: row[c] for c in names if row[c]}, took))
-    return found
+        figures.append(Figure({names[c]: row[c] for c in names if row[c]}, took))
+    return figures
 
 
 def matching(figures: Sequence[Figure], parameters: Mapping[str, Scalar]) -> float | None:

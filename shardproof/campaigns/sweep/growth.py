@@ -36,18 +36,19 @@ class Growth:
         return both and self.ratios["cpu"] <= self.bound
 
     def to_dict(self) -> dict[str, Any]:
+        """The growth as plain data."""
         return {**asdict(self), "holds": self.holds}
 
 
 def growth(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str]) -> list[Growth]:
     """The growth along every axis whose two ends have a row."""
-    found = []
+    result = []
     by_key = {row["key"]: row for row in rows}
     for axis in sweep.axes:
         first, last = (by_key.get(keys[axis.points[end]]) for end in (0, -1))
         if first is None or last is None or len(axis.points) < 2:
             continue
-        found.append(
+        result.append(
             Growth(
                 sweep.name,
                 axis.name,
@@ -59,7 +60,7 @@ def growth(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str]) -> list[Growt
                 _bound(axis, sweep.bounds.get(axis.name)),
             )
         )
-    return found
+    return result
 
 
 def _ratio(last: float, first: float) -> float:

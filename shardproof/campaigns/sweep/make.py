@@ -24,6 +24,7 @@ INVALID = 3
 
 
 def main(folder: Path) -> int:
+    """Write the plan whose parameters are on stdin to ``folder``."""
     parameters = json.load(sys.stdin)
     start = time.perf_counter()
     try:

@@ -66,12 +66,12 @@ def on_cluster(
 
 def _packed(task: Task, environment: Mapping[str, str]) -> Packed:
     files = task.point.files
-    held = {} if files is None else {
+    contents = {} if files is None else {
         role: _bytes(path)
         for role in ("single", "parallel", "assume")
         if (path := getattr(files, role)) is not None
     }  # fmt: skip
-    return Packed(task, held, dict(environment))
+    return Packed(task, contents, dict(environment))
 
 
 def _bytes(path: Path) -> dict[str, bytes]:

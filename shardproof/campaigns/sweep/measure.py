@@ -89,10 +89,10 @@ def measure(
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        found = _measured(key, point, point.options(options), work)
-        if reports is not None and found.verdict != INTERNAL:
+        measured = _measured(key, point, point.options(options), work)
+        if reports is not None and measured.verdict != INTERNAL:
             _keep_report(work / "run", reports / report_name(key))
-        return found
+        return measured
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -147,16 +147,16 @@ def _keep_report(run_dir: Path, page: Path) -> None:
 
 def arguments(options: Mapping[str, Scalar]) -> list[str]:
     """Options of ``verify`` as its command line takes them; cold unless ``cache`` is true."""
-    found = [] if options.get("cache", False) else ["--no-cache"]
+    words = [] if options.get("cache", False) else ["--no-cache"]
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         if name == "cache":
             continue
         if isinstance(value, bool):
-            found += [flag] if value else []
+            words += [flag] if value else []
         else:
-            found += [flag, str(value)]
-    return found
+            words += [flag, str(value)]
+    return words
 
 
 def ended(args: Sequence[str], given: bytes = b"") -> Ended:

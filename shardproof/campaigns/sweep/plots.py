@@ -69,7 +69,7 @@ class Panel(NamedTuple):
 def panels(sweep: Sweep, keys: Sequence[str], rows: Sequence[Row]) -> list[Panel]:
     """The panels of a sweep; points without a measurement are left out."""
     measured = {row["key"]: row for row in rows if row["total"]}
-    found = []
+    result = []
     for axis in sweep.axes:
         pairs = [
             (value, measured[keys[point]])
@@ -77,12 +77,12 @@ def panels(sweep: Sweep, keys: Sequence[str], rows: Sequence[Row]) -> list[Panel
             if keys[point] in measured
         ]
         if pairs:
-            found.append(Panel(axis.name, [v for v, _ in pairs], [r for _, r in pairs]))
+            result.append(Panel(axis.name, [v for v, _ in pairs], [r for _, r in pairs]))
     on_axes = {keys[point] for axis in sweep.axes for point in axis.points}
     rest = [row for key, row in measured.items() if key not in on_axes]
     if rest:
-        found.append(Panel(POINTS, list(range(1, len(rest) + 1)), rest))
-    return found
+        result.append(Panel(POINTS, list(range(1, len(rest) + 1)), rest))
+    return result
 
 
 def can_draw() -> bool:
@@ -97,7 +97,7 @@ def draw(given: Sequence[Panel], folder: Path, stem: str) -> dict[str, str]:
         return {}
     import matplotlib as mpl
 
-    found = {}
+    drawn = {}
     with mpl.rc_context({"svg.hashsalt": "shardproof", "svg.fonttype": "path", "font.size": 8}):
         for name in PLOTS if given else ():
             figure = _figure(given, name)
@@ -105,8 +105,8 @@ def draw(given: Sequence[Panel], folder: Path, stem: str) -> dict[str, str]:
             text = io.StringIO()
             figure.savefig(text, format="svg", metadata={"Date": None})
             (folder / f"{stem}-{name}.svg").write_text(text.getvalue(), encoding="utf-8")
-            found[name] = text.getvalue()
-    return found
+            drawn[name] = text.getvalue()
+    return drawn
 
 
 def _figure(given: Sequence[Panel], name: str) -> Figure:

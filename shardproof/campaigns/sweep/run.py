@@ -50,9 +50,11 @@ class Swept:
 
     @property
     def exit_code(self) -> int:
+        """That of the worst verdict."""
         return VERDICTS[self.verdict]
 
     def to_dict(self) -> dict[str, Any]:
+        """Rows and growth of all sweeps as plain data."""
         return {
             "verdict": self.verdict,
             "folder": str(self.folder),
@@ -101,11 +103,11 @@ def run(
         runs = [r for r in table.read_runs(folder) if r.verdict != INTERNAL]
         wanted = list(missing(sweeps, keys, runs))
         made = _made(wanted, folder, jobs, cluster)
-        for done, (number, found) in enumerate(made, start=1):
-            runs.append(found)
+        for done, (number, measured) in enumerate(made, start=1):
+            runs.append(measured)
             table.write_runs(folder, runs)
             sweep, point, _ = wanted[number]
-            tell(f"{sweep.name}: {point}: {said(found)}", done, len(wanted))
+            tell(f"{sweep.name}: {point}: {said(measured)}", done, len(wanted))
         rows = [
             table.point_rows(sweep, mine, runs) for sweep, mine in zip(sweeps, keys, strict=True)
         ]
@@ -178,10 +180,10 @@ def _compare(
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One sweep at a time in a folder; the kernel lets go of the lock when the process ends."""
-    held = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        if not portable.lock(held):
+        if not portable.lock(lock):
             raise InvalidInput("another sweep is at work in this folder", str(folder))
         yield
     finally:
-        os.close(held)
+        os.close(lock)

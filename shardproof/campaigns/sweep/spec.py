@@ -73,9 +73,9 @@ class Point:
 
     def key(self, options: Mapping[str, Scalar]) -> str:
         """The identity of a measurement of this point under these options of ``verify``."""
-        held = [] if self.files is None else self.files.digest()
-        asked = {name: value for name, value in options.items() if name not in _WHERE}
-        text = json.dumps([dict(self.parameters), held, asked], sort_keys=True)
+        content = [] if self.files is None else self.files.digest()
+        chosen = {name: value for name, value in options.items() if name not in _WHERE}
+        text = json.dumps([dict(self.parameters), content, chosen], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     @property
@@ -212,23 +212,23 @@ class _Reader:
 
     def plan(self, key: str, plan: _Plan) -> None:
         paths = {name: getattr(plan, name) for name in ("single", "parallel", "assume")}
-        found = {
+        given = {
             name: self.folder / Path(text).expanduser() if text else None
             for name, text in paths.items()
         }
-        for name, file in found.items():
+        for name, file in given.items():
             if file is not None and not file.exists():
                 raise InvalidInput(
                     f"expected a file or a plan folder, found nothing at {file}", f"{key}.{name}"
                 )
-        files = Files(**found)  # type: ignore[arg-type]  # a single side is required
+        files = Files(**given)  # type: ignore[arg-type]  # a single side is required
         self.add(key, {PLAN: plan.name or (files.parallel or files.single).name}, files)
 
 
 def _digest(path: Path) -> str:
     """SHA-256 of a file, or of all files of a plan folder in the order of their names."""
-    held = hashlib.sha256()
+    sha = hashlib.sha256()
     for part in sorted(path.iterdir()) if path.is_dir() else [path]:
         with part.open("rb") as file:
-            held.update(hashlib.file_digest(file, "sha256").digest())
-    return held.hexdigest()
+            sha.update(hashlib.file_digest(file, "sha256").digest())
+    return sha.hexdigest()

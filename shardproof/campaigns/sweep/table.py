@@ -51,18 +51,19 @@ def read_runs(folder: Path) -> list[Run]:
 
 
 def write_runs(folder: Path, runs: Iterable[Run]) -> None:
+    """Write the table of runs, from which a sweep resumes."""
     _write(folder / RUNS, pa.Table.from_pylist([run.row() for run in runs], schema=SCHEMA))
 
 
 def point_rows(sweep: Sweep, keys: Sequence[str], runs: Iterable[Run]) -> list[Row]:
     """One row per point of a sweep that has runs; ``keys``: of its points, in their order."""
-    held: dict[str, list[Run]] = {}
+    runs_of: dict[str, list[Run]] = {}
     for run in runs:
-        held.setdefault(run.key, []).append(run)
+        runs_of.setdefault(run.key, []).append(run)
     names = list(dict.fromkeys(name for point in sweep.points for name in point.parameters))
     rows = []
     for point, key in zip(sweep.points, keys, strict=True):
-        mine = held.get(key, [])[: sweep.repeat]
+        mine = runs_of.get(key, [])[: sweep.repeat]
         if mine:
             parameters = {name: point.parameters.get(name) for name in names}
             rows.append({"sweep": sweep.name, **parameters, **medians(mine)})
@@ -85,9 +86,9 @@ def medians(runs: Sequence[Run]) -> Row:
 
 def write_points(folder: Path, rows: Sequence[Row]) -> None:
     """The table of points, as Arrow and as CSV; columns of all sweeps together."""
-    found = list(dict.fromkeys(name for row in rows for name in row))
+    names = list(dict.fromkeys(name for row in rows for name in row))
     # Parameters of later sweeps belong beside those of the first one.
-    columns = sorted(found, key=lambda name: _order(name, found))
+    columns = sorted(names, key=lambda name: _order(name, names))
     data = {name: _column([row.get(name) for row in rows]) for name in columns}
     _write(folder / f"{POINTS}.arrow", pa.table(data))
     text = io.StringIO(newline="")
@@ -100,8 +101,8 @@ def write_points(folder: Path, rows: Sequence[Row]) -> None:
 
 def worst(rows: Iterable[Row]) -> str:
     """The worst verdict of some rows; of none: nothing was shown."""
-    found = {row["verdict"] for row in rows}
-    return next((verdict for verdict in VERDICTS if verdict in found), INTERNAL)
+    verdicts = {row["verdict"] for row in rows}
+    return next((verdict for verdict in VERDICTS if verdict in verdicts), INTERNAL)
 
 
 def _order(name: str, columns: Sequence[str]) -> tuple[int, int]:

@@ -17,11 +17,11 @@ def annotated(result: Result, subject: str) -> list[str]:
     """One command per line: each problem, or that the plan is proved."""
     title = f"{plain(subject)}: {result.verdict}"
     if result.verdict == "proved":
-        said = f"{len(result.conclusions)} conclusions on {result.counts.ranks} ranks"
-        found = [Problem("proved", "note", said), *problems(result)]
+        text = f"{len(result.conclusions)} conclusions on {result.counts.ranks} ranks"
+        shown = [Problem("proved", "note", text), *problems(result)]
     else:
-        found = problems(result)
-    return [_command(problem, title) for problem in found[:MOST]]
+        shown = problems(result)
+    return [_command(problem, title) for problem in shown[:MOST]]
 
 
 def _command(problem: Problem, title: str) -> str:

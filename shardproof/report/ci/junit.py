@@ -22,13 +22,13 @@ def junit(result: Result, subject: str) -> str:
         _outcome(verdict, "error", result.verdict, text or plain(result.reason))
     elif text:
         xml.SubElement(verdict, "system-out").text = text
-    for (kind, name), found in _by_name(result).items():
+    for (kind, name), alike in _by_name(result).items():
         case = _case(suite, subject, kind if kind == "loss" else f"{kind} of {name}", 0.0)
-        failed = [c for c in found if not c.holds]
+        failed = [c for c in alike if not c.holds]
         if failed:
             ranks = numbers([rank for c in failed for rank in c.ranks])
-            said = "\n".join(dict.fromkeys(plain(c.message) for c in failed if c.message))
-            _outcome(case, "failure", f"does not hold on ranks {ranks}", said)
+            messages = "\n".join(dict.fromkeys(plain(c.message) for c in failed if c.message))
+            _outcome(case, "failure", f"does not hold on ranks {ranks}", messages)
     tags = Counter(child.tag for case in suite for child in case)
     for element in (suite, document := xml.Element("testsuites", name="shardproof")):
         element.set("tests", str(len(suite)))
@@ -42,11 +42,11 @@ def junit(result: Result, subject: str) -> str:
 
 def _by_name(result: Result) -> dict[tuple[str, str], list[Conclusion]]:
     """Conclusions about the same thing, on whichever ranks; the loss is one thing."""
-    found: dict[tuple[str, str], list[Conclusion]] = {}
+    by_name: dict[tuple[str, str], list[Conclusion]] = {}
     for conclusion in result.conclusions:
         name = "" if conclusion.kind == "loss" else plain(conclusion.name)
-        found.setdefault((plain(conclusion.kind), name), []).append(conclusion)
-    return found
+        by_name.setdefault((plain(conclusion.kind), name), []).append(conclusion)
+    return by_name
 
 
 def _case(suite: xml.Element, subject: str, name: str, seconds: float) -> xml.Element:

@@ -20,8 +20,8 @@ SCHEMA: Final = (
 
 def sarif(result: Result, subject: str, file: str) -> str:
     """The document.  ``file``, the plan, is where a problem is shown that names no line of code."""
-    found = problems(result)
-    kinds = list(dict.fromkeys(problem.kind for problem in found))
+    listed = problems(result)
+    kinds = list(dict.fromkeys(problem.kind for problem in listed))
     run: dict[str, Any] = {
         "tool": {
             "driver": {
@@ -35,7 +35,7 @@ def sarif(result: Result, subject: str, file: str) -> str:
         },
         "automationDetails": {"id": f"shardproof/{plain(subject)}"},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(problem, kinds.index(problem.kind), file) for problem in found],
+        "results": [_result(problem, kinds.index(problem.kind), file) for problem in listed],
         "properties": {"verdict": result.verdict},
         "invocations": [
             {

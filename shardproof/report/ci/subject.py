@@ -34,7 +34,7 @@ def problems(result: Result) -> list[Problem]:
     Of a refuted plan every cause is an error, and what stands beside them is a note, as are the
     findings of a proved one.  What follows from a cause is left to the report.
     """
-    found: list[Problem] = []
+    listed: list[Problem] = []
     seen: set[tuple[str, int | str]] = set()
     for finding in result.findings:
         key = (finding.kind, finding.group or finding.message)
@@ -42,37 +42,37 @@ def problems(result: Result) -> list[Problem]:
         if alike in seen:
             continue
         seen.add(alike)
-        found.append(_of_finding(result, finding))
+        listed.append(_of_finding(result, finding))
     if result.verdict == "inconclusive":
-        found.insert(0, Problem("inconclusive", "warning", plain(result.reason)))
+        listed.insert(0, Problem("inconclusive", "warning", plain(result.reason)))
     if result.verdict == "invalid input":
-        found.insert(0, Problem("invalid-input", "error", plain(result.reason)))
-    if result.verdict == "refuted" and not any(p.level == "error" for p in found):
+        listed.insert(0, Problem("invalid-input", "error", plain(result.reason)))
+    if result.verdict == "refuted" and not any(p.level == "error" for p in listed):
         failed = next((c for c in result.conclusions if not c.holds), None)
-        said = failed.message if failed is not None else result.reason
-        found.insert(0, Problem("refuted", "error", plain(said)))
-    return found
+        reason = failed.message if failed is not None else result.reason
+        listed.insert(0, Problem("refuted", "error", plain(reason)))
+    return listed
 
 
 def _of_finding(result: Result, finding: Finding) -> Problem:
     grouped = any(f.group for f in result.findings)
     wrong = result.verdict == "refuted" and (finding.group > 0 or not grouped)
-    told = [finding.message]
-    told += [f"Cause: {finding.cause}"] if finding.cause else []
-    told += [f"Repair: {finding.repair}"] if finding.repair else []
+    sentences = [finding.message]
+    sentences += [f"Cause: {finding.cause}"] if finding.cause else []
+    sentences += [f"Repair: {finding.repair}"] if finding.repair else []
     where = ", ".join(part for part in (finding.layer, finding.operator) if part)
     level = "error" if wrong else "note"
     return Problem(
-        plain(finding.kind), level, ". ".join(map(plain, told)), plain(where), finding.source
+        plain(finding.kind), level, ". ".join(map(plain, sentences)), plain(where), finding.source
     )
 
 
 def place(source: str) -> tuple[str, int] | None:
     """The file and line that a source names, the file relative to this folder if it is in it."""
     for pattern in _PLACES:
-        found = pattern.search(source)
-        if found is not None:
-            return relative(plain(found["file"])), int(found["line"])
+        match = pattern.search(source)
+        if match is not None:
+            return relative(plain(match["file"])), int(match["line"])
     return None
 
 

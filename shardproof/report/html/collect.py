@@ -87,11 +87,11 @@ def collect(folder: Path) -> Data:
 def _timeout(folder: Path) -> float | None:
     """The time limit of a query in a run, where that is on record."""
     try:
-        asked = json.loads(files.contents(folder / REQUEST))
-        found = asked["settings"]["timeout"]
+        request = json.loads(files.contents(folder / REQUEST))
+        limit = request["settings"]["timeout"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return float(found) if isinstance(found, int | float) else None
+    return float(limit) if isinstance(limit, int | float) else None
 
 
 def _result(folder: Path) -> Data:
@@ -154,10 +154,10 @@ def findings(found: Sequence[Mapping[str, Any]], verdict: str) -> Data:
             beside.append(one)
         else:
             causes.setdefault(one.get("group") or f"finding {number}", []).append(one)
-    held = [_cause(alike, verdict) for alike in causes.values()]
+    listed = [_cause(alike, verdict) for alike in causes.values()]
     return {
-        "findings": held[:MOST_FINDINGS],
-        "more_findings": max(0, len(held) - MOST_FINDINGS),
+        "findings": listed[:MOST_FINDINGS],
+        "more_findings": max(0, len(listed) - MOST_FINDINGS),
         "beside": _kinds(beside),
     }
 
@@ -187,8 +187,8 @@ def _kinds(found: Sequence[Mapping[str, Any]]) -> list[Data]:
     for one in found:
         kinds.setdefault(one["kind"], []).append(one["message"])
     return [
-        {"kind": kind, "count": len(said), "said": said[:MOST_FINDINGS]}
-        for kind, said in kinds.items()
+        {"kind": kind, "count": len(messages), "said": messages[:MOST_FINDINGS]}
+        for kind, messages in kinds.items()
     ]
 
 
@@ -253,13 +253,13 @@ def _add_plan(data: Data, run: Run, result: Data) -> None:
         "strip_more": max(0, len(layers) - 200),
         "groups": lineages.groups(layers),
     }
-    found = run.certificate
+    certificate = run.certificate
     data["certificate"] = {
-        "plan": found.plan,
-        "inputs": dict(found.inputs),
-        "solvers": dict(found.solvers),
-        "settings": dict(found.settings),
-        "trusted": list(found.trusted),
+        "plan": certificate.plan,
+        "inputs": dict(certificate.inputs),
+        "solvers": dict(certificate.solvers),
+        "settings": dict(certificate.settings),
+        "trusted": list(certificate.trusted),
     }
 
 
@@ -271,17 +271,17 @@ def _digest(template: Any) -> str:
 
 def _marked(result: Data) -> list[Data]:
     """The findings that a refutation rests on, one for each cause: what pictures mark."""
-    found = result["findings"] if result["verdict"] == "refuted" else []
+    shown = result["findings"] if result["verdict"] == "refuted" else []
     causes: dict[object, Data] = {}
-    for one in found:
+    for one in shown:
         if one.get("group"):
             causes.setdefault(one["group"], one)
-    return list(causes.values()) or [one for one in found if one["kind"] == found[0]["kind"]]
+    return list(causes.values()) or [one for one in shown if one["kind"] == shown[0]["kind"]]
 
 
 def _matches(one: Mapping[str, Any], name: str, backward: bool, module: str, base: int) -> bool:
-    said = f"backward of {name}" if backward else name
-    if one["operator"] != said or (one["ranks"] and base not in one["ranks"]):
+    operator = f"backward of {name}" if backward else name
+    if one["operator"] != operator or (one["ranks"] and base not in one["ranks"]):
         return False
     if one.get("layers"):
         return module in one["layers"]

@@ -64,12 +64,12 @@ def _partial(addend: Addend, batch: frozenset[str]) -> str:
 def _sharded(shape: Sequence[int], addend: Addend, batch: frozenset[str]) -> list[str]:
     words = []
     for number, intervals in enumerate(addend.view.dims):
-        held = total = 1
+        own = total = 1
         for interval in intervals:
             sliced = interval.start.terms and set(interval.start.axes) <= batch
             if interval.axis != BROADCAST and not interval.full and not sliced and interval.extent:
-                held, total = held * interval.size, total * interval.extent
-        share = Fraction(held, total)
+                own, total = own * interval.size, total * interval.extent
+        share = Fraction(own, total)
         if share != 1:
             words.append(f"{share} of dimension {number}")
     return words
@@ -91,6 +91,7 @@ class Layer:
 
     @property
     def worst(self) -> str:
+        """The worst status of its operators."""
         return next((s for s in STATUS if self.status[s]), "unchecked")
 
 
@@ -159,12 +160,12 @@ def _readers(plan: Plan, parallel: Unrolled) -> dict[str, str]:
         if instance.kind == "shard"
     }
     lifted = {value: name for value, name in names.items() if name not in modules}
-    found: dict[str, str] = {}
+    readers: dict[str, str] = {}
     for instance in parallel.instances if lifted else ():
         if instance.source.module and instance.kind == "op":
             for name in {lifted[v] for v in instance.inputs if v in lifted}:
-                found.setdefault(name, layer_of(instance.source.module))
-    return found
+                readers.setdefault(name, layer_of(instance.source.module))
+    return readers
 
 
 def _is_table(instance: Instance, plan: Plan) -> bool:
@@ -212,11 +213,11 @@ def _status(stage: StageRecord | None, proved: set[int], failing: bool, refutes:
 def groups(layers: Sequence[Layer]) -> list[dict[str, Any]]:
     """Layers with the same operators, results and status are one entry: names, counts,
     instances."""
-    found: dict[object, list[Layer]] = {}
+    alike: dict[object, list[Layer]] = {}
     for layer in layers:
         operators = frozenset((*key, len(ranks)) for key, ranks in layer.operators.items())
-        found.setdefault((_NUMBER.sub("#", layer.name), operators), []).append(layer)
-    return [_group(members) for members in found.values()]
+        alike.setdefault((_NUMBER.sub("#", layer.name), operators), []).append(layer)
+    return [_group(members) for members in alike.values()]
 
 
 def _group(members: Sequence[Layer]) -> dict[str, Any]:

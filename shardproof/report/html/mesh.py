@@ -26,7 +26,7 @@ def mesh(plan: Plan, failing: Collection[int]) -> dict[str, Any]:
     for program in plan.programs:
         stages.setdefault(_held(program), []).append(program)
     extents = {axis: n for program in plan.programs for axis, n, _ in program.axes}
-    rows = [_stage(plan, programs, failing, held) for held, programs in stages.items()]
+    rows = [_stage(plan, programs, failing, layers) for layers, programs in stages.items()]
     return {
         "stages": rows[:MOST_STAGES],
         "more": max(0, len(rows) - MOST_STAGES),
@@ -50,15 +50,15 @@ def _replicas(plan: Plan, extents: dict[str, int]) -> int:
 
 def _held(program: Program) -> tuple[str, ...]:
     """The layers that a program has operators of, in its order; without any, of parameters."""
-    found: dict[str, None] = {}
+    layers: dict[str, None] = {}
     for body in program.bodies:
         for op in body.ops:
             if op.source.module and not op.backward and body.forward_body < 0 and not body.reduced:
-                found[layer_of(op.source.module)] = None
-    for shard in program.shards if not found else ():
+                layers[layer_of(op.source.module)] = None
+    for shard in program.shards if not layers else ():
         if shard.trainable:
-            found[layer_of(shard.name)] = None
-    return tuple(found) or (program.name,)
+            layers[layer_of(shard.name)] = None
+    return tuple(layers) or (program.name,)
 
 
 def _stage(

@@ -94,14 +94,14 @@ def _cell(kind: str, microbatch: int, start: int, failing: bool) -> dict[str, An
 
 def _distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows that run the same at the same time are drawn once."""
-    found: dict[str, dict[str, Any]] = {}
+    distinct: dict[str, dict[str, Any]] = {}
     for row in rows:
         key = repr([(c["kind"], c["microbatch"], c["start"], c["failing"]) for c in row["cells"]])
-        if key in found:
-            found[key]["name"] += f", {row['name'].removeprefix('rank ')}"
+        if key in distinct:
+            distinct[key]["name"] += f", {row['name'].removeprefix('rank ')}"
         else:
-            found[key] = dict(row)
-    return list(found.values())
+            distinct[key] = dict(row)
+    return list(distinct.values())
 
 
 def _times(

@@ -21,11 +21,11 @@ def drawn(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             "name": name,
             "conclusion": is_conclusion(name),
-            "shards": [_shard(one) for one in held],
-            "differ": sum(_differs(one) for one in held),
-            "all": len(held),
+            "shards": [_shard(one) for one in differences],
+            "differ": sum(_differs(one) for one in differences),
+            "all": len(differences),
         }
-        for name, held in tensors.items()
+        for name, differences in tensors.items()
     ]
 
 
