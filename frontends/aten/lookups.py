@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Op
@@ -26,6 +26,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
 )
 from shardproof.frontends.aten.masks import flags, numbers
+from shardproof.frontends.aten.roots import VIEWS, maker
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
 
@@ -128,18 +129,12 @@ class Lookup:
         return lo.expand(lo.reshape(real, (*real.shape, *rest)), self.shape)
 
 
-#: Operators whose result is part of their operand, moved.
-_VIEWS: Final = frozenset({"view", "slice", "permute", "expand"})
-
-
 def _made(lo: Lowering, number: int) -> Op | None:
     """The operator that made a value; of a view, that of what it is a view of."""
-    for op in reversed(lo.ops):
-        if number in op.outputs:
-            if op.name not in _VIEWS:
-                return op
-            (number,) = op.inputs
-    return None
+    op = maker(lo, number)
+    while op is not None and op.name in VIEWS:
+        op = maker(lo, op.inputs[0])
+    return op
 
 
 def _of_logarithms(lo: Lowering, table: Real) -> bool:

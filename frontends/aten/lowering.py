@@ -145,8 +145,8 @@ class Lowering:
         self.shared: Mapping[str, Any] | None = None
         self.derived: dict[str, Derived] = {}
         self._constants: dict[Fraction, Real] = {}
-        #: The named input that a value is, moved.
         self.origins: dict[int, int] = {}
+        self.notes: dict[str, None] = {}  # printed with the verdict
         #: Ids of which those of one row (along the last dimension) differ.
         self.distinct: set[int] = set()
         #: Whether a lookup needs ids of which it is known that all of them choose rows.

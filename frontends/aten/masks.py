@@ -22,6 +22,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     lowers,
 )
+from shardproof.frontends.aten.roots import square
 
 ONE = Fraction(1)
 #: The domain of a mask.
@@ -217,7 +218,7 @@ def _vector_norm(
     dims = dimensions(x.shape, dim)
     if order == 1:
         return lo.sum(lo.unary("abs", x), dims, keepdim)
-    return lo.unary("sqrt", lo.sum(lo.mul(x, x), dims, keepdim))
+    return lo.unary("sqrt", lo.sum(square(lo, x) or lo.mul(x, x), dims, keepdim))
 
 
 @lowers("aten.norm.Scalar")

@@ -25,6 +25,7 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import numbers, operand
 from shardproof.frontends.aten.positions import added
+from shardproof.frontends.aten.roots import square
 
 # -- movement ----------------------------------------------------------------------------------
 
@@ -271,6 +272,8 @@ def _pow(lo: Lowering, x: Lowered, exponent: float) -> Any:
         return Const(Fraction(1), x.shape, x.dtype)
     if isinstance(x, Const) and power.denominator == 1 and x.value:
         return Const(x.value ** int(power), x.shape, x.dtype)
+    if power == 2 and (squared := square(lo, x)) is not None:
+        return squared
     if power == -1:
         return _reciprocal(lo, x)
     if power == Fraction(1, 2):

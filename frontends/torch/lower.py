@@ -37,7 +37,8 @@ class Result:
 class Side:
     """``gaps``: operators without a rule, by name, with why; ``derived``: inputs that are others,
     moved, and whether these are read as they are too; ``picks_logarithms``: an entry of
-    log-probabilities that the program computes itself is picked; ``literal``: so losses are."""
+    log-probabilities that the program computes itself is picked; ``literal``: so losses are;
+    ``notes``: printed with the verdict."""
 
     program: Program
     results: list[Result]
@@ -46,6 +47,7 @@ class Side:
     derived: dict[str, tuple[Derived, bool]] = field(default_factory=dict)
     picks_logarithms: bool = False
     literal: bool = False
+    notes: tuple[str, ...] = ()
 
 
 #: What a rule raises for arguments that are not those of its operator.
@@ -209,4 +211,5 @@ def lower(
     )
     derived = {name: (d, rank.lo.read(d.base)) for name, d in rank.lo.derived.items()}
     picks = rank.lo.picks_logarithms
-    return Side(program, results, rank.lo.contents, rank.gaps, derived, picks, literal)
+    notes = tuple(rank.lo.notes)
+    return Side(program, results, rank.lo.contents, rank.gaps, derived, picks, literal, notes)

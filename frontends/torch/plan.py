@@ -419,6 +419,7 @@ def notes(found: Sides) -> tuple[str, ...]:
     if not any(r.value >= 0 and r.compared.kind == GRADIENT for r in found.single.results):
         lines.append("no gradients compared: the single side has none")
     lines += [note for step in (found.single_step, *found.steps) for note in step.trace.notes]
+    lines += [note for side in (found.single, *found.ranks) for note in side.notes]
     return tuple(dict.fromkeys(lines))
 
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from benchmarks.torch.ordinary import data, experts, sequence, sharded, tensor
+from benchmarks.torch.ordinary import (
+    attention,
+    byhand,
+    data,
+    experts,
+    sequence,
+    sharded,
+    stacks,
+    tensor,
+)
 from benchmarks.torch.ordinary.parts import Case
 
 CASES: list[Case] = [
@@ -11,4 +20,7 @@ CASES: list[Case] = [
     *data.CASES,
     *experts.CASES,
     *sharded.CASES,
+    *attention.CASES,
+    *byhand.CASES,
+    *stacks.CASES,
 ]

@@ -66,6 +66,8 @@ SAMPLE = {
     sharded.LOSS_PARALLEL.name: (sharded.LOSS_PARALLEL, ""),
     # One less one less a mask.
     sequence.CONTEXT.name: (sequence.CONTEXT, "gradients not divided"),
+    # Norms that are squared, added up and rooted again.
+    stacks.CLIPPED.name: (stacks.CLIPPED, "norm of a rank's shards"),
     # Places inside places.
     experts.RECOMMENDER.name: (experts.RECOMMENDER, "tables not divided"),
 }
@@ -83,6 +85,7 @@ SLOW = {
         sharded.LOSS_PARALLEL,
         sequence.CONTEXT,
         experts.RECOMMENDER,
+        stacks.CLIPPED,
     )
 }
 

@@ -1,0 +1,82 @@
+"""Squares of roots: a norm that is squared again is the sum of squares that it is the root of.
+
+Norms of shards are squared, added up and rooted again (``clip_grad_norm_`` of DTensors), and norms
+of tensors are stacked, of which the norm is taken.  Such a root is of a sum of squares, which is
+never negative, so its square is that sum: nothing is lost but a root that nobody reads.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final
+
+from shardproof.engine.plan.ir import Op
+from shardproof.frontends.aten.lowering import Lowering, Real
+
+#: Operators whose result is their operand, or part of it, moved.
+VIEWS: Final = frozenset({"view", "slice", "permute", "expand"})
+#: Fractions whose roots are recognised, and how far from these a number may be by rounding.
+MOST_DENOMINATOR: Final = 1 << 20
+ROUNDING: Final = Fraction(1, 1 << 50)
+#: Operators that give nothing negative of what is not negative.
+_KEEPING: Final = VIEWS | {"sum", "concat", "add", "all_reduce"}
+
+
+def maker(lo: Lowering, number: int) -> Op | None:
+    """The operator that made a value (None: it is an input)."""
+    return next((op for op in reversed(lo.ops) if number in op.outputs), None)
+
+
+def square(lo: Lowering, x: object) -> Real | None:
+    """The square of a value that is made of roots of sums of squares by moving and scaling; None of
+    any other."""
+    if not isinstance(x, Real):
+        return None
+    op = maker(lo, x.number)
+    if op is None or op.backward:
+        return None
+    if op.name == "sqrt":
+        (inner,) = op.inputs
+        return _value(lo, inner) if _never_negative(lo, inner) else None
+    parts = [square(lo, _value(lo, n)) for n in op.inputs]
+    known = [part for part in parts if part is not None]
+    if not parts or len(known) < len(parts):
+        return None
+    other = op.attrs.get("other")
+    if op.name == "mul" and len(known) == 1 and isinstance(other, int | Fraction):
+        return lo.real(lo.scale(known[0], _squared(lo, Fraction(other))))
+    if op.name in VIEWS or op.name == "concat":
+        return lo.emits(op.name, known, op.attrs)[0]
+    return None
+
+
+def _squared(lo: Lowering, factor: Fraction) -> Fraction:
+    """The square of a constant; of the nearest number to a root of a fraction, that fraction."""
+    exact = factor**2
+    near = exact.limit_denominator(MOST_DENOMINATOR)
+    if near == exact or not near or abs(exact / near - 1) > ROUNDING:
+        return exact
+    lo.notes.setdefault(
+        f"{float(factor)!r} is read as the root of {near}, which it is but for rounding"
+    )
+    return near
+
+
+def _value(lo: Lowering, number: int) -> Real:
+    return Real(number, lo.values[number].shape, lo.values[number].dtype)
+
+
+def _never_negative(lo: Lowering, number: int) -> bool:
+    """Whether a value is a sum of squares by the operators that made it."""
+    op = maker(lo, number)
+    if op is None or op.backward:
+        return False
+    if op.name == "mul" and len(op.inputs) == 2:
+        return op.inputs[0] == op.inputs[1] or all(_never_negative(lo, n) for n in op.inputs)
+    if op.name == "mul" or (op.name == "add" and len(op.inputs) == 1):
+        other = op.attrs.get("other")
+        if not isinstance(other, int | Fraction) or other < 0:
+            return False
+    elif op.name not in _KEEPING or op.attrs.get("op", "sum") != "sum" or "alpha" in op.attrs:
+        return False
+    return all(_never_negative(lo, n) for n in op.inputs)
