@@ -52,10 +52,14 @@ class PlacedInput:
 
 @dataclass(slots=True)
 class Constant:
-    """A tensor of unlike numbers that the program holds, for one rank or for each."""
+    """A tensor of unlike numbers that the program holds, for one rank or for each; ``drawn``:
+    numbers that nobody knows, of which equal ones in ``arrays`` are equal; ``domain``: of integers,
+    from, to (exclusive)."""
 
     value: int
     arrays: tuple[Array, ...]
+    domain: tuple[int, int] | None = None
+    drawn: bool = False
 
 
 GROUP, PAIRS = "group", "pairs"
@@ -121,11 +125,22 @@ class Recorder:
         return output
 
     def constant(self, arrays: Sequence[Array]) -> int:
-        """A tensor of unlike numbers; the same one is held once."""
+        """A tensor of unlike numbers; the same one is held once.  Where all are 0 or 1 (masks),
+        whoever tries others tries these."""
         key = tuple(fingerprint(a) for a in arrays)
         if key not in self._same:
-            value = self.value(arrays[0].shape, "float32", "constant")
-            self.constants.append(Constant(value, tuple(arrays)))
+            flags = all(np.isin(a.astype(np.float64), (0, 1)).all() for a in arrays)
+            value = self.value(arrays[0].shape, "int32" if flags else "float32", "constant")
+            self.constants.append(Constant(value, tuple(arrays), (0, 2) if flags else None))
+            self._same[key] = value
+        return self._same[key]
+
+    def drawn(self, arrays: Sequence[Array], dtype: str, domain: tuple[int, int] | None) -> int:
+        """A tensor of numbers that nobody knows; the same one is held once."""
+        key = ("drawn", dtype, *(fingerprint(a) for a in arrays))
+        if key not in self._same:
+            value = self.value(arrays[0].shape, dtype, "random")
+            self.constants.append(Constant(value, tuple(arrays), domain, True))
             self._same[key] = value
         return self._same[key]
 

@@ -173,34 +173,39 @@ def _rows(single: Side, parallel: Side, mesh: Mesh) -> Iterator[Expectation]:
 def _constants(single: Recorder, parallel: Recorder) -> None:
     """Tensors of unlike numbers become named inputs of both sides: of the parallel side, a box of
     one of the single side's with the very same numbers.  A proof then holds for any numbers."""
-    known: list[tuple[str, Array]] = []
+    known: list[tuple[str, Constant]] = []
     for number, constant in enumerate(single.constants):
+        name = f"{'random' if constant.drawn else 'constant'} {number}"
+        known.append((name, constant))
         (array,) = constant.arrays
-        known.append((f"constant {number}", array))
-        single.placed.append(
-            _held(single, constant, f"constant {number}", everywhere(array.shape, 1))
-        )
+        single.placed.append(_held(single, constant, name, everywhere(array.shape, 1)))
     for constant in parallel.constants:
         found = _found(constant, known, parallel.ranks)
         if found is None:
-            parallel.refuse(
-                constant.value, "constant of numbers that the single side does not hold"
-            )
-        else:
-            parallel.placed.append(_held(parallel, constant, *found))
+            what = "random numbers" if constant.drawn else "constant of numbers"
+            parallel.refuse(constant.value, f"{what} that the single side does not hold")
+            continue
+        name, full, placement = found
+        # A part of a table may be 0 and 1 where the whole is not: it is a part of the whole.
+        value = parallel.values[constant.value]
+        parallel.values[constant.value] = replace(value, dtype=single.values[full.value].dtype)
+        constant.domain = full.domain
+        parallel.placed.append(_held(parallel, constant, name, placement))
 
 
 def _held(recorder: Recorder, constant: Constant, name: str, placement: Placement) -> PlacedInput:
-    return PlacedInput(
-        constant.value, name, recorder.values[constant.value].dtype, placement, "constant"
-    )
+    dtype = recorder.values[constant.value].dtype
+    return PlacedInput(constant.value, name, dtype, placement, "constant", constant.domain)
 
 
 def _found(
-    constant: Constant, known: Sequence[tuple[str, Array]], ranks: int
-) -> tuple[str, Placement] | None:
+    constant: Constant, known: Sequence[tuple[str, Constant]], ranks: int
+) -> tuple[str, Constant, Placement] | None:
     """Which box of which known tensor has these numbers, on every rank; None: none has."""
-    for name, full in known:
+    for name, whole in known:
+        if whole.drawn != constant.drawn:
+            continue
+        (full,) = whole.arrays
         starts = []
         for array in constant.arrays:
             at = _inside(array, full)
@@ -209,7 +214,7 @@ def _found(
             starts.append(at)
         else:
             rows = starts * ranks if len(starts) == 1 else starts
-            return name, Placement(full.shape, tuple(rows))
+            return name, whole, Placement(full.shape, tuple(rows))
     return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, Shape
 from shardproof.frontends.graphs.recorder import GROUP, PAIRS
+from shardproof.frontends.hlo.elementwise import inverse
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.items import Item, Tensor
 from shardproof.frontends.hlo.state import Lowering
@@ -34,11 +35,17 @@ def _collective(
 
 def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     how = node.attrs["to_apply"]
-    if low.dtype(node) == "bool" or how not in ("add", "maximum", "minimum"):
+    logical = low.dtype(node) == "bool" and how in ("and", "or")
+    if not logical and (low.dtype(node) == "bool" or how not in ("add", "maximum", "minimum")):
         raise Unsupported(f"an all-reduce by {how}")
     if _alone(node):
         return xs[0]
     x: Item = Tensor(low.tensor(xs[0]))
+    if logical:
+        # Whether one of predicates holds, which are 0 or 1, is their maximum.
+        given = inverse(low, low.tensor(x)) if how == "and" else x
+        most = _collective(low, node, given, "all_reduce", low.shape(node), op="max")
+        return inverse(low, most.value) if how == "and" else most
     if how == "minimum":
         x = low.op("mul", low.tensor(x), other=Fraction(-1))
     found = _collective(

@@ -361,7 +361,8 @@ def _gated(low: Lowering, p: Item, x: Item, y: Item) -> Gated | None:
     """A tensor for some ids, zero for the others; None: another choice."""
     if not isinstance(p, Ids):
         return None
-    if finite(y) == 0 and finite(x) is None and number_of(x) is None:
+    by_rank = len(p.functions) > 1 and finite(x) is not None
+    if finite(y) == 0 and (by_rank or (finite(x) is None and number_of(x) is None)):
         return Gated(low.tensor(x), p)
     if finite(x) == 0 and finite(y) is None and number_of(y) is None:
         negated = tuple(piecewise.negated(f) for f in p.functions)

@@ -17,6 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import PerRank, Shape
@@ -24,6 +25,7 @@ from shardproof.frontends.graphs.recorder import Recorder
 from shardproof.frontends.hlo import exchange
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.known import Known, compact
+from shardproof.frontends.hlo.module import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,25 @@ class Gated:
         return self.gate.shape
 
 
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """Integers (or what is made of them) of which only expressions are known: their numbers, once
+    for all ranks, or for each."""
+
+    arrays: tuple[Array, ...]
+    shape: Shape
+    dtype: str
+
+
+#: What is assumed where bits become numbers.
+RANDOM = (
+    "bits of a random generator are any numbers, other ones for every other expression of its key; "
+    "a number drawn of them lies strictly inside its interval"
+)
 #: Places at which another function of an id begins, where it becomes a number.
 MOST_KINKS = 8
 
-Item: TypeAlias = "Tensor | Known | Ids | Lookup | Vectors | Gated | Exchanged"
+Item: TypeAlias = "Tensor | Known | Ids | Lookup | Vectors | Gated | Bits | Exchanged"
 
 
 class Narrow(Exception):
@@ -138,6 +155,8 @@ class Values:
                 if known is None:
                     known = self.recorder.op("mul", self.ids(gate), value)
                 return self.recorder.once(("gated", value, gate), known)
+            case Bits():
+                return self.bits(item)
             case Vectors():
                 raise Unsupported("vectors of indices read as numbers")
             case Exchanged():
@@ -188,6 +207,18 @@ class Values:
             return value
         dtype = self.recorder.values[value].dtype
         return self.recorder.op("view", value, size=shape, dtype=dtype)
+
+    def bits(self, item: Bits) -> int:
+        """Bits as a value of the body: a float of a random fraction is 1 plus a number between 0
+        and 1, the sigmoid of any number; a predicate is 0 or 1."""
+        self.recorder.notes.append(Assumption("inferred", "random bits", "", RANDOM))
+        arrays = [np.ascontiguousarray(a) for a in item.arrays]
+        if item.dtype == "float32":
+            inside = self.recorder.op("sigmoid", self.recorder.drawn(arrays, "float32", None))
+            return self.recorder.op("add", inside, other=Fraction(1))
+        if item.dtype != "bool" and not item.dtype.startswith(("int", "uint")):
+            raise Unsupported(f"random bits as {item.dtype}")
+        return self.recorder.drawn(arrays, "int32", (0, 2 if item.dtype == "bool" else 1 << 30))
 
     # -- ids --------------------------------------------------------------------------------
 

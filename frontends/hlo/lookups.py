@@ -11,7 +11,7 @@ from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import Node, Shape
 from shardproof.frontends.hlo import index_vectors
-from shardproof.frontends.hlo.indices import reshaped
+from shardproof.frontends.hlo.indices import reshape, reshaped
 from shardproof.frontends.hlo.items import (
     Gated,
     Ids,
@@ -65,7 +65,35 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """Rows along one dimension; indices clamp, as XLA says."""
     table = low.tensor(xs[0])
     attrs, ids, kept = _aimed(xs[1], node, low.recorder.shape(table), _GATHER)
-    return _gathered(low, attrs, table, ids, kept, low.shape(node))
+    whole = low.shape(node)
+    at = _window(attrs, _GATHER, "offset_dims", len(low.recorder.shape(table)))
+    if at < 0:
+        return _gathered(low, attrs, table, ids, kept, whole)
+    # The chosen row stays a dimension of one position.
+    attrs = _dropped(attrs, _GATHER, "offset_dims", at)
+    rest = (*whole[:at], *whole[at + 1 :])
+    rows = reshaped(_gathered(low, attrs, table, ids, kept, rest), whole)
+    if rows is None:
+        raise Unsupported("a gather of other boxes than whole rows")
+    return rows
+
+
+def _window(attrs: Mapping[str, Any], keys: tuple[str, ...], own: str, count: int) -> int:
+    """Which dimension of the result (or of the updates) the chosen one of ``count`` is; -1: it is
+    dropped."""
+    (dim,), gone = attrs[keys[0]], (*attrs.get(keys[1], ()), *attrs.get(keys[2], ()))
+    if dim in gone:
+        return -1
+    windows = [d for d in range(count) if d not in gone]
+    return int(attrs[own][windows.index(dim)])
+
+
+def _dropped(
+    attrs: Mapping[str, Any], keys: tuple[str, ...], own: str, at: int
+) -> Mapping[str, Any]:
+    """Attributes where the chosen dimension, which is dimension ``at``, is dropped."""
+    left = tuple(d - (d > at) for d in attrs[own] if d != at)
+    return {**attrs, keys[1]: tuple(sorted((*attrs.get(keys[1], ()), *attrs[keys[0]]))), own: left}
 
 
 def _gathered(
@@ -130,7 +158,12 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     shape = low.shape(node)
     attrs, ids, kept = _aimed(xs[1], node, shape, _SCATTER)
     (dim,) = attrs["scatter_dims_to_operand_dims"]
-    given_item, live = _live(low, attrs, ids, xs[2])
+    written = xs[2]
+    cut = _window(attrs, _SCATTER, "update_window_dims", len(shape))
+    if cut >= 0:
+        attrs = _dropped(attrs, _SCATTER, "update_window_dims", cut)
+        written = _without(low, written, cut)
+    given_item, live = _live(low, attrs, ids, written)
     updates = low.tensor(given_item)
     batching = dict(
         zip(
@@ -167,7 +200,7 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return added
     if attrs["to_apply"] == "add":
         return Tensor(low.recorder.op("add", low.tensor(xs[0]), added.value))
-    _once(low, ids, set(own) & set(names), own, set(given) - set(own) - set(names), xs[2])
+    _once(low, ids, set(own) & set(names), own, set(given) - set(own) - set(names))
     if isinstance(xs[0], Known) and xs[0].number() == 0:
         return added
     rows = "".join(n for n in names if n in (*own, "v"))
@@ -178,9 +211,23 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     return Tensor(low.recorder.op("add", left, added.value))
 
 
-def _once(
-    low: Lowering, ids: Ids, batch: set[str], own: Sequence[str], repeated: set[str], updates: Item
-) -> None:
+def _without(low: Lowering, updates: Item, dim: int) -> Item:
+    """Updates without a dimension of one position."""
+    value = updates.value if isinstance(updates, Gated) else low.tensor(updates)
+    shape = low.recorder.shape(value)
+    if shape[dim] != 1:
+        raise Unsupported("a scatter of other boxes than whole rows")
+    rest = (*shape[:dim], *shape[dim + 1 :])
+    viewed = low.values.view(value, rest)
+    if isinstance(updates, Gated):
+        gate = reshape(low, updates.gate, rest)
+        if isinstance(gate, Ids):
+            return Gated(viewed, gate)
+        return Tensor(low.values.view(low.tensor(updates), rest))
+    return Tensor(viewed)
+
+
+def _once(low: Lowering, ids: Ids, batch: set[str], own: Sequence[str], repeated: set[str]) -> None:
     """Refuse values of which several may be written to one place: every other axis of the ids than
     those of the batch has one position, or is one along which no place is twice."""
     shape = low.recorder.shape(ids.origin)

@@ -6,7 +6,6 @@ What a rule cannot say is `Unsupported`, by the operator's name and line; nothin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Source
@@ -14,6 +13,7 @@ from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Graph, Node
 from shardproof.frontends.graphs.recorder import PlacedInput, everywhere
 from shardproof.frontends.hlo import (
+    bits,
     choices,
     collectives,
     elementwise,
@@ -25,10 +25,10 @@ from shardproof.frontends.hlo import (
     stacks,
     windows,
 )
-from shardproof.frontends.hlo.items import Ids, Item, Narrow, Tensor, Vectors
+from shardproof.frontends.hlo.items import Bits, Ids, Item, Narrow, Tensor, Vectors
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.opcodes import NO_RULE
-from shardproof.frontends.hlo.state import Lowering, Rule, Several, integral
+from shardproof.frontends.hlo.state import Expressions, Lowering, Rule, Several, integral
 
 #: Integers that nothing else is known of lie in this range.
 DOMAIN = (0, 1 << 30)
@@ -38,14 +38,15 @@ def lower(
     graph: Graph,
     domains: Mapping[int, tuple[int, int]] | None = None,
     stacked: frozenset[int] = frozenset(),
+    expressions: Expressions | None = None,
 ) -> tuple[Lowering, list[int], dict[int, tuple[int, int]]]:
     """The graph's operators, the values of its outputs, and the domains of its integer inputs: as
     given, or narrowed to the rows that lookups have; ``stacked``: inputs that are held row by
-    row."""
+    row; ``expressions``: of bits, those of both sides."""
     found = dict(domains or {})
     settled = domains is not None
     while True:
-        lowering = Lowering(graph, found, settled)
+        lowering = Lowering(graph, found, settled, expressions)
         try:
             _run(lowering, stacked)
             return lowering, _outputs(lowering), found
@@ -61,8 +62,11 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
     """Emit everything; raises `Unsupported`, and `Narrow` where a domain is too wide."""
     for position, given in enumerate(low.graph.inputs):
         value = low.graph.values[given.value]
-        number = low.recorder.value(value.shape, value.dtype, given.name)
         placed = given.placement or everywhere(value.shape, low.graph.ranks)
+        if value.dtype in ("uint32", "uint64"):
+            low.items[given.value] = bits.given(low, position, value.shape, value.dtype, placed)
+            continue
+        number = low.recorder.value(value.shape, value.dtype, given.name)
         domain = None
         if integral(value.dtype) or value.dtype == "bool":
             whole = (0, 2) if value.dtype == "bool" else DOMAIN
@@ -101,21 +105,30 @@ def _node(low: Lowering, node: Node) -> None:
     if node.target in SEVERAL and (node.target != "reduce" or len(node.results) > 1):
         results = SEVERAL[node.target](low, node, operands)
     else:
-        rule = RULES.get(node.target)
-        if rule is None or len(node.results) != 1:
-            raise Unsupported(NO_RULE)
-        folded = _folded(low, node, operands)
-        if folded is None and any(isinstance(x, Vectors) for x in operands):
-            by_vectors = node.target in ("gather", "scatter")
-            apply = rule if by_vectors else partial(index_vectors.apply, rule=rule)
-            folded = apply(low, node, operands)
-        results = (rule(low, node, operands) if folded is None else folded,)
+        results = (_single(low, node, operands),)
     for result, item in zip(node.results, results, strict=True):
         value = low.graph.values[result]
         shape = low.recorder.shape(item.value) if isinstance(item, Tensor) else item.shape
         if shape != value.shape:
             raise Unsupported(f"gives {list(shape)}, the file says {list(value.shape)}")
         low.items[result] = item
+
+
+def _single(low: Lowering, node: Node, operands: Sequence[Item]) -> Item:
+    """The result of an operator with one: of what is known, of bits, or by its rule."""
+    if len(node.results) != 1:
+        raise Unsupported(NO_RULE)
+    folded = _folded(low, node, operands)
+    if folded is None and any(isinstance(x, Bits) for x in operands):
+        folded = bits.apply(low, node, operands)
+    if folded is not None:
+        return folded
+    rule = RULES.get(node.target)
+    if rule is None:
+        raise Unsupported(NO_RULE)
+    if any(isinstance(x, Vectors) for x in operands) and node.target not in ("gather", "scatter"):
+        return index_vectors.apply(low, node, operands, rule)
+    return rule(low, node, operands)
 
 
 def _folded(low: Lowering, node: Node, operands: Sequence[Item]) -> Item | None:

@@ -18,6 +18,7 @@ from shardproof.frontends.hlo import inline, places, stablehlo, text
 from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.hlo.stacks import stacks
+from shardproof.frontends.hlo.state import Expressions
 from shardproof.frontends.untrusted.inert import printable
 
 
@@ -103,12 +104,13 @@ def paired(
         )
     try:
         stacked = stacks(single, parallel)
-        alone, results, domains = lower(single, None, stacked)
+        expressions = Expressions()
+        alone, results, domains = lower(single, None, stacked, expressions)
         parallel, inferred = placed_inputs(single, parallel)
         parallel, found = places.stated(single, parallel, domains)
         parallel, others_inferred = placed_outputs(single, parallel)
         notes = (*inferred, *found, *others_inferred)
-        other, others, _ = lower(parallel, domains, stacked)
+        other, others, _ = lower(parallel, domains, stacked, expressions)
         one = Side(single, alone.recorder, tuple(results))
         many = Side(parallel, other.recorder, tuple(others))
         made = plan(name, one, many, notes)

@@ -36,6 +36,8 @@ def validated(plan: Plan, single: Side, parallel: Side, seed: int = 0) -> Valida
     """Both sides run as they were read and as a plan, on the same random values."""
     if not fits(plan):
         return Validation(False, True, 0, "it is too large", JUDGE)
+    if any(c.drawn for c in (*single.recorder.constants, *parallel.recorder.constants)):
+        return Validation(False, True, 0, "it draws random numbers", JUDGE)
     values = drawn(plan, np.random.default_rng(seed))
     for number, constant in enumerate(single.recorder.constants):
         values[f"constant {number}"] = np.asarray(constant.arrays[0], dtype=float)

@@ -27,6 +27,8 @@ from shardproof.frontends.hlo.state import Lowering
 
 #: A maximum over windows is one of so many tensors at most.
 MOST_TAPS = 64
+#: Sums up to each of more positions are told by the order of positions, and by no table.
+MOST_ROWS = 1024
 _PLAIN = Taps(1)
 
 
@@ -103,7 +105,8 @@ def _summed(low: Lowering, value: int, dim: int, taps: Taps, steps: int) -> int:
     shape = low.recorder.shape(value)
     count = shape[dim]
     table = semantics.reads(taps, count, steps).any(axis=1)
-    if np.array_equal(table, np.triu(np.ones((count, steps)))) and count == steps:
+    triangle = count == steps and np.array_equal(table, np.triu(np.ones((count, steps))))
+    if triangle and count > MOST_ROWS:
         ones = low.values.full((1, count, count), Fraction(1))
         lower = low.values.view(low.recorder.op("tril", ones), (count, count))
         names = "abcdefghijklm"[: len(shape)]

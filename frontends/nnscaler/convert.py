@@ -286,12 +286,31 @@ class _DeviceWriter:
         return Program(
             name=f"device {self.number}",
             bodies=tuple(unclaimed(body, self.joined) for body in self.bodies),
-            calls=tuple(self.calls),
+            calls=rebound(self.calls, set(self.seeds)),
             shards=tuple(self.held),
             base=self.number,
             axes=self.axes,
             seeds=tuple(self.seeds.items()),
         )
+
+
+def rebound(calls: Sequence[Call], seeds: set[int]) -> tuple[Call, ...]:
+    """The calls, with a slot of its own for what is written under the name of a loss's incoming
+    gradient: a backward segment may give again what it was given, and an adapter's backward half
+    gives the gradient of a partial loss.  Who reads the name after that reads the last of it."""
+    if seeds.isdisjoint(slot for call in calls for slot in call.outputs):
+        return tuple(calls)
+    free = 1 + max(*seeds, *(slot for call in calls for slot in (*call.inputs, *call.outputs)))
+    own: dict[int, int] = {}
+    found: list[Call] = []
+    for call in calls:
+        inputs = tuple(own.get(slot, slot) for slot in call.inputs)
+        for slot in call.outputs:
+            if slot in seeds:
+                own.setdefault(slot, free + len(own))
+        outputs = tuple(own.get(slot, slot) for slot in call.outputs)
+        found.append(replace(call, inputs=inputs, outputs=outputs))
+    return tuple(found)
 
 
 def item_tensors(

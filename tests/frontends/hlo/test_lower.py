@@ -207,6 +207,14 @@ PROGRAMS = {
         f"to_apply={how}"
         for how in ("add", "last")
     },
+    "a row that stays a dimension": "  t = f32[4,9] parameter(0)\n  i = s32[4,1] parameter(1)\n"
+    "  g = f32[4,1] gather(t, i), offset_dims={1}, collapsed_slice_dims={}, "
+    "start_index_map={1}, operand_batching_dims={0}, start_indices_batching_dims={0}, "
+    "index_vector_dim=1, slice_sizes={1,1}\n  c = f32[] constant(0)\n"
+    "  z = f32[4,9] broadcast(c), dimensions={}\n  s = f32[4,9] scatter(z, i, g), "
+    "update_window_dims={1}, inserted_window_dims={}, scatter_dims_to_operand_dims={1}, "
+    "input_batching_dims={0}, scatter_indices_batching_dims={0}, index_vector_dim=1, "
+    "to_apply=last\n  ROOT y = f32[4,9] add(s, t)",
     "topk": "  x = f32[3,6] parameter(0)\n  t = (f32[3,2], s32[3,2]) topk(x), k=2, largest=true\n"
     "  v = f32[3,2] get-tuple-element(t), index=0\n  i = s32[3,2] get-tuple-element(t), index=1\n"
     "  b = s32[3,2,6] broadcast(i), dimensions={0,1}\n  p = s32[3,2,6] iota(), iota_dimension=2\n"
@@ -412,6 +420,17 @@ def test_a_collective_is_lowered_to_what_it_computes(name: str, groups: str) -> 
         f"  ROOT y = {type} {name}(x), channel_id=1, replica_groups={groups}{device}, {attrs}\n}}\n"
     )
     agree(inline.graph(text.parse("HloModule m, num_partitions=4\n" + ADD + body)))
+
+
+@pytest.mark.parametrize("how", ["all", "any"])
+def test_whether_predicates_hold_on_all_ranks_or_on_one(how: str) -> None:
+    body = (
+        "ENTRY e {\n  x = f32[4] parameter(0)\n  z = f32[4] parameter(1)\n"
+        "  p = pred[4] compare(x, z), direction=GT\n  q = pred[4] all-reduce(p), channel_id=1, "
+        f"replica_groups={{{{0,1}}}}, use_global_device_ids=true, to_apply={how}\n"
+        "  ROOT y = f32[4] convert(q)\n}\n"
+    )
+    agree(inline.graph(text.parse("HloModule m, num_partitions=2\n" + ALL + ANY + body)))
 
 
 def test_a_permutation_gives_zeros_where_nobody_sends() -> None:

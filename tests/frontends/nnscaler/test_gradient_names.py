@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.ir import Call, Plan
 from shardproof.frontends.nnscaler.assumed import BEFORE_ADAPTER
+from shardproof.frontends.nnscaler.convert import rebound
 from tests.faults.plans import verify
 from tests.frontends.lockstep import World
 from tests.frontends.plan_generator import Plans, plans
@@ -124,3 +125,11 @@ def test_a_real_plan_is_told_of(shared_plans: Path) -> None:
     assert told.source == "adapter 2773"
     assert told.ranks == (10, 11)
     assert BEFORE_ADAPTER in load_plan(*files, Assumptions("as recorded")).assumed
+
+
+def test_what_is_written_under_the_name_of_a_loss_gradient_is_read_from_there_on() -> None:
+    """A backward segment that gives again what it was given (`mlp tp2` of the older plans)."""
+    calls = [Call(0, (25,), (25,)), Call(1, (25, 3), (7,)), Call(2, (7,), (25,)), Call(3, (25,))]
+    own = [Call(0, (25,), (26,)), Call(1, (26, 3), (7,)), Call(2, (7,), (26,)), Call(3, (26,))]
+    assert rebound(calls, {25}) == tuple(own)
+    assert rebound(calls, {3}) == tuple(calls)

@@ -1,0 +1,125 @@
+"""Bits of random numbers: what is computed of keys is known by its expression, not by its value.
+
+Every element is the number of an expression (`Expressions`): an element of an input, a number, or
+an operator of others.  Equal numbers are equal expressions, on whichever side and rank they stand,
+so a rank that draws its part of a tensor draws just these elements of the single side's.  Bits that
+become a number are a named input of both sides, by their expressions: a proof holds for any.  For
+example, ``bernoulli(key, 0.9, (4, 8))`` is ``u < 0.9`` where every element of ``u`` is another
+expression of ``key[0]``, ``key[1]`` and its position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.graphs.graph import Node, PerRank, Placement, Shape
+from shardproof.frontends.hlo import semantics
+from shardproof.frontends.hlo.items import Bits, Item
+from shardproof.frontends.hlo.known import Known, compact
+from shardproof.frontends.hlo.opcodes import ELEMENTWISE, MOVEMENT
+from shardproof.frontends.hlo.state import Expressions, Lowering, integral
+
+#: Tensors of bits have at most so many different elements on all ranks.
+MOST_BITS: Final = 1 << 17
+#: One, as the bits of a float: with any fraction behind it, a number in [1, 2).
+ONE: Final = 0x3F800000
+#: How many bits of a float are not its fraction.
+AHEAD: Final = 9
+
+
+def given(low: Lowering, position: int, shape: Shape, dtype: str, placed: Placement) -> Bits:
+    """An input of bits, element by element."""
+    strides = np.cumprod([1, *placed.full[:0:-1]])[::-1].astype(np.int64)
+    arrays = []
+    for start in placed.starts:
+        at = np.indices(shape).reshape(len(shape), -1)
+        flat = ((at + np.array(start, dtype=np.int64).reshape(-1, 1)).T * strides).sum(axis=1)
+        found = low.expressions.many("input", (position,), [flat.astype(np.int64)])
+        arrays.append(found.reshape(shape))
+    return _made(low, arrays, shape, dtype)
+
+
+def _made(low: Lowering, arrays: Sequence[Any], shape: Shape, dtype: str) -> Bits:
+    """Bits of these expressions; floats have to be of a fraction of random bits."""
+    if dtype == "float32" and not all(
+        _is_fraction(low.expressions, int(n)) for a in arrays for n in np.unique(a)
+    ):
+        raise Unsupported("random bits as a float that is not between 1 and 2")
+    same = all(np.array_equal(a, arrays[0]) for a in arrays)
+    kept = arrays[:1] if same else arrays
+    if sum(compact(a).size for a in kept) > MOST_BITS:
+        raise Unsupported(f"random bits of {sum(compact(a).size for a in kept)} numbers")
+    return Bits(tuple(kept), shape, dtype)
+
+
+def _numbers(low: Lowering, x: Item, rank: int) -> Any:
+    """Expressions of an operand on a rank."""
+    if isinstance(x, Bits):
+        return x.arrays[rank if len(x.arrays) > 1 else 0]
+    assert isinstance(x, Known)
+    array = x.at(rank)
+    core = compact(array)
+    if not integral(x.dtype) and x.dtype != "bool":
+        raise Unsupported("bits together with numbers that are no integers")
+    flat = core.astype(np.int64).reshape(-1)
+    found = low.expressions.many("number", (x.dtype,), [flat]).reshape(core.shape)
+    return np.broadcast_to(found, array.shape)
+
+
+def apply(low: Lowering, node: Node, xs: Sequence[Item]) -> Bits | None:
+    """An operator that only bits and known integers go into; None: it makes numbers of them."""
+    dtype, shape = low.dtype(node), low.shape(node)
+    if node.groups or node.pairs or not all(isinstance(x, Bits | Known) for x in xs):
+        return None
+    floats = [x for x in xs if not integral(x.dtype) and x.dtype != "bool"]  # type: ignore[union-attr]
+    if node.target in MOVEMENT and all(isinstance(x, Bits) or not floats for x in xs):
+        compute = _moved
+    elif (node.target in ELEMENTWISE or node.target == "compare") and not floats:
+        if node.target == "convert" and not integral(dtype) and dtype != "bool":
+            return None
+        compute = _computed
+    else:
+        return None
+    by_rank = any(isinstance(s, PerRank) for s in node.attrs.get("starts", ()))
+    count = low.graph.ranks if by_rank else max(len(x.arrays) for x in xs)  # type: ignore[union-attr]
+    arrays = [
+        compute(low, node, [_numbers(low, x, rank) for x in xs], rank) for rank in range(count)
+    ]
+    return _made(low, arrays, shape, dtype)
+
+
+def _moved(low: Lowering, node: Node, xs: Sequence[Any], rank: int) -> Any:
+    at = [
+        np.array(s.values[rank] if isinstance(s, PerRank) else s)
+        for s in node.attrs.get("starts", ())
+    ]
+    return semantics.apply(node.target, node.attrs, [*xs, *at], low.shape(node))
+
+
+def _computed(low: Lowering, node: Node, xs: Sequence[Any], rank: int) -> Any:
+    cores = np.broadcast_arrays(*(compact(x) for x in xs))
+    shape = cores[0].shape
+    attrs = tuple(sorted((k, str(v)) for k, v in node.attrs.items()))
+    key = (node.target, attrs, low.dtype(node))
+    found = low.expressions.many(*key[:1], key[1:], [c.reshape(-1) for c in cores])
+    return np.broadcast_to(found.reshape(shape), low.shape(node))
+
+
+def _is_fraction(known: Expressions, number: int) -> bool:
+    """Whether an expression is a float of which the fraction is bits that were shifted there."""
+    name, _, operands = known.at(number)
+    if name != "bitcast-convert":
+        return False
+    name, _, operands = known.at(operands[0])
+    parts = [known.at(n) for n in operands] if name == "or" else []
+    ones = any(p[0] == "number" and p[2] == (ONE,) for p in parts)
+    for part in parts:
+        if part[0] == "shift-right-logical":
+            by = known.at(part[2][1])
+            if by[0] == "number" and AHEAD <= by[2][0] < 32:
+                return ones
+    return False
