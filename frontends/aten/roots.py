@@ -38,16 +38,18 @@ def square(lo: Lowering, x: object) -> Real | None:
     if op.name == "sqrt":
         (inner,) = op.inputs
         return _value(lo, inner) if _never_negative(lo, inner) else None
+    other = op.attrs.get("other")
+    scaled = op.name == "mul" and len(op.inputs) == 1 and isinstance(other, int | Fraction)
+    # No other operator is looked behind: its operands may be all that a deep model has computed.
+    if not scaled and op.name not in VIEWS and op.name != "concat":
+        return None
     parts = [square(lo, _value(lo, n)) for n in op.inputs]
     known = [part for part in parts if part is not None]
     if not parts or len(known) < len(parts):
         return None
-    other = op.attrs.get("other")
-    if op.name == "mul" and len(known) == 1 and isinstance(other, int | Fraction):
+    if scaled and isinstance(other, int | Fraction):
         return lo.real(lo.scale(known[0], _squared(lo, Fraction(other))))
-    if op.name in VIEWS or op.name == "concat":
-        return lo.emits(op.name, known, op.attrs)[0]
-    return None
+    return lo.emits(op.name, known, op.attrs)[0]
 
 
 def _squared(lo: Lowering, factor: Fraction) -> Fraction:

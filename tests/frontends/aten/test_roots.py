@@ -83,3 +83,13 @@ def test_any_other_factor_is_squared_as_it_is() -> None:
     assert found is not None
     assert maker(lo, found.number).attrs["other"] == Fraction("0.7071") ** 2  # type: ignore[union-attr]
     assert not lo.notes
+
+
+def test_what_a_deep_model_computes_is_not_looked_through() -> None:
+    """Forty residual blocks: each value is read twice, and paths double with every block."""
+    lo = Lowering()
+    x = given(lo)
+    for _ in range(40):
+        x = lo.add(x, lo.mul(x, x))
+    assert square(lo, x) is None
+    assert square(lo, rule(lo, "aten.view.default", (2, 2), x, [2, 2])) is None
