@@ -90,7 +90,11 @@ def _loaded(program: Program) -> list[Value]:
 
 
 def _loads(body: Body) -> list[Op]:
-    return [op for op in body.ops if op.name == _LOAD]
+    """The loads of a body; raises `_NoSlice` for one that says more than that a slice is loaded."""
+    loads = [op for op in body.ops if op.name == _LOAD]
+    if any(op.attrs or op.inputs or op.backward for op in loads):
+        raise _NoSlice
+    return loads
 
 
 @dataclass
