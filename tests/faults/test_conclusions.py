@@ -104,7 +104,12 @@ WK = "layers.0.attention.wk.weight"
 def test_a_scaled_gradient_is_refuted_and_located(factor: Fraction, says: str) -> None:
     plan = scaled_input(replicated(), "all_reduce", factor, body="reducer", nth=3)
     assert_refuted(
-        plan, kind="conclusion", operator=f"gradient of {WK}", layer=WK, ranks=(0,), says=says
+        plan,
+        kind="conclusion",
+        operator=f"gradient of {WK}",
+        layer=WK,
+        ranks=(0, 1, 2, 3),
+        says=says,
     )
 
 
@@ -115,7 +120,7 @@ def test_a_gradient_that_is_not_reduced_is_refuted_and_located() -> None:
         kind="conclusion",
         operator=f"gradient of {WK}",
         layer=WK,
-        ranks=(0,),
+        ranks=(0, 1, 2, 3),
         says="a reduction is missing",
     )
 
@@ -134,7 +139,7 @@ def test_gradients_that_are_reduced_twice_are_refuted() -> None:
     assert_refuted(
         edit_calls(replicated(), 0, lambda calls: (*calls, calls[-1])),
         kind="conclusion",
-        ranks=(0,),
+        ranks=(0, 1, 2, 3),
         says="is 2 times",
     )
     plan = edit_body(replicated(), 0, "reducer", lambda b: twice("all_reduce", b))
@@ -218,7 +223,7 @@ def test_a_parameter_without_influence_gets_no_gradient() -> None:
     garbage = edit_body(
         plan, 0, "backward", lambda b: replace(b, gradients=(*b.gradients, (b.gradients[0][0], 1)))
     )
-    assert_refuted(garbage, kind="conclusion", operator="gradient of spare", ranks=(0,))
+    assert_refuted(garbage, kind="conclusion", operator="gradient of spare", ranks=(0, 1))
 
 
 def test_the_single_device_backward_is_checked_too() -> None:

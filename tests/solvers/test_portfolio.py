@@ -189,7 +189,7 @@ def test_cvc5_answers_where_z3_takes_long() -> None:
     with Portfolio(timeout=20) as portfolio:
         solved = portfolio.solve(Query(query.key, query.nonlinear_text, ""))
         assert solved.verdict == "unsat"
-        assert [a.solver for a in solved.answers] == ["cvc5"]
+        assert [a.solver for a in solved.answers if a.verdict == "unsat"] == ["cvc5"]
         assert portfolio.solve(Query.of("next", row_parallel(2, 2))).verdict == "unsat"
 
 
