@@ -51,7 +51,8 @@ def forms(
     found = written_out(plan)
     if found is not None:
         yield found
-    named = named_batch(plan, chosen=chosen)
+    issued = sum(len(p.bodies[c.body].ops) for p in plan.programs for c in p.calls)
+    named = named_batch(plan, chosen=chosen) if issued <= MOST_OPERATORS else None
     if named is not None:
         yield from _of_replicas(named, plan.replica_axes)
 
@@ -61,8 +62,7 @@ def _of_replicas(named: Plan, replica_axes: Sequence[str]) -> Iterator[Plan]:
     are calls of their own now, and with ranks written out along an axis that divides the batch, or
     along all axes."""
     axes = separable(named)
-    if sum(len(p.bodies[c.body].ops) for p in named.programs for c in p.calls) <= MOST_OPERATORS:
-        yield named
+    yield named
     for axis in [a for a in replica_axes if a in axes and len(axes) > 1]:
         found = written_out(named, [axis])
         if found is not None:
