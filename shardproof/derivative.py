@@ -78,7 +78,7 @@ def answered(made: Plan, sides: Sides, out: Path, options: Options) -> Answer:
 
 
 def _differs(made: Plan, result: Result, places: Sequence[str]) -> Answer:
-    """The gradients that differ, and where in the program's own code it begins, if that is clear."""
+    """The gradients that differ, and where in the program's own code it begins, if clear."""
     names = [c.name for c in result.conclusions if c.kind == GRADIENT and not c.holds]
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     message = (

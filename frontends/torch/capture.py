@@ -216,7 +216,7 @@ def watch_functions(recorder: Recorder) -> None:
     """Make visible which custom functions run backward, in this process, for good: one that gives
     its gradient on as it came dispatches nothing."""
     node = torch.autograd.function.BackwardCFunction
-    original = node.apply
+    original: Any = node.apply
 
     def apply(self: Any, *args: Any) -> Any:
         recorder.differentiated(self._forward_cls)
