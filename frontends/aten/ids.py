@@ -119,10 +119,10 @@ class Ids:
                     raise Unsupported("a choice by ids of very many")
                 width = (*self.shape, piece.high - piece.low)
                 ones = lo.real(Const(Fraction(1), width, "float32"))
-                found = lo.emits("pick", [ones, real], {"start": piece.low}, "float32")[0]
-                total = lo.add(total, found)
-        found = lo.real(total)
-        return found if fewer else lo.real(inverse_of(lo, found))
+                holds = lo.emits("pick", [ones, real], {"start": piece.low}, "float32")[0]
+                total = lo.add(total, holds)
+        holds = lo.real(total)
+        return holds if fewer else lo.real(inverse_of(lo, holds))
 
     def at(self) -> tuple[int, tuple[Move, ...], Shape]:
         """Of which id every entry is."""
@@ -176,10 +176,10 @@ def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) 
     """``x + factor y`` or ``x y`` of ids and whole numbers; None: it is something else."""
     if factor.denominator != 1 or not (_whole(x) or _whole(y)):
         return None
-    found = pair(x, y)
-    if found is None:
+    operands = pair(x, y)
+    if operands is None:
         return None
-    like, f, g = found
+    like, f, g = operands
     if factor != 1:
         g = piecewise.combine("multiply", g, piecewise.constant(g, int(factor)))
     return made(lo, like, piecewise.combine(name, f, g))

@@ -291,9 +291,9 @@ class Lowering:
         if isinstance(x, (Const, Undefined)):
             return replace(x, shape=shape)
         if is_symbolic(x):
-            found = self._symbolic(x, "reshape", shape)
-            if found is not None:
-                return found
+            symbolic = self._symbolic(x, "reshape", shape)
+            if symbolic is not None:
+                return symbolic
             x = x.real(self)
         return self._moved("view", x, size=shape)
 
@@ -304,9 +304,9 @@ class Lowering:
             broadcast(x.shape, shape)
             return Const(x.value, shape, x.dtype)
         if is_symbolic(x):
-            found = self._symbolic(x, "expand", shape)
-            if found is not None:
-                return found
+            symbolic = self._symbolic(x, "expand", shape)
+            if symbolic is not None:
+                return symbolic
             x = x.real(self)
         lead = (1,) * (len(shape) - len(x.shape))
         return self._moved("expand", self.reshape(x, (*lead, *x.shape)), size=shape)
@@ -317,9 +317,9 @@ class Lowering:
         if tuple(order) == tuple(range(len(order))):
             return x
         if is_symbolic(x):
-            found = self._symbolic(x, "permute", order)
-            if found is not None:
-                return found
+            symbolic = self._symbolic(x, "permute", order)
+            if symbolic is not None:
+                return symbolic
             x = x.real(self)
         return self._moved("permute", x, dims=tuple(order))
 
@@ -335,9 +335,9 @@ class Lowering:
         if isinstance(x, Const):
             return Const(x.value, shape, x.dtype)
         if is_symbolic(x):
-            found = self._symbolic(x, "slice", dim, start, size)
-            if found is not None:
-                return found
+            symbolic = self._symbolic(x, "slice", dim, start, size)
+            if symbolic is not None:
+                return symbolic
             x = x.real(self)
         return self._moved("slice", x, dim=dim, start=start, size=size)
 
@@ -437,12 +437,12 @@ def dimensions(shape: Shape, dim: object) -> tuple[int, ...]:
     if dim is None or dim == () or dim == []:
         return tuple(range(len(shape)))
     given = dim if isinstance(dim, (list, tuple)) else (dim,)
-    found = []
+    dims = []
     for d in given:
         if not isinstance(d, int) or not -max(1, len(shape)) <= d < max(1, len(shape)):
             raise ShapeMismatch(f"dimension {d!r} of a tensor of shape {list(shape)}")
-        found.append(d % len(shape) if shape else 0)
-    return tuple(found) if shape else ()
+        dims.append(d % len(shape) if shape else 0)
+    return tuple(dims) if shape else ()
 
 
 #: (lowering, arguments ...) -> results.
@@ -475,8 +475,8 @@ def rule_of(name: str) -> Rule | None:
     if base.startswith("_foreach_"):
         single = base.removeprefix("_foreach_")
         kinds = (_FOREACH.get(overload, ""), "default")
-        found = [r for r in (TABLE.get(f"{namespace}.{single}.{kind}") for kind in kinds) if r]
-        return _each(found[0]) if found else None
+        rules = [r for r in (TABLE.get(f"{namespace}.{single}.{kind}") for kind in kinds) if r]
+        return _each(rules[0]) if rules else None
     return TABLE.get(f"{namespace}.{base}.{overload}")
 
 
@@ -488,13 +488,13 @@ def _each(rule: Rule) -> Rule:
     """A rule for lists: each item of lists, what is no list for all of them."""
 
     def each(lo: Lowering, xs: Sequence[Lowered], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        found = []
+        results = []
         expected = lo.expected
         for i, x in enumerate(xs):
             own = [a[i] if isinstance(a, (list, tuple)) else a for a in args]
             lo.expected = expected[i : i + 1]
-            found.append(rule(lo, x, *own, **kwargs))
+            results.append(rule(lo, x, *own, **kwargs))
         lo.expected = expected
-        return tuple(found)
+        return tuple(results)
 
     return each

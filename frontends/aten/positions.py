@@ -194,9 +194,9 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     if len(indices) == 1 and isinstance(indices[0], Positions):
         return rows_at(lo, x, indices[0])
     if len(indices) == 1 and indices[0] is not None:
-        found = ids.ids(indices[0])
+        index = ids.ids(indices[0])
         return lookups.rows_of(
-            lo, x, indices[0] if found is None else lookups.wrapped(found, x.shape[0])
+            lo, x, indices[0] if index is None else lookups.wrapped(index, x.shape[0])
         )
     chosen = _entries(x, indices)
     if chosen is None:
@@ -257,9 +257,9 @@ def _index_put(
     (mask,) = indices
     if mask is None or mask.dtype != "bool" or x.shape[: len(mask.shape)] != mask.shape:
         raise Unsupported("index_put by anything but a mask")
-    found = lookups.written(lo, x, mask, values)
-    if found is not None:
-        return found
+    written = lookups.written(lo, x, mask, values)
+    if written is not None:
+        return written
     kept = lo.reshape(lo.real(mask), (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))
     return lookups.chosen(lo, kept, values.value, x)
 

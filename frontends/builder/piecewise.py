@@ -68,9 +68,9 @@ def simplified(pieces: list[Piece]) -> Function:
     return tuple(joined)
 
 
-def _as_neighbour(found: list[Piece], p: Piece) -> Piece:
-    if found and found[-1].at(p.low) == p.at(p.low):
-        return Piece(p.low, p.high, found[-1].slope, found[-1].offset)
+def _as_neighbour(pieces: list[Piece], p: Piece) -> Piece:
+    if pieces and pieces[-1].at(p.low) == p.at(p.low):
+        return Piece(p.low, p.high, pieces[-1].slope, pieces[-1].offset)
     return p
 
 

@@ -37,17 +37,19 @@ class Fx:
         return pt2.is_archive(head) or bool(_BEGINS.match(unpacked(head)))
 
     def read_pair(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Plan:
-        stated = options.get(RELATIONS, "")
+        relations_file = options.get(RELATIONS, "")
         function = "shardproof.frontends.fx.read:pair"
-        return store.from_bytes(run_bounded(function, [str(single), str(parallel), stated]))
+        return store.from_bytes(run_bounded(function, [str(single), str(parallel), relations_file]))
 
     def read_side(self, path: Path) -> Plan:
         return store.from_bytes(run_bounded("shardproof.frontends.fx.read:alone", [str(path)]))
 
     def replay(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Validation:
-        stated = options.get(RELATIONS, "")
+        relations_file = options.get(RELATIONS, "")
         function = "shardproof.frontends.fx.replay:pair"
-        return replayed.from_bytes(run_bounded(function, [str(single), str(parallel), stated]))
+        return replayed.from_bytes(
+            run_bounded(function, [str(single), str(parallel), relations_file])
+        )
 
     def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
         return ()

@@ -120,8 +120,8 @@ def is_archive(head: bytes) -> bool:
 
 def read(path: Path, rank: int = 0) -> Graph:
     """The graph of an archive; raises `InvalidInput` and msgspec's errors."""
-    found = msgspec.json.decode(_model(path), type=Exported).graph_module.graph
-    nodes = list(_nodes(found))
+    archived = msgspec.json.decode(_model(path), type=Exported).graph_module.graph
+    nodes = list(_nodes(archived))
     return Graph(rank, nodes, "fw", 0)
 
 
@@ -216,8 +216,8 @@ def _operand(name: str | None) -> Any:
 
 
 def _tensor(item: Mapping[str, Any]) -> str | None:
-    held = item.get("as_tensor")
-    name = held.get("name") if isinstance(held, dict) else None
+    tensor = item.get("as_tensor")
+    name = tensor.get("name") if isinstance(tensor, dict) else None
     return name if isinstance(name, str) else None
 
 
@@ -259,8 +259,8 @@ def _value(arg: Mapping[str, Any], where: str) -> Any:
     raise InvalidInput(f"an argument that is not understood ({kind})", where)
 
 
-def _named(held: Any, where: str) -> str:
-    name = held.get("name") if isinstance(held, dict) else None
+def _named(tensor: Any, where: str) -> str:
+    name = tensor.get("name") if isinstance(tensor, dict) else None
     if not isinstance(name, str):
         raise InvalidInput("an operand without a name", where)
     return name

@@ -48,10 +48,10 @@ def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return inverse(low, most.value) if how == "and" else most
     if how == "minimum":
         x = low.op("mul", low.tensor(x), other=Fraction(-1))
-    found = _collective(
+    reduced = _collective(
         low, node, x, "all_reduce", low.shape(node), op="sum" if how == "add" else "max"
     )
-    return low.op("mul", found.value, other=Fraction(-1)) if how == "minimum" else found
+    return low.op("mul", reduced.value, other=Fraction(-1)) if how == "minimum" else reduced
 
 
 def all_gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

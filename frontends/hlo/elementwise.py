@@ -34,9 +34,9 @@ def finite(item: Item) -> Fraction | None:
 
 def _constant(low: Lowering, node: Node, number: Fraction) -> Item:
     """A constant, known where it is a float (whole numbers that arithmetic gives are compared)."""
-    held = np.array(float(number), dtype="float32")
-    if low.dtype(node) == "float32" and Fraction(float(held)) == number:
-        return Known((np.broadcast_to(held, low.shape(node)),), "float32")
+    rounded = np.array(float(number), dtype="float32")
+    if low.dtype(node) == "float32" and Fraction(float(rounded)) == number:
+        return Known((np.broadcast_to(rounded, low.shape(node)),), "float32")
     return Tensor(low.values.full(low.shape(node), number))
 
 
@@ -444,7 +444,7 @@ def shifted(operator: str, before: int, after: int) -> Rule:
         x = low.tensor(xs[0])
         if before:
             x = low.op("add", x, other=Fraction(before)).value
-        found = low.op(operator, x)
-        return low.op("add", found.value, other=Fraction(after)) if after else found
+        result = low.op(operator, x)
+        return low.op("add", result.value, other=Fraction(after)) if after else result
 
     return rule

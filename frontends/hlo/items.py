@@ -51,8 +51,8 @@ class Ids:
 
     def number(self) -> int | None:
         """The one number that it is, on all ranks and for all ids."""
-        found = {piecewise.value(f) for f in self.functions}
-        return found.pop() if len(found) == 1 else None
+        numbers = {piecewise.value(f) for f in self.functions}
+        return numbers.pop() if len(numbers) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +161,9 @@ class Values:
                 raise Unsupported("vectors of indices read as numbers")
             case Exchanged():
                 key = ("exchanged", item)
-                found = self.recorder.known(key)
+                emitted = self.recorder.known(key)
                 return self.recorder.once(
-                    key, exchange.plain(self.recorder, item) if found is None else found
+                    key, exchange.plain(self.recorder, item) if emitted is None else emitted
                 )
 
     # -- constants --------------------------------------------------------------------------
@@ -183,10 +183,10 @@ class Values:
 
     def full(self, shape: Shape, number: Fraction) -> int:
         key = ("full", shape, number)
-        found = self.recorder.known(key)
-        if found is None:
-            found = self.recorder.once(key, self.recorder.op("full", size=shape, value=number))
-        return found
+        value = self.recorder.known(key)
+        if value is None:
+            value = self.recorder.once(key, self.recorder.op("full", size=shape, value=number))
+        return value
 
     def broadcast(self, value: int, dims: Sequence[int], shape: Shape) -> int:
         """Dimension i of the value becomes dimension ``dims[i]``, others are new."""
@@ -277,15 +277,15 @@ class Values:
         """A one-hot of the ids, contracted with the rows that they can choose."""
         ranks = self.recorder.ranks
         rows = self.recorder.shape(item.table)[item.dim]
-        found = [
+        windows = [
             chosen_rows(f, live, rows)
             for f, live in zip(
                 per_rank(item.ids.functions, ranks), per_rank(item.live, ranks), strict=True
             )
         ]
-        if any(parts is None for parts in found):
+        if any(parts is None for parts in windows):
             raise Narrow(item.ids.origin, rows)
-        starts = [list(parts or ()) for parts in found]
+        starts = [list(parts or ()) for parts in windows]
         if not any(starts):
             return self.full(item.shape, Fraction(0))
         if any(len(parts) != 1 for parts in starts):
@@ -304,11 +304,11 @@ class Values:
 
     def onehot(self, origin: int, starts: Sequence[int], size: int) -> int:
         key = ("onehot", origin, tuple(starts), size)
-        found = self.recorder.known(key)
-        if found is None:
-            found = self.recorder.op("onehot", origin, start=table_of(starts), size=size)
-            self.recorder.once(key, found)
-        return found
+        value = self.recorder.known(key)
+        if value is None:
+            value = self.recorder.op("onehot", origin, start=table_of(starts), size=size)
+            self.recorder.once(key, value)
+        return value
 
 
 def exact(number: object) -> Fraction:
@@ -324,10 +324,10 @@ def _core(
     array: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
     """One position of every dimension along which all numbers repeat."""
-    found = compact(array)
-    for d, n in enumerate(found.shape):
+    core = compact(array)
+    for d, n in enumerate(core.shape):
         if n > 1:
-            first = np.take(found, [0], axis=d)
-            if np.array_equal(np.broadcast_to(first, found.shape), found):
-                found = first
-    return found
+            first = np.take(core, [0], axis=d)
+            if np.array_equal(np.broadcast_to(first, core.shape), core):
+                core = first
+    return core

@@ -44,9 +44,9 @@ def reshape(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         if isinstance(gate, Ids) and gate.origin == xs[0].gate.origin:
             return Gated(low.values.view(xs[0].value, low.shape(node)), gate)
     if isinstance(xs[0], Exchanged):
-        found = exchange.reshaped(low.recorder, xs[0], low.shape(node))
-        if found is not None:
-            return Tensor(found) if isinstance(found, int) else found
+        exchanged = exchange.reshaped(low.recorder, xs[0], low.shape(node))
+        if exchanged is not None:
+            return Tensor(exchanged) if isinstance(exchanged, int) else exchanged
     return Tensor(low.values.view(low.tensor(xs[0]), low.shape(node)))
 
 
@@ -61,9 +61,9 @@ def transpose(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if isinstance(xs[0], Ids):
         return indices.transpose(xs[0], dims)
     if isinstance(xs[0], Exchanged):
-        found = exchange.transposed(xs[0], tuple(dims))
-        if found is not None:
-            return found
+        exchanged = exchange.transposed(xs[0], tuple(dims))
+        if exchanged is not None:
+            return exchanged
     return low.op("permute", low.tensor(xs[0]), dims=tuple(dims))
 
 
@@ -161,8 +161,8 @@ def _by_rank(low: Lowering, around: Item, part: int, dim: int, start: PerRank, s
     zero = Known((np.broadcast_to(np.array(0, dtype="float32"), wide),), "float32")
 
     def moved(value: int) -> int:
-        held = framed(low, zero, value, dim, count - size, wide).value
-        return low.recorder.op("slice", held, dim=dim, start=own, size=count)
+        padded = framed(low, zero, value, dim, count - size, wide).value
+        return low.recorder.op("slice", padded, dim=dim, start=own, size=count)
 
     written = moved(part)
     if finite(around) == 0:

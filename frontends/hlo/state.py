@@ -80,8 +80,8 @@ class Lowering:
         for result in node.results:
             value = self.graph.values[result]
             name = f"{node.target} of HLO ({error})"
-            found = self.recorder.append(name, inputs, value.shape, value.dtype, {})
-            self.items[result] = Tensor(found)
+            refused = self.recorder.append(name, inputs, value.shape, value.dtype, {})
+            self.items[result] = Tensor(refused)
 
     def type(self, node: Node) -> Type:
         value = self.graph.values[node.results[0]]

@@ -267,11 +267,11 @@ def floor_divide(arguments: Arguments) -> Composed:
 
 
 def _truths(arguments: Arguments, *names: str) -> list[Tensor]:
-    found = [operand(arguments, name) for name in names]
-    for x in found:
+    operands = [operand(arguments, name) for name in names]
+    for x in operands:
         if x.dtype != "bool":
             raise Refused(f"bits of {x.dtype}")
-    return found
+    return operands
 
 
 def bitwise_not(arguments: Arguments) -> Composed:

@@ -40,11 +40,11 @@ class _Place(NamedTuple):
 def contradictions(plan: cells.Plan) -> tuple[Finding, ...]:
     """What the records of a plan say that other records deny: one finding for each tensor (or
     group) and kind of contradiction, with all devices of the first replica that have it."""
-    found = Comparison()
+    comparison = Comparison()
     for device in sorted(plan.devices):
-        found.device(device, plan.sequence(device))
-    found.compare_groups(set(plan.devices))
-    return found.findings()
+        comparison.device(device, plan.sequence(device))
+    comparison.compare_groups(set(plan.devices))
+    return comparison.findings()
 
 
 class Comparison:
@@ -175,10 +175,10 @@ class Comparison:
         """A tensor against itself, its gradient, and what was recorded by its name before."""
         gradient = x.grad()
         other = None if gradient is None else gradient.part
-        said = (id(x.part), id(other))
-        if said not in self.consistent and self.is_consistent(place, x, gradient):
+        record = (id(x.part), id(other))
+        if record not in self.consistent and self.is_consistent(place, x, gradient):
             # Held, so that no other part gets its number.
-            self.consistent[said] = (x.part, other)
+            self.consistent[record] = (x.part, other)
         before = self.tensors.setdefault(x.id, x)
         if before.part is not x.part and _claim(before) != _claim(x):
             self.add(

@@ -44,10 +44,10 @@ def whole(arguments: Arguments, name: str, default: int | None = None) -> int:
 
 def wholes(value: Constant, name: str) -> tuple[int, ...]:
     """One integer or several."""
-    found = value if isinstance(value, tuple) else (value,)
-    if any(type(item) is not int for item in found):
+    items = value if isinstance(value, tuple) else (value,)
+    if any(type(item) is not int for item in items):
         raise Refused(f"{name} {shown(value)}")
-    return tuple(item for item in found if isinstance(item, int))
+    return tuple(item for item in items if isinstance(item, int))
 
 
 def dim_of(dim: int, rank: int) -> int:
@@ -99,8 +99,10 @@ def cast_to(kind: str) -> Function:
     """``tensor.float()`` and the like."""
 
     def rewrite(arguments: Arguments) -> Lowered:
-        name, found = cast({"tensor": operand(arguments, "tensor"), "dtype": DType("torch", kind)})
-        return ("float" if (name, kind) == ("to", "float32") else name), found
+        name, operands = cast(
+            {"tensor": operand(arguments, "tensor"), "dtype": DType("torch", kind)}
+        )
+        return ("float" if (name, kind) == ("to", "float32") else name), operands
 
     return rewritten(rewrite, "tensor memory_format")
 
@@ -218,10 +220,10 @@ def layer_norm(arguments: Arguments) -> Lowered | Composed:
         raise Refused(f"normalized_shape {list(over)}")
     bias, eps = arguments.get("bias"), real(arguments, "eps", 1e-5)
     if len(over) == 1 and isinstance(weight, Tensor):
-        found: Operands = {"input": x, "weight": weight}
+        operands: Operands = {"input": x, "weight": weight}
         if bias is not None:
-            found["bias"] = operand(arguments, "bias")
-        return "layernorm", {**found, "eps": eps}
+            operands["bias"] = operand(arguments, "bias")
+        return "layernorm", {**operands, "eps": eps}
     scales = [x for x in (weight, bias) if x is not None]
     if not all(isinstance(x, Tensor) and x.shape == over for x in scales):
         raise Refused("weight and bias")
@@ -244,11 +246,11 @@ def norm(arguments: Arguments) -> Lowered:
     unless(arguments, "dtype", None)
     unless(arguments, "out", None)
     x, dim = operand(arguments, "input"), arguments.get("dim")
-    found: Operands = {"input": x}
+    operands: Operands = {"input": x}
     if dim is not None:
-        found["dim"] = wholes(dim, "dim")
-        found["keepdim"] = arguments.get("keepdim", False)
-    return "norm", found
+        operands["dim"] = wholes(dim, "dim")
+        operands["keepdim"] = arguments.get("keepdim", False)
+    return "norm", operands
 
 
 # -- shapes ----------------------------------------------------------------------------------------

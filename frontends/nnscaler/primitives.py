@@ -397,7 +397,7 @@ def fused_steps(adapter: Adapter, device: int) -> Steps | None:
 
 def _steps(row: _Row, site: Site) -> Steps:
     """The steps of a row, if the attributes and operands are those that it knows."""
-    prim, found = site.prim, len(site.inputs)
+    prim, count = site.prim, len(site.inputs)
     unknown = sorted(set(prim.kwargs) - row.attributes)
     if unknown:
         raise UnreadablePlan(
@@ -406,11 +406,11 @@ def _steps(row: _Row, site: Site) -> Steps:
         )
     if not isinstance(prim.kwargs.get("async_op", False), bool):
         raise UnreadablePlan(f"expected async_op of {prim.kind} to be true or false")
-    fits = {"one": found == 1, "some": found > 0, "rooted": found < 2}[row.reads]
+    fits = {"one": count == 1, "some": count > 0, "rooted": count < 2}[row.reads]
     if not fits:
-        raise UnreadablePlan(f"expected {row.reads} tensor as input of {prim.kind}, found {found}")
+        raise UnreadablePlan(f"expected {row.reads} tensor as input of {prim.kind}, found {count}")
     made = row.steps(site)
-    known = found
+    known = count
     for step in made.steps:
         if any(operand >= known for operand in step.operands):
             raise UnreadablePlan(f"expected a tensor on rank {site.device} for {prim.kind}")

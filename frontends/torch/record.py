@@ -153,9 +153,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if x.device.type != "cpu" or x.numel() > MOST_SHADOW:
             return
         with _disable_current_modes(), torch.no_grad():
-            held = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
-            self._shadows.storages[key] = held.untyped_storage()
-            values = held.clone()
+            storage = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
+            self._shadows.storages[key] = storage.untyped_storage()
+            values = storage.clone()
             raw = bytes(values.view(torch.uint8).numpy().tobytes()) if values.numel() else b""
             count = values.numel()
         whole = StridedTensor(
@@ -226,13 +226,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _group_names(self, func: Any, args: Sequence[Any]) -> list[Arg]:
         """Arguments of an operator; names of groups as their ranks."""
-        found = [self.arg(x) for x in args]
+        arguments = [self.arg(x) for x in args]
         if func.namespace == "_c10d_functional":
             for i, argument in enumerate(func._schema.arguments[: len(args)]):
                 if argument.name == "group_name" and isinstance(args[i], str):
                     group = _resolve_process_group(args[i])
-                    found[i] = self._group(group)
-        return found
+                    arguments[i] = self._group(group)
+        return arguments
 
     def _group(self, group: ProcessGroup) -> Ranks:
         """A process group, whose name is kept if a mesh gave it one."""
@@ -348,13 +348,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _written(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
         """Tensors that the schema says are written, in its order."""
-        found = []
+        numbers = []
         for i, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             value = args[i] if i < len(args) else kwargs.get(argument.name)
-            found += [self.tensor(x).number for x in flat(value) if isinstance(x, torch.Tensor)]
-        return tuple(found)
+            numbers += [self.tensor(x).number for x in flat(value) if isinstance(x, torch.Tensor)]
+        return tuple(numbers)
 
     def _real(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """What has no shape without values: a constant, if it depends on no input."""

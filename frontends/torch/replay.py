@@ -70,10 +70,10 @@ class World:
 
 def real(dtype: str) -> torch.dtype:
     """Floating types as float64: rounding is no matter here."""
-    found = torch.float64 if "float" in dtype else getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype):
+    kind = torch.float64 if "float" in dtype else getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype):
         raise TooLarge(f"{dtype[:40]} is no element type")
-    return found
+    return kind
 
 
 class Rank:
@@ -163,10 +163,10 @@ class Rank:
         for part in event.name.split("."):
             overload = getattr(overload, part)
         kwargs = {k: self.value(v) for k, v in event.kwargs.items()}
-        found: Any = overload(*(self.value(a) for a in event.args), **kwargs)
+        result: Any = overload(*(self.value(a) for a in event.args), **kwargs)
         if event.writes:
             return
-        flat = found if isinstance(found, (list, tuple)) else (found,)
+        flat = result if isinstance(result, (list, tuple)) else (result,)
         for output, value in zip(event.outputs, flat, strict=True):
             if isinstance(output, Tensor):
                 self.view(output).copy_(value)
@@ -251,8 +251,8 @@ class Rank:
         self.world.moved = True
         members = [meeting.brought[r] for r in group]
         own = group.index(self.trace.rank)
-        found = joined(name, event, members, own)
-        for target, value in zip(targets, found, strict=True):
+        results = joined(name, event, members, own)
+        for target, value in zip(targets, results, strict=True):
             target.copy_(value.reshape(target.shape))
 
     def message(self, event: Event, name: str) -> Generator[None, None, None]:

@@ -80,8 +80,8 @@ class Shadows:
                 real = func(*self.real(args), **{k: self.real(v) for k, v in kwargs.items()})
         except (KeyError, RuntimeError, IndexError):
             return False
-        found = [x for x in flat(real) if isinstance(x, torch.Tensor)]
-        for x, y in zip(results, found, strict=False):
+        tensors = [x for x in flat(real) if isinstance(x, torch.Tensor)]
+        for x, y in zip(results, tensors, strict=False):
             self.storages[x.untyped_storage()._cdata] = y.untyped_storage()
         return True
 

@@ -75,8 +75,8 @@ class State:
                     self.memory.emit("comm.recv", (peer,), tensor.shape, tensor.dtype)
                     for peer, tensor in self.posted[handle]
                 ]
-        for (_, tensor), found in zip(own, self.arrived.pop(work, []), strict=True):
-            self.memory.write(tensor, found)
+        for (_, tensor), value in zip(own, self.arrived.pop(work, []), strict=True):
+            self.memory.write(tensor, value)
         self.posted.pop(work, None)
 
     def in_time(self, event: Event) -> None:
