@@ -19,11 +19,11 @@ from shardproof.frontends.aten.lowering import (
     broadcast,
     floating,
     fraction,
-    lowers,
 )
 from shardproof.frontends.aten.masks import chosen, flags, inverse
 from shardproof.frontends.aten.positions import Additive, Compared
 from shardproof.frontends.aten.predicates import selected
+from shardproof.frontends.aten.rules import lowers
 
 
 def hidden_after(mask: Compared, shape: tuple[int, ...]) -> int | None:

@@ -19,10 +19,10 @@ from shardproof.frontends.aten.lowering import (
     Shape,
     dimensions,
     fraction,
-    lowers,
 )
 from shardproof.frontends.aten.masks import flags, inverse
 from shardproof.frontends.aten.positions import Positions, consecutive
+from shardproof.frontends.aten.rules import lowers
 
 ONE = Fraction(1)
 
@@ -242,20 +242,26 @@ class Place:
     dtype: str = "int64"
 
     def real(self, lo: Lowering) -> Real:
+        """The places as ids below the size of the dimension; raises `Unsupported` without a unique
+        maximum."""
         _, index = largest(lo, self.of, 1, self.dim, self.least)
         ids = lo.real(lo.reshape(index, self.shape))
         return lo.whole(ids, (0, self.of.shape[self.dim]), "int64")
 
     def reshape(self, shape: Shape) -> Any:
+        """The same places in another shape."""
         return Place(self.of, self.dim, self.least, shape)
 
     def expand(self, shape: Shape) -> Any:
+        """Refused: places of maxima that are broadcast have no rule."""
         raise Unsupported("places of maxima that are broadcast")
 
     def permute(self, order: Sequence[int]) -> Any:
+        """Refused: places of maxima that are permuted have no rule."""
         raise Unsupported("places of maxima that are permuted")
 
     def slice(self, dim: int, start: int, size: int) -> Any:
+        """Refused: some of the places have no rule without the others."""
         raise Unsupported("some of the places of maxima")
 
 

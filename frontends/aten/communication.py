@@ -8,7 +8,8 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Attr, Group
-from shardproof.frontends.aten.lowering import Lowered, Lowering, Real, lowers
+from shardproof.frontends.aten.lowering import Lowered, Lowering, Real
+from shardproof.frontends.aten.rules import lowers
 
 
 def _issued(lo: Lowering, name: str, x: Real, ranks: Sequence[int], **attrs: Any) -> Real:

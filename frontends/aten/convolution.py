@@ -18,14 +18,8 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.constants import table
-from shardproof.frontends.aten.lowering import (
-    Const,
-    Lowered,
-    Lowering,
-    Real,
-    Undefined,
-    lowers,
-)
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Undefined
+from shardproof.frontends.aten.rules import lowers
 
 
 class Axis(NamedTuple):

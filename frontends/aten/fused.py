@@ -19,8 +19,8 @@ from shardproof.frontends.aten.lowering import (
     Operand,
     dimensions,
     fraction,
-    lowers,
 )
+from shardproof.frontends.aten.rules import lowers
 
 
 def _rms(lo: Lowering, x: Lowered, weight: Lowered, eps: float, dim: int) -> Any:

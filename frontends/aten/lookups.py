@@ -23,6 +23,7 @@ from shardproof.frontends.aten.lowering import (
     Real,
     Shape,
     Undefined,
+    Unviewed,
     fraction,
 )
 from shardproof.frontends.aten.masks import flags, numbers
@@ -44,6 +45,8 @@ class Lookup:
     dtype: str
 
     def reshape(self, shape: Shape) -> Any:
+        """The entries in another shape; rows only in their own, until it is known which ones
+        count."""
         if self.picked:
             return replace(self, ids=self.ids.reshape(shape), shape=shape)
         if shape == self.shape:
@@ -51,18 +54,23 @@ class Lookup:
         raise Unsupported("a view of rows before it is known which ones count")
 
     def expand(self, shape: Shape) -> Any:
+        """Refused until it is known which rows count."""
         raise Unsupported("rows that are broadcast before it is known which ones count")
 
     def permute(self, order: Sequence[int]) -> Any:
+        """Refused until it is known which rows count."""
         raise Unsupported("rows that are permuted before it is known which ones count")
 
     def slice(self, dim: int, start: int, size: int) -> Any:
+        """Refused until it is known which rows count."""
         raise Unsupported("a part of rows before it is known which ones count")
 
     def rows(self) -> int:
+        """How many rows, or entries of a row, there are to choose from."""
         return self.table.shape[-1 if self.picked else 0]
 
     def real(self, lo: Lowering) -> Real:
+        """What the ids choose as a value, with zeros where ids do not count."""
         parts = piecewise.chosen_rows(self.ids.function, self.live, self.rows())
         if parts is None:
             return self.repeated(lo)
@@ -147,37 +155,32 @@ def _of_logarithms(lo: Lowering, table: Real) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Less:
+class Less(Unviewed):
     """A lookup of entries, less a number that ids decide: what is written back over them."""
+
+    about = "entries that are written back"
 
     lookup: Lookup
     number: Ids
 
     @property
     def shape(self) -> Shape:
+        """That of the entries."""
         return self.lookup.shape
 
     @property
     def dtype(self) -> str:
+        """That of the entries."""
         return self.lookup.dtype
 
     def real(self, lo: Lowering) -> Real:
+        """The entries minus the numbers, computed."""
         return lo.real(lo.sub(lo.real(self.lookup), lo.real(self.number)))
-
-    def reshape(self, shape: Shape) -> Any:
-        raise Unsupported("a view of entries that are written back")
-
-    def expand(self, shape: Shape) -> Any:
-        raise Unsupported("a view of entries that are written back")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        raise Unsupported("a view of entries that are written back")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        raise Unsupported("a part of entries that are written back")
 
 
 def lessened(x: Operand, y: Operand, factor: Fraction) -> Less | None:
+    """Entries that ids looked up, minus what the same ids decide; None: the difference is another
+    one."""
     if isinstance(x, Lookup) and x.picked and isinstance(y, Ids) and factor == -1:
         return Less(x, y) if x.ids.at() == y.at() else None
     return None
@@ -212,34 +215,27 @@ def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> A
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Unviewed):
     """Rows of a value that count where ids decide it, and are zero elsewhere."""
+
+    about = "rows that ids zero"
 
     rows: Real
     ids: Ids
 
     @property
     def shape(self) -> Shape:
+        """That of the rows."""
         return self.rows.shape
 
     @property
     def dtype(self) -> str:
+        """That of the rows."""
         return self.rows.dtype
 
     def real(self, lo: Lowering) -> Real:
+        """Refused: such rows are only read by the gradient of an embedding (`added_rows`)."""
         raise Unsupported("rows of the input that ids zero")
-
-    def reshape(self, shape: Shape) -> Any:
-        raise Unsupported("a view of rows that ids zero")
-
-    def expand(self, shape: Shape) -> Any:
-        raise Unsupported("a view of rows that ids zero")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        raise Unsupported("a view of rows that ids zero")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        raise Unsupported("a part of rows that ids zero")
 
 
 def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> Any:

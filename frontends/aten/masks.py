@@ -20,9 +20,9 @@ from shardproof.frontends.aten.lowering import (
     dimensions,
     floating,
     fraction,
-    lowers,
 )
 from shardproof.frontends.aten.roots import square
+from shardproof.frontends.aten.rules import lowers
 
 ONE = Fraction(1)
 #: The domain of a mask.

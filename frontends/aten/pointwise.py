@@ -21,11 +21,11 @@ from shardproof.frontends.aten.lowering import (
     Undefined,
     dimensions,
     fraction,
-    lowers,
 )
 from shardproof.frontends.aten.masks import numbers, operand
 from shardproof.frontends.aten.positions import added
 from shardproof.frontends.aten.roots import square
+from shardproof.frontends.aten.rules import lowers
 
 # -- movement ----------------------------------------------------------------------------------
 

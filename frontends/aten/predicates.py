@@ -7,19 +7,12 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.ids import Ids, compared, ids, integral, made, number_of
-from shardproof.frontends.aten.lowering import (
-    Const,
-    Lowered,
-    Lowering,
-    Operand,
-    Real,
-    broadcast,
-    lowers,
-)
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, Real, broadcast
 from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.masks import inverse as inverse_of
 from shardproof.frontends.aten.positions import Positions
+from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
 

@@ -9,14 +9,8 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.losses import Unmoved
-from shardproof.frontends.aten.lowering import (
-    Const,
-    Lowered,
-    Lowering,
-    dimensions,
-    fraction,
-    lowers,
-)
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions, fraction
+from shardproof.frontends.aten.rules import lowers
 
 ONE = Fraction(1)
 
