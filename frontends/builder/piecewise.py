@@ -22,6 +22,7 @@ class Piece(NamedTuple):
     offset: int
 
     def at(self, x: int) -> int:
+        """The value at an id of the piece."""
         return self.slope * x + self.offset
 
 
@@ -33,10 +34,12 @@ _LARGEST = 1 << 31
 
 
 def identity(low: int, high: int) -> Function:
+    """The function that every id in [low, high) is itself."""
     return (Piece(low, high, 1, 0),)
 
 
 def constant(like: Function, number: int) -> Function:
+    """One number for all ids on which ``like`` is defined."""
     return (Piece(like[0].low, like[-1].high, 0, number),)
 
 

@@ -35,6 +35,7 @@ class Inputs:
 
 
 def shape_of(node: Node) -> Shape:
+    """The shape of a node's tensor; of what is no tensor, ()."""
     return tuple(node.shape or ())
 
 

@@ -41,6 +41,8 @@ class Piece(NamedTuple):
 
 
 class Part(NamedTuple):
+    """A box of a named input and the shape of a rank's tensor."""
+
     box: Box
     shape: Shape
 
@@ -91,11 +93,14 @@ def whole(shares: Sequence[Piece], dim: int, name: str, full: Shape) -> list[Par
 
 
 class Placed(NamedTuple):
+    """Where an input lies on the ranks, and what is assumed to know that."""
+
     box: Box
     assumed: tuple[Assumption, ...]
 
 
 def everywhere(name: str, shape: Shape, ranks: int) -> Box:
+    """The box of an input that every rank holds as a whole."""
     return Box(name, shape, ((0,) * len(shape),) * ranks)
 
 

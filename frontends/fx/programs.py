@@ -51,6 +51,8 @@ def _skeleton(body: RankBody) -> tuple[Any, ...]:
 
 
 def alike(bodies: Sequence[RankBody]) -> bool:
+    """Whether the bodies differ in nothing but numbers, groups and offsets, so that they can be one
+    program."""
     first = _skeleton(bodies[0])
     return all(_skeleton(body) == first for body in bodies[1:])
 
@@ -99,6 +101,7 @@ def place(table: Table, mesh: Mesh, base: int) -> Affine:
 
 
 def bases(mesh: Mesh) -> list[int]:
+    """The first rank of every program; without axes there is one rank, 0."""
     return mesh.bases() if mesh.extents else [0]
 
 

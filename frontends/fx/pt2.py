@@ -68,17 +68,23 @@ _IGNORED: Final = frozenset({"as_device", "as_layout", "as_memory_format"})
 
 
 class Meta(msgspec.Struct, frozen=True):
+    """Element type and sizes of a tensor, as `torch.export` serialises them."""
+
     dtype: int
     sizes: list[dict[str, Any]]
 
 
 class Argument(msgspec.Struct, frozen=True):
+    """An argument of a call, with its name in the schema."""
+
     name: str
     arg: dict[str, Any]
     kind: int | None = None
 
 
 class Call(msgspec.Struct, frozen=True):
+    """A call of an operator: ``target`` such as "torch.ops.aten.add.Tensor"."""
+
     target: str
     inputs: list[Argument]
     outputs: list[dict[str, Any]]
@@ -87,6 +93,8 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True):
+    """The serialised graph: its inputs, outputs, calls, and what its tensors are like."""
+
     inputs: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
     nodes: list[Call]
@@ -94,10 +102,14 @@ class Body(msgspec.Struct, frozen=True):
 
 
 class Module(msgspec.Struct, frozen=True):
+    """The serialised module that has the graph."""
+
     graph: Body
 
 
 class Exported(msgspec.Struct, frozen=True):
+    """The document of an archive, as far as it is read."""
+
     graph_module: Module
 
 

@@ -99,6 +99,7 @@ class Pairing:
 
     @property
     def count(self) -> int:
+        """How many ranks there are."""
         return len(self.ranks)
 
 

@@ -62,6 +62,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def inputs(self) -> list[Node]:
+        """The placeholders, in the order of the arguments."""
         return [node for node in self.nodes if node.op == PLACEHOLDER]
 
     @property

@@ -47,6 +47,7 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     starts: list[list[Count]] | None = None
 
     def said(self) -> int:
+        """How many ways of placing it are given; at most one may be."""
         return int(self.replicated) + (self.shard is not None) + (self.starts is not None)
 
 
@@ -60,6 +61,7 @@ class InputRelation(Place, frozen=True, forbid_unknown_fields=True):
     dim: Count = 0
 
     def said(self) -> int:
+        """As `Place.said`, with pieces as one more way."""
         return super().said() + (self.pieces is not None)
 
 
@@ -73,6 +75,9 @@ class OutputRelation(Place, frozen=True, forbid_unknown_fields=True):
 
 
 class Relations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of relations: what the user states of inputs, outputs, groups, domains and
+    constants."""
+
     inputs: dict[str, InputRelation] = {}
     outputs: list[OutputRelation] = []
     groups: dict[str, list[list[Count]]] = {}

@@ -38,13 +38,16 @@ class Mesh:
 
     @property
     def ranks(self) -> int:
+        """How many ranks the mesh has."""
         return prod(self.extents)
 
     def strides(self) -> tuple[int, ...]:
+        """By how much a rank's number grows with each coordinate; the last axis is the fastest."""
         return tuple(prod(self.extents[i + 1 :]) for i in range(len(self.extents)))
 
     @property
     def free(self) -> tuple[int, ...]:
+        """The axes along which one program runs on all ranks."""
         return tuple(i for i in range(len(self.extents)) if i not in self.explicit)
 
     def axes(self) -> tuple[tuple[str, int, int], ...]:
@@ -61,6 +64,7 @@ class Mesh:
         return [slice(0, 1) if i in self.free else slice(None) for i in range(len(self.extents))]
 
     def grid(self) -> Numbers:
+        """The ranks' numbers as an array over the mesh."""
         return np.arange(self.ranks).reshape(self.extents)
 
     def function(self, table: Table, base: int) -> Affine | None:

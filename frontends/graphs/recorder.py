@@ -81,9 +81,11 @@ class Recorder:
     _same: dict[Any, int] = field(default_factory=dict)
 
     def shape(self, value: int) -> Shape:
+        """The shape of a value."""
         return self.values[value].shape
 
     def value(self, shape: Shape, dtype: str, name: str) -> int:
+        """A new value of the body, by number."""
         self.values.append(BodyValue(shape, dtype, name))
         return len(self.values) - 1
 
@@ -153,6 +155,7 @@ class Recorder:
         return self._same.setdefault(key, value)
 
     def known(self, key: Any) -> int | None:
+        """The value that was recorded under a key (`once`); None: there is none yet."""
         return self._same.get(key)
 
 

@@ -38,6 +38,7 @@ def _places(low: Lowering, value: int, count: int) -> Ids:
 
 
 def topk(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
+    """The k largest (or smallest) entries of the last dimension, and their places."""
     shape = low.graph.values[node.operands[0]].shape
     last, largest = len(shape) - 1, node.attrs.get("largest", "true") == "true"
     values, places = _chosen(low, low.tensor(xs[0]), node.attrs["k"], last, largest)

@@ -31,6 +31,7 @@ class Exchanged:
 
     @property
     def members(self) -> int:
+        """How many devices each group has."""
         return len(self.groups[0])
 
 

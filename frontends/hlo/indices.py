@@ -117,6 +117,7 @@ def positions(x: Known) -> tuple[int, list[int]] | None:
 
 
 def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """An id between two bounds, each a number or a function of the same id."""
     like, ranks = _like(xs), low.graph.ranks
     lows, f, highs = (functions(x, like, ranks) for x in xs)
     return _made(
@@ -185,6 +186,7 @@ def cast(x: Ids, source: str, target: str) -> Ids:
 
 
 def broadcast(x: Ids, dims: Sequence[int], shape: Shape) -> Ids:
+    """Ids repeated: dimension i becomes dimension ``dims[i]``."""
     axes = [-1] * len(shape)
     for i, d in enumerate(dims):
         axes[d] = x.axes[i]
@@ -235,6 +237,7 @@ def reshaped(x: Lookup, shape: Shape) -> Lookup | None:
 
 
 def transpose(x: Ids, dims: Sequence[int]) -> Ids:
+    """Ids with their dimensions in another order."""
     return Ids(
         x.origin,
         tuple(x.axes[d] for d in dims),

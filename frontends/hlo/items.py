@@ -92,6 +92,7 @@ class Gated:
 
     @property
     def shape(self) -> Shape:
+        """That of the gate."""
         return self.gate.shape
 
 
@@ -126,6 +127,7 @@ class Narrow(Exception):
 
 
 def per_rank(functions: Sequence[Function], ranks: int) -> tuple[Function, ...]:
+    """One function for every rank: a single one serves all."""
     return tuple(functions) * ranks if len(functions) == 1 else tuple(functions)
 
 
@@ -141,6 +143,8 @@ class Values:
         self.recorder = recorder
 
     def tensor(self, item: Item) -> int:
+        """The value that an item becomes once an operator computes with it; equal items become one
+        value."""
         match item:
             case Tensor(value):
                 return value
@@ -169,6 +173,7 @@ class Values:
     # -- constants --------------------------------------------------------------------------
 
     def known(self, item: Known) -> int:
+        """Known numbers as a value; raises `Unsupported` for numbers that are not finite."""
         number = item.number()
         if number is not None:
             return self.full(item.shape, exact(number))
@@ -182,6 +187,7 @@ class Values:
         return self.broadcast(value, kept, item.shape)
 
     def full(self, shape: Shape, number: Fraction) -> int:
+        """A tensor of one number, one value for each shape and number."""
         key = ("full", shape, number)
         value = self.recorder.known(key)
         if value is None:
@@ -203,6 +209,7 @@ class Values:
         return value
 
     def view(self, value: int, shape: Shape) -> int:
+        """The value in another shape; in its own shape, itself."""
         if self.recorder.shape(value) == shape:
             return value
         dtype = self.recorder.values[value].dtype
@@ -303,6 +310,7 @@ class Values:
         return self.broadcast(chosen, item.dims, item.shape)
 
     def onehot(self, origin: int, starts: Sequence[int], size: int) -> int:
+        """[ids, classes]: 1 where the id is the class; classes begin at each rank's own start."""
         key = ("onehot", origin, tuple(starts), size)
         value = self.recorder.known(key)
         if value is None:

@@ -35,6 +35,7 @@ class Known:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor, the same on all ranks."""
         return self.arrays[0].shape
 
     def at(self, rank: int) -> Array:
@@ -66,6 +67,7 @@ def compact(array: Array) -> Array:
 
 
 def constant(array: Array, type: Type) -> Known:
+    """An array that is the same on all ranks."""
     return Known((array,), type.dtype)
 
 

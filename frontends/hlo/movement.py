@@ -23,6 +23,7 @@ MOST_REVERSED = 64
 
 
 def broadcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The tensor repeated: dimension i becomes dimension ``dimensions[i]`` of the result."""
     dims = node.attrs.get("dimensions", ())
     if isinstance(xs[0], Ids):
         return indices.broadcast(xs[0], dims, low.shape(node))
@@ -33,6 +34,7 @@ def broadcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def reshape(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The same entries, in their order, in another shape."""
     if isinstance(xs[0], Ids):
         return indices.reshape(low, xs[0], low.shape(node))
     if isinstance(xs[0], Lookup):
@@ -51,12 +53,14 @@ def reshape(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def bitcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The operand itself; raises `Unsupported` where the shape changes."""
     if low.graph.values[node.operands[0]].shape != low.shape(node):
         raise Unsupported("a bitcast after layout assignment, which may be a transpose")
     return xs[0]
 
 
 def transpose(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The tensor with its dimensions in another order."""
     dims = node.attrs["dimensions"]
     if isinstance(xs[0], Ids):
         return indices.transpose(xs[0], dims)
@@ -115,6 +119,7 @@ def reverse(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """A part that begins at known numbers, at a function of the device's number, or at ids."""
     if "starts" not in node.attrs:
         return lookups.dynamic_slice(low, node, xs)
     return _cut(low, xs[0], node.attrs["starts"], low.shape(node))
@@ -190,6 +195,7 @@ def framed(low: Lowering, around: Item, part: int, dim: int, start: int, shape: 
 
 
 def concatenate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Tensors one after the other along a dimension."""
     if len(xs) == 1:
         return xs[0]
     vectors = index_vectors.joined(xs, node.attrs["dimensions"][0], low.shape(node))
@@ -199,6 +205,8 @@ def concatenate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def pad(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The tensor with a finite number before, after and between its entries; negative padding
+    cuts."""
     number = finite(xs[1])
     if number is None:
         raise Unsupported("padding with what is no finite constant")
@@ -224,6 +232,7 @@ def pad(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def dot(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """A product by the dimension numbers of a dot, summed over the contracting ones."""
     if not low.dtype(node).startswith(("float", "bfloat")):
         raise Unsupported("a product of integers")
     left, right = (len(low.graph.values[v].shape) for v in node.operands)
@@ -232,6 +241,8 @@ def dot(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The sum, maximum or minimum over dimensions, with the initial value; of predicates, all and
+    any."""
     dims = tuple(node.attrs.get("dimensions", ()))
     how = node.attrs["to_apply"]
     if isinstance(xs[0], Ids):

@@ -280,6 +280,8 @@ class Labels(NamedTuple):
 
 
 def labels(text: str) -> Labels:
+    """``bf01_oi01->bf01``: where operand, kernel and result of a convolution have their
+    dimensions."""
     match = re.fullmatch(r"([bf\d]+)_([io\d]+)->([bf\d]+)", text)
     if match is None:
         raise InvalidInput(f"dim_labels={text[:60]}")

@@ -82,6 +82,8 @@ def _contracted(low: Lowering, value: int, dim: int, table: object) -> int:
 
 
 def reduce_window(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The sum, maximum or minimum over every window, dimension by dimension, from the neutral
+    number."""
     how, shape = node.attrs["to_apply"], low.shape(node)
     if isinstance(xs[0], Ids) or low.dtype(node) == "bool":
         raise Unsupported(f"windows of ids or predicates by {how}")

@@ -71,6 +71,7 @@ class BodyWriter:
         return len(self.values) - 1
 
     def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
+        """A new value of the body for a tensor that a cell gives."""
         value = self.claimed(tensor, shape)
         self.environment[tensor.id] = value
         return value
@@ -112,6 +113,7 @@ class BodyWriter:
     # -- nodes ----------------------------------------------------------------------------------
 
     def forward(self, op: cells.ForwardOp) -> None:
+        """A forward operator as operators of the body, with what is assumed of its function."""
         operator = declared(op)
         self.called[op.id] = (op, operator)
         if operator.word:
@@ -243,6 +245,7 @@ class BodyWriter:
         return [self.gradient(x, known.get(x.id, -1)) for x in tensors]
 
     def backward(self, op: cells.BackwardOp, of: Forward) -> None:
+        """The gradients that a backward operator gives, by its forward operator's derivative."""
         read, made = of.read_by(op.forward.id), of.makes[op.forward.id]
         mirrored, operator = of.called[op.forward.id]
         operator = operator if mirrored is op.forward else declared(op.forward)
@@ -329,6 +332,7 @@ class BodyWriter:
         return self.read(tensor) if tensor.is_attr else self.kept(value)
 
     def kept(self, value: int) -> int:
+        """The value that the forward pass had, saved for this backward body."""
         if value not in self.saved:
             # It is what the forward operator made, whatever this record of it says.
             assert self.of is not None
@@ -339,6 +343,8 @@ class BodyWriter:
     # -- adapters -------------------------------------------------------------------------------
 
     def adapter(self, adapter: cells.Adapter) -> None:
+        """An adapter's communication: forward as it is recorded, backward with the gradients'
+        owners."""
         source = Source(f"adapter {adapter.id}")
         if self.of is None:
             self.reads[adapter.id] = tuple([self.read(x) for x in adapter.inputs])
@@ -375,6 +381,7 @@ class BodyWriter:
             self.emit("identity", inputs, [self.arriving(tensor, owner, source)], {}, source)
 
     def primitives(self, adapter: cells.Adapter, owners: dict[int, int], source: Source) -> None:
+        """The primitives of an adapter one by one, or as one collective where they are one."""
         if any(prim.kwargs.get("async_op") is True for prim in adapter.prims):
             self.device.assumed.add(ASYNCHRONOUS)
         fused = fused_steps(adapter, self.device.number)
@@ -458,6 +465,7 @@ class BodyWriter:
         return self.new(like, step.shape)
 
     def body(self, inputs: Sequence[int], outputs: Sequence[int], mirror: int = -1) -> Body:
+        """The body that was written; ``mirror``: the forward body of which it is the backward."""
         return Body(
             name=self.name,
             values=tuple(self.values),

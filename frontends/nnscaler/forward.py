@@ -112,10 +112,12 @@ def claim_of(tensor: Tensor) -> RecordedSlice:
 
 
 def source_of(op: cells.ForwardOp, ident: int) -> Source:
+    """Cell, module and ``file.py:line`` of an operator, where its comment has them."""
     match = _LOCATION.search(op.comment)
     place = f"{match[1].rsplit('/', 1)[-1]}:{match[2]}" if match else ""
     return Source(f"cell {ident}", op.module[-1] if op.module else "", place)
 
 
 def tensors_of(operands: Sequence[Constant]) -> list[Tensor]:
+    """The tensors among operands, in their order."""
     return [x for x in operands if isinstance(x, Tensor)]

@@ -103,6 +103,7 @@ def fullslice(arguments: Arguments) -> Lowered | Composed:
 
 
 def topk(arguments: Arguments) -> Lowered:
+    """The k largest (or smallest) entries along a dimension, with their ids."""
     unless(arguments, "out", None)
     unless(arguments, "sorted", True, False)
     unless(arguments, "largest", True, False)
@@ -113,10 +114,14 @@ def topk(arguments: Arguments) -> Lowered:
 
 
 def maximum(arguments: Arguments) -> Lowered | Composed:
+    """The larger of two tensors, the largest entry of one, or that along a dimension with its
+    id."""
     return _best(arguments, 1)
 
 
 def minimum(arguments: Arguments) -> Lowered | Composed:
+    """The smaller of two tensors, the smallest entry of one, or that along a dimension with its
+    id."""
     return _best(arguments, -1)
 
 

@@ -28,10 +28,12 @@ class Site(NamedTuple):
     inputs: tuple[Tensor, ...]
 
     def number(self, key: str) -> int:
+        """An integer argument of the primitive, by name."""
         return self.prim.number(key)
 
     @property
     def group(self) -> Group:
+        """The group of ranks that the primitive names."""
         return group_of(self.prim.ranks())
 
     def dim(self, shape: Shape) -> int:
@@ -72,6 +74,7 @@ class Steps(NamedTuple):
 
 
 def group_of(ranks: Sequence[int]) -> Group:
+    """Ranks as a group, in the order of their numbers."""
     return Group(ranks=tuple(sorted(set(ranks))))
 
 
@@ -231,6 +234,7 @@ def _broadcast(key: str) -> Callable[[Site], Steps]:
 
 
 def resized(shape: Shape, dim: int, size: int) -> Shape:
+    """The shape with another size in one dimension."""
     return (*shape[:dim], size, *shape[dim + 1 :])
 
 

@@ -76,34 +76,42 @@ class Tensor:
 
     @property
     def name(self) -> str:
+        """The name that the plan gives the tensor."""
         return self.part.name
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of this part of the tensor."""
         return self.part.shape
 
     @property
     def dtype(self) -> str:
+        """The element type, as PyTorch names it."""
         return self.part.dtype
 
     @property
     def is_attr(self) -> bool:
+        """Whether it is a parameter or buffer of the model."""
         return self.part.is_attr
 
     @property
     def is_grad(self) -> bool:
+        """Whether it is a gradient."""
         return self.part.is_grad
 
     @property
     def box(self) -> Box:
+        """Which part of the full tensor it is, [start, stop) along every dimension."""
         return self.part.box
 
     @property
     def addend(self) -> tuple[int, int]:
+        """(number, count): which addend of a sum over ranks it is, of how many."""
         return self.part.addend
 
     @property
     def full(self) -> FullTensor:
+        """The full tensor of which this is a part."""
         return self.part.full
 
     def grad(self) -> Tensor | None:

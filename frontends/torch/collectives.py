@@ -30,6 +30,8 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
+    """Decorator: the function replays the collectives ``names``."""
+
     def register(handler: Handler) -> Handler:
         for name in names:
             HANDLERS[name] = handler
@@ -63,6 +65,7 @@ def reduction(event: Event) -> str:
 
 
 def listed(arg: Arg) -> list[Arg]:
+    """The items of a list argument; a single argument as a list of one."""
     return list(arg.items) if isinstance(arg, Items) else [arg]
 
 
@@ -297,6 +300,7 @@ def _alltoall(replay: State, event: Event) -> None:
 
 
 def exchanged(replay: State, value: int, group: Ranks) -> int:
+    """Each rank's part of every other rank's tensor, along the first dimension (all-to-all)."""
     tensor = replay.out.values[value]
     if not tensor.shape or tensor.shape[0] % len(group.ranks):
         raise InvalidInput(f"an all-to-all of {list(tensor.shape)} over {len(group.ranks)} ranks")

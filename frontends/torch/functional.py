@@ -71,6 +71,7 @@ class Replay(State):
     # -- events -----------------------------------------------------------------------------
 
     def run(self) -> Functional:
+        """Replay every event in its order; the program without memory that results."""
         for index, event in enumerate(self.trace.events):
             self.memory.event = index
             if event.name == trace.WAIT:
@@ -169,6 +170,7 @@ class Replay(State):
         return True
 
     def copy(self, event: Event) -> None:
+        """A copy between tensors: cast to the target's element type, broadcast to its shape."""
         target = self.held(event.args[0])
         value = self.memory.cast(self.read(event.args[1]), target.dtype)
         self.memory.write(target, self.memory.expand(value, target.shape))
@@ -176,6 +178,7 @@ class Replay(State):
     # -- marks ------------------------------------------------------------------------------
 
     def mark(self, event: Event) -> None:
+        """What the job notes: an input, a parameter, a loss, or a tensor that is compared."""
         name = str(event.kwargs.get("name", ""))
         if event.name in (trace.BATCH, trace.FULL):
             tensor = self.held(event.outputs[0])
@@ -209,6 +212,7 @@ class Replay(State):
                 self.waited(work)
 
     def input(self, kind: str, name: str, tensor: StridedTensor) -> int:
+        """A named input of the program, written to the memory of a tensor."""
         value = self.memory.emit(INPUT, (kind, name), tensor.shape, tensor.dtype)
         self.memory.write(tensor, value)
         return value
@@ -245,6 +249,7 @@ class Replay(State):
         self.out.made[name] = tuple(c.cut for c in pieces)
 
     def compare(self, event: Event, name: str) -> None:
+        """A tensor that is compared, piece by piece where its parameter is several boxes."""
         kind = event.name.removeprefix("job.")
         value = self.read(event.args[0]) if event.args else -1
         box = event.boxes[0] if event.boxes else None

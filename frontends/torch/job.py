@@ -41,6 +41,7 @@ class Inputs(Mapping[str, torch.Tensor]):
 
     @property
     def specs(self) -> Mapping[str, TensorSpec]:
+        """Shape, element type and domain of every tensor that may be asked for, by name."""
         return self._specs
 
     def extended(self, specs: Mapping[str, TensorSpec]) -> Inputs:
@@ -286,6 +287,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
+        """Whether the step is over."""
         return self._ended
 
 

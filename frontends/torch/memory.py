@@ -46,6 +46,8 @@ class Op(NamedTuple):
 
 
 class Value(NamedTuple):
+    """A tensor without memory: its shape and element type."""
+
     shape: tuple[int, ...]
     dtype: str
 
@@ -129,6 +131,8 @@ class _Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Storage:
+    """The pieces that were written to one allocation, and views of it that were read."""
+
     pieces: list[_Piece] = field(default_factory=list)
     views: dict[StridedTensor, int] = field(default_factory=dict)
 
@@ -143,12 +147,14 @@ class Memory:
         self.event = -1
 
     def value(self, shape: Sequence[int], dtype: str) -> int:
+        """A new value of the program, by number."""
         self.out.values.append(Value(tuple(shape), dtype))
         return len(self.out.values) - 1
 
     def emit(
         self, name: str, args: Sequence[Arg], shape: Sequence[int], dtype: str, **kwargs: Arg
     ) -> int:
+        """An operator with one result, whose number is given back."""
         output = self.value(shape, dtype)
         op = Op(name, tuple(args), kwargs, (output,), self.event)
         self.out.ops.append(op)
@@ -162,12 +168,15 @@ class Memory:
     # -- moving -----------------------------------------------------------------------------
 
     def reshape(self, value: int, shape: Sequence[int]) -> int:
+        """The same entries in another shape; the value itself where the shape is its own."""
         tensor = self.out.values[value]
         if tensor.shape == tuple(shape):
             return value
         return self.emit(RESHAPE, (Tensor(value), _ints(shape)), shape, tensor.dtype)
 
     def slice(self, value: int, dim: int, start: int, size: int) -> int:
+        """``size`` positions of a dimension from ``start`` on; of all positions, the value
+        itself."""
         tensor = self.out.values[value]
         if tensor.shape[dim] == size:
             return value
@@ -175,6 +184,7 @@ class Memory:
         return self.emit(SLICE, (Tensor(value), dim, start, size), shape, tensor.dtype)
 
     def permute(self, value: int, order: Sequence[int]) -> int:
+        """The value with its dimensions in another order; a reshape where only sizes of 1 move."""
         tensor = self.out.values[value]
         if tuple(order) == tuple(range(len(order))):
             return value
@@ -185,12 +195,14 @@ class Memory:
         return self.emit(PERMUTE, (Tensor(value), _ints(order)), shape, tensor.dtype)
 
     def expand(self, value: int, shape: Sequence[int]) -> int:
+        """The value broadcast to a shape."""
         tensor = self.out.values[value]
         if tensor.shape == tuple(shape):
             return value
         return self.emit(EXPAND, (Tensor(value), _ints(shape)), shape, tensor.dtype)
 
     def concat(self, values: Sequence[int], dim: int) -> int:
+        """Values one after the other; consecutive rows of one value are a slice of it."""
         if len(values) == 1:
             return values[0]
         tensors = [self.out.values[v] for v in values]
@@ -244,6 +256,7 @@ class Memory:
         return next(trace.tensors_of(*op.args)), first, first + number(size)
 
     def cast(self, value: int, dtype: str) -> int:
+        """The value in another element type."""
         tensor = self.out.values[value]
         if tensor.dtype == dtype:
             return value

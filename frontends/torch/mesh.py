@@ -21,6 +21,8 @@ Ranks = tuple[int, ...]
 
 
 class Axis(NamedTuple):
+    """An axis of the mesh: its name, its extent, and by how much rank numbers step along it."""
+
     name: str
     extent: int
     stride: int
@@ -34,6 +36,7 @@ class Mesh:
 
     @cached_property
     def world(self) -> int:
+        """How many ranks the mesh has."""
         return prod(axis.extent for axis in self.axes)
 
     def place(self, rank: int) -> tuple[int, ...]:
@@ -41,6 +44,7 @@ class Mesh:
         return tuple(rank // axis.stride % axis.extent for axis in self.axes)
 
     def rank(self, place: Sequence[int]) -> int:
+        """The rank at coordinates."""
         return sum(axis.stride * n for axis, n in zip(self.axes, place, strict=True))
 
     def base(self, rank: int, along: frozenset[str]) -> int:

@@ -370,6 +370,8 @@ def partial(box: Box | None) -> tuple[int, ...]:
 
 
 def factor(box: Box | None) -> Fraction:
+    """What a partial tensor counts for in the sum over its ranks: 1, or 1 over their number for an
+    average."""
     if box is None or not box.partial:
         return Fraction(1)
     ((op, ranks),) = box.partial

@@ -244,6 +244,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- events -----------------------------------------------------------------------------
 
     def append(self, event: Event) -> int:
+        """The number of an event; known values of the memory that it writes are forgotten."""
         written = {self.tensors[n].storage for n in (*event.writes, *tensors_of(*event.outputs))}
         if event.name != CONSTANT and written:
             for number in [n for n in self._values if self.tensors[n].storage in written]:
@@ -387,6 +388,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._works[id(work)] = (work, self._work)
 
     def waited(self, work: Any) -> None:
+        """Note that the handle of an asynchronous collective was waited for."""
         known = self._works.get(id(work))
         if known is not None:
             self.mark(WAIT, kwargs={"work": known[1]})
@@ -400,9 +402,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.names.setdefault(id(module), path)
 
     def entered(self, module: torch.nn.Module, *_: Any) -> None:
+        """Hook before a module's forward: operators from here on are that module's."""
         self.stack.append(self.names.get(id(module), self.stack[-1] if self.stack else ""))
 
     def left(self, *_: Any) -> None:
+        """Hook after a module's forward."""
         if self.stack:
             self.stack.pop()
 

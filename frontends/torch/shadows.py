@@ -42,6 +42,7 @@ class Shadows:
         self.storages: dict[int, Any] = {}
 
     def known(self, x: torch.Tensor) -> bool:
+        """Whether the memory of a tensor has real numbers beside its fake ones."""
         return x.untyped_storage()._cdata in self.storages
 
     def real(self, x: Any) -> Any:

@@ -43,6 +43,8 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True, tag="t"):
 
 
 class Items(msgspec.Struct, frozen=True, array_like=True, tag="l"):
+    """A list or tuple argument."""
+
     items: tuple[Arg, ...]
 
 
