@@ -227,8 +227,8 @@ def _not_handed_over(error: OSError) -> dict[str, str | int]:
 
 def main(result_fd: str, lifeline: str, call: str) -> None:
     """The child: one call, its outcome to ``result_fd``."""
-    # To the end: what a call leaves behind is millions of records, and walking them takes as long as
-    # reading them did.
+    # To the end: what a call leaves behind is millions of records, and walking them takes as
+    # long as reading them did.
     gc.disable()
     portable.bind_to_parent(int(lifeline))
     request = json.loads(call)
