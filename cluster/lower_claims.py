@@ -65,14 +65,14 @@ def texts(
             if goes_out and _is_worth(time.perf_counter() - start, len(listed), left):
                 listed += _spread(result, templates[len(listed) :], settings, tell)
                 break
-            stated = _lowered(
+            text = _lowered(
                 template.obligation
                 or lowered(result.nodes, template.claim, result.more, result.memo),
                 written,
             )
-            listed.append(stated)
-            if not isinstance(stated, str):
-                give(stated)
+            listed.append(text)
+            if not isinstance(text, str):
+                give(text)
             sweep()
     settle(result, {n: why for n, why in enumerate(listed) if isinstance(why, str)})
     return [one for one in listed if not isinstance(one, str)]

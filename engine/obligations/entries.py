@@ -62,19 +62,19 @@ class SmallInterpreter(TermInterpreter):
     ``masks``: positions are compared by a mask. Then one that stands for others is counted as the
     mask has it: what is summed has to differ from position to position, so that nothing is a count.
     ``laws``: functions are read with the laws of `engine.ops.laws`.
-    ``taken``: applications of functions that are undefined somewhere, before laws of products.
+    ``applications``: those of functions that are undefined somewhere, before laws of products.
     """
 
     representatives: Representatives
     masks: bool = False
     laws: bool = False
-    taken: set[Term] = field(default_factory=set, compare=False)
+    applications: set[Term] = field(default_factory=set, compare=False)
 
     def applied_to(self, function: str, entry: Term) -> Term:
         rule = partial(applied, self.table) if self.laws else super().applied_to
         term = rule(function, entry)
         parts = (part for part in flat(term) if part.kind == "app" and is_partial(str(part.name)))
-        self.taken.update(parts)
+        self.applications.update(parts)
         return term
 
     def product_of(self, factors: Sequence[Any]) -> Any:

@@ -78,11 +78,11 @@ class Signs:
         self._nonnegative: list[bool] = []
         self._finite: list[bool] = []
 
-    def within(self, factor: Fraction, node: int, held: Domain) -> bool:
+    def within(self, factor: Fraction, node: int, domain: Domain) -> bool:
         """Whether ``factor`` times every entry of a node is in a domain, at every input."""
-        if held is Domain.NONNEGATIVE:
+        if domain is Domain.NONNEGATIVE:
             return factor >= 0 and self.nonnegative(node)
-        return bool(factor) and (factor > 0 or held is Domain.NONZERO) and self.positive(node)
+        return bool(factor) and (factor > 0 or domain is Domain.NONZERO) and self.positive(node)
 
     def positive(self, number: int) -> bool:
         self._read(number)
