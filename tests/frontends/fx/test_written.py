@@ -91,7 +91,7 @@ def test_graphs_that_are_exact_by_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", STALE)
 def test_values_that_were_written_under_another_name_are_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match="writes memory that .w. reads as"):
+    with pytest.raises(InvalidInput, match=r"writes memory that .w. reads as"):
         written.check(STALE[name])
 
 
