@@ -12,8 +12,8 @@ from torch import nn
 import shardproof
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx import written
-from shardproof.frontends.fx.records import Graph, Node, operand
 from shardproof.frontends.fx.read import side
+from shardproof.frontends.fx.records import Graph, Node, operand
 
 
 class Model(nn.Module):
@@ -91,7 +91,7 @@ def test_graphs_that_are_exact_by_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", STALE)
 def test_values_that_were_written_under_another_name_are_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match="writes memory that .w. reads as"):
+    with pytest.raises(InvalidInput, match=r"writes memory that .w. reads as"):
         written.check(STALE[name])
 
 
