@@ -14,7 +14,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
-from shardproof.frontends.fx import align, groups, place, pt2, records, relations
+from shardproof.frontends.fx import align, groups, place, pt2, records, relations, written
 from shardproof.frontends.fx.choose import chosen
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
@@ -50,6 +50,10 @@ def side(path: Path) -> list[Graph]:
     files = records.ranks(path)
     graphs = [records.read(file, partial(_exported, n)) for n, file in enumerate(files)]
     for number, graph in enumerate(graphs):
+        try:
+            written.check(graph)
+        except InvalidInput as error:
+            raise error.within(printable(str(files[number]), 400)) from None
         if len(graphs) > 1 and graph.rank != number:
             raise InvalidInput(
                 f"expected the graph of rank {number}, found that of rank {graph.rank}",
