@@ -35,10 +35,10 @@ def both_directions(plan: Plan, rng: Random) -> Mutation | None:
         [Fraction(old) * 2, Fraction(old) * (1 + Fraction(1, 1000)), Fraction(old) + 1]
     )
 
-    def moved(held: Op) -> Op:
-        if _same(held, op):
-            return replace(held, attrs={**held.attrs, key: new})
-        return held
+    def moved(other: Op) -> Op:
+        if _same(other, op):
+            return replace(other, attrs={**other.attrs, key: new})
+        return other
 
     bodies = list(program.bodies)
     for number, body in enumerate(bodies):
@@ -49,12 +49,12 @@ def both_directions(plan: Plan, rng: Random) -> Mutation | None:
     return Mutation(with_program(plan, p, made), f"{what} becomes {new}")
 
 
-def _same(held: Op, op: Op) -> bool:
+def _same(other: Op, op: Op) -> bool:
     """Whether an operator is ``op``, or its backward."""
     return (
-        held.name == op.name
-        and held.source.module == op.source.module
-        and _own(held.attrs) == _own(op.attrs)
+        other.name == op.name
+        and other.source.module == op.source.module
+        and _own(other.attrs) == _own(op.attrs)
     )
 
 

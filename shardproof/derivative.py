@@ -23,7 +23,7 @@ from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.wellformed import check
 from shardproof.engine.records.run import PLAN
 from shardproof.frontends.torch.derivative import own_places, question
-from shardproof.frontends.torch.plan import Sides
+from shardproof.frontends.torch.plan import Sides, moved
 from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions
 from shardproof.run import request
@@ -31,6 +31,7 @@ from shardproof.run.optional import KIND
 from shardproof.run.options import Options
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
+from shardproof.run.tables import guarded
 
 #: The run that decides it, in the directory of the run that it is asked for.
 FOLDER = "derivative"
@@ -66,6 +67,8 @@ def answered(made: Plan, sides: Sides, out: Path, options: Options) -> Answer:
     try:
         asked = question(sides.single, sides.single_step, losses, gradients)
         check(asked)
+        asked = replace(asked, assumed=moved(sides))
+        asked = guarded(asked, sides.single.contents)
         result = _run(asked, out / FOLDER, options)
     except (Unsupported, InvalidInput) as error:
         return _believed(made, f"is not decided to be the derivative of its forward ({error})")

@@ -114,29 +114,29 @@ def answered(
     return reasoned(prove(made, traces, options, progress, start), traces)
 
 
-def reasoned(result: Result, found: Sides) -> Result:
+def reasoned(result: Result, sides: Sides) -> Result:
     """The result with the reason why an operator was not lowered, in place of "is not declared"."""
     reasons = {
         f"operator {name} is not declared": f"{name} is not lowered: {reason}"
-        for side in (found.single, *found.ranks)
+        for side in (sides.single, *sides.ranks)
         for name, reason in side.gaps.items()
     }
 
-    def text(said: str) -> str:
+    def text(message: str) -> str:
         for before, after in reasons.items():
-            said = said.replace(before, after)
-        return said
+            message = message.replace(before, after)
+        return message
 
     findings = tuple(f._replace(message=text(f.message)) for f in result.findings)
     return replace(result, reason=text(result.reason), findings=findings) if reasons else result
 
 
-def uncaptured(found: Sides) -> str:
+def uncaptured(sides: Sides) -> str:
     """That some ranks have to be captured before anything can be said, and which."""
-    captured = shown(tuple(step.trace.rank for step in found.steps))
+    captured = shown(tuple(step.trace.rank for step in sides.steps))
     return (
         f"what was captured (ranks {captured}) does not tell what all ranks run: ranks "
-        f"{shown(found.families.missing)} have to be captured too"
+        f"{shown(sides.families.missing)} have to be captured too"
     )
 
 
@@ -153,9 +153,9 @@ def distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(known.values())
 
 
-def combination(found: Sides, combine: Combine) -> Combination:
+def combination(sides: Sides, combine: Combine) -> Combination:
     """How losses combine: the first way that holds; the first one there is, if none does."""
-    ways = combinations(found)
+    ways = combinations(sides)
     if not ways:
         return Combination("sum", ())
     if len(ways) == 1:
@@ -163,7 +163,7 @@ def combination(found: Sides, combine: Combine) -> Combination:
     allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.said == combine]
     if not allowed:
         return ways[0]
-    asking = probe(found)
+    asking = probe(sides)
     check_plan(asking)
     result = partition(asking)
     holding: dict[str, list[bool]] = {}
@@ -182,15 +182,15 @@ def combination(found: Sides, combine: Combine) -> Combination:
     return next((way for n, way in allowed if f"{CANDIDATE} {n}" not in differs), allowed[0][1])
 
 
-def prove(made: Plan, found: Sides, options: Options, progress: Progress, start: float) -> Result:
+def prove(made: Plan, sides: Sides, options: Options, progress: Progress, start: float) -> Result:
     """Decide a plan, in a run directory of its own; ``start``: when the work on it began."""
-    chosen, stated = path(options.out), path(options.assume)
+    chosen, assume_file = path(options.out), path(options.assume)
     if chosen is not None:
         rundir.refuse_used(chosen)
-    assumptions = Assumptions() if stated is None else read(stated)
+    assumptions = Assumptions() if assume_file is None else read(assume_file)
     out = rundir.create(chosen, made.name, datetime.now())
     settings = options.settings()
-    made, beside = derivative.answered(made, found, out, options)
+    made, beside = derivative.answered(made, sides, out, options)
     question = request.Request(
         plan=store.save(made, out / PLAN),
         # A pool is there for as long as what began it: whoever goes on later uses none.

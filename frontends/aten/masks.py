@@ -20,9 +20,9 @@ from shardproof.frontends.aten.lowering import (
     dimensions,
     floating,
     fraction,
-    lowers,
 )
 from shardproof.frontends.aten.roots import square
+from shardproof.frontends.aten.rules import lowers
 
 ONE = Fraction(1)
 #: The domain of a mask.
@@ -98,8 +98,8 @@ def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     shape, dtype = lo.expected[0]
     if not floating(dtype):
         raise Unsupported(f"a choice between values of {dtype}")
-    held = lo.expand(numbers(lo, mask, dtype), shape)
-    return lo.add(lo.mul(x, held), lo.mul(y, inverse(lo, held)))
+    holds = lo.expand(numbers(lo, mask, dtype), shape)
+    return lo.add(lo.mul(x, holds), lo.mul(y, inverse(lo, holds)))
 
 
 # -- functions with a kink -----------------------------------------------------------------------

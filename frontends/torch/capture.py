@@ -134,8 +134,8 @@ def _child(
     """In the forked child: record and write the trace, or the reason why there is none."""
     try:
         _bound(limits)
-        found = record(step, rank, world_size, batch, full)
-        trace.write(found, folder / f"{rank}.trace")
+        recorded = record(step, rank, world_size, batch, full)
+        trace.write(recorded, folder / f"{rank}.trace")
     except InvalidInput as error:
         message = str(error)
     except Exception as error:  # noqa: BLE001 - the user's code: any error of it is the answer
@@ -281,10 +281,10 @@ def _refuse_compile() -> None:
         _only_eager(backend)
         return model if model is not None else (lambda f: f)
 
-    def callback(held: Any) -> None:
+    def callback(compiled: Any) -> None:
         """Nothing is compiled: an eager function runs as it is."""
-        if callable(held):
-            backend = frames.innermost_backend(held)
+        if callable(compiled):
+            backend = frames.innermost_backend(compiled)
             _only_eager(getattr(backend, "compiler_name", getattr(backend, "__name__", backend)))
 
     torch.compile = compiled

@@ -76,11 +76,11 @@ class _Rank:
                 self.hold(op)
                 continue
             try:
-                found = self.lowered(op)
+                results = self.lowered(op)
             except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
                 self.gap(op, str(error) or type(error).__name__)
                 continue
-            for value, result in zip(op.outputs, found, strict=False):
+            for value, result in zip(op.outputs, results, strict=False):
                 if value >= 0:
                     self.known[value] = result
 
@@ -96,11 +96,11 @@ class _Rank:
         """A named input becomes a shard."""
         (value,) = op.outputs
         given = self.inputs[value]
-        held = self.step.values[value]
+        tensor = self.step.values[value]
         box = given.box
         name = given.name if box is None else box.name
-        full = held.shape if box is None else box.full_shape
-        offset = (0,) * len(held.shape) if box is None else box.offset
+        full = tensor.shape if box is None else box.full_shape
+        offset = (0,) * len(tensor.shape) if box is None else box.offset
         domain = None
         if given.low is not None and given.high is not None:
             domain = (given.low, given.high)
@@ -108,9 +108,9 @@ class _Rank:
             Shard(
                 f"batch {name}" if given.kind == "batch" else name,
                 full,
-                held.shape,
+                tensor.shape,
                 tuple(affine(n) for n in offset),
-                held.dtype,
+                tensor.dtype,
                 trainable=given.trainable,
                 kind="batch" if given.kind == "batch" else "",
                 domain=domain,
@@ -122,8 +122,8 @@ class _Rank:
     def lowered(self, op: Op) -> list[Any]:
         if op.name == CONSTANT:
             (value,) = op.outputs
-            held = self.step.values[value]
-            return [constant(self.lo, self.step.constants[value], held.shape, held.dtype)]
+            tensor = self.step.values[value]
+            return [constant(self.lo, self.step.constants[value], tensor.shape, tensor.dtype)]
         if op.name == STILL:
             x = self.argument(op.args[0])
             return [self.stilled(x) if self.marks and isinstance(x, Real) else x]
@@ -133,11 +133,11 @@ class _Rank:
         args = [self.argument(a) for a in op.args]
         kwargs: Mapping[str, Any] = {k: self.argument(v) for k, v in op.kwargs.items()}
         result = rule(self.lo, *args, **kwargs)
-        found = list(result) if isinstance(result, tuple) else [result]
-        for value, x, (shape, _) in zip(op.outputs, found, self.lo.expected, strict=False):
+        results = list(result) if isinstance(result, tuple) else [result]
+        for value, x, (shape, _) in zip(op.outputs, results, self.lo.expected, strict=False):
             if value >= 0 and x is not None and x.shape != shape:
                 raise Unsupported(f"{op.name} is lowered to {list(x.shape)}, not {list(shape)}")
-        return found
+        return results
 
     def stilled(self, x: Real) -> Real:
         """The same as a value of its own, through which no gradient goes."""

@@ -155,9 +155,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if x.device.type != "cpu" or x.numel() > MOST_SHADOW:
             return
         with _disable_current_modes(), torch.no_grad():
-            held = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
-            self._shadows.storages[key] = held.untyped_storage()
-            values = held.clone()
+            storage = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
+            self._shadows.storages[key] = storage.untyped_storage()
+            values = storage.clone()
             raw = bytes(values.view(torch.uint8).numpy().tobytes()) if values.numel() else b""
             count = values.numel()
         whole = StridedTensor(
@@ -228,13 +228,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _group_names(self, func: Any, args: Sequence[Any]) -> list[Arg]:
         """Arguments of an operator; names of groups as their ranks."""
-        found = [self.arg(x) for x in args]
+        arguments = [self.arg(x) for x in args]
         if func.namespace == "_c10d_functional":
             for i, argument in enumerate(func._schema.arguments[: len(args)]):
                 if argument.name == "group_name" and isinstance(args[i], str):
                     group = _resolve_process_group(args[i])
-                    found[i] = self._group(group)
-        return found
+                    arguments[i] = self._group(group)
+        return arguments
 
     def _group(self, group: ProcessGroup) -> Ranks:
         """A process group, whose name is kept if a mesh gave it one."""
@@ -246,6 +246,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- events -----------------------------------------------------------------------------
 
     def append(self, event: Event) -> int:
+        """The number of an event; known values of the memory that it writes are forgotten."""
         written = {self.tensors[n].storage for n in (*event.writes, *tensors_of(*event.outputs))}
         if event.name != CONSTANT and written:
             for number in [n for n in self._values if self.tensors[n].storage in written]:
@@ -354,13 +355,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _written(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
         """Tensors that the schema says are written, in its order."""
-        found = []
+        numbers = []
         for i, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             value = args[i] if i < len(args) else kwargs.get(argument.name)
-            found += [self.tensor(x).number for x in flat(value) if isinstance(x, torch.Tensor)]
-        return tuple(found)
+            numbers += [self.tensor(x).number for x in flat(value) if isinstance(x, torch.Tensor)]
+        return tuple(numbers)
 
     def _still(self, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
         """Operands that autograd sends no gradient to.  Where it is off, nothing is said: what a
@@ -401,6 +402,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._works[id(work)] = (work, self._work)
 
     def waited(self, work: Any) -> None:
+        """Note that the handle of an asynchronous collective was waited for."""
         known = self._works.get(id(work))
         if known is not None:
             self.mark(WAIT, kwargs={"work": known[1]})
@@ -421,9 +423,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.names.setdefault(id(module), path)
 
     def entered(self, module: torch.nn.Module, *_: Any) -> None:
+        """Hook before a module's forward: operators from here on are that module's."""
         self.stack.append(self.names.get(id(module), self.stack[-1] if self.stack else ""))
 
     def left(self, *_: Any) -> None:
+        """Hook after a module's forward."""
         if self.stack:
             self.stack.pop()
 

@@ -47,11 +47,13 @@ class State:
         self.arrived: dict[int, list[int]] = {}
 
     def held(self, arg: Arg) -> StridedTensor:
+        """Where a tensor argument lies: storage, offset, shape and strides."""
         if not isinstance(arg, Tensor):
             raise InvalidInput(f"expected a tensor, found {arg!r}"[:200])
         return self.trace.tensors[arg.number]
 
     def read(self, arg: Arg) -> int:
+        """The value that the memory of a tensor holds now."""
         return self.memory.read(self.held(arg))
 
     # -- time -------------------------------------------------------------------------------
@@ -80,8 +82,8 @@ class State:
                     self.memory.emit("comm.recv", (peer,), tensor.shape, tensor.dtype)
                     for peer, tensor in self.posted[handle]
                 ]
-        for (_, tensor), found in zip(own, self.arrived.pop(work, []), strict=True):
-            self.memory.write(tensor, found)
+        for (_, tensor), value in zip(own, self.arrived.pop(work, []), strict=True):
+            self.memory.write(tensor, value)
         self.posted.pop(work, None)
 
     def in_time(self, event: Event) -> None:
@@ -110,6 +112,7 @@ class State:
         return bool(made) and all(storage in read for storage in made)
 
     def too_early(self, event: Event, pending: Event, early: bool) -> None:
+        """A finding: memory is read or written while a collective on it is under way."""
         sources = self.trace.sources
         what = "reads or writes the result of" if early else "writes what is still read by"
         issued = pending.name.split(".")[1].strip("_")
@@ -126,6 +129,7 @@ class State:
         )
 
     def write(self, arg: Arg, value: int) -> None:
+        """Write a value to the memory of a tensor."""
         self.memory.write(self.held(arg), value)
 
     def values(self, arg: Arg) -> Arg:
@@ -145,4 +149,5 @@ class State:
         return self.memory.emit(STILL, (Tensor(value),), shape, dtype)
 
     def fresh(self, tensor: StridedTensor) -> int:
+        """A value of the shape and type of a tensor, with nothing written to memory."""
         return self.memory.value(tensor.shape, tensor.dtype)

@@ -43,6 +43,8 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True, tag="t"):
 
 
 class Items(msgspec.Struct, frozen=True, array_like=True, tag="l"):
+    """A list or tuple argument."""
+
     items: tuple[Arg, ...]
 
 
@@ -160,8 +162,8 @@ def check(trace: Trace) -> None:
     """Every number that names something names it; raises `InvalidInput` otherwise."""
     if not 0 <= trace.rank < trace.world_size:
         raise InvalidInput(f"rank {trace.rank} of {trace.world_size}")
-    told = (*trace.splits, *(ranks for _, ranks in trace.groups))
-    if any(not 0 <= rank < trace.world_size for ranks in told for rank in ranks):
+    groups = (*trace.splits, *(ranks for _, ranks in trace.groups))
+    if any(not 0 <= rank < trace.world_size for ranks in groups for rank in ranks):
         raise InvalidInput(f"a group of ranks that are none of {trace.world_size}")
     for number, tensor in enumerate(trace.tensors):
         fits = (
