@@ -8,14 +8,8 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.lowering import (
-    Const,
-    Lowered,
-    Lowering,
-    dimensions,
-    fraction,
-    lowers,
-)
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions, fraction
+from shardproof.frontends.aten.rules import lowers
 
 ONE = Fraction(1)
 
@@ -26,9 +20,10 @@ def _logsumexp(lo: Lowering, x: Lowered, dim: Sequence[int], keepdim: bool = Fal
     dims = dimensions(x.shape, dim)
     real = lo.real(x)
     most = lo.emit("amax", real, dim=dims, keepdim=True)
+    lo.shifts.add(most.number)
     total = lo.sum(lo.unary("exp", lo.sub(real, most)), dims, True)
-    found = lo.add(lo.unary("log", total), most)
-    return lo.reshape(found, _after(x.shape, dims, keepdim))
+    result = lo.add(lo.unary("log", total), most)
+    return lo.reshape(result, _after(x.shape, dims, keepdim))
 
 
 def _after(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:
@@ -77,7 +72,7 @@ _TAKEN: dict[str, Callable[[Lowering, Any, Any], Any]] = {
 }
 
 
-def _of_moments(taken: Callable[[Lowering, Any, Any], Any]) -> Callable[..., Any]:
+def _of_moments(function: Callable[[Lowering, Any, Any], Any]) -> Callable[..., Any]:
     """The lowering of an overload: the four have the same operands."""
 
     def lowered(
@@ -87,7 +82,7 @@ def _of_moments(taken: Callable[[Lowering, Any, Any], Any]) -> Callable[..., Any
         correction: float | None = None,
         keepdim: bool = False,
     ) -> Any:
-        return taken(lo, *_moments(lo, x, dim, correction, keepdim))
+        return function(lo, *_moments(lo, x, dim, correction, keepdim))
 
     return lowered
 
@@ -261,18 +256,18 @@ def _gradients(
 ) -> tuple[Any, ...]:
     """Of what was normalised to ``y``, of the weight and of the bias (sums over ``over``);
     statistics were taken over ``means``."""
-    found: list[Any] = [None, None, None]
+    gradients: list[Any] = [None, None, None]
     if mask[0]:
         own: Any = inner
         if means:
             along = lo.mul(y, lo.mean(lo.mul(inner, y), means, True))
             own = lo.sub(lo.sub(inner, lo.mean(inner, means, True)), along)
-        found[0] = lo.mul(own, scale)
+        gradients[0] = lo.mul(own, scale)
     if mask[1]:
-        found[1] = lo.sum(lo.mul(gradient, y), over)
+        gradients[1] = lo.sum(lo.mul(gradient, y), over)
     if mask[2]:
-        found[2] = lo.sum(gradient, over)
-    return tuple(found)
+        gradients[2] = lo.sum(gradient, over)
+    return tuple(gradients)
 
 
 # -- norms over groups of channels ---------------------------------------------------------------
