@@ -21,6 +21,7 @@ from shardproof.frontends.aten import (
     predicates,
     rows,
     statistics,
+    whole,
 )
 from shardproof.frontends.aten.lowering import (
     TABLE,
@@ -56,4 +57,5 @@ __all__ = [
     "rows",
     "rule_of",
     "statistics",
+    "whole",
 ]
