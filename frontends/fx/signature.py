@@ -132,7 +132,8 @@ def _leaves(tree: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[str,
         yield path
         return
     context = json.loads(tree["context"]) if tree["context"] else None
-    keyed = isinstance(context, list) and len(context) == len(children)
-    keys = [str(key) for key in context] if keyed else [str(n) for n in range(len(children))]
+    keys = list(map(str, range(len(children))))
+    if isinstance(context, list) and len(context) == len(children):
+        keys = list(map(str, context))
     for key, child in zip(keys, children, strict=True):
         yield from _leaves(child, (*path, key), depth + 1)
