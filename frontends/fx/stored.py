@@ -87,9 +87,8 @@ class Stored:
         data = pt2.member(self._path, _named(f"data/{folder}/{entry.path_name}"), "tensor")
         size = SIZES[dtype]
         last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
-        if min((offset, *strides), default=0) < 0 or (
-            prod(shape) and (last + 1) * size > len(data)
-        ):
+        outside = 0 not in shape and (last + 1) * size > len(data)
+        if outside or min((offset, *strides)) < 0:
             raise InvalidInput("its numbers lie outside of what is stored", name)
         kept = np.frombuffer(data[: len(data) // size * size], f"V{size}")[offset:]
         steps = [step * size for step in strides]
