@@ -89,6 +89,7 @@ class Comparison:
 
     @property
     def shard(self) -> int:
+        """The shard whose gradient is compared; -1 where no gradient is."""
         return self.demand.shard
 
     @property

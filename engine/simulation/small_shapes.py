@@ -93,6 +93,7 @@ class Sizes:
         return known
 
     def dims(self, x: tuple[Factors, ...]) -> tuple[Dim, ...]:
+        """The small dimensions of a tensor that was recorded."""
         return tuple(self.dim(dim) for dim in x)
 
     def small(self, dim: Factors) -> int:

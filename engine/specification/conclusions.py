@@ -291,6 +291,7 @@ class Wants:
         return {**extents, MICROBATCH: self.plan.microbatches}
 
     def loss(self, demand: Demand) -> str:
+        """In words, what is wrong if losses do not combine to the single-device loss."""
         program = self.plan.programs[demand.program]
         if self.plan.expectations:
             return f"the terms of {demand.name} do not add up to the single-device loss"
@@ -316,6 +317,8 @@ class Wants:
         return _total([self.sum(term) for term in demand.held], self.nodes, (), mesh)
 
     def sum(self, addend: Sum) -> Lineage | None:
+        """What tensors of several members add up to, as one lineage; None where one of them has
+        none."""
         tensors = self.parallel.tensors
         if len(addend.tensors) == 1 and not addend.over and not addend.batched:
             one = self.lineages[addend.tensors[0]]

@@ -55,6 +55,7 @@ class Domain(Enum):
     NONZERO = "numbers that are not zero"
 
     def lies_in(self, other: Domain) -> bool:
+        """Whether every number of this domain is one of ``other``."""
         return self is other or self is Domain.POSITIVE
 
 
@@ -85,10 +86,12 @@ class Signs:
         return bool(factor) and (factor > 0 or domain is Domain.NONZERO) and self.positive(node)
 
     def positive(self, number: int) -> bool:
+        """Whether every entry of a node is positive, at every input."""
         self._read(number)
         return self._positive[number]
 
     def nonnegative(self, number: int) -> bool:
+        """Whether no entry of a node is negative, at any input."""
         self._read(number)
         return self._nonnegative[number]
 

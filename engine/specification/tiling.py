@@ -38,6 +38,7 @@ class Boxes(NamedTuple):
 
     @property
     def members(self) -> int:
+        """How many boxes the family has, one for each member."""
         return prod(extent for _, extent in self.extents)
 
 

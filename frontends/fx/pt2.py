@@ -70,17 +70,23 @@ _IGNORED: Final = frozenset({"as_device", "as_layout", "as_memory_format"})
 
 
 class Meta(msgspec.Struct, frozen=True):
+    """Element type and sizes of a tensor, as `torch.export` serialises them."""
+
     dtype: int
     sizes: list[dict[str, Any]]
 
 
 class Argument(msgspec.Struct, frozen=True):
+    """An argument of a call, with its name in the schema."""
+
     name: str
     arg: dict[str, Any]
     kind: int | None = None
 
 
 class Call(msgspec.Struct, frozen=True):
+    """A call of an operator: ``target`` such as "torch.ops.aten.add.Tensor"."""
+
     target: str
     inputs: list[Argument]
     outputs: list[dict[str, Any]]
@@ -89,6 +95,8 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True):
+    """The serialised graph: its inputs, outputs, calls, and what its tensors are like."""
+
     inputs: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
     nodes: list[Call]
@@ -96,8 +104,8 @@ class Body(msgspec.Struct, frozen=True):
 
 
 class Module(msgspec.Struct, frozen=True):
-    """``signature``, ``module_call_graph``: what inputs and outputs are in the user's words
-    (`shardproof.frontends.fx.signature`)."""
+    """The serialised module: ``signature``, ``module_call_graph`` say what inputs and outputs
+    are in the user's words (`shardproof.frontends.fx.signature`)."""
 
     graph: Body
     signature: dict[str, Any] = {}
@@ -105,6 +113,8 @@ class Module(msgspec.Struct, frozen=True):
 
 
 class Exported(msgspec.Struct, frozen=True):
+    """The document of an archive, as far as it is read."""
+
     graph_module: Module
 
 
@@ -234,8 +244,8 @@ def _operand(name: str | None) -> Any:
 
 
 def _tensor(item: Mapping[str, Any]) -> str | None:
-    held = item.get("as_tensor")
-    name = held.get("name") if isinstance(held, dict) else None
+    tensor = item.get("as_tensor")
+    name = tensor.get("name") if isinstance(tensor, dict) else None
     return name if isinstance(name, str) else None
 
 
@@ -277,8 +287,8 @@ def _value(arg: Mapping[str, Any], where: str) -> Any:
     raise InvalidInput(f"an argument that is not understood ({kind})", where)
 
 
-def _named(held: Any, where: str) -> str:
-    name = held.get("name") if isinstance(held, dict) else None
+def _named(tensor: Any, where: str) -> str:
+    name = tensor.get("name") if isinstance(tensor, dict) else None
     if not isinstance(name, str):
         raise InvalidInput("an operand without a name", where)
     return name
