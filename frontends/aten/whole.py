@@ -10,10 +10,11 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.convolution import _convolution
 from shardproof.frontends.aten.losses import NONE, _nll_loss
-from shardproof.frontends.aten.lowering import Lowered, Lowering, dimensions, lowers
+from shardproof.frontends.aten.lowering import Lowered, Lowering, dimensions
 from shardproof.frontends.aten.movement import _expand
 from shardproof.frontends.aten.pointwise import _cast
 from shardproof.frontends.aten.rows import _log_softmax
+from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.statistics import _group_norm, _native_batch_norm
 
 
